@@ -1,0 +1,156 @@
+"""Every exception Millstream raises, in one tree.
+
+    MillstreamError
+    ├── InvalidRequest        a field of the request is wrong; nothing was queued
+    ├── Conflict              the id is taken by a request with another payload
+    ├── QueueFull             the queue's bound is reached; try again after `retry_after_s`
+    ├── QueueMismatch         shards, pub/sub mode or version differ from what the queue was created with
+    ├── Unavailable           the Redis server did not answer in time
+    ├── MissingExtra          an optional part of the distribution is not installed
+    ├── ProtocolError         bytes from the wire that are not what the protocol says
+    └── JobError              about one accepted job (`job_id`)
+        ├── NotFound          no job of that id: never submitted, or its result has expired
+        ├── NotReady          the job has no result yet
+        ├── CursorExpired     the token log behind the cursor is gone
+        ├── JobFailed         terminal: failed, with `reason`
+        ├── JobCancelled      terminal: cancelled
+        └── JobExpired        terminal: its deadline passed
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "Conflict",
+    "CursorExpired",
+    "InvalidRequest",
+    "JobCancelled",
+    "JobError",
+    "JobExpired",
+    "JobFailed",
+    "MillstreamError",
+    "MissingExtra",
+    "NotFound",
+    "NotReady",
+    "ProtocolError",
+    "QueueFull",
+    "QueueMismatch",
+    "Unavailable",
+]
+
+
+class MillstreamError(Exception):
+    """The root of the tree: `except MillstreamError` catches all that Millstream raises on purpose."""
+
+
+class InvalidRequest(MillstreamError):
+    """A request field is wrong. `field` is its dotted path, `value` what was given."""
+
+    def __init__(self, field: str, value: Any, problem: str) -> None:
+        self.field = field
+        self.value = value
+        self.problem = problem
+        super().__init__(f"{field}: {problem} (got {_shown(value)})")
+
+
+class Conflict(MillstreamError):
+    """The id already belongs to a request with another prompt or other sampling parameters."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"{job_id}: this id was already submitted with another payload; choose another id")
+
+
+class QueueFull(MillstreamError):
+    """The queue holds as many entries or bytes as it may. Nothing was queued."""
+
+    def __init__(self, queue: str, entries: int, held_bytes: int, retry_after_s: float) -> None:
+        self.queue = queue
+        self.entries = entries
+        self.held_bytes = held_bytes
+        self.retry_after_s = retry_after_s
+        super().__init__(
+            f"queue {queue!r} is full ({entries} entries, {held_bytes} bytes); retry in {retry_after_s:.1f} s"
+        )
+
+
+class QueueMismatch(MillstreamError):
+    """The queue was created with other settings, or no worker takes this protocol version."""
+
+
+class Unavailable(MillstreamError):
+    """The Redis server could not be reached, or did not answer in time."""
+
+
+class MissingExtra(MillstreamError):
+    """An optional part of the distribution is needed and not installed."""
+
+    def __init__(self, extra: str, what: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs the extra [{extra}]: pip install 'millstream[{extra}]'")
+
+
+class ProtocolError(MillstreamError):
+    """Bytes that are not what the protocol says: a foreign writer, or a damaged entry."""
+
+
+class JobError(MillstreamError):
+    """About one accepted job."""
+
+    def __init__(self, job_id: str, message: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"{job_id}: {message}")
+
+
+class NotFound(JobError):
+    """No job of that id: it was never submitted, or its result has expired."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id, "no such job: never submitted to this queue, or its result has expired")
+
+
+class NotReady(JobError):
+    """The job is not terminal yet. `state` is where it stands."""
+
+    def __init__(self, job_id: str, state: str) -> None:
+        self.state = state
+        super().__init__(job_id, f"no result yet: the job is {state}")
+
+
+class CursorExpired(JobError):
+    """The token log that the cursor points into is gone; read the result instead."""
+
+    def __init__(self, job_id: str, cursor: str) -> None:
+        self.cursor = cursor
+        super().__init__(job_id, f"the token log behind cursor {cursor} is gone; read the result instead")
+
+
+class JobFailed(JobError):
+    """The job ended as failed. `reason` is a stable code, `result` holds what was produced."""
+
+    def __init__(self, job_id: str, reason: str, message: str, result: Any = None) -> None:
+        self.reason = reason
+        self.result = result
+        super().__init__(job_id, f"failed ({reason}): {message}")
+
+
+class JobCancelled(JobError):
+    """The job was cancelled. `result` holds the partial text, if there is any."""
+
+    def __init__(self, job_id: str, result: Any = None) -> None:
+        self.result = result
+        super().__init__(job_id, "cancelled")
+
+
+class JobExpired(JobError):
+    """The job's deadline passed before it was done. `result` holds the partial text, if there is any."""
+
+    def __init__(self, job_id: str, result: Any = None) -> None:
+        self.result = result
+        super().__init__(job_id, "its deadline passed")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

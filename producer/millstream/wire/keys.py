@@ -1,0 +1,113 @@
+"""Every key, channel and id of the protocol. All keys of a shard carry one hash tag, so that a shard
+is atomic under Lua and lives in one Cluster slot."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import uuid4
+
+from millstream.errors import InvalidRequest
+
+GROUP = "workers"
+RELEASED = "released"  # the consumer that holds entries given back until someone reclaims them
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_QUEUE = re.compile(r"[^{}\s\x00-\x1f]{1,100}")
+
+
+class Lane(StrEnum):
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+LANES = (Lane.INTERACTIVE, Lane.BATCH)  # in the order in which workers serve them
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """A queue's metadata, and its shards."""
+
+    queue: str
+
+    def __post_init__(self) -> None:
+        if not _QUEUE.fullmatch(self.queue):
+            raise InvalidRequest("queue", self.queue, "1 to 100 characters without braces or white space")
+
+    @property
+    def meta(self) -> str:
+        """Hash: shards, pubsub, version_min, version_max. Written once."""
+        return f"{{ms:{self.queue}}}:meta"
+
+    def shard(self, shard: int) -> ShardKeys:
+        return ShardKeys(f"{{ms:{self.queue}:{shard}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeys:
+    tag: str
+
+    def lane(self, lane: str) -> str:
+        return f"{self.tag}:lane:{lane}"
+
+    @property
+    def lanes(self) -> list[str]:
+        return [self.lane(lane) for lane in LANES]
+
+    def job(self, job_id: str) -> str:
+        return f"{self.tag}:job:{job_id}"
+
+    def tokens(self, job_id: str) -> str:
+        return f"{self.tag}:tokens:{job_id}"
+
+    def events(self, job_id: str) -> str:
+        return f"{self.tag}:events:{job_id}"
+
+    @property
+    def control(self) -> str:
+        return f"{self.tag}:control"
+
+    @property
+    def delayed(self) -> str:
+        return f"{self.tag}:delayed"
+
+    @property
+    def deadlines(self) -> str:
+        return f"{self.tag}:deadlines"
+
+    @property
+    def held_bytes(self) -> str:
+        return f"{self.tag}:bytes"
+
+    @property
+    def dead(self) -> str:
+        return f"{self.tag}:dead"
+
+    def cache(self, digest: str) -> str:
+        return f"{self.tag}:cache:{digest}"
+
+    def worker(self, name: str) -> str:
+        return f"{self.tag}:worker:{name}"
+
+
+def new_own_id() -> str:
+    return uuid4().hex
+
+
+def check_own_id(own_id: str) -> str:
+    if not _ID.fullmatch(own_id):
+        raise InvalidRequest("id", own_id, "1 to 200 characters of A-Z a-z 0-9 . _ : -")
+    return own_id
+
+
+def job_id_of(own_id: str, shards: int) -> str:
+    """`<shard>-<own id>`: any client that knows the own id and the shard count finds the job."""
+    return f"{zlib.crc32(own_id.encode()) % shards}-{own_id}"
+
+
+def shard_of(job_id: str) -> int:
+    shard, dash, own_id = job_id.partition("-")
+    if not dash or not shard.isdigit() or not _ID.fullmatch(own_id):
+        raise InvalidRequest("job_id", job_id, "a job id looks like <shard>-<own id>, e.g. 0-invoice-17")
+    return int(shard)

@@ -1,0 +1,163 @@
+"""The messages of the protocol: request, token delta, result. One version number covers them all.
+
+A request is read once by a worker; deltas are the token log's entries and what is published; a result is
+what a poller reads. Times are Unix milliseconds of the Redis server's clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from millstream.wire.keys import Lane
+from millstream.wire.sampling import SamplingParams, TokenId
+
+WIRE_VERSION = 1
+
+ShortText = Annotated[str, StringConstraints(max_length=512)]
+FinishReason = Literal["stop", "length"]
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def terminal(self) -> bool:
+        return self not in (State.QUEUED, State.RUNNING)
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class ChatMessage(Message):
+    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    content: str
+
+
+class Request(Message):
+    """What a producer asks for. Exactly one of `prompt`, `messages` and `token_ids` is given."""
+
+    version: int = WIRE_VERSION
+    prompt: str | None = None
+    messages: tuple[ChatMessage, ...] | None = None
+    token_ids: tuple[TokenId, ...] | None = None
+    sampling: SamplingParams = SamplingParams()
+    lane: Lane = Lane.BATCH
+    deadline_ms: Annotated[int, Field(gt=0)] | None = None
+    tenant: ShortText = ""
+    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=64)] = Field(default_factory=dict)
+    stream: bool = False
+    traceparent: Annotated[str, StringConstraints(max_length=128)] | None = None
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Request:
+        given = [
+            name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None
+        ]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of prompt, messages, token_ids (got {given or 'none'})")
+        if not getattr(self, given[0]):
+            raise ValueError(f"{given[0]} is empty; give at least one token of input")
+        return self
+
+    def digest(self) -> str:
+        """What makes two submissions the same: the input and the explicitly set sampling fields."""
+        canonical = {
+            "prompt": self.prompt,
+            "messages": [[m.role, m.content] for m in self.messages] if self.messages else None,
+            "token_ids": self.token_ids,
+            "sampling": self.sampling.model_dump(mode="json", exclude_unset=True),
+        }
+        text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class TopLogprob(Message):
+    token_id: int
+    token: str
+    logprob: float
+
+
+class TokenLogprob(Message):
+    """The log-probability of one drawn token, and of the most likely ones at its place.
+
+    Natural logarithms, after penalties, bias and temperature are *not* applied: the model's own.
+    """
+
+    token_id: int
+    token: str
+    logprob: float
+    top: tuple[TopLogprob, ...] = ()
+
+
+class ChoiceDelta(Message):
+    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings are held."""
+
+    index: int = 0
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+
+
+class Delta(Message):
+    """The body of one token log entry: what one flush of a job brought."""
+
+    choices: tuple[ChoiceDelta, ...] = ()
+
+
+class Choice(Message):
+    index: int = 0
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+class Usage(Message):
+    """Tokens counted once per job, over all attempts. `cached_tokens` are prompt tokens found in the KV cache."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+class ErrorInfo(Message):
+    """Why a job failed. `code` is stable; `field` names the request field at fault, if one is."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Timing(Message):
+    submitted_ms: int = 0
+    admitted_ms: int | None = None
+    first_token_ms: int | None = None
+    last_token_ms: int | None = None
+    finished_ms: int | None = None
+
+
+class Result(Message):
+    """A job's end: its text, usage and times; for failed, cancelled and expired jobs the partial text."""
+
+    version: int = WIRE_VERSION
+    state: State = State.COMPLETED
+    choices: tuple[Choice, ...] = ()
+    usage: Usage = Usage()
+    error: ErrorInfo | None = None
+    timing: Timing = Timing()
+    model: str = ""
+    attempts: int = 1
+    seed: int | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)

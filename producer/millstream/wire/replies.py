@@ -1,0 +1,123 @@
+"""What each script of the protocol answers, as typed values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from millstream.wire.messages import State
+
+
+class SubmitOutcome(StrEnum):
+    ACCEPTED = "accepted"
+    EXISTS = "exists"  # same id, same digest: nothing was queued again
+    CONFLICT = "conflict"  # same id, another digest
+    FULL = "full"  # over the bound in entries or bytes
+
+
+class AppendOutcome(StrEnum):
+    OK = "ok"
+    DUPLICATE = "duplicate"  # this seq is already in the log: the reply of an earlier call was lost
+    GAP = "gap"  # the log ends before seq - 1: rewrite from `last_seq` + 1
+    FENCED = "fenced"  # the job is no longer this attempt's
+    CANCELLED = "cancelled"  # the job's owner shall stop; nothing was appended
+
+
+class EndOutcome(StrEnum):
+    """Answer of finish, retry, release and dead."""
+
+    OK = "ok"
+    ALREADY = "already"  # the same attempt has done it before
+    FENCED = "fenced"
+
+
+class CancelOutcome(StrEnum):
+    CANCELLED = "cancelled"  # was queued or delayed: terminal now
+    REQUESTED = "requested"  # is running: its worker is told
+    TERMINAL = "terminal"  # was terminal before; unchanged
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitReply:
+    outcome: SubmitOutcome
+    state: State | None  # the job's state now; None where nothing of that id exists (FULL)
+    entries: int  # backlog of the shard: lanes + delayed
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One entry of a token log, or the same as published. `cursor` is its stream id `<attempt>-<seq>`."""
+
+    attempt: int
+    seq: int
+    kind: str  # "d" delta, "m" resume marker, "e" end
+    body: bytes  # d: msgpack Delta; m: empty; e: the terminal state's name
+
+    @property
+    def cursor(self) -> str:
+        return f"{self.attempt}-{self.seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class StartReply:
+    """`started` False: the entry was stale (its job is gone, terminal or under another entry) and is dropped."""
+
+    started: bool
+    attempt: int = 0
+    last_seq: int = 0
+    died: int = 0  # attempts of this job that took their engine or worker with them
+    cancelled: bool = False
+    submitted_ms: int = 0
+    first_token_ms: int | None = None  # of an earlier attempt
+    log: tuple[LogEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    outcome: AppendOutcome
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenewReply:
+    lost: tuple[str, ...]  # job ids that are no longer the owner's
+    cancelled: tuple[str, ...]  # job ids whose cancellation was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEntry:
+    entry_id: str
+    owner: str
+    idle_ms: int
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEntry:
+    """One entry of a lane as delivered: `payload` is the msgpack Request."""
+
+    lane: str
+    entry_id: str
+    job_id: str
+    version: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job's hash, as a poller sees it."""
+
+    job_id: str
+    state: State
+    lane: str
+    attempt: int
+    died: int
+    submits: int
+    owner: str
+    submitted_ms: int
+    admitted_ms: int | None
+    finished_ms: int | None
+    result: bytes | None  # msgpack Result; None for jobs ended by expire or cancel without a worker
+    cancelled: bool  # a cancellation was asked for and the worker has not answered yet

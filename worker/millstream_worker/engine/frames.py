@@ -1,0 +1,172 @@
+"""What the front and the engine process say to each other: length-prefixed msgpack frames over a socket pair.
+
+    frame = 4 bytes big-endian length + msgpack [kind, field, field, …]
+
+Front to engine: Configure (first), Add, Abort, Stop. Engine to front: Loading…, Ready or LoadFailed, then one Step
+per settled step, Refused for a request that can never run, Beat from a thread of its own, and Idle's Step with no
+tokens when the batch runs empty. Neither side waits for the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import msgpack
+
+from millstream_worker.engine.config import EngineConfig, EngineInfo
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    request: EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop these rows; nothing more is said about them. Unknown handles are ignored."""
+
+    handles: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request can never run here (too long for the context or the pool)."""
+
+    handle: int
+    field: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Progress: what the engine is in since when (its own monotonic clock), sent while it is there."""
+
+    phase: str  # loading | compiling | step | idle
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """State after a step, and counters since the engine started (…_total)."""
+
+    rows_running: int = 0
+    rows_waiting: int = 0
+    free_rows: int = 0
+    blocks_used: int = 0
+    blocks_cached: int = 0  # free, but holding a prefix that can be found again
+    blocks_free: int = 0
+    step_s: float = 0.0
+    step_tokens: int = 0
+    prefix_queried_total: int = 0  # prompt tokens looked up in the prefix cache
+    prefix_hit_total: int = 0
+    prompt_computed_total: int = 0
+    output_total: int = 0
+    preemptions_total: int = 0
+    steps_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One settled step, in parallel lists. A handle's first token is its admission's proof.
+
+    `admitted`: (handle, cached prompt tokens) of requests whose first choice entered the batch for the first time.
+    `logprobs`: (index into tokens, logprob, top ids, top logprobs) for rows that asked.
+    `finished`: (handle, reason) of choices that ended, reason "stop" (an end id was drawn: it is in `tokens`, counts
+    as output and is no part of the text) or "length".
+    """
+
+    handles: list[int]
+    tokens: list[int]
+    finished: list[tuple[int, str]]
+    admitted: list[tuple[int, int]]
+    logprobs: list[tuple[int, float, list[int], list[float]]]
+    stats: EngineStats
+
+
+Frame = Configure | Add | Abort | Stop | Loading | Ready | LoadFailed | Refused | Beat | Step
+_KINDS: dict[str, Any] = {
+    "conf": Configure, "add": Add, "abort": Abort, "stop": Stop, "load": Loading, "ready": Ready,
+    "failed": LoadFailed, "refused": Refused, "beat": Beat, "step": Step,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame with its length prefix."""
+    if isinstance(frame, Step):  # the hot one: no recursion into its lists
+        fields: tuple[Any, ...] = (frame.handles, frame.tokens, frame.finished, frame.admitted, frame.logprobs, astuple(frame.stats))
+    else:
+        fields = astuple(frame)
+    body: bytes = msgpack.packb((_NAMES[type(frame)], *fields))
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode(body: bytes) -> Frame:
+    """A frame from its body (without the length). The peer is our own process: a bad frame is a broken invariant."""
+    name, *fields = msgpack.unpackb(body, use_list=False)
+    match name:
+        case "conf":
+            return Configure(EngineConfig(*fields[0]))
+        case "ready":
+            return Ready(EngineInfo(*fields[0]))
+        case "add":
+            handle, prompt, max_tokens, sampling, *rest = fields[0]
+            return Add(EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest))
+        case "step":
+            handles, tokens, finished, admitted, logprobs, stats = fields
+            return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats))
+        case _:
+            frame: Frame = _KINDS[name](*fields)
+            return frame
+
+
+class FrameBuffer:
+    """Cuts a byte stream into frames, whatever pieces it arrives in."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        self._data += data
+        while len(self._data) >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._data)
+            if size > MAX_FRAME_BYTES:
+                raise ValueError(f"frame of {size} bytes is over the limit of {MAX_FRAME_BYTES}")
+            end = _LENGTH.size + size
+            if len(self._data) < end:
+                return
+            body = bytes(self._data[_LENGTH.size : end])
+            del self._data[:end]
+            yield decode(body)

@@ -1,0 +1,45 @@
+"""What the engine is asked: one request of one or more choices, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSpec:
+    """How tokens of a row are drawn; validated before it gets here. 0 (top_k, min_p) and 1 (top_p) are off."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, bias)
+    min_tokens: int = 0
+    end_ids: tuple[int, ...] = ()  # EOS (unless ignored) and stop_token_ids: end a row, masked below min_tokens
+    top_logprobs: int | None = None  # None: no logprobs; k: the drawn token's and the k most likely ones'
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request as the front hands it over; choice i of it is known as handle + i.
+
+    `outputs` holds per choice the tokens drawn in earlier attempts (they are prefilled again, and count as
+    output); a choice in `done` had already ended and is not run.
+    """
+
+    handle: int
+    prompt: tuple[int, ...]
+    max_tokens: int  # output tokens per choice, all attempts together
+    sampling: SamplingSpec = SamplingSpec()
+    choices: int = 1
+    outputs: tuple[tuple[int, ...], ...] = ()
+    done: tuple[int, ...] = ()
+    priority: int = 1  # 0 interactive, 1 batch: lower goes first
+    deadline_ms: int | None = None
+    tenant: str = ""
+    salt: str = ""  # rows share cached blocks only within one salt
+    alone: bool = field(default=False)  # run in a batch of its own (suspect of having killed an engine)
