@@ -1,5 +1,5 @@
-"""Fixtures that every test may use: real servers (`server`, once per kind and session, empty for each test) and
-a client connected to one (`redis_client`)."""
+"""Fixtures that every test may use: real servers (`server`, once per kind and session, empty for each test)
+and a client connected to one (`redis_client`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import redis.asyncio
 from support.servers import KINDS, Server, binary
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # parallel test processes on few cores: no spinning thread teams
+# parallel test processes on few cores: no spinning thread teams
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 IN_CI = os.environ.get("CI") == "true"

@@ -1,4 +1,6 @@
-"""What an engine is told at start, and what it answers about itself. Plain values; nothing here reads settings."""
+"""What an engine is told at start, and what it answers about itself. Plain values; nothing here reads
+settings.
+"""
 
 from __future__ import annotations
 
@@ -42,5 +44,7 @@ class EngineInfo:
 
     @property
     def token_capacity(self) -> int:
-        """KV tokens the pool holds: the longest row that can ever run is the smaller of this and context_length."""
+        """KV tokens the pool holds: the longest row that can ever run is the smaller of this and
+        context_length.
+        """
         return self.blocks * self.block_size

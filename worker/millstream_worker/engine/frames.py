@@ -2,9 +2,9 @@
 
     frame = 4 bytes big-endian length + msgpack [kind, field, field, …]
 
-Front to engine: Configure (first), Add, Abort, Stop. Engine to front: Loading…, Ready or LoadFailed, then one Step
-per settled step, Refused for a request that can never run, Beat from a thread of its own, and Idle's Step with no
-tokens when the batch runs empty. Neither side waits for the other.
+Front to engine: Configure (first), Add, Abort, Stop. Engine to front: Loading…, Ready or LoadFailed, then one
+Step per settled step, Refused for a request that can never run, Beat from a thread of its own, and Idle's
+Step with no tokens when the batch runs empty. Neither side waits for the other.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ class EngineStats:
 class Step:
     """One settled step, in parallel lists. A handle's first token is its admission's proof.
 
-    `admitted`: (handle, cached prompt tokens) of requests whose first choice entered the batch for the first time.
-    `logprobs`: (index into tokens, logprob, top ids, top logprobs) for rows that asked.
-    `finished`: (handle, reason) of choices that ended, reason "stop" (an end id was drawn: it is in `tokens`, counts
-    as output and is no part of the text) or "length".
+    `admitted`: (handle, cached prompt tokens) of requests whose first choice entered the batch for the first
+    time. `logprobs`: (index into tokens, logprob, top ids, top logprobs) for rows that asked.
+    `finished`: (handle, reason) of choices that ended, reason "stop" (an end id was drawn: it is in `tokens`,
+    counts as output and is no part of the text) or "length".
     """
 
     handles: list[int]
@@ -117,8 +117,16 @@ class Step:
 
 Frame = Configure | Add | Abort | Stop | Loading | Ready | LoadFailed | Refused | Beat | Step
 _KINDS: dict[str, Any] = {
-    "conf": Configure, "add": Add, "abort": Abort, "stop": Stop, "load": Loading, "ready": Ready,
-    "failed": LoadFailed, "refused": Refused, "beat": Beat, "step": Step,
+    "conf": Configure,
+    "add": Add,
+    "abort": Abort,
+    "stop": Stop,
+    "load": Loading,
+    "ready": Ready,
+    "failed": LoadFailed,
+    "refused": Refused,
+    "beat": Beat,
+    "step": Step,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -126,7 +134,14 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 def encode(frame: Frame) -> bytes:
     """The frame with its length prefix."""
     if isinstance(frame, Step):  # the hot one: no recursion into its lists
-        fields: tuple[Any, ...] = (frame.handles, frame.tokens, frame.finished, frame.admitted, frame.logprobs, astuple(frame.stats))
+        fields: tuple[Any, ...] = (
+            frame.handles,
+            frame.tokens,
+            frame.finished,
+            frame.admitted,
+            frame.logprobs,
+            astuple(frame.stats),
+        )
     else:
         fields = astuple(frame)
     body: bytes = msgpack.packb((_NAMES[type(frame)], *fields))
@@ -134,7 +149,9 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(body: bytes) -> Frame:
-    """A frame from its body (without the length). The peer is our own process: a bad frame is a broken invariant."""
+    """A frame from its body (without the length). The peer is our own process: a bad frame is a broken
+    invariant.
+    """
     name, *fields = msgpack.unpackb(body, use_list=False)
     match name:
         case "conf":

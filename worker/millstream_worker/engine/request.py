@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
-    """How tokens of a row are drawn; validated before it gets here. 0 (top_k, min_p) and 1 (top_p) are off."""
+    """How tokens of a row are drawn; validated before it gets here. 0 (top_k, min_p) and 1 (top_p) are
+    off.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -18,7 +20,8 @@ class SamplingSpec:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, bias)
     min_tokens: int = 0
-    end_ids: tuple[int, ...] = ()  # EOS (unless ignored) and stop_token_ids: end a row, masked below min_tokens
+    # EOS (unless ignored) and stop_token_ids: end a row, masked below min_tokens
+    end_ids: tuple[int, ...] = ()
     top_logprobs: int | None = None  # None: no logprobs; k: the drawn token's and the k most likely ones'
     seed: int = 0
 

@@ -1,0 +1,51 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each sets up what it needs first, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CODE := producer worker tests ops
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint type floors check bench format clean
+
+help: ## Show what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: $(STAMP) ## Create .venv and install everything into it (done once)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once; torch and its friends take a minute or two)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millstream needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## Run the main job: documents in, streamed tokens and a results file out
+	@$(BIN)/millstream demo --output out
+
+test: $(STAMP) ## Run the tests, on Valkey and on Redis
+	@echo "running the tests"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: $(STAMP) ## ruff and the import floors
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(MAKE) --no-print-directory floors
+
+floors: $(STAMP) ## Check that imports go down only
+	@$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+type: $(STAMP) ## mypy, strict
+	@$(BIN)/mypy
+
+check: lint type test ## All of it: what CI runs
+
+bench: $(STAMP) ## Measure: brain, front, engine (ops/bench)
+	@$(BIN)/python -m ops.bench
+
+format: $(STAMP) ## Format the code
+	@$(BIN)/ruff format $(CODE)
+	@$(BIN)/ruff check --fix --quiet $(CODE)
+
+clean: ## Remove what make created
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,67 @@
+"""The workloads every engine is timed on: prompts as random token ids, so that any random-weight model
+serves, and output lengths. Always the same for a name, a vocabulary and a scale."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+Prompts = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    what: str
+    prompts: Prompts
+    output_lengths: list[int]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(self.output_lengths)
+
+
+#         rows  shared  own  output    (a pair is a range, drawn uniformly)
+_SHAPES: dict[str, tuple[int, int, int | tuple[int, int], int | tuple[int, int]]] = {
+    "decode": (256, 0, 128, 256),
+    "document": (256, 0, 1024, 128),
+    "shared": (1000, 200, 30, 50),
+    "shareddoc": (200, 4000, 50, 64),
+    "ragged": (512, 0, (32, 512), (16, 512)),
+    "nano": (256, 0, (100, 1024), (100, 1024)),
+    "a": (32, 0, 64, 128),
+    "r": (32, 0, 64, (16, 256)),
+    "b": (32, 0, 512, 64),
+    "c": (64, 200, 30, 50),
+    "single": (1, 0, 128, 256),
+}
+CPU_WORKLOADS = ("a", "r", "b", "c")  # uniform, ragged outputs, documents, shared prefix
+NAMES = tuple(_SHAPES)
+
+
+def make(name: str, vocab: int, scale: float = 1.0) -> Workload:
+    """The workload of that name over a vocabulary of `vocab` tokens; `scale` shortens or lengthens its row
+    count.
+    """
+    rows, shared, own, output = _SHAPES[name]
+    draw = random.Random(0)
+
+    def ids(count: int) -> list[int]:
+        return [draw.randrange(10, min(vocab, 10_000)) for _ in range(count)]
+
+    def length(shape: int | tuple[int, int]) -> int:
+        return shape if isinstance(shape, int) else draw.randrange(shape[0], shape[1] + 1)
+
+    count = max(1, int(rows * scale))
+    head = ids(shared)
+    prompts = [head + ids(length(own)) for _ in range(count)]
+    what = f"{count} x ({f'{shared} shared + ' if shared else ''}{_shown(own)} -> {_shown(output)})"
+    return Workload(name, what, prompts, [length(output) for _ in range(count)])
+
+
+def _shown(shape: int | tuple[int, int]) -> str:
+    return str(shape) if isinstance(shape, int) else f"{shape[0]}..{shape[1]}"

@@ -1,0 +1,90 @@
+"""Frames survive the trip, in whatever pieces the bytes arrive."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_worker.engine import frames
+from millstream_worker.engine.config import EngineConfig, EngineInfo
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+
+INFO = EngineInfo(
+    model="m",
+    architecture="LlamaForCausalLM",
+    dtype="float32",
+    device="cpu",
+    attention="sdpa",
+    vocab_size=99,
+    context_length=64,
+    eos_ids=(2,),
+    block_size=16,
+    blocks=8,
+    max_rows=4,
+    kv_bytes_per_token=128,
+    parameters=1000,
+    tokenizer="/tmp/m",
+)
+REQUEST = EngineRequest(
+    handle=7,
+    prompt=(1, 2, 3),
+    max_tokens=5,
+    sampling=SamplingSpec(
+        temperature=0.5, logit_bias=((3, -1.5),), end_ids=(2,), top_logprobs=2, seed=-(2**63)
+    ),
+    choices=2,
+    outputs=((4,), ()),
+    done=(1,),
+    tenant="a",
+    alone=True,
+)
+STEP = frames.Step(
+    handles=[7, 8],
+    tokens=[11, 12],
+    finished=[(8, "stop")],
+    admitted=[(7, 16)],
+    logprobs=[(0, -0.5, [11, 3], [-0.5, -1.25])],
+    stats=frames.EngineStats(rows_running=2, step_s=0.01),
+)
+FRAMES: list[frames.Frame] = [
+    frames.Configure(EngineConfig("m", kv_memory="2GiB")),
+    frames.Add(REQUEST),
+    frames.Abort((1, 2)),
+    frames.Stop(),
+    frames.Loading("reading weights"),
+    frames.Ready(INFO),
+    frames.LoadFailed("no such folder"),
+    frames.Refused(7, "prompt", "too long"),
+    frames.Beat("step", 1.5),
+    STEP,
+]
+
+
+def plain(value: object) -> object:
+    """Lists as tuples: msgpack has only one of the two."""
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
+
+
+def same(a: frames.Frame, b: frames.Frame) -> bool:
+    if isinstance(a, frames.Step) and isinstance(b, frames.Step):
+        return all(plain(getattr(a, name)) == plain(getattr(b, name)) for name in a.__slots__)
+    return a == b
+
+
+@given(st.lists(st.sampled_from(FRAMES), max_size=6), st.integers(1, 40))
+def test_frames_arrive_whole_from_any_pieces(sent: list[frames.Frame], piece: int) -> None:
+    data = b"".join(map(frames.encode, sent))
+    buffer = frames.FrameBuffer()
+    got = [frame for at in range(0, len(data), piece) for frame in buffer.feed(data[at : at + piece])]
+    assert len(got) == len(sent)
+    assert all(map(same, got, sent))
+
+
+def test_every_kind_of_frame_is_covered() -> None:
+    assert {type(frame) for frame in FRAMES} == set(frames._KINDS.values())
+
+
+def test_an_oversized_frame_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ValueError, match="over the limit"):
+        list(frames.FrameBuffer().feed(b"\xff\xff\xff\xff"))

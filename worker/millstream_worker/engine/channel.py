@@ -1,0 +1,59 @@
+"""The engine process' end of the socket pair: frames in without waiting, frames out without blocking the
+batch.
+"""
+
+from __future__ import annotations
+
+import queue
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+from millstream_worker.engine.frames import Frame, FrameBuffer, encode
+
+_RECEIVE_BYTES = 1 << 20
+_OUTBOX_FRAMES = 4096  # past that the front has stopped reading: the batch then waits for it
+
+
+class PeerGone(Exception):
+    """The front closed its end, or died: there is nobody to compute for."""
+
+
+class Channel:
+    """Owns the socket and one writer thread. `receive` and `send` are called by the batch loop alone; `send`
+    also by the beat."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+        self._inbox = FrameBuffer()
+        self._outbox: queue.Queue[bytes | None] = queue.Queue(_OUTBOX_FRAMES)
+        self._writer = threading.Thread(target=self._write, name="frames-out", daemon=True)
+        self._writer.start()
+
+    def receive(self, wait_s: float | None) -> Iterator[Frame]:
+        """The frames that have arrived. Waits up to `wait_s` (None: for ever) for the first. Raises
+        PeerGone.
+        """
+        while select.select([self._peer], [], [], wait_s)[0]:
+            data = self._peer.recv(_RECEIVE_BYTES)
+            if not data:
+                raise PeerGone
+            yield from self._inbox.feed(data)
+            wait_s = 0.0
+
+    def send(self, frame: Frame) -> None:
+        self._outbox.put(encode(frame))
+
+    def close(self) -> None:
+        """Send what is waiting, then end."""
+        self._outbox.put(None)
+        self._writer.join(timeout=5)
+        self._peer.close()
+
+    def _write(self) -> None:
+        while (data := self._outbox.get()) is not None:
+            try:
+                self._peer.sendall(data)
+            except OSError:
+                return  # the front is gone: receive() says so to the loop

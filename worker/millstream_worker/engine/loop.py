@@ -1,0 +1,88 @@
+"""The batch loop: plan, launch, settle. It owns the scheduler and the runner, and knows nothing of processes,
+frames on sockets or Redis; tests run it in their own process."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
+
+from millstream_worker.engine.brain.plan import Drawn, Plan
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.frames import Refused, Step
+from millstream_worker.engine.request import EngineRequest
+
+H = TypeVar("H")
+
+
+class StepRunner(Protocol[H]):
+    """What the loop needs of a runner: start a step on the device, and later wait for what it drew."""
+
+    def launch(self, plan: Plan) -> H: ...
+
+    def settle(self, handle: H) -> Drawn: ...
+
+
+class Engine(Generic[H]):
+    """Iteration-level batching: after each step finished rows leave and waiting rows join.
+
+    `depth` steps are launched ahead of the one being settled: 0 where launching computes (CPU), 1 where the
+    device works on while the host plans (its tokens are then seen one step late).
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner[H],
+        *,
+        depth: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+        self._depth = depth
+        self._clock = clock
+        self._in_flight: deque[tuple[H, float, int]] = deque()  # handle, launch time, tokens
+
+    @property
+    def idle(self) -> bool:
+        return not self._in_flight and self.scheduler.idle
+
+    def add(self, request: EngineRequest) -> Refused | None:
+        """Take a request into the waiting rows; a refusal names the field that can never fit."""
+        refusal = self.scheduler.add(request, self._clock())
+        return refusal and Refused(refusal.handle, refusal.field, refusal.message)
+
+    def abort(self, handles: Iterable[int]) -> None:
+        self.scheduler.abort(handles)
+
+    def step(self) -> Step | None:
+        """Launch until `depth` steps are ahead and settle the oldest. None: there was nothing to compute."""
+        self._launch_ahead()
+        if not self._in_flight:
+            return None
+        handle, launched, tokens = self._in_flight.popleft()
+        drawn = self._runner.settle(handle)
+        now = self._clock()
+        settled = self.scheduler.settle(drawn, now)
+        return Step(
+            handles=settled.handles,
+            tokens=settled.tokens,
+            finished=settled.finished,
+            admitted=settled.admitted,
+            logprobs=settled.logprobs,
+            stats=self.scheduler.stats(step_s=now - launched, step_tokens=tokens),
+        )
+
+    def report(self) -> Step:
+        """A step without tokens, for its figures alone."""
+        return Step([], [], [], [], [], self.scheduler.stats())
+
+    def _launch_ahead(self) -> None:
+        while len(self._in_flight) <= self._depth:
+            now = self._clock()
+            plan = self.scheduler.plan(now)
+            if plan is None:
+                return
+            self._in_flight.append((self._runner.launch(plan), now, plan.token_count))
