@@ -32,15 +32,20 @@ class Channel:
         self._writer.start()
 
     def receive(self, wait_s: float | None) -> Iterator[Frame]:
-        """The frames that have arrived. Waits up to `wait_s` (None: for ever) for the first. Raises
-        PeerGone.
-        """
+        """The frames that have arrived. Waits up to `wait_s` (None: for ever) for the first. Raises PeerGone."""
+        for frame in self._inbox.feed(b""):  # what an earlier call read and its caller did not take
+            wait_s = 0.0
+            yield frame
         while select.select([self._peer], [], [], wait_s)[0]:
-            data = self._peer.recv(_RECEIVE_BYTES)
+            try:
+                data = self._peer.recv(_RECEIVE_BYTES)
+            except ConnectionResetError:
+                data = b""  # it went away with frames of ours unread
             if not data:
                 raise PeerGone
-            yield from self._inbox.feed(data)
-            wait_s = 0.0
+            for frame in self._inbox.feed(data):
+                wait_s = 0.0
+                yield frame
 
     def send(self, frame: Frame) -> None:
         self._outbox.put(encode(frame))

@@ -52,16 +52,17 @@ class Engine(Generic[H]):
     def add(self, request: EngineRequest) -> Refused | None:
         """Take a request into the waiting rows; a refusal names the field that can never fit."""
         refusal = self.scheduler.add(request, self._clock())
-        return refusal and Refused(refusal.handle, refusal.field, refusal.message)
+        return None if refusal is None else Refused(refusal.handle, refusal.field, refusal.message)
 
     def abort(self, handles: Iterable[int]) -> None:
         self.scheduler.abort(handles)
 
     def step(self) -> Step | None:
         """Launch until `depth` steps are ahead and settle the oldest. None: there was nothing to compute."""
+        over = self.scheduler.take_finished()
         self._launch_ahead()
         if not self._in_flight:
-            return None
+            return self.report(over) if over else None
         handle, launched, tokens = self._in_flight.popleft()
         drawn = self._runner.settle(handle)
         now = self._clock()
@@ -69,15 +70,15 @@ class Engine(Generic[H]):
         return Step(
             handles=settled.handles,
             tokens=settled.tokens,
-            finished=settled.finished,
+            finished=over + settled.finished,
             admitted=settled.admitted,
             logprobs=settled.logprobs,
             stats=self.scheduler.stats(step_s=now - launched, step_tokens=tokens),
         )
 
-    def report(self) -> Step:
-        """A step without tokens, for its figures alone."""
-        return Step([], [], [], [], [], self.scheduler.stats())
+    def report(self, finished: list[tuple[int, str]] | None = None) -> Step:
+        """A step without tokens: for its figures, and for choices that had ended before they came here."""
+        return Step([], [], finished or [], [], [], self.scheduler.stats())
 
     def _launch_ahead(self) -> None:
         while len(self._in_flight) <= self._depth:

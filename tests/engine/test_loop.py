@@ -1,0 +1,85 @@
+"""The loop over the real scheduler and a model that counts, at both pipeline depths."""
+
+from __future__ import annotations
+
+import pytest
+from support.counting import CountingRunner, counted
+
+from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.frames import Step
+from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+
+
+def engine(depth: int, *, blocks: int = 64, max_rows: int = 4) -> Engine[object]:
+    config = SchedulerConfig(
+        max_rows=max_rows,
+        max_step_tokens=16,
+        block_size=4,
+        blocks=blocks,
+        context_length=64,
+        prefix_cache=True,
+        hash_seed=b"test",
+        pipeline_depth=depth,
+    )
+    runner = CountingRunner(blocks=blocks, block_size=4, max_rows=max_rows)
+    return Engine(Scheduler(config), runner, depth=depth)
+
+
+def run(loop: Engine[object]) -> tuple[dict[int, list[int]], dict[int, str], list[Step]]:
+    tokens: dict[int, list[int]] = {}
+    reasons: dict[int, str] = {}
+    steps = []
+    while not loop.idle:
+        step = loop.step()
+        assert step is not None
+        steps.append(step)
+        for handle, token in zip(step.handles, step.tokens, strict=True):
+            tokens.setdefault(handle, []).append(token)
+        reasons |= dict(step.finished)
+    return tokens, reasons, steps
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_rows_of_any_length_share_the_batch(depth: int) -> None:
+    loop = engine(depth)
+    prompts = {handle: tuple(range(handle, handle + 3 + 2 * handle)) for handle in range(9)}
+    for handle, prompt in prompts.items():
+        assert loop.add(EngineRequest(handle, prompt, max_tokens=1 + handle * 2)) is None
+    tokens, reasons, steps = run(loop)
+    for handle, prompt in prompts.items():
+        assert (tokens[handle], reasons[handle]) == counted(prompt, 1 + handle * 2)
+    assert max(step.stats.rows_running for step in steps) == 4
+    assert steps[-1].stats.output_total == sum(map(len, tokens.values()))
+    assert steps[-1].stats.blocks_used == 0
+
+
+def test_a_request_that_can_never_fit_is_refused_by_field() -> None:
+    refused = engine(0).add(EngineRequest(5, tuple(range(64)), max_tokens=8))
+    assert refused is not None
+    assert (refused.handle, refused.field) == (5, "prompt")
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_an_abort_frees_its_rows_at_once_and_says_nothing_more(depth: int) -> None:
+    loop = engine(depth)
+    loop.add(EngineRequest(1, (1, 2, 3), max_tokens=50))
+    loop.add(EngineRequest(2, (4, 5, 6), max_tokens=5))
+    first = loop.step()
+    assert first is not None
+    loop.abort([1, 77])
+    tokens, reasons, steps = run(loop)
+    assert 1 not in tokens
+    assert reasons == {2: "length"}
+    assert steps[-1].stats.blocks_used == 0
+    assert loop.report().stats.free_rows == 4
+
+
+def test_a_choice_that_had_ended_in_an_earlier_attempt_is_reported_without_computing() -> None:
+    loop = engine(0)
+    sampling = SamplingSpec(end_ids=(9,))
+    loop.add(EngineRequest(3, (7,), max_tokens=4, sampling=sampling, outputs=((8, 9),)))
+    step = loop.step()
+    assert step is not None
+    assert (step.finished, step.tokens, loop.idle) == ([(3, "stop")], [], True)
+    assert loop.step() is None

@@ -1,0 +1,140 @@
+"""A whole engine as the worker builds it, over a tiny real model in float32: a row's tokens are its own,
+whatever runs beside it, whatever happens to it; and a shared prefix is computed once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from support import checkpoints
+
+from millstream_worker.engine.assembly import build
+from millstream_worker.engine.config import EngineConfig, EngineInfo
+from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.process import CannotLoad
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.runner import Launched
+
+BLOCK = 4
+SEEDED = SamplingSpec(
+    temperature=1.3, top_p=0.95, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.3, seed=11
+)
+PROMPT = tuple(range(20, 33))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.build("llama", tmp_path_factory.mktemp("models"))
+
+
+def engine(folder: Path, **changes: object) -> tuple[Engine[Launched], EngineInfo]:
+    config = EngineConfig(
+        str(folder), dtype="float32", device="cpu", threads=1, kv_memory="1MiB", block_size=BLOCK, max_rows=4
+    )
+    return build(dataclasses.replace(config, **changes), lambda _: None)  # type: ignore[arg-type]
+
+
+def run(
+    loop: Engine[Launched], requests: Iterable[EngineRequest]
+) -> tuple[dict[int, list[int]], EngineStats]:
+    """All of them together from the start, to their end."""
+    for request in requests:
+        assert loop.add(request) is None
+    tokens: dict[int, list[int]] = {}
+    while not loop.idle:
+        step = loop.step()
+        assert step is not None
+        for handle, token in zip(step.handles, step.tokens, strict=True):
+            tokens.setdefault(handle, []).append(token)
+    loop.scheduler.check()
+    return tokens, loop.report().stats
+
+
+def neighbours(count: int) -> list[EngineRequest]:
+    return [
+        EngineRequest(
+            100 + index,
+            tuple((index * 7 + place) % 90 + 3 for place in range(5 + 3 * index)),
+            max_tokens=12,
+            sampling=SamplingSpec(temperature=1.0, top_k=20, seed=index),
+        )
+        for index in range(count)
+    ]
+
+
+def test_a_seeded_row_draws_the_same_whatever_the_batch_around_it(folder: Path) -> None:
+    row = EngineRequest(1, PROMPT, max_tokens=24, sampling=SEEDED)
+    alone, _ = run(engine(folder)[0], [row])
+    crowded, _ = run(engine(folder, max_step_tokens=6)[0], [*neighbours(3), row, *neighbours(9)[3:]])
+    other, _ = run(
+        engine(folder)[0], [dataclasses.replace(row, sampling=dataclasses.replace(SEEDED, seed=12))]
+    )
+    assert len(set(alone[1])) > 8
+    assert crowded[1] == alone[1]
+    assert other[1] != alone[1]
+
+
+def test_a_seeded_row_draws_the_same_after_a_preemption(folder: Path) -> None:
+    rows = [EngineRequest(n, (*PROMPT, n), max_tokens=24, sampling=SEEDED) for n in range(3)]
+    roomy, _ = run(engine(folder)[0], rows)
+    _, info = engine(folder)
+    short = f"{info.kv_bytes_per_token * BLOCK * 14}"  # 14 blocks: the three need 30
+    tight, stats = run(engine(folder, kv_memory=short)[0], rows)
+    assert stats.preemptions_total > 0
+    assert tight == roomy
+
+
+@pytest.mark.parametrize("logged", [1, 7, 23])
+def test_a_seeded_row_goes_on_from_its_token_log_after_a_crash(folder: Path, logged: int) -> None:
+    row = EngineRequest(1, PROMPT, max_tokens=24, sampling=SEEDED)
+    whole, _ = run(engine(folder)[0], [row])
+    resumed = dataclasses.replace(row, outputs=(tuple(whole[1][:logged]),))
+    rest, _ = run(engine(folder)[0], [*neighbours(2), resumed])
+    assert rest[1] == whole[1][logged:]
+
+
+def test_choices_differ_and_are_each_as_if_alone(folder: Path) -> None:
+    tokens, stats = run(
+        engine(folder)[0], [EngineRequest(1, PROMPT, max_tokens=16, sampling=SEEDED, choices=3)]
+    )
+    single, _ = run(engine(folder)[0], [EngineRequest(1, PROMPT, max_tokens=16, sampling=SEEDED)])
+    assert len({tuple(tokens[handle]) for handle in (1, 2, 3)}) == 3
+    assert tokens[1] == single[1]
+    shared = len(PROMPT) // BLOCK * BLOCK
+    assert stats.prompt_computed_total == len(PROMPT) + 2 * (len(PROMPT) - shared)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["simultaneous", "one after another"])
+def test_a_shared_prefix_is_computed_once(folder: Path, together: bool) -> None:
+    prefix = tuple(range(3, 3 + 5 * BLOCK))
+    rows = [EngineRequest(n, (*prefix, 50 + n, 60 + n, 70), max_tokens=5) for n in range(6)]
+    loop, _ = engine(folder)
+    for batch in [rows] if together else [[row] for row in rows]:
+        _, stats = run(loop, batch)
+    assert stats.prompt_computed_total == len(prefix) + 3 * len(rows)
+    assert stats.prefix_hit_total == len(prefix) * (len(rows) - 1)
+    _, stats = run(engine(folder, prefix_cache=False)[0], rows)
+    assert stats.prompt_computed_total == (len(prefix) + 3) * len(rows)
+
+
+def test_what_cannot_be_loaded_is_one_message(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(CannotLoad, match=r"config\.json"):
+        engine(tmp_path)
+    with pytest.raises(CannotLoad, match="kv_memory '1 parsec'"):
+        engine(folder, kv_memory="1 parsec")
+    with pytest.raises(CannotLoad, match="no CUDA device"):
+        engine(folder, device="cuda")
+
+
+def test_the_engine_says_what_it_can_hold(folder: Path) -> None:
+    said: list[str] = []
+    config = EngineConfig(
+        str(folder), dtype="float32", device="cpu", threads=1, kv_memory="1MiB", block_size=BLOCK
+    )
+    _, info = build(config, said.append)
+    assert info.architecture == "LlamaForCausalLM"
+    assert info.token_capacity * info.kv_bytes_per_token <= 2**20
+    assert any(f"{info.token_capacity:,} tokens" in line for line in said)

@@ -1,0 +1,109 @@
+"""Puts an engine together from its configuration: checkpoint, model, KV pool, runner, scheduler, loop."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.config import EngineConfig, EngineInfo
+from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.process import CannotLoad, Report
+from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
+from millstream_worker.engine.runner.memory import capacity_line, pool_blocks
+from millstream_worker.engine.runner.model import LoadedModel, load_config, load_model
+from millstream_worker.engine.runner.runner import Launched, Runner
+from millstream_worker.engine.runner.sampler import Sampler
+from millstream_worker.engine.runner.storage import KVStorage, bytes_per_block
+from millstream_worker.engine.runner.support import UnsupportedModel
+from millstream_worker.engine.runner.threads import use_threads
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], EngineInfo]:
+    """An engine ready for requests. Raises CannotLoad with one clear message."""
+    try:
+        return _build(config, report)
+    except (CheckpointError, UnsupportedModel, ValueError, OSError) as error:
+        raise CannotLoad(f"model {config.model!r}: {error}") from error
+
+
+def _build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], EngineInfo]:
+    device = _device(config.device)
+    if device.type == "cpu":
+        report(f"using {use_threads(config.threads)} CPU threads")
+    checkpoint = resolve(config.model, config.cache_dir, report)
+    report(f"loading {checkpoint.name} from {checkpoint.folder}")
+    loaded = load_model(
+        str(checkpoint.folder),
+        dtype=_dtype(config.dtype, str(checkpoint.folder), device),
+        device=device,
+        attention=config.attention,
+    )
+    block_bytes = bytes_per_block(loaded.layers, config.block_size, loaded.dtype)
+    blocks = pool_blocks(config.kv_memory, block_bytes, device)
+    info = _info(config, checkpoint, loaded, blocks, block_bytes)
+    for line in (*loaded.notes, capacity_line(info)):
+        report(line)
+    storage = KVStorage(loaded.layers, blocks, config.block_size, loaded.dtype, device)
+    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, config.max_rows, device))
+    depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
+    return Engine(_scheduler(config, info, depth), runner, depth=depth), info
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r}: this torch build sees no CUDA device; use 'cpu' or 'auto'")
+    return device
+
+
+def _dtype(name: str, folder: str, device: torch.device) -> torch.dtype:
+    """ "auto" is the checkpoint's own; float16, which the CPU computes badly, becomes float32 there."""
+    if name != "auto":
+        return DTYPES[name]
+    own: torch.dtype | None = load_config(folder).dtype
+    if own is None or own not in DTYPES.values() or (own == torch.float16 and device.type == "cpu"):
+        return torch.float32
+    return own
+
+
+def _info(
+    config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blocks: int, block_bytes: int
+) -> EngineInfo:
+    context = min(loaded.context_length, config.max_context or loaded.context_length)
+    return EngineInfo(
+        model=checkpoint.name,
+        architecture=loaded.architecture,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=str(loaded.device),
+        attention=loaded.attention,
+        vocab_size=loaded.vocab_size,
+        context_length=context,
+        eos_ids=loaded.eos_ids,
+        block_size=config.block_size,
+        blocks=blocks,
+        max_rows=config.max_rows,
+        kv_bytes_per_token=block_bytes // config.block_size,
+        parameters=loaded.parameters,
+        tokenizer=str(checkpoint.tokenizer_folder),
+    )
+
+
+def _scheduler(config: EngineConfig, info: EngineInfo, depth: int) -> Scheduler:
+    return Scheduler(
+        SchedulerConfig(
+            max_rows=config.max_rows,
+            max_step_tokens=config.max_step_tokens,
+            block_size=config.block_size,
+            blocks=info.blocks,
+            context_length=info.context_length,
+            prefix_cache=config.prefix_cache,
+            hash_seed=hashlib.sha256(f"{info.model} {info.dtype}".encode()).digest(),
+            pipeline_depth=depth,
+        )
+    )
