@@ -2,8 +2,8 @@
 
     python ops/bench/brain.py [--steps 2000]
 
-Prints median and 95th percentile in milliseconds for decode steps (pipeline depth 0 and 1) and for mixed steps, in
-which rows end and others join all the time.
+Prints median and 95th percentile in milliseconds for decode steps (pipeline depth 0 and 1) and for mixed
+steps, in which rows end and others join all the time.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def decode(depth: int, steps: int) -> list[float]:
 
 
 def mixed(depth: int, steps: int) -> list[float]:
-    """About eight rows of 128 to 1024 tokens end in each step, and as many waiting ones join with their prefill."""
+    """About eight rows of 128 to 1024 tokens end in each step, and as many waiting ones join with their
+    prefill."""
     stepper = Stepper(depth, max_step_tokens=8192)
     lengths = np.random.default_rng(1).integers(128, 1024, (ROWS + 64 + 10 * steps, 2)).tolist()
     requests = iter(lengths)
@@ -93,9 +94,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     steps = parser.parse_args().steps
     gc.disable()  # the collector's pauses are the process's, not the brain's
-    print(
-        f"{datetime.now(UTC):%Y-%m-%d} · {platform.processor() or platform.machine()} · {platform.python_version()}"
-    )
+    machine = platform.processor() or platform.machine()
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}")
     for name, run, depth in (
         ("decode, depth 0", decode, 0),
         ("decode, depth 1", decode, 1),

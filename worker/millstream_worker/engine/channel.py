@@ -32,7 +32,7 @@ class Channel:
         self._writer.start()
 
     def receive(self, wait_s: float | None) -> Iterator[Frame]:
-        """The frames that have arrived. Waits up to `wait_s` (None: for ever) for the first. Raises PeerGone."""
+        """The frames that have arrived; waits up to `wait_s` (None: for ever) for one. Raises PeerGone."""
         for frame in self._inbox.feed(b""):  # what an earlier call read and its caller did not take
             wait_s = 0.0
             yield frame
