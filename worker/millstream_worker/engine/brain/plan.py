@@ -1,5 +1,5 @@
-"""One step of the batch as plain arrays: what the brain hands to the runner. It refers to no row object, so that
-it can be sent to other processes (tensor-parallel ranks) as it is.
+"""One step of the batch as plain arrays: what the brain hands to the runner. It refers to no row object, so
+that it can be sent to other processes (tensor-parallel ranks) as it is.
 
 A step packs segments, one per row that computes anything, without padding: first `decodes` rows with one new
 token each, then rows with any number of new tokens (prefill chunks; later verification).
@@ -23,7 +23,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowLoad:
-    """Sampling state to place into a batch slot before the step: a row enters the batch, or comes back to it."""
+    """Sampling state to place into a batch slot before the step: a row enters the batch, or re-enters it."""
 
     slot: int
     sampling: SamplingSpec
@@ -33,8 +33,8 @@ class RowLoad:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """S segments, T new tokens, L logits wanted, W the widest block table. A *group* is a set of layers with one
-    block table (today one group holds all layers)."""
+    """S segments, T new tokens, L logits wanted, W the widest block table. A *group* is a set of layers with
+    one block table (today one group holds all layers)."""
 
     step: int
     decodes: int  # the first so many segments have exactly one new token
@@ -64,11 +64,12 @@ class Drawn:
 
     tokens: Int32  # [L]
     logprobs: dict[int, DrawnLogprobs]  # by index into L, only for rows that asked
+    broken: tuple[int, ...] = ()  # indices into L whose logits were no numbers: their token means nothing
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnLogprobs:
-    """Natural-log probabilities under the model's own distribution (before penalties, bias and temperature)."""
+    """Natural logarithms under the model's own distribution, before penalties, bias and temperature."""
 
     logprob: float  # of the drawn token
     top_ids: tuple[int, ...]  # most likely first

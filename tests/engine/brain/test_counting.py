@@ -1,0 +1,77 @@
+"""The counting model must notice what the tests rely on it to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.counting import WRONG, CountingRunner, counted
+
+from millstream_worker.engine.brain.plan import Plan, RowLoad
+from millstream_worker.engine.request import SamplingSpec
+
+
+def plan_of(
+    token: int, position: int, table: list[int], *, loads: tuple[RowLoad, ...] = (), step: int = 0
+) -> Plan:
+    """One row, one token; blocks of two."""
+    return Plan(
+        step=step,
+        decodes=1,
+        loads=loads,
+        row_slots=np.array([0], np.int32),
+        tokens=np.array([token], np.int32),
+        from_device=np.array([False]),
+        positions=np.array([position], np.int32),
+        query_lens=np.array([1], np.int32),
+        query_starts=np.array([0, 1], np.int32),
+        kv_lens=np.array([position + 1], np.int32),
+        block_tables=(np.array([table], np.int32),),
+        slot_mapping=(np.array([table[position // 2] * 2 + position % 2], np.int64),),
+        logit_indices=np.array([0], np.int32),
+        logit_segments=np.array([0], np.int32),
+        output_indices=np.array([position], np.int32),
+        noise=np.array([0.5]),
+    )
+
+
+def three_steps(damage: Callable[[Plan], Plan] = lambda plan: plan) -> list[int]:
+    """The row 10, 11, 12 computed token by token in blocks 2 and 0; `damage` to the last plan."""
+    model = CountingRunner(blocks=3, block_size=2, max_rows=1)
+    load = RowLoad(0, SamplingSpec(), (10,), ())
+    plans = [plan_of(10, 0, [2], loads=(load,)), plan_of(11, 1, [2], step=1)]
+    plans.append(damage(plan_of(12, 2, [2, 0], step=2)))
+    return [token for plan in plans for token in model.settle(model.launch(plan)).tokens.tolist()]
+
+
+def test_it_counts() -> None:
+    assert three_steps() == [11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda plan: replace(
+            plan, block_tables=(np.array([[1, 0]], np.int32),)
+        ),  # a block that was never written
+        lambda plan: replace(plan, block_tables=(np.array([[0, 0]], np.int32),)),  # the wrong one of its own
+        lambda plan: replace(plan, positions=plan.positions + 1),
+        lambda plan: replace(plan, positions=plan.positions - 1),
+        lambda plan: replace(
+            plan, slot_mapping=(plan.slot_mapping[0] + 1,)
+        ),  # its token lands beside its place
+        lambda plan: replace(plan, slot_mapping=(np.array([4], np.int64),)),  # over an earlier token
+        lambda plan: replace(plan, tokens=plan.tokens + 1),
+    ],
+)
+def test_any_damage_gives_a_wrong_token(damage: Callable[[Plan], Plan]) -> None:
+    assert three_steps(damage)[-1] == 13 + WRONG
+
+
+def test_a_row_alone() -> None:
+    assert counted([1, 5], 3) == ([6, 7, 8], "length")
+    assert counted([998], 3) == ([999, 0, 1], "length")
+    assert counted([5], 9, SamplingSpec(end_ids=(8,))) == ([6, 7, 8], "stop")
+    assert counted([5], 3, SamplingSpec(end_ids=(6, 7), min_tokens=1)) == ([8, 9, 10], "length")

@@ -1,0 +1,157 @@
+"""Too few blocks or slots: who gives way, that nothing is lost by it, and that nothing starves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from support.brain import ask, rig_of
+from support.counting import Rig
+
+
+def steps_until(rig: Rig, handle: int, most: int = 200) -> int:
+    for step in range(most):
+        if handle in rig.finished:
+            return step
+        rig.step()
+    raise AssertionError(f"{handle} has not ended after {most} steps")
+
+
+def loads(rig: Rig) -> Counter[int]:
+    """How often each row entered the batch; `ask` makes prompts by handle."""
+    return Counter(load.prompt[0] // 1000 for plan in rig.plans for load in plan.loads)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_preempted_row_gives_the_same_tokens(depth: int) -> None:
+    """Each row grows to 11 blocks; the pool has 16. Who came last gives way, and only when it must."""
+    rig = rig_of(blocks=16, pipeline_depth=depth)
+    rig.add(ask(1, 8, max_tokens=36), ask(2, 8, max_tokens=36), ask(3, 8, max_tokens=36))
+    rig.run()
+    assert [len(rig.output[handle]) for handle in (1, 2, 3)] == [36, 36, 36]
+    assert list(rig.finished) == [1, 2, 3]
+    assert loads(rig) == {1: 1, 2: 2, 3: 3}
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_batch_gives_way_before_interactive_whoever_came_first(depth: int) -> None:
+    rig = rig_of(blocks=12, pipeline_depth=depth)
+    rig.add(ask(1, 8, priority=1, max_tokens=25), ask(2, 8, priority=0, max_tokens=25))
+    rig.run()
+    assert loads(rig) == {1: 2, 2: 1}
+    assert list(rig.finished) == [2, 1]
+
+
+def test_a_preempted_row_finds_most_of_its_blocks_again() -> None:
+    rig = rig_of(blocks=16)
+    rig.add(ask(1, 24, max_tokens=12), ask(2, 24, max_tokens=16))
+    rig.run()
+    stats = rig.scheduler.stats()
+    assert stats.preemptions_total == 1
+    assert (stats.prefix_queried_total, stats.prefix_hit_total) == (48, 0)  # a second entry is no news
+    assert stats.prompt_computed_total <= 48 + 12  # the tail of it was overwritten by the row that went on
+
+
+def test_a_row_that_was_running_comes_back_before_new_ones() -> None:
+    rig = rig_of(blocks=16)
+    rig.add(ask(1, 24, max_tokens=12), ask(2, 24, max_tokens=16))
+    while not rig.scheduler.stats().preemptions_total:
+        rig.step()
+    rig.add(ask(3, 4, deadline_ms=1))
+    rig.run()
+    assert [handle for handle, _ in rig.admitted] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_interactive_takes_a_slot_from_batch(depth: int) -> None:
+    rig = rig_of(max_rows=2, pipeline_depth=depth)
+    rig.add(ask(1, 4, max_tokens=40), ask(2, 4, max_tokens=40))
+    rig.step()
+    rig.add(ask(3, 4, priority=0, max_tokens=3))
+    assert steps_until(rig, 3) <= 4 + 2 * depth
+    assert rig.scheduler.stats().preemptions_total == 1
+    rig.run()
+    assert list(rig.finished) == [3, 1, 2]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_interactive_takes_blocks_from_as_many_batch_rows_as_needed(depth: int) -> None:
+    rig = rig_of(blocks=20, pipeline_depth=depth)
+    rig.add(*(ask(handle, 12, max_tokens=30) for handle in range(1, 5)))
+    rig.step()
+    rig.add(ask(9, 36, priority=0, max_tokens=3))
+    assert steps_until(rig, 9) <= 4 + 2 * depth
+    assert rig.scheduler.stats().preemptions_total == 2
+    rig.run()
+
+
+def test_a_newcomer_leaves_running_rows_a_block_each() -> None:
+    """Seven blocks are free and the newcomer needs seven; the running row will soon need one of them."""
+    rig = rig_of(blocks=10)
+    rig.add(ask(1, 8, max_tokens=8))
+    rig.step()
+    rig.step()
+    rig.add(ask(2, 28))
+    rig.run()
+    assert rig.scheduler.stats().preemptions_total == 0
+
+
+def test_nobody_gives_way_in_vain() -> None:
+    """An interactive row needs more blocks than the batch rows hold: interactive ones hold the rest."""
+    rig = rig_of(blocks=20)
+    rig.add(ask(1, 48, priority=0, max_tokens=10), ask(2, 8, max_tokens=4))
+    rig.step()
+    rig.add(ask(3, 40, priority=0))
+    rig.step()
+    assert rig.scheduler.stats().preemptions_total == 0
+    rig.run()
+
+
+def test_interactive_takes_nothing_from_its_own_lane() -> None:
+    rig = rig_of(max_rows=1)
+    rig.add(ask(1, 4, priority=0, max_tokens=20))
+    rig.step()
+    rig.add(ask(2, 4, priority=0))
+    rig.run()
+    assert list(rig.finished) == [1, 2]
+    assert rig.scheduler.stats().preemptions_total == 0
+
+
+def test_a_row_that_must_run_alone_is_not_displaced() -> None:
+    rig = rig_of(max_rows=1)
+    rig.add(ask(1, 4, alone=True, max_tokens=20))
+    rig.step()
+    rig.add(ask(2, 4, priority=0))
+    rig.run()
+    assert list(rig.finished) == [1, 2]
+
+
+def test_a_large_row_is_not_kept_out_by_small_ones() -> None:
+    """A row of half the pool waits while small ones flow through; those behind it wait for it."""
+    rig = rig_of(blocks=20, max_rows=8)
+    rig.add(*(ask(handle, 8, max_tokens=8) for handle in range(4)))
+    rig.step()
+    rig.add(ask(50, 64))
+    for handle in range(100, 130):
+        rig.add(ask(handle, 4, max_tokens=8))
+        rig.step()
+    rig.run()
+    order = [handle for handle, _ in rig.admitted]
+    assert order.index(50) == 4
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("sizes", [{"max_rows": 1}, {"max_rows": 3, "blocks": 12}])
+def test_batch_rows_get_through_an_endless_stream_of_interactive_ones(
+    depth: int, sizes: dict[str, int]
+) -> None:
+    rig = rig_of(pipeline_depth=depth, patience_s=10.0, **sizes)
+    rig.add(*(ask(handle, 8, max_tokens=12) for handle in range(3)))
+    for step in range(220):
+        if step % 2 == 0:
+            rig.add(ask(100 + step, 6, priority=0, max_tokens=3))
+        rig.step()
+        if set(range(3)) <= rig.finished.keys():
+            break
+    assert set(range(3)) <= rig.finished.keys()
+    rig.run()

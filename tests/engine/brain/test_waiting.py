@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from millstream_worker.engine.brain.arrivals import Arrivals
+from millstream_worker.engine.brain.rows import Row, RowState
+from millstream_worker.engine.brain.waiting import AGED_TURN, MAX_TENANTS, WINDOW, WaitingRows
+from millstream_worker.engine.request import EngineRequest
+
+
+class Queue:
+    """Waiting rows with made-up cache hits; rows are known by their handles."""
+
+    def __init__(self, patience_s: float = 1e9) -> None:
+        self.hits: Counter[int] = Counter()
+        self.rows = WaitingRows(patience_s, lambda row: self.hits[row.handle])
+        self._arrivals = Arrivals(
+            context_length=99, capacity=99, block_size=4, hash_seed=b"", prefix_cache=True
+        )
+
+    def add(self, handle: int, *, now: float = 0.0, hits: int = 0, **fields: Any) -> Row:
+        row = self._arrivals.rows(EngineRequest(handle, (1,), 9, **fields))[0]
+        self.hits[handle] = hits
+        self.rows.add(row, now)
+        return row
+
+    def admit(self, rows: int, now: float = 0.0, tokens: int = 0) -> list[int]:
+        """Let so many in, each of which computes so many tokens."""
+        admitted: list[int] = []
+        if rows:
+            for row in self.rows.order(now):
+                self.rows.admit(row, now)
+                row.move(RowState.RUNNING)
+                self.rows.charge(row, tokens)
+                admitted.append(row.handle)
+                if len(admitted) == rows:
+                    break
+        return admitted
+
+
+def test_lane_then_deadline_then_cached_prefix_then_arrival() -> None:
+    queue = Queue()
+    queue.add(1, priority=1)
+    queue.add(2, priority=1, hits=3)
+    queue.add(3, priority=1, deadline_ms=2000)
+    queue.add(4, priority=1, deadline_ms=1000)
+    queue.add(5, priority=1, deadline_ms=1000, hits=1)
+    queue.add(6, priority=0)
+    queue.add(7, priority=0, hits=1)
+    queue.add(8, priority=1)
+    assert queue.admit(8) == [7, 6, 5, 4, 3, 2, 1, 8]
+    assert len(queue.rows) == 0
+
+
+def test_rows_that_were_in_the_batch_go_ahead_in_their_lane_in_their_order() -> None:
+    queue = Queue()
+    rows = [queue.add(1), queue.add(2, hits=9)]
+    queue.add(3, deadline_ms=1)
+    queue.add(4, priority=0)
+    for row in rows:
+        queue.rows.remove(row)
+        row.entered = True
+        queue.rows.add(row, 0.0)
+    assert queue.admit(4) == [4, 1, 2, 3]
+
+
+def test_a_removed_row_is_not_admitted() -> None:
+    queue = Queue()
+    first, _, third = queue.add(1), queue.add(2), queue.add(3)
+    queue.rows.remove(first)
+    queue.rows.remove(third)
+    assert queue.admit(3) == [2]
+
+
+def test_the_longest_prefix_is_looked_for_in_a_window() -> None:
+    queue = Queue()
+    for handle in range(WINDOW + 1):
+        queue.add(handle, hits=handle)
+    assert queue.admit(2) == [WINDOW - 1, WINDOW - 2]
+    assert queue.admit(1) == [WINDOW]  # the next round looks further
+
+
+def test_tenants_are_served_by_tokens_not_by_requests() -> None:
+    """One tenant's rows compute 30 tokens each, the other's 10: it gets one row for three."""
+    queue = Queue()
+    for handle in range(40):
+        queue.add(handle, tenant="large")
+        queue.add(100 + handle, tenant="small")
+    served: Counter[str] = Counter()
+    for _ in range(40):
+        row = next(queue.rows.order(0.0))
+        tenant = row.origin.request.tenant
+        queue.rows.admit(row, 0.0)
+        row.move(RowState.RUNNING)
+        queue.rows.charge(row, 30 if tenant == "large" else 10)
+        served[tenant] += 1
+    assert served == {"large": 10, "small": 30}
+
+
+def test_within_one_round_tenants_alternate() -> None:
+    queue = Queue()
+    for handle in range(6):
+        queue.add(handle, tenant="many")
+    queue.add(10, tenant="few")
+    queue.add(11, tenant="few")
+    assert queue.admit(6, tokens=5) == [0, 10, 1, 11, 2, 3]
+
+
+def test_a_pause_saves_nothing_up() -> None:
+    queue = Queue()
+    for handle in range(20):
+        queue.add(handle, tenant="busy")
+    queue.admit(10, tokens=100)
+    queue.add(50, tenant="late")
+    queue.add(51, tenant="late")
+    queue.add(52, tenant="late")
+    assert queue.admit(4, tokens=100) == [10, 50, 11, 51]  # level, not a thousand tokens ahead
+
+
+def test_an_empty_queue_keeps_the_level() -> None:
+    queue = Queue()
+    queue.add(1, tenant="busy")
+    queue.admit(1, tokens=1000)
+    queue.add(2, tenant="late")
+    queue.add(3, tenant="late")
+    queue.admit(1)
+    queue.add(4, tenant="busy")
+    assert queue.admit(2, tokens=10) == [3, 4]
+
+
+def test_every_fourth_admission_is_the_longest_waiting_rows() -> None:
+    queue = Queue(patience_s=10.0)
+    old = [queue.add(handle, priority=1, now=float(handle)) for handle in range(3)]
+    for handle in range(100, 120):
+        queue.add(handle, priority=0, now=5.0)
+    assert queue.admit(2 * AGED_TURN, now=11.9) == [100, 101, 102, 0, 103, 104, 105, 1]
+    assert [row.priority for row in old] == [0, 0, 1]
+    assert queue.admit(AGED_TURN, now=11.9) == [106, 107, 108, 109]  # row 2 has only waited for 9.9 s
+
+
+def test_waits_add_up() -> None:
+    queue = Queue(patience_s=10.0)
+    row = queue.add(1, priority=1, now=0.0)
+    assert queue.admit(1, now=6.0) == [1]
+    assert row.priority == 1
+    row.move(RowState.PREEMPTED)
+    row.move(RowState.WAITING)
+    queue.rows.add(row, 100.0)
+    for handle in range(10, 20):
+        queue.add(handle, priority=0, now=100.0)
+    assert queue.admit(3, now=105.0) == [10, 11, 1]  # 6 s and 5 s
+    assert row.priority == 0
+
+
+def test_nothing_starves_under_endless_arrivals_of_higher_lanes() -> None:
+    queue = Queue(patience_s=10.0)
+    for handle in range(5):
+        queue.add(handle, priority=1)
+    left = set(range(5))
+    for step in range(10 + 5 * AGED_TURN):
+        queue.add(100 + step, priority=0, now=float(step), deadline_ms=1)
+        left -= set(queue.admit(1, now=float(step)))
+    assert not left
+
+
+def test_outrank() -> None:
+    queue = Queue()
+    running = np.array([1, 0], np.int64)
+    assert not queue.rows.outrank(running)
+    queue.add(1, priority=1)
+    assert not queue.rows.outrank(running)
+    queue.add(2, priority=0)
+    assert queue.rows.outrank(running)
+    assert not queue.rows.outrank(running[1:])
+    assert not queue.rows.outrank(running[:0])
+
+
+def test_counters_of_tenants_that_are_gone_do_not_pile_up() -> None:
+    queue = Queue()
+    for number in range(MAX_TENANTS + 100):
+        row = queue.add(number, tenant=f"tenant {number}")
+        assert queue.admit(1, tokens=1) == [number]
+        assert not queue.rows
+        queue.rows.charge(row, 1)  # also for one whose counter is forgotten
+    assert len(queue.rows._served) <= MAX_TENANTS + 1

@@ -1,0 +1,246 @@
+"""A model that counts: the next token is the previous one + 1 (mod vocabulary), skipping end ids below
+`min_tokens`.
+
+It is driven by plans alone and keeps a paged store of two layers. The first holds token and position; the
+second a digest of all first-layer entries up to there, read through the block table, as the deeper layers of
+a real model do. Before a draw the row's whole context is read back and compared with what the row must
+contain: after any wrong block, position, slot or token the draw is `WRONG` too much, and `faults` says where.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.noise import row_key, uniform
+from millstream_worker.engine.brain.plan import Drawn, DrawnLogprobs, Plan
+from millstream_worker.engine.brain.scheduler import Scheduler, Settled
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+
+WRONG = 50
+VOCAB = 1000
+
+
+DEFAULT = SamplingSpec()
+
+
+def counted(
+    prompt: Sequence[int], max_tokens: int, sampling: SamplingSpec = DEFAULT
+) -> tuple[list[int], str]:
+    """The tokens and the finish reason of a row that runs alone."""
+    tokens: list[int] = []
+    while len(tokens) < max_tokens:
+        tokens.append(_next((tokens or prompt)[-1], len(tokens), sampling))
+        if tokens[-1] in sampling.end_ids and len(tokens) > sampling.min_tokens:
+            return tokens, "stop"
+    return tokens, "length"
+
+
+def _next(last: int, output_index: int, sampling: SamplingSpec) -> int:
+    token = (last + 1) % VOCAB
+    while output_index < sampling.min_tokens and token in sampling.end_ids:
+        token = (token + 1) % VOCAB
+    return token
+
+
+class CountingRunner:
+    """Stands where the runner stands: launch computes at once, settle hands out the draws."""
+
+    def __init__(self, *, blocks: int, block_size: int, max_rows: int) -> None:
+        self.block_size = block_size
+        self.tokens = np.full(blocks * block_size, -1, np.int64)
+        self.positions = np.full(blocks * block_size, -1, np.int64)
+        self.digests = np.zeros(blocks * block_size, np.uint64)
+        self.last = [0] * max_rows  # by slot: the token drawn last
+        self.rows: list[list[int]] = [[] for _ in range(max_rows)]  # by slot: what the row must contain
+        self.sampling = [SamplingSpec()] * max_rows
+        self.faults: list[str] = []
+        self.broken: set[int] = set()  # tokens that come out as no numbers
+
+    def launch(self, plan: Plan) -> Drawn:
+        check_shapes(plan, self.block_size)
+        for load in plan.loads:
+            self.rows[load.slot] = [*load.prompt, *load.output]
+            self.sampling[load.slot] = load.sampling
+        slots = np.repeat(plan.row_slots, plan.query_lens)
+        tokens = np.where(plan.from_device, np.array(self.last)[slots], plan.tokens)
+        self.tokens[plan.slot_mapping[0]] = tokens
+        self.positions[plan.slot_mapping[0]] = plan.positions
+        segments = range(len(plan.row_slots))
+        places = [self._places(plan, segment) for segment in segments]
+        for segment in segments:  # the second layer writes for all rows before it reads for any
+            new = plan.query_lens[segment]
+            self.digests[places[segment][-new:]] = digests(self.tokens[places[segment]])[-new:]
+        healthy = [self._is_healthy(plan, segment, places[segment]) for segment in segments]
+        return self._draw(plan, healthy)
+
+    def settle(self, handle: Drawn) -> Drawn:
+        return handle
+
+    def _places(self, plan: Plan, segment: int) -> NDArray[np.int64]:
+        """Where the block table says that the tokens of the row's context are."""
+        blocks, offsets = np.divmod(np.arange(plan.kv_lens[segment]), self.block_size)
+        return plan.block_tables[0][segment][blocks].astype(np.int64) * self.block_size + offsets
+
+    def _is_healthy(self, plan: Plan, segment: int, places: NDArray[np.int64]) -> bool:
+        slot, kv_len = int(plan.row_slots[segment]), int(plan.kv_lens[segment])
+        expected = np.array(self.rows[slot][:kv_len])
+        sound = (
+            np.array_equal(self.tokens[places], expected)
+            and np.array_equal(self.positions[places], np.arange(kv_len))
+            and np.array_equal(self.digests[places], digests(expected))
+        )
+        if not sound:
+            self.faults.append(
+                f"step {plan.step}, slot {slot}, kv_len {kv_len}: tokens {self.tokens[places].tolist()} at "
+                f"{self.positions[places].tolist()}, should be {expected.tolist()}"
+            )
+        return sound
+
+    def _draw(self, plan: Plan, healthy: list[bool]) -> Drawn:
+        drawn: list[int] = []
+        logprobs: dict[int, DrawnLogprobs] = {}
+        for index, segment in enumerate(plan.logit_segments.tolist()):
+            slot, output_index = int(plan.row_slots[segment]), int(plan.output_indices[index])
+            row, sampling = self.rows[slot], self.sampling[slot]
+            token = _next(row[-1], output_index, sampling)
+            drawn.append(token if healthy[segment] else (token + WRONG) % VOCAB)
+            row.append(drawn[-1])
+            self.last[slot] = drawn[-1]
+            if sampling.top_logprobs is not None:
+                top = tuple((drawn[-1] + other) % VOCAB for other in range(sampling.top_logprobs))
+                logprobs[index] = DrawnLogprobs(-float(token), top, tuple(-float(t) for t in top))
+        broken = tuple(index for index, token in enumerate(drawn) if token in self.broken)
+        return Drawn(np.array(drawn, np.int32), logprobs, broken)
+
+
+def digests(tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A number for each prefix; order counts."""
+    weights = np.arange(1, len(tokens) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return np.cumsum((tokens + 7).astype(np.uint64) * weights, dtype=np.uint64)
+
+
+def check_shapes(plan: Plan, block_size: int) -> None:
+    """What every plan promises, whatever it contains."""
+    segments, count, draws = len(plan.row_slots), plan.token_count, len(plan.logit_indices)
+    assert segments > 0, "an empty plan"
+    assert len(set(plan.row_slots.tolist())) == segments, "a slot twice"
+    assert plan.query_lens.min() >= 1
+    assert plan.query_lens[: plan.decodes].tolist() == [1] * plan.decodes
+    assert plan.query_starts.tolist() == [0, *np.cumsum(plan.query_lens).tolist()]
+    assert plan.query_starts[-1] == count == len(plan.positions) == len(plan.from_device)
+    assert len(plan.kv_lens) == segments
+    assert not plan.from_device[plan.decodes :].any()
+    for table, mapping in zip(plan.block_tables, plan.slot_mapping, strict=True):
+        assert table.shape == (segments, -(-int(plan.kv_lens.max()) // block_size))
+        assert len(mapping) == count == len(set(mapping.tolist())), "two tokens in one place"
+    assert len(plan.logit_segments) == len(plan.output_indices) == len(plan.noise) == draws
+    assert plan.logit_indices.tolist() == (plan.query_starts[1:][plan.logit_segments] - 1).tolist()
+    assert ((plan.noise >= 0) & (plan.noise < 1)).all()
+    dtypes = (plan.tokens, plan.positions, plan.query_lens, plan.query_starts, plan.kv_lens, plan.row_slots)
+    assert {array.dtype for array in dtypes} == {np.dtype(np.int32)}
+    assert {a.dtype for a in (*plan.block_tables, plan.logit_indices, plan.logit_segments)} == {
+        np.dtype(np.int32)
+    }
+    assert (plan.slot_mapping[0].dtype, plan.from_device.dtype) == (np.int64, np.bool_)
+
+
+class Rig:
+    """Scheduler and counting model under a clock that ticks once a step; audits the scheduler all the
+    time."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        config = scheduler.config
+        self.scheduler = scheduler
+        self.longest = min(config.context_length, config.blocks * config.block_size)
+        self.model = CountingRunner(
+            blocks=config.blocks, block_size=config.block_size, max_rows=config.max_rows
+        )
+        self.now = 0.0
+        self.plans: list[Plan] = []
+        self.settled: list[Settled] = []
+        self.output: defaultdict[int, list[int]] = defaultdict(list)  # drawn here, without earlier attempts
+        self.finished: dict[int, str] = {}
+        self.admitted: list[tuple[int, int]] = []
+        self.expected: dict[int, tuple[list[int], str]] = {}
+        self._noise: dict[int, NDArray[np.float64]] = {}
+        self._outstanding: deque[tuple[Plan, Drawn]] = deque()
+
+    def add(self, *requests: EngineRequest) -> None:
+        for request in requests:
+            refusal = self.scheduler.add(request, self.now)
+            assert refusal is None, refusal
+            max_tokens = min(request.max_tokens, self.longest - len(request.prompt))
+            tokens, reason = counted(request.prompt, max_tokens, request.sampling)
+            for choice in set(range(request.choices)) - set(request.done):
+                earlier = request.outputs[choice] if choice < len(request.outputs) else ()
+                assert tuple(tokens[: len(earlier)]) == tuple(earlier), "not what this model would have drawn"
+                key = np.array([row_key(request.sampling.seed, choice)], np.uint64)
+                indices = np.arange(len(earlier), len(tokens), dtype=np.int32)
+                self.expected[request.handle + choice] = (tokens[len(earlier) :], reason)
+                self._noise[request.handle + choice] = uniform(key, indices)
+
+    def abort(self, *handles: int) -> None:
+        self.scheduler.abort(handles)
+        self.scheduler.check()
+        for handle in handles:
+            self.expected.pop(handle, None)
+
+    def step(self) -> Settled | None:
+        """Plan as far ahead as the depth allows, settle the oldest. None: there was nothing to compute."""
+        over = self.scheduler.take_finished()
+        self._plan_ahead()
+        if self._outstanding:
+            plan, drawn = self._outstanding.popleft()
+            self.now += 1.0
+            settled = self.scheduler.settle(self.model.settle(drawn), self.now)
+            self.scheduler.check()
+            assert not self.model.faults, self.model.faults[0]
+            if len(settled.handles) == len(plan.noise):  # none dropped: they stand side by side
+                for handle, noise in zip(settled.handles, plan.noise.tolist(), strict=True):
+                    assert noise == self._noise[handle][len(self.output[handle])], "another output's noise"
+            settled = replace(settled, finished=over + settled.finished)
+        elif over:
+            settled = Settled([], [], over, [], [])
+        else:
+            return None
+        self._note(settled)
+        return settled
+
+    def run(self, most_steps: int = 5_000) -> None:
+        """Until idle; then every row that was not aborted must have had what it has alone."""
+        for _ in range(most_steps):
+            if self.scheduler.idle:
+                break
+            assert self.step() is not None, "not idle, but nothing to compute: a deadlock"
+        assert self.scheduler.idle, f"not idle after {most_steps} steps"
+        stats = self.scheduler.stats()
+        assert (stats.blocks_used, stats.rows_running, stats.rows_waiting) == (0, 0, 0)
+        assert stats.free_rows == self.scheduler.config.max_rows
+        for handle, (tokens, reason) in self.expected.items():
+            assert self.output[handle] == tokens, handle
+            assert self.finished.get(handle) == reason, handle
+
+    def _plan_ahead(self) -> None:
+        while len(self._outstanding) <= self.scheduler.config.pipeline_depth:
+            plan = self.scheduler.plan(self.now)
+            self.scheduler.check()
+            if plan is None:
+                return
+            assert plan.token_count <= self.scheduler.config.max_step_tokens
+            self.plans.append(plan)
+            self._outstanding.append((plan, self.model.launch(plan)))
+
+    def _note(self, settled: Settled) -> None:
+        self.settled.append(settled)
+        for handle, token in zip(settled.handles, settled.tokens, strict=True):
+            assert handle not in self.finished, f"{handle}: a token after its end"
+            self.output[handle].append(token)
+        for handle, reason in settled.finished:
+            assert handle not in self.finished, f"{handle} ended twice"
+            self.finished[handle] = reason
+        self.admitted += settled.admitted

@@ -1,0 +1,75 @@
+"""The next tokens of the rows that run already: decode rows first, then chunks of unfinished prefills, each
+with the blocks it needs. Where blocks run out, rows of the lowest rank are preempted until the others fit."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.batch import Batch
+from millstream_worker.engine.brain.planner import Chunk, Draft
+from millstream_worker.engine.brain.residents import Residents
+from millstream_worker.engine.brain.rows import Row
+
+
+def continue_rows(residents: Residents, max_step_tokens: int, now: float) -> Draft:
+    """A draft with the running rows, and what they leave of the step's tokens."""
+    batch, pool = residents.batch, residents.pool
+    draft = _wanted(batch, max_step_tokens)
+    while (missing := _new_blocks(batch, draft) - pool.free) > 0:
+        victim = _lowest(batch) if missing > residents.leaving_blocks else None
+        if victim is None:  # enough blocks are on their way out, with a launch in flight
+            draft = _shortened(batch, draft, pool.free)
+            break
+        residents.preempt(victim, now)
+        draft = _wanted(batch, max_step_tokens)
+    for row in batch.at(_opening(batch, draft.decodes)):
+        residents.grow(row, 1)
+    for chunk in draft.chunks:
+        residents.prefill(chunk)
+    return draft
+
+
+def _wanted(batch: Batch, max_step_tokens: int) -> Draft:
+    """What the running rows would compute if there were blocks enough. The decode rows never outgrow the
+    step: each was a prefill before, beside the others and within the same number of tokens."""
+    decodes = np.flatnonzero(batch.decoding & (batch.scheduled < batch.last_input))
+    draft = Draft(decodes, max_step_tokens - len(decodes))
+    for row in sorted(batch.at(np.flatnonzero(batch.prefilling)), key=attrgetter("rank")):
+        if draft.budget:
+            draft.add(Chunk(row, min(batch.unscheduled(row), draft.budget)))
+    return draft
+
+
+def _new_blocks(batch: Batch, draft: Draft) -> int:
+    opened = len(_opening(batch, draft.decodes))
+    return opened + sum(batch.missing_blocks(chunk.row, chunk.tokens) for chunk in draft.chunks)
+
+
+def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those of the decode slots whose next token is the first of a block."""
+    opening: NDArray[np.intp] = decodes[batch.scheduled[decodes] % batch.block_size == 0]
+    return opening
+
+
+def _lowest(batch: Batch) -> Row | None:
+    """The row that gives way first; None where only one is left, which has the whole pool."""
+    running = batch.at(batch.running())
+    return max(running, key=attrgetter("rank")) if len(running) > 1 else None
+
+
+def _shortened(batch: Batch, draft: Draft, free: int) -> Draft:
+    """As much of a draft as the free blocks allow, by rank; the other rows sit the step out."""
+    opening = sorted(batch.at(_opening(batch, draft.decodes)), key=attrgetter("rank"))
+    denied = np.array([row.slot for row in opening[free:]], np.intp)
+    short = Draft(np.setdiff1d(draft.decodes, denied), draft.budget)
+    free -= len(opening) - len(denied)
+    for chunk in draft.chunks:
+        held = (len(chunk.row.blocks) + free) * batch.block_size - int(batch.scheduled[chunk.row.slot])
+        if held > 0:
+            cut = Chunk(chunk.row, min(chunk.tokens, held))
+            free -= batch.missing_blocks(cut.row, cut.tokens)
+            short.add(cut)
+    return short
