@@ -104,7 +104,7 @@ class Step:
     `admitted`: (handle, cached prompt tokens) of requests whose first choice entered the batch for the first
     time. `logprobs`: (index into tokens, logprob, top ids, top logprobs) for rows that asked.
     `finished`: (handle, reason) of choices that ended, reason "stop" (an end id was drawn: it is in `tokens`,
-    counts as output and is no part of the text) or "length".
+    counts as output and is no part of the text), "length", or "error" (its logits were no numbers).
     """
 
     handles: list[int]

@@ -1,0 +1,150 @@
+"""A GGUF file becomes a safetensors checkpoint once: same numbers, same tokenizer, whoever asks at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from support.gguf_files import BOS, EOS, tiny_llama, write_gguf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from millstream_worker.engine.runner.gguf_cache import GGUFCache, GGUFError
+
+Type = gguf.GGMLQuantizationType
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "tiny.gguf", tiny_llama())
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> GGUFCache:
+    return GGUFCache(tmp_path / "cache")
+
+
+class Told(list[str]):
+    """What was reported."""
+
+    def __call__(self, message: str) -> None:
+        self.append(message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "error"),
+    [(Type.F32, torch.float32, 0.0), (Type.F16, torch.float16, 5e-4), (Type.Q8_0, torch.bfloat16, 1e-2)],
+)
+def test_the_weights_are_those_of_the_file(
+    tmp_path: Path, cache: GGUFCache, kind: Type, dtype: torch.dtype, error: float
+) -> None:
+    original = tiny_llama()
+    folder = cache.folder_of(write_gguf(tmp_path / "tiny.gguf", original, kind), Told())
+
+    kept = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True)
+    assert kept.dtype == dtype
+    expected = original.state_dict()
+    assert kept.state_dict().keys() == expected.keys()
+    for name, tensor in kept.state_dict().items():
+        allowed = error * expected[name].abs().max()
+        assert (tensor.float() - expected[name]).abs().max() <= allowed, name
+
+
+def test_the_model_that_is_kept_computes_what_the_original_does(file: Path, cache: GGUFCache) -> None:
+    kept = AutoModelForCausalLM.from_pretrained(cache.folder_of(file, Told()), use_safetensors=True)
+    ids = torch.arange(3, 43)[None]
+
+    with torch.no_grad():
+        assert torch.equal(kept(ids).logits, tiny_llama()(ids).logits)
+    assert kept.generation_config.eos_token_id == EOS
+
+
+def test_the_tokenizer_comes_along_with_its_chat_template(file: Path, cache: GGUFCache) -> None:
+    folder = cache.folder_of(file, Told())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = "the théâtre, 2 × 3 🎈"
+
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert len(tokenizer("the")["input_ids"]) == 1
+    assert tokenizer.eos_token_id == EOS
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hi"}], add_generation_prompt=True, return_dict=True
+    )["input_ids"]
+    assert tokenizer.decode(chat) == "<|im_start|>user hi<|im_end|><|im_start|>assistant "
+    assert chat[0] == BOS
+
+
+def test_it_is_converted_once_and_found_again_for_a_copy(
+    file: Path, cache: GGUFCache, tmp_path: Path
+) -> None:
+    told = Told()
+    first = cache.folder_of(file, told)
+    inode = (first / "model.safetensors").stat().st_ino
+    copy = tmp_path / "elsewhere" / file.name
+    copy.parent.mkdir()
+    copy.write_bytes(file.read_bytes())
+
+    assert cache.folder_of(copy, told) == first
+    assert (first / "model.safetensors").stat().st_ino == inode
+    assert len(told) == 1
+
+
+def test_other_weights_under_the_same_name_are_converted_anew(
+    file: Path, cache: GGUFCache, tmp_path: Path
+) -> None:
+    first = cache.folder_of(file, Told())
+
+    assert cache.folder_of(write_gguf(file, tiny_llama(seed=1)), Told()) != first
+
+
+def test_what_a_killed_conversion_left_is_no_checkpoint(file: Path, cache: GGUFCache) -> None:
+    folder = cache.folder_of(file, Told())
+    partial = folder.rename(folder.with_name(folder.name + ".partial"))
+    (partial / "model.safetensors").write_bytes(b"torn")
+    (partial / "stray").touch()
+
+    assert cache.folder_of(file, Told()) == folder
+    assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() > 0
+    assert not (folder / "stray").exists()
+    assert not partial.exists()
+
+
+def test_two_at_once_convert_once(file: Path, cache: GGUFCache) -> None:
+    told, folders = Told(), []
+    threads = [threading.Thread(target=lambda: folders.append(cache.folder_of(file, told))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(told) == 1
+    assert len(folders) == 2
+    assert folders[0] == folders[1]
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut in the metadata", "cut in the weights", "mamba"])
+def test_a_broken_file_is_refused_and_leaves_nothing_behind(
+    file: Path, cache: GGUFCache, tmp_path: Path, damage: str
+) -> None:
+    data = file.read_bytes()
+    broken = {
+        "empty": b"",
+        "text": b"no weights at all " * 100,
+        "cut in the metadata": data[:900],
+        "cut in the weights": data[: len(data) - 40_000],
+        "mamba": data.replace(b"llama", b"marba"),
+    }
+    file.write_bytes(broken[damage])
+
+    with pytest.raises(GGUFError):
+        cache.folder_of(file, Told())
+    assert not [path for path in (tmp_path / "cache").glob("tiny-*") if path.suffix == "" and path.is_dir()]
+
+
+def test_a_cache_that_cannot_be_written_is_named(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+
+    with pytest.raises(GGUFError, match=str(tmp_path / "cache")):
+        GGUFCache(tmp_path / "cache").folder_of(file, Told())

@@ -1,0 +1,202 @@
+"""The KV pool's size and the number of threads: from settings, and from what machine and container leave."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.runner.cgroup import ControlGroups
+from millstream_worker.engine.runner.memory import (
+    GIB,
+    BadKVMemory,
+    available_bytes,
+    capacity_line,
+    free_bytes,
+    pool_blocks,
+)
+from millstream_worker.engine.runner.threads import available_cores, use_threads
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
+KIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("4KiB", 4),
+        ("2MiB", 2048),
+        ("1GiB", 2**20),
+        ("1.5 gib", 3 * 2**19),
+        ("10MB", 9765),
+        ("2M", 1953),
+        ("1073741824", 2**20),
+        ("4096b", 4),
+        ("0.5", 5 * 2**20),
+        (".25", 5 * 2**19),
+        ("10%", 2**20),
+        ("1.0", 10 * 2**20),
+        ("100%", 10 * 2**20),
+        ("Auto", 4 * 2**20),
+    ],
+)
+def test_settings_become_blocks_of_one_kib(setting: str, expected: int) -> None:
+    assert pool_blocks(setting, KIB, CPU, free=10 * GIB) == expected
+
+
+def test_auto_takes_a_share_and_on_the_cpu_not_more_than_four_gib() -> None:
+    assert pool_blocks("auto", GIB // 10, CPU, free=5 * GIB) == 20
+    assert pool_blocks("auto", GIB, CPU, free=1000 * GIB) == 4
+    assert pool_blocks("auto", GIB, CUDA, free=100 * GIB) == 85
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("lots", 'give "auto", a size'),
+        ("", 'give "auto", a size'),
+        ("-1GiB", 'give "auto", a size'),
+        ("2GB free", 'give "auto", a size'),
+        ("nan", 'give "auto", a size'),
+        ("0.0", "a share is above 0"),
+        ("150%", "a share is above 0"),
+        ("11GiB", "only 10.00 GiB are free on cpu"),
+        ("1", "1 bytes hold not even one block of 1.00 KiB"),
+        ("0", "0 bytes hold not even one block"),
+    ],
+)
+def test_what_is_no_size_is_said_with_its_value_and_a_remedy(setting: str, says: str) -> None:
+    with pytest.raises(BadKVMemory) as refused:
+        pool_blocks(setting, KIB, CPU, free=10 * GIB)
+
+    assert f"kv_memory {setting!r}" in str(refused.value)
+    assert says in str(refused.value)
+
+
+def test_what_is_free_here() -> None:
+    free = free_bytes(CPU)
+
+    assert 0 < free <= psutil.virtual_memory().total
+    assert available_bytes() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+    assert 0 < pool_blocks("auto", 2**20, CPU) <= 4096
+
+
+def test_the_capacity_is_said_in_tokens_and_rows() -> None:
+    info = EngineInfo(
+        model="m",
+        architecture="LlamaForCausalLM",
+        dtype="bfloat16",
+        device="cpu",
+        attention="torch",
+        vocab_size=100,
+        context_length=8192,
+        eos_ids=(2,),
+        block_size=16,
+        blocks=5825,
+        max_rows=64,
+        kv_bytes_per_token=23040,
+        parameters=1,
+        tokenizer="",
+    )
+
+    assert capacity_line(info) == (
+        "KV cache 2.00 GiB: 5,825 blocks of 16 = 93,200 tokens of 23,040 bytes "
+        "(2 x bfloat16 x layers x KV heads x head size); "
+        "rows that fit, by tokens each: 11 of 8,192, 91 of 1,024, 364 of 256; at most 64 at once"
+    )
+    assert "each: 364 of 256; at most" in capacity_line(replace(info, context_length=256))
+
+
+# --- a container's limits, in files as the kernel lays them out ------------------------------------------
+
+
+def groups(tmp_path: Path, membership: str, files: dict[str, str]) -> ControlGroups:
+    (tmp_path / "cgroup").write_text(membership)
+    for name, content in files.items():
+        file = tmp_path / "fs" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return ControlGroups(tmp_path / "fs", tmp_path / "cgroup")
+
+
+def test_version_2_limits_of_the_own_group_and_of_those_above(tmp_path: Path) -> None:
+    limits = groups(
+        tmp_path,
+        "0::/pod/worker\n",
+        {
+            "pod/worker/memory.max": "max\n",
+            "pod/worker/memory.current": "100\n",
+            "pod/worker/cpu.max": "300000 100000\n",
+            "pod/memory.max": "1000\n",
+            "pod/memory.current": "700\n",
+            "pod/memory.stat": "anon 300\ninactive_file 250\nactive_file 10\n",
+            "pod/cpu.max": "250000 100000\n",
+            "cpu.max": "max 100000\n",
+        },
+    )
+
+    assert limits.memory_left() == 550
+    assert limits.cpu_quota() == 2.5
+
+
+def test_version_1_limits_where_the_own_group_is_what_is_mounted(tmp_path: Path) -> None:
+    limits = groups(
+        tmp_path,
+        "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
+        {
+            "memory/memory.limit_in_bytes": "5000\n",
+            "memory/memory.usage_in_bytes": "4800\n",
+            "memory/memory.stat": "cache 900\ntotal_inactive_file 300\n",
+            "cpu/cpu.cfs_quota_us": "150000\n",
+            "cpu/cpu.cfs_period_us": "100000\n",
+        },
+    )
+
+    assert limits.memory_left() == 500
+    assert limits.cpu_quota() == 1.5
+
+
+def test_no_limits_no_groups_and_a_group_over_its_limit(tmp_path: Path) -> None:
+    none = groups(
+        tmp_path, "3:cpu:/\n0::/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}
+    )
+    assert none.memory_left() is None
+    assert none.cpu_quota() is None
+
+    absent = ControlGroups(tmp_path / "nowhere", tmp_path / "nothing")
+    assert absent.memory_left() is None
+    assert absent.cpu_quota() is None
+
+    over = groups(tmp_path, "0::/\n", {"memory.max": "10", "memory.current": "12"})
+    assert over.memory_left() == 0
+
+
+def test_cores_are_those_of_the_affinity_within_the_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 6, 9}, raising=False)
+    for number, siblings in {0: "0,4", 1: "1,5", 2: "2,6", 6: "2,6"}.items():  # of 9 the kernel says nothing
+        file = tmp_path / f"cpu{number}" / "topology" / "thread_siblings_list"
+        file.parent.mkdir(parents=True)
+        file.write_text(siblings)
+
+    def cores(quota: str) -> int:
+        return available_cores(groups(tmp_path, "0::/\n", {"cpu.max": quota}), tmp_path)
+
+    assert cores("max 100000") == 4
+    assert cores("290000 100000") == 2
+    assert cores("10000 100000") == 1
+
+
+def test_torch_computes_with_the_threads_that_were_chosen() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert use_threads(3) == torch.get_num_threads() == 3
+        assert use_threads(0) == torch.get_num_threads() == available_cores()
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,114 @@
+"""Loading: the facts about a model, and checkpoints that are not what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.checkpoints import CASES, CONTEXT, VOCABULARY, WINDOW, build
+from transformers import AttentionInterface
+from transformers.utils import logging as transformers_logging
+
+from millstream_worker.engine.runner import support
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.model import ATTENTION, LoadedModel, load_model
+from millstream_worker.engine.runner.support import UnsupportedModel
+
+CPU = torch.device("cpu")
+
+
+def test_facts(checkpoint: Callable[[str], Path]) -> None:
+    loaded = load_model(str(checkpoint("gemma2")), dtype=torch.float32, device=CPU)
+
+    assert loaded.architecture == "Gemma2ForCausalLM"
+    assert loaded.attention == "torch"
+    assert (loaded.vocab_size, loaded.context_length, loaded.eos_ids) == (VOCABULARY, CONTEXT, (2,))
+    assert loaded.parameters == sum(p.numel() for p in loaded.model.parameters()) > 10_000
+    sliding = LayerSpec(4, 2, 16, 16, scale=12**-0.5, window=WINDOW, softcap=1.5)
+    full = LayerSpec(4, 2, 16, 16, scale=12**-0.5, window=None, softcap=1.5)
+    assert loaded.layers == (sliding, full)
+    assert [module.layer_idx for module in loaded.modules] == [0, 1]
+    assert not loaded.model.training
+
+
+def test_layers_may_have_sinks_and_values_of_another_size(checkpoint: Callable[[str], Path]) -> None:
+    sinks = load_model(str(checkpoint("gpt_oss")), dtype=torch.float32, device=CPU)
+    latent = load_model(str(checkpoint("deepseek_v3")), dtype=torch.float32, device=CPU)
+    assert all(layer.sinks for layer in sinks.layers)
+    assert {(layer.key_dim, layer.value_dim) for layer in latent.layers} == {(16, 12)}
+
+
+def test_end_tokens_of_both_configurations(tmp_path: Path) -> None:
+    folder = build("llama", tmp_path, eos_token_id=[2, 9])
+    (folder / "generation_config.json").write_text('{"eos_token_id": [7, 2]}')
+    assert load_model(str(folder), dtype=torch.float32, device=CPU).eos_ids == (7, 2, 9)
+    (folder / "generation_config.json").unlink()
+    assert load_model(str(folder), dtype=torch.float32, device=CPU).eos_ids == (2, 9)
+
+
+def test_a_shortened_context_is_noted(checkpoint: Callable[[str], Path]) -> None:
+    loaded = load_model(str(checkpoint("phi3-longrope")), dtype=torch.float32, device=CPU)
+    assert loaded.context_length == CONTEXT
+    assert loaded.notes[0].startswith(f"context limited to {CONTEXT} of {8 * CONTEXT} tokens")
+
+
+def test_dtype_is_what_was_asked_for(checkpoint: Callable[[str], Path]) -> None:
+    loaded = load_model(str(checkpoint("llama")), dtype=torch.bfloat16, device=CPU)
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}
+
+
+def test_missing_weights_are_an_error_and_not_random(tmp_path: Path) -> None:
+    folder = build("llama", tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        UnsupportedModel, match=r"lacks 1 weights, the first is model.layers.1.mlp.up_proj.weight"
+    ):
+        load_model(str(folder), dtype=torch.float32, device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "calls"),
+    [
+        ("bloom", {"n_layer": 2, "n_head": 4}, "0 calls of the attention interface by 0 modules in 2 layers"),
+        ("diffllama", {}, "4 calls of the attention interface by 2 modules in 2 layers"),
+    ],
+)
+def test_a_model_past_the_interface_is_noticed_by_its_first_token(
+    family: str, options: dict[str, int], calls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were its family thought to be supported, or one day no longer go through the interface."""
+    monkeypatch.setattr(support, "check", lambda config: None)
+    monkeypatch.setitem(CASES, family, (family, options))
+    with pytest.raises(UnsupportedModel, match=calls):
+        load_model(str(build(family, tmp_path)), dtype=torch.float32, device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("flash", "attention is 'flash'; it must be one of auto, torch, triton"),
+        ("triton", "needs a CUDA device"),
+    ],
+)
+def test_attention_that_the_device_does_not_have(
+    name: str, message: str, checkpoint: Callable[[str], Path]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_model(str(checkpoint("llama")), dtype=torch.float32, device=CPU, attention=name)
+
+
+def test_loading_leaves_transformers_as_it_was(
+    load: Callable[[str], LoadedModel], capfd: pytest.CaptureFixture[str]
+) -> None:
+    transformers_logging.enable_progress_bar()
+    capfd.readouterr()
+    loaded = load("qwen3")
+    assert capfd.readouterr() == ("", "")
+    assert transformers_logging.is_progress_bar_enabled()
+    assert loaded.model.config._attn_implementation == ATTENTION
+    assert ATTENTION in AttentionInterface()

@@ -1,0 +1,111 @@
+"""What is refused, from the configuration alone: no weights are there to be loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, PretrainedConfig
+
+from millstream_worker.engine.runner.model import load_model
+from millstream_worker.engine.runner.support import UnsupportedModel, check, context_length, context_note
+
+STATE = "it keeps state other than keys and values"
+BYPASS = "in its own code, past transformers' attention interface"
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UnsupportedModel) as caught:
+        load_model(str(folder), dtype=torch.float32, device=torch.device("cpu"))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("mamba", STATE),
+        ("mamba2", STATE),
+        ("falcon_mamba", STATE),
+        ("jamba", STATE),
+        ("zamba2", STATE),
+        ("nemotron_h", STATE),
+        ("granitemoehybrid", STATE),
+        ("lfm2", STATE),
+        ("rwkv", STATE),
+        ("recurrent_gemma", STATE),
+        ("qwen3_next", "linear attention"),
+        ("minimax", "linear attention"),
+        ("gptj", BYPASS),
+        ("bloom", BYPASS),
+        ("mpt", BYPASS),
+        ("xglm", BYPASS),
+        ("falcon", BYPASS),
+        ("codegen", BYPASS),
+        ("gemma3n_text", "shares keys and values between layers"),
+        ("gemma4_text", "shares keys and values between layers"),
+        ("llama4_text", "attends within chunks"),
+        ("diffllama", "more than once"),
+        ("doge", "selects or compresses the keys"),
+        ("t5", "encoder-decoder"),
+        ("bart", "encoder-decoder"),
+        ("bert", "not among the tested ones, which are apertus, "),
+    ],
+)
+def test_a_family_is_refused_with_its_reason(family: str, reason: str, tmp_path: Path) -> None:
+    AutoConfig.for_model(family).save_pretrained(tmp_path)
+
+    message = refusal(tmp_path)
+
+    assert f"({family}) is not supported: " in message
+    assert reason in message
+
+
+def test_the_architecture_is_named_as_in_the_configuration(tmp_path: Path) -> None:
+    AutoConfig.for_model("mamba", architectures=["MambaForCausalLM"]).save_pretrained(tmp_path)
+    assert refusal(tmp_path).startswith("MambaForCausalLM (mamba) is not supported")
+
+
+def test_unknown_kinds_and_code_of_their_own_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "novel", "auto_map": {"AutoConfig": "c.C"}}')
+    assert "contains custom code" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "novel"}')
+    assert "novel" in refusal(tmp_path)
+
+
+def test_quantised_weights_are_refused() -> None:
+    config = AutoConfig.for_model("llama", quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(UnsupportedModel, match=r"quantised \(gptq\); use the model in float32"):
+        check(config)
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 75}
+LONG = {**YARN, "rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [(None, 300), (YARN, 300), (LONG, 75), (DYNAMIC, 300)],
+    ids=["plain", "yarn", "longrope", "dynamic"],
+)
+def test_context_ends_where_rope_would_depend_on_other_rows(rope: dict[str, Any] | None, length: int) -> None:
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 300}
+    config = AutoConfig.for_model("llama", rope_parameters=rope, **sizes)
+
+    assert context_length(config) == length
+    note = context_note(config)
+    assert (note is None) == (length == 300)
+    assert note is None or "limited to 75 of 300 tokens" in note
+
+
+def test_a_model_without_a_context_length_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="max_position_embeddings is missing"):
+        context_length(PretrainedConfig())
+
+
+def test_a_configuration_with_a_wrong_value_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": "long"}')
+    assert "max_position_embeddings" in refusal(tmp_path)

@@ -1,0 +1,231 @@
+"""The kernels against plain attention in float64, on random data. Run by test_kernels.py in a process of its
+own, where Triton interprets them on the CPU; on a machine with a GPU they are compiled and run there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.planning import Segment, pack
+from torch import Tensor
+
+from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.triton_backend import TritonAttention, split, tiles
+from millstream_worker.engine.runner.storage import KVStorage
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+DTYPES = {torch.float32: 2e-6, torch.float16: 2e-3} | ({torch.bfloat16: 1.6e-2} if ON_GPU else {})
+
+Lens = Sequence[tuple[int, int]]  # per row: keys cached before the step, new tokens
+RAGGED: Lens = [(0, 1), (37, 1), (6, 1), (0, 23), (18, 5), (30, 2)]
+
+
+def spec(heads: int = 4, kv_heads: int = 2, dim: int = 64, **others: Any) -> LayerSpec:
+    return LayerSpec(heads, kv_heads, dim, others.pop("value_dim", dim), dim**-0.5, **others)
+
+
+class Step:
+    """One layer, its storage with the rows' earlier keys and NaN everywhere else, and the step's tensors."""
+
+    def __init__(
+        self, layer: LayerSpec, lens: Lens, block_size: int = 16, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.layer, self.dtype, self.block_size = layer, dtype, block_size
+        self.random = torch.Generator().manual_seed(len(lens) + layer.heads)
+        ordered = sorted(lens, key=lambda row: row[1] > 1)
+        counts = [-(-(cached + new) // block_size) for cached, new in ordered]
+        blocks = np.random.default_rng(0).permutation(sum(counts) + 3).tolist()
+        self.tables = [[blocks.pop() for _ in range(count)] for count in counts]
+        segments = [
+            Segment(slot, [0] * new, cached, table)
+            for slot, ((cached, new), table) in enumerate(zip(ordered, self.tables, strict=True))
+        ]
+        self.lens, self.plan = ordered, pack(segments, block_size)
+        self.storage = KVStorage([layer], sum(counts) + 3, block_size, dtype, DEVICE)
+        self.storage.keys[0].fill_(torch.nan)
+        self.storage.values[0].fill_(torch.nan)
+        self.keys = [self.normal(cached + new, layer.kv_heads, layer.key_dim) for cached, new in ordered]
+        self.values = [self.normal(cached + new, layer.kv_heads, layer.value_dim) for cached, new in ordered]
+        for row, (cached, _) in enumerate(ordered):
+            for place in range(cached):
+                block, offset = self.tables[row][place // block_size], place % block_size
+                self.storage.keys[0][block, :, offset] = self.keys[row][place]
+                self.storage.values[0][block, :, offset] = self.values[row][place]
+        self.query = self.normal(self.plan.token_count, layer.heads, layer.key_dim)
+        self.sinks = self.normal(layer.heads) if layer.sinks else None
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.random).to(DEVICE, self.dtype)
+
+    @property
+    def new(self) -> tuple[Tensor, Tensor]:
+        """The step's own keys and values, packed."""
+        pairs = [
+            (keys[cached:], values[cached:])
+            for (cached, _), keys, values in zip(self.lens, self.keys, self.values, strict=True)
+        ]
+        keys, values = zip(*pairs, strict=True)
+        return torch.cat(keys), torch.cat(values)
+
+    def expected(self) -> Tensor:
+        """Row by row and query by query, by the definition."""
+        layer, rows = self.layer, []
+        for row, (cached, new) in enumerate(self.lens):
+            keys, values = (
+                t[row].double().repeat_interleave(layer.heads // layer.kv_heads, 1)
+                for t in (self.keys, self.values)
+            )
+            for token in range(new):
+                own = cached + token
+                seen = slice(max(0, own - (layer.window or own + 1) + 1), own + 1)
+                query = self.query[self.plan.query_starts[row] + token].double()
+                scores = torch.einsum("hd,nhd->hn", query, keys[seen]) * layer.scale
+                if layer.softcap:
+                    scores = layer.softcap * torch.tanh(scores / layer.softcap)
+                if self.sinks is not None:
+                    scores = torch.cat([scores, self.sinks.double()[:, None]], 1)
+                weights = scores.softmax(-1)[:, : own + 1 - seen.start]
+                rows.append(torch.einsum("hn,nhd->hd", weights, values[seen]))
+        return torch.stack(rows)
+
+    def check(self, backend: TritonAttention | None = None, error: float | None = None) -> None:
+        backend = backend or TritonAttention(self.storage)
+        backend.begin(self.plan)
+        found = backend.attend(0, self.query, *self.new, self.sinks)
+        expected = self.expected()
+        assert found.shape == expected.shape
+        assert found.is_contiguous()
+        worst = (found.double() - expected).abs().max().item()
+        assert worst <= (error or DTYPES[self.dtype]) * max(1.0, expected.abs().max().item()), worst
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (6, 1), (7, 1), (14, 2), (24, 1)])
+def test_grouped_query_heads(heads: int, kv_heads: int) -> None:
+    Step(spec(heads, kv_heads), RAGGED).check()
+
+
+@pytest.mark.parametrize("dim", [8, 64, 80, 96, 112, 128, 192, 256])
+def test_head_sizes(dim: int) -> None:
+    Step(spec(2, 1, dim), RAGGED).check()
+
+
+def test_values_of_another_size_than_keys() -> None:
+    Step(spec(4, 2, 96, value_dim=64), RAGGED).check()
+
+
+@pytest.mark.parametrize("block_size", [1, 8, 12, 16, 32, 100])
+def test_block_sizes(block_size: int) -> None:
+    Step(spec(), RAGGED, block_size).check()
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 16, 17, 1000])
+def test_sliding_windows(window: int) -> None:
+    Step(spec(window=window), [*RAGGED, (150, 70), (200, 1)]).check()
+
+
+@pytest.mark.parametrize("softcap", [0.5, 30.0])
+def test_soft_caps(softcap: float) -> None:
+    Step(spec(softcap=softcap), RAGGED).check(error=1e-5)  # tanh by way of exp
+
+
+def test_sinks_take_weight() -> None:
+    Step(spec(sinks=True), RAGGED).check()
+
+
+def test_window_soft_cap_and_sinks_together() -> None:
+    Step(spec(6, 2, 80, window=9, softcap=20.0, sinks=True), [*RAGGED, (100, 40)]).check(error=1e-5)
+
+
+@pytest.mark.parametrize(
+    "lens", [[(0, 1)], [(63, 1)], [(64, 1)], [(0, 64)], [(0, 65)], [(63, 2)], [(1, 130)]]
+)
+def test_edges_of_tiles(lens: Lens) -> None:
+    Step(spec(), lens).check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_precisions(dtype: torch.dtype) -> None:
+    Step(spec(8, 2, 128), [*RAGGED, (300, 1), (200, 33)], dtype=dtype).check()
+
+
+@pytest.mark.parametrize("layer", [spec(), spec(sinks=True), spec(window=600), spec(4, 1, 80, softcap=9.0)])
+def test_long_contexts_are_split_and_put_together(layer: LayerSpec) -> None:
+    step = Step(layer, [(1500, 1), (3, 1), (0, 1), (511, 1), (900, 1)])
+    backend = TritonAttention(step.storage)
+    backend._programs = 64  # as if on a device with many processors
+    backend.begin(step.plan)
+    assert next(iter(backend._steps.values())).splits > 1
+    step.check(backend, error=1e-5)
+
+
+def test_tensors_that_are_views_of_a_merged_projection() -> None:
+    step = Step(spec(4, 2), RAGGED)
+    key, value = step.new
+    merged = torch.cat([t.flatten(1) for t in (step.query, key, value)], 1)
+    query, key, value = (part.unflatten(1, (-1, 64)) for part in merged.split([4 * 64, 2 * 64, 2 * 64], 1))
+    backend = TritonAttention(step.storage)
+    backend.begin(step.plan)
+    found = backend.attend(0, query, key, value)
+
+    assert not query.is_contiguous()
+    assert torch.allclose(found.double(), step.expected(), atol=2e-6)
+
+
+def test_the_storage_holds_what_was_written_and_nothing_else_changed() -> None:
+    step = Step(spec(), RAGGED)
+    before = [step.storage.keys[0].clone(), step.storage.values[0].clone()]
+    step.check()
+
+    slots = torch.from_numpy(step.plan.slot_mapping[0])
+    for cache, old, new in zip((step.storage.keys[0], step.storage.values[0]), before, step.new, strict=True):
+        old[slots // 16, :, slots % 16] = new
+        assert torch.equal(cache.nan_to_num(), old.nan_to_num())
+
+
+def test_layers_of_several_kinds_in_one_step_as_the_plain_backend_has_them() -> None:
+    layers = [spec(), spec(window=5), spec(6, 3, 80, sinks=True)]
+    steps = [Step(layer, RAGGED) for layer in layers]
+    answers = []
+    for kind in (TritonAttention, MatmulAttention):
+        storage = KVStorage(layers, steps[0].storage.blocks, 16, torch.float32, DEVICE)
+        for layer, step in enumerate(steps):
+            storage.keys[layer].copy_(step.storage.keys[0].nan_to_num(9.0))
+            storage.values[layer].copy_(step.storage.values[0].nan_to_num(9.0))
+        backend = kind(storage)
+        backend.begin(steps[0].plan)
+        answers.append([backend.attend(i, step.query, *step.new, step.sinks) for i, step in enumerate(steps)])
+
+    for ours, plain in zip(*answers, strict=True):
+        assert torch.allclose(ours, plain, atol=3e-6)
+
+
+def plan_of(lens: Lens) -> Plan:
+    return pack([Segment(0, [0] * new, cached, range(100)) for cached, new in lens], 16)
+
+
+def test_tiles_cover_each_new_token_once() -> None:
+    plan = plan_of([(5, 1), (0, 40), (9, 1), (100, 16), (0, 17)])
+    segments, firsts = tiles(plan, 16)
+
+    assert sorted(zip(segments.tolist(), firsts.tolist(), strict=True)) == [
+        (2, 0), (2, 16), (2, 32), (3, 0), (4, 0), (4, 16),
+    ]  # fmt: skip
+    assert segments[0] == 3, "the longest context starts first"
+    assert len(tiles(plan_of([(5, 1)]), 16)[0]) == 0
+
+
+def test_splits() -> None:
+    assert split(1, 8, 500) == (1, 64)
+    assert split(255, 1, 500) == (1, 256)
+    assert split(4096, 8, 528) == (16, 256)
+    assert split(4096, 256, 528) == (2, 2048)
+    assert split(4096, 2048, 528) == (1, 4096)
+    parts, keys = split(10**6, 1, 10**4)
+    assert parts == 64
+    assert parts * keys >= 10**6

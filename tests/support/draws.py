@@ -1,0 +1,102 @@
+"""Steps that only draw: a sampler's plan from rows, and the plain reference for what it draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.plan import Drawn, Plan, RowLoad
+from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.runner.sampler import Sampler
+
+DEFAULT = SamplingSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row that draws: its logits, what it has behind it, and the uniform number it draws with."""
+
+    logits: NDArray[np.float32]
+    spec: SamplingSpec = DEFAULT
+    noise: float = 0.5
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+
+
+def draw_plan(
+    slots: list[int], drawn: list[int], noise: list[float], loads: tuple[RowLoad, ...] = ()
+) -> Plan:
+    """One decode segment per slot, each with one logit wanted; nothing else is filled in."""
+    count = len(slots)
+    nothing = np.zeros(count, np.int32)
+    return Plan(
+        step=0,
+        decodes=count,
+        loads=loads,
+        row_slots=np.array(slots, np.int32),
+        tokens=nothing,
+        from_device=np.zeros(count, np.bool_),
+        positions=nothing,
+        query_lens=np.ones(count, np.int32),
+        query_starts=np.arange(count + 1, dtype=np.int32),
+        kv_lens=np.ones(count, np.int32),
+        block_tables=(np.zeros((count, 1), np.int32),),
+        slot_mapping=(np.zeros(count, np.int64),),
+        logit_indices=np.arange(count, dtype=np.int32),
+        logit_segments=np.arange(count, dtype=np.int32),
+        output_indices=np.array(drawn, np.int32),
+        noise=np.array(noise, np.float64),
+    )
+
+
+def draw(rows: list[Row], slots: list[int] | None = None, sampler: Sampler | None = None) -> Drawn:
+    """Load the rows and draw once for all of them together, in the given slots (default: 0, 1, 2, …)."""
+    slots = slots or list(range(len(rows)))
+    sampler = sampler or Sampler(len(rows[0].logits), max(slots) + 1, "cpu")
+    plan = draw_plan(
+        slots,
+        [len(row.output) for row in rows],
+        [row.noise for row in rows],
+        tuple(RowLoad(slot, row.spec, row.prompt, row.output) for slot, row in zip(slots, rows, strict=True)),
+    )
+    for load in plan.loads:
+        sampler.load(load)
+    logits = torch.from_numpy(np.stack([row.logits for row in rows]))
+    return sampler.collect(sampler.draw(logits, plan))
+
+
+def changed(row: Row) -> NDArray[np.float64]:
+    """The row's logits with bias, penalties and the minimal length, one token after another."""
+    spec, logits = row.spec, row.logits.astype(np.float64)
+    for token, bias in spec.logit_bias:
+        logits[token] += bias
+    for token in set(row.prompt) | set(row.output):
+        up = logits[token] > 0
+        logits[token] = (
+            logits[token] / spec.repetition_penalty if up else logits[token] * spec.repetition_penalty
+        )
+    for token in set(row.output):
+        logits[token] -= spec.presence_penalty + spec.frequency_penalty * row.output.count(token)
+    if len(row.output) < spec.min_tokens:
+        logits[list(spec.end_ids)] = -np.inf
+    return logits
+
+
+def distribution(row: Row) -> NDArray[np.float64]:
+    """The row's probabilities [vocabulary] after everything, by the definitions, in float64."""
+    spec, logits = row.spec, changed(row)
+    order = np.argsort(-logits, kind="stable")  # most likely first, equal ones by id
+    if spec.temperature == 0:
+        return np.eye(len(logits))[order[0]]
+    ranked = np.exp((logits[order] - logits[order[0]]) / spec.temperature)
+    if spec.top_k:
+        ranked[spec.top_k :] = 0
+    ranked /= ranked.sum()
+    before = np.cumsum(ranked) - ranked
+    ranked[(before >= spec.top_p) | (ranked < spec.min_p * ranked[0])] = 0
+    probabilities = np.zeros(len(logits))
+    probabilities[order] = ranked / ranked.sum()
+    return probabilities

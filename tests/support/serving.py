@@ -1,0 +1,81 @@
+"""Requests through the real scheduler and the real runner, without processes or sockets."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.runner import Launched, Runner
+from millstream_worker.engine.runner.sampler import Sampler
+from millstream_worker.engine.runner.storage import KVStorage
+
+
+@dataclass
+class Served:
+    stats: EngineStats
+    tokens: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    logprobs: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    reasons: dict[int, str] = field(default_factory=dict)
+
+
+def runner_of(
+    loaded: LoadedModel, *, blocks: int, block_size: int, max_rows: int = 8
+) -> tuple[Runner, KVStorage]:
+    storage = KVStorage(loaded.layers, blocks, block_size, loaded.dtype, loaded.device)
+    sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device))
+    return Runner(loaded, storage, sampler), storage
+
+
+def serve(
+    loaded: LoadedModel,
+    arrivals: Sequence[tuple[int, EngineRequest]],
+    *,
+    blocks: int,
+    block_size: int = 4,
+    max_rows: int = 8,
+    step_tokens: int = 24,
+    pipeline_depth: int = 0,
+) -> Served:
+    """Run requests to their end; each arrives before the plan of the given number. The pool is audited
+    throughout."""
+    runner, _ = runner_of(loaded, blocks=blocks, block_size=block_size, max_rows=max_rows)
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_rows=max_rows,
+            max_step_tokens=step_tokens,
+            block_size=block_size,
+            blocks=blocks,
+            context_length=loaded.context_length,
+            prefix_cache=True,
+            hash_seed=b"test",
+            pipeline_depth=pipeline_depth,
+        )
+    )
+    served = Served(scheduler.stats())
+    coming = deque(sorted(arrivals, key=lambda arrival: arrival[0]))
+    flying: deque[Launched] = deque()
+    now = 0.0
+    while coming or not scheduler.idle:
+        while coming and (coming[0][0] <= now or scheduler.idle):
+            assert scheduler.add(coming.popleft()[1], now) is None
+        plan = scheduler.plan(now)
+        if plan is not None:
+            flying.append(runner.launch(plan))
+        if flying and (plan is None or len(flying) > pipeline_depth):
+            settled = scheduler.settle(runner.settle(flying.popleft()), now)
+            for handle, token in zip(settled.handles, settled.tokens, strict=True):
+                served.tokens[handle].append(token)
+            for index, logprob, _, _ in settled.logprobs:
+                served.logprobs[settled.handles[index]].append(logprob)
+            served.reasons.update(settled.finished)
+        scheduler.check()
+        now += 1.0
+    served.stats = scheduler.stats()
+    return served

@@ -1,0 +1,113 @@
+"""How many KV blocks fit: the setting `kv_memory` against what is free once the weights are loaded."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import torch
+
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.runner.cgroup import ControlGroups
+
+GIB = 2**30
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": GIB,
+    "ti": 2**40,
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE)
+_SHARE = re.compile(r"(0?\.\d+|1\.0*|\d+(?:\.\d+)?%)")
+_AUTO_CPU_SHARE, _AUTO_CPU_MOST = 0.4, 4 * GIB  # the memory is not ours alone
+_AUTO_CUDA_SHARE = 0.85  # the rest is for a step's activations and logits
+
+
+class BadKVMemory(ValueError):
+    """`kv_memory` is no size, or holds no cache. The message names the setting, its value and the remedy."""
+
+
+def pool_blocks(kv_memory: str, bytes_per_block: int, device: torch.device, free: int | None = None) -> int:
+    """Blocks in the pool, at least one. Call it when the weights are on the device.
+
+    `kv_memory`: "auto", bytes ("2GiB", "500MB", "1073741824"), or a share of the free memory ("0.6", "60%").
+    `free`: bytes of it; by default as measured. Raises BadKVMemory.
+    """
+    free = free_bytes(device) if free is None else free
+    wanted = _wanted(kv_memory, device, free)
+    if wanted > free:
+        raise BadKVMemory(
+            f"kv_memory {kv_memory!r}: only {_size(free)} are free on {device}; give less, or a share (0.6)"
+        )
+    if wanted < bytes_per_block:
+        raise BadKVMemory(
+            f"kv_memory {kv_memory!r}: {_size(wanted)} hold not even one block of {_size(bytes_per_block)}, "
+            f"with {_size(free)} free on {device}; give more"
+        )
+    return wanted // bytes_per_block
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can still be taken: on the CPU within the limits of the control groups."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    left = ControlGroups().memory_left()
+    available = available_bytes()
+    return available if left is None else min(available, left)
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """The machine's memory that can be taken without swapping."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    if found:
+        return int(found[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # not Linux: half is a guess
+
+
+def capacity_line(info: EngineInfo) -> str:
+    """What the pool holds, in tokens and in rows, for the log at start."""
+    tokens, per_token = info.token_capacity, info.kv_bytes_per_token
+    rows = [info.context_length, *(length for length in (1024, 256) if length < info.context_length)]
+    lengths = ", ".join(f"{tokens // length:,} of {length:,}" for length in rows)
+    return (
+        f"KV cache {_size(tokens * per_token)}: {info.blocks:,} blocks of {info.block_size} = {tokens:,} "
+        f"tokens of {per_token:,} bytes (2 x {info.dtype} x layers x KV heads x head size); rows that fit, "
+        f"by tokens each: {lengths}; at most {info.max_rows} at once"
+    )
+
+
+def _wanted(kv_memory: str, device: torch.device, free: int) -> int:
+    text = kv_memory.strip().lower()
+    if text == "auto":
+        if device.type == "cuda":
+            return int(free * _AUTO_CUDA_SHARE)
+        return min(int(free * _AUTO_CPU_SHARE), _AUTO_CPU_MOST)
+    if _SHARE.fullmatch(text):
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        if not 0 < share <= 1:
+            raise BadKVMemory(f"kv_memory {kv_memory!r}: a share is above 0 and at most 1 (100%)")
+        return int(free * share)
+    size = _SIZE.fullmatch(text)
+    if size is None:
+        raise BadKVMemory(
+            f'kv_memory {kv_memory!r}: give "auto", a size (2GiB, 500MB), or a share of the free memory (0.6)'
+        )
+    return int(float(size[1]) * _UNITS[size[2]])
+
+
+def _size(count: int) -> str:
+    for unit, name in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.2f} {name}"
+    return f"{count} bytes"

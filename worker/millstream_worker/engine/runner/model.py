@@ -1,0 +1,248 @@
+"""Loads a model and finds out what its attention layers compute. Knows transformers; knows nothing of rows.
+
+The modelling code is transformers' own. Its attention modules call the function registered here, which
+hands the packed step to the module's `LayerAttention`. Which modules these are, and what they ask for, is
+not guessed from the configuration but seen in a forward of one token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from millstream_worker.engine.runner import support
+from millstream_worker.engine.runner.attention.choice import build, choose
+from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
+from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.support import UnsupportedModel
+
+ATTENTION = "millstream"  # our name among transformers' attention functions
+_SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
+_KNOWN_TENSORS = {
+    "s_aux",
+    "position_ids",
+    "cache_position",
+}  # tensors that modules hand to an attention function
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A model on its device, and the facts about it that the engine asks for."""
+
+    model: PreTrainedModel
+    modules: tuple[nn.Module, ...]  # the attention module of each layer
+    layers: tuple[LayerSpec, ...]
+    architecture: str
+    attention: str  # backend: torch | triton
+    vocab_size: int  # width of the logits
+    context_length: int  # most tokens of a row
+    eos_ids: tuple[int, ...]
+    parameters: int
+    dtype: torch.dtype
+    device: torch.device
+    notes: tuple[str, ...] = ()  # what the operator should know
+
+
+class LayerAttention:
+    """One layer of a storage and who computes its attention; sits in the layer's attention module."""
+
+    __slots__ = ("_backend", "_layer")
+
+    def __init__(self, backend: AttentionBackend, layer: int) -> None:
+        self._backend = backend
+        self._layer = layer
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+    ) -> torch.Tensor:
+        return self._backend.attend(self._layer, query, key, value, options.get("s_aux"))
+
+
+def load_model(
+    folder: str, *, dtype: torch.dtype, device: torch.device, attention: str = "auto"
+) -> LoadedModel:
+    """The model of a folder with config.json and safetensors.
+
+    Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
+    ValueError for an attention backend that the device does not have.
+    """
+    attention = choose(attention, device)
+    config = load_config(folder)
+    support.check(config)
+    context_length = support.context_length(config)
+    model = _load_weights(folder, config, dtype, device)
+    modules, layers, vocab_size = _observe(model)
+    note = support.context_note(config)
+    return LoadedModel(
+        model=model,
+        modules=modules,
+        layers=layers,
+        architecture=type(model).__name__,
+        attention=attention,
+        vocab_size=vocab_size,
+        context_length=context_length,
+        eos_ids=_eos_ids(folder, config),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        dtype=dtype,
+        device=device,
+        notes=(note,) if note else (),
+    )
+
+
+def load_config(folder: str) -> PretrainedConfig:
+    """The folder's configuration; `UnsupportedModel` for a kind of model that transformers does not know."""
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (ValueError, StrictDataclassError) as error:  # unknown model_type, code of its own, a bad value
+        raise UnsupportedModel(f"{folder}: {' '.join(str(error).split())}") from error
+
+
+def connect(loaded: LoadedModel, storage: KVStorage) -> AttentionBackend:
+    """Give each attention module its layer of `storage`. Before each forward the backend wants
+    `begin(plan)`."""
+    backend = build(loaded.attention, storage)
+    for layer, module in enumerate(loaded.modules):
+        setattr(module, _SLOT, LayerAttention(backend, layer))
+    return backend
+
+
+@torch.inference_mode()
+def forward(
+    model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tensor, logit_indices: torch.Tensor
+) -> torch.Tensor:
+    """Logits [L, vocabulary] at `logit_indices` of a packed step: tokens and positions [T], all int64."""
+    answer = model(
+        input_ids=tokens[None], position_ids=positions[None], use_cache=False, logits_to_keep=logit_indices
+    )
+    logits: torch.Tensor = answer.logits[0]
+    return logits
+
+
+def _load_weights(
+    folder: str, config: PretrainedConfig, dtype: torch.dtype, device: torch.device
+) -> PreTrainedModel:
+    AttentionInterface.register(ATTENTION, _attend)
+    with _no_progress_bar():
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=ATTENTION,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            device_map=None if device.type == "cpu" else {"": device},
+        )
+    if missing := sorted(report["missing_keys"]):  # transformers would go on with random ones
+        name = type(model).__name__
+        raise UnsupportedModel(f"{name}: {folder} lacks {len(missing)} weights, the first is {missing[0]}")
+    return model.eval()
+
+
+def _attend(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: None, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """What the attention modules call with [1, heads, T, head_dim] each; answers [1, T, heads, head_dim].
+
+    Transformers makes no mask, as no mask function has our name. But for the sinks, `options` are the
+    constants that were seen when the model was loaded.
+    """
+    attention = getattr(module, _SLOT)
+    out = attention(query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1), options)
+    return out.unsqueeze(0), None
+
+
+class _Observer:
+    """Stands in every module's slot for one forward: notes who calls with what, and answers zeros."""
+
+    def __init__(self) -> None:
+        self.modules: list[nn.Module] = []
+        self.layers: list[LayerSpec] = []
+        self.tensors: set[str] = set()
+
+    def listen(self, module: nn.Module) -> None:
+        def attend(
+            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+        ) -> torch.Tensor:
+            self.modules.append(module)
+            self.layers.append(_layer_spec(query, key, value, options))
+            self.tensors |= {name for name, option in options.items() if isinstance(option, torch.Tensor)}
+            return value.new_zeros(len(query), query.shape[1], value.shape[2])
+
+        setattr(module, _SLOT, attend)
+
+
+def _observe(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[LayerSpec, ...], int]:
+    """Run one token through: the attention modules in order, what they compute, and the width of the
+    logits."""
+    name, observer, everyone = type(model).__name__, _Observer(), list(model.modules())
+    for module in everyone:
+        observer.listen(module)
+    zero = torch.zeros(1, dtype=torch.int64, device=model.device)
+    vocab_size = forward(model, zero, zero, zero).shape[1]
+    for module in everyone:
+        delattr(module, _SLOT)
+    calls, callers = len(observer.modules), len(set(observer.modules))
+    layers = model.config.get_text_config().num_hidden_layers
+    if not calls == callers == layers:
+        raise UnsupportedModel(
+            f"{name} is not supported: {calls} calls of the attention interface by {callers} modules "
+            f"in {layers} layers; it must be one a layer"
+        )
+    if unknown := sorted(observer.tensors - _KNOWN_TENSORS):
+        raise UnsupportedModel(f"{name} is not supported: its attention depends on {', '.join(unknown)}")
+    return tuple(observer.modules), tuple(observer.layers), vocab_size
+
+
+def _layer_spec(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+) -> LayerSpec:
+    """From what an attention module hands over, [T, heads, head_dim] each."""
+    scale = options.get("scaling")
+    return LayerSpec(
+        heads=query.shape[1],
+        kv_heads=key.shape[1],
+        key_dim=key.shape[2],
+        value_dim=value.shape[2],
+        scale=query.shape[2] ** -0.5 if scale is None else float(scale),
+        window=options.get("sliding_window"),
+        softcap=options.get("softcap"),
+        sinks=options.get("s_aux") is not None,
+    )
+
+
+def _eos_ids(folder: str, config: PretrainedConfig) -> tuple[int, ...]:
+    """End tokens of the generation configuration, then of the model's, without repetition."""
+    named: list[int | list[int] | None] = [config.get_text_config().eos_token_id]
+    with contextlib.suppress(OSError):  # a model need not have one
+        named.insert(0, GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
+    lists = [ids if isinstance(ids, list) else [ids] for ids in named if ids is not None]
+    return tuple(dict.fromkeys(token for ids in lists for token in ids))
+
+
+@contextlib.contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Transformers draws one on standard error while it loads weights."""
+    enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            transformers_logging.enable_progress_bar()
