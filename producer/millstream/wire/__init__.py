@@ -1,1 +1,1 @@
-"""The wire contract: messages, keys and scripts. What both sides, and clients in other languages, agree on."""
+"""The wire contract: messages, keys and scripts. What clients in any language and workers agree on."""

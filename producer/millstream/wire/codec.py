@@ -14,6 +14,8 @@ from millstream.errors import ProtocolError
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
+_TIMESTAMP = b"\xff"  # the type byte of msgpack's own extension, which no hook sees; no byte of UTF-8 text
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -46,10 +48,25 @@ def unpack(data: bytes) -> Any:
     if len(data) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
     try:
-        return msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_ext)
+        value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_ext)
+        if _TIMESTAMP in data:
+            _refuse_timestamps(value)
+        return value
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError(f"not a msgpack message: {error}") from error
 
 
 def _refuse_ext(code: int, _data: bytes) -> Any:
     raise ValueError(f"msgpack extension type {code} is not allowed")
+
+
+def _refuse_timestamps(value: Any) -> None:
+    match value:
+        case msgpack.Timestamp():
+            raise ValueError("msgpack timestamps are not allowed")
+        case list():
+            for item in value:
+                _refuse_timestamps(item)
+        case dict():
+            for item in value.values():
+                _refuse_timestamps(item)

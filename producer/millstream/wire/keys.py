@@ -27,9 +27,10 @@ LANES = (Lane.INTERACTIVE, Lane.BATCH)  # in the order in which workers serve th
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """A queue's metadata, and its shards."""
+    """A queue's metadata, and its shards. `sharded`: the queue publishes by sharded pub/sub."""
 
     queue: str
+    sharded: bool = False
 
     def __post_init__(self) -> None:
         if not _QUEUE.fullmatch(self.queue):
@@ -41,12 +42,18 @@ class QueueKeys:
         return f"{{ms:{self.queue}}}:meta"
 
     def shard(self, shard: int) -> ShardKeys:
-        return ShardKeys(f"{{ms:{self.queue}:{shard}}}")
+        return ShardKeys(f"{{ms:{self.queue}:{shard}}}", self.sharded)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardKeys:
     tag: str
+    sharded: bool = False
+
+    @property
+    def publish(self) -> str:
+        """The command that reaches subscribers: SPUBLISH to a plain SUBSCRIBE reaches nobody, silently."""
+        return "SPUBLISH" if self.sharded else "PUBLISH"
 
     def lane(self, lane: str) -> str:
         return f"{self.tag}:lane:{lane}"
@@ -84,6 +91,10 @@ class ShardKeys:
     def dead(self) -> str:
         return f"{self.tag}:dead"
 
+    def ending(self, job_id: str) -> tuple[str, ...]:
+        """All that the end of a job touches, in the order in which scripts take it."""
+        return self.job(job_id), self.tokens(job_id), self.delayed, self.deadlines, self.held_bytes
+
     def cache(self, digest: str) -> str:
         return f"{self.tag}:cache:{digest}"
 
@@ -108,6 +119,6 @@ def job_id_of(own_id: str, shards: int) -> str:
 
 def shard_of(job_id: str) -> int:
     shard, dash, own_id = job_id.partition("-")
-    if not dash or not shard.isdigit() or not _ID.fullmatch(own_id):
+    if not (dash and shard.isascii() and shard.isdecimal() and _ID.fullmatch(own_id)):
         raise InvalidRequest("job_id", job_id, "a job id looks like <shard>-<own id>, e.g. 0-invoice-17")
     return int(shard)

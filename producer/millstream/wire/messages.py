@@ -19,6 +19,7 @@ from millstream.wire.sampling import SamplingParams, TokenId
 WIRE_VERSION = 1
 
 ShortText = Annotated[str, StringConstraints(max_length=512)]
+LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
 FinishReason = Literal["stop", "length"]
 
 
@@ -41,19 +42,19 @@ class Message(BaseModel):
 
 class ChatMessage(Message):
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    content: str
+    content: LongText
 
 
 class Request(Message):
     """What a producer asks for. Exactly one of `prompt`, `messages` and `token_ids` is given."""
 
     version: int = WIRE_VERSION
-    prompt: str | None = None
+    prompt: LongText | None = None
     messages: tuple[ChatMessage, ...] | None = None
     token_ids: tuple[TokenId, ...] | None = None
     sampling: SamplingParams = SamplingParams()
     lane: Lane = Lane.BATCH
-    deadline_ms: Annotated[int, Field(gt=0)] | None = None
+    deadline_ms: Annotated[int, Field(gt=0, lt=2**53)] | None = None
     tenant: ShortText = ""
     metadata: Annotated[dict[ShortText, ShortText], Field(max_length=64)] = Field(default_factory=dict)
     stream: bool = False
@@ -61,9 +62,7 @@ class Request(Message):
 
     @model_validator(mode="after")
     def _one_input(self) -> Request:
-        given = [
-            name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None
-        ]
+        given = [name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"give exactly one of prompt, messages, token_ids (got {given or 'none'})")
         if not getattr(self, given[0]):
@@ -101,7 +100,7 @@ class TokenLogprob(Message):
 
 
 class ChoiceDelta(Message):
-    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings are held."""
+    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait."""
 
     index: int = 0
     token_ids: tuple[int, ...] = ()
@@ -125,7 +124,7 @@ class Choice(Message):
 
 
 class Usage(Message):
-    """Tokens counted once per job, over all attempts. `cached_tokens` are prompt tokens found in the KV cache."""
+    """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -24,17 +24,18 @@ class AppendOutcome(StrEnum):
 
 
 class EndOutcome(StrEnum):
-    """Answer of finish, retry, release and dead."""
+    """Answer of finish, bury, retry and release."""
 
     OK = "ok"
     ALREADY = "already"  # the same attempt has done it before
     FENCED = "fenced"
+    GAP = "gap"  # finish only: the log ends before seq - 1; append what is missing, then finish again
 
 
 class CancelOutcome(StrEnum):
-    CANCELLED = "cancelled"  # was queued or delayed: terminal now
+    CANCELLED = "cancelled"  # was queued or delayed: terminal now (or was cancelled before)
     REQUESTED = "requested"  # is running: its worker is told
-    TERMINAL = "terminal"  # was terminal before; unchanged
+    TERMINAL = "terminal"  # had ended in another way before; unchanged
     NOT_FOUND = "not_found"
 
 
@@ -62,7 +63,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class StartReply:
-    """`started` False: the entry was stale (its job is gone, terminal or under another entry) and is dropped."""
+    """`started` False: the entry was stale (its job ended or is under another entry), or another owner's."""
 
     started: bool
     attempt: int = 0
@@ -96,13 +97,17 @@ class PendingEntry:
 
 @dataclass(frozen=True, slots=True)
 class LaneEntry:
-    """One entry of a lane as delivered: `payload` is the msgpack Request."""
+    """One entry of a lane as delivered: `payload` is the msgpack Request.
+
+    `deliveries` counts how often it was handed to a worker since it was queued, retried or recreated.
+    """
 
     lane: str
     entry_id: str
     job_id: str
     version: int
     payload: bytes
+    deliveries: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +126,6 @@ class JobRecord:
     finished_ms: int | None
     result: bytes | None  # msgpack Result; None for jobs ended by expire or cancel without a worker
     cancelled: bool  # a cancellation was asked for and the worker has not answered yet
+    first_token_ms: int | None = None
+    last_seq: int = 0
+    requeued_from: str | None = None  # the dead-lettered job that this one repeats

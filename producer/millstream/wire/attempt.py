@@ -1,0 +1,187 @@
+"""The calls of a worker about one job that was delivered to it: from start to finish, retry or release.
+
+Each carries (attempt, owner, entry id) and is refused as `fenced` once the job is no longer that attempt's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.wire.keys import ShardKeys
+from millstream.wire.messages import State
+from millstream.wire.record import log_entry
+from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome, RenewReply, StartReply
+from millstream.wire.scripts import Call, positive, script
+
+
+def start(
+    keys: ShardKeys, *, job_id: str, lane: str, entry_id: str, owner: str, nonce: str
+) -> Call[StartReply]:
+    """Begin an attempt at an entry that was delivered to `owner`. `nonce` is new for each attempt, and the
+    same when the call is repeated. At maxmemory it fails and nothing is written."""
+    return Call(
+        script("start"),
+        (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),
+        (entry_id, owner, nonce, keys.publish, keys.events(job_id)),
+        _started,
+    )
+
+
+def _started(reply: Any) -> StartReply:
+    if not reply:
+        return StartReply(started=False)
+    attempt, last_seq, died, cancelled, submitted_ms, first_token_ms, log = reply
+    return StartReply(
+        started=True,
+        attempt=attempt,
+        last_seq=last_seq,
+        died=died,
+        cancelled=bool(cancelled),
+        submitted_ms=submitted_ms,
+        first_token_ms=int(first_token_ms) if first_token_ms else None,
+        log=tuple(log_entry(entry_id, fields) for entry_id, fields in log),
+    )
+
+
+def append(
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    attempt: int,
+    owner: str,
+    entry_id: str,
+    seq: int,
+    body: bytes,
+    publish: bool,
+) -> Call[AppendReply]:
+    """Append one delta. At maxmemory it fails and nothing is written."""
+    return Call(
+        script("append"),
+        (keys.job(job_id), keys.tokens(job_id)),
+        (attempt, owner, entry_id, seq, body, keys.publish, keys.events(job_id) if publish else ""),
+        lambda reply: AppendReply(AppendOutcome(reply[0].decode()), reply[1]),
+    )
+
+
+def renew(keys: ShardKeys, *, lane: str, owner: str, held: Sequence[tuple[str, str]]) -> Call[RenewReply]:
+    """`held`: (job id, entry id) pairs of one lane, started or not. An entry whose job has ended is lost."""
+    return Call(
+        script("renew"),
+        (keys.lane(lane), *(keys.job(job_id) for job_id, _ in held)),
+        (owner, *(part for pair in held for part in pair)),
+        lambda reply: RenewReply(*(tuple(job_id.decode() for job_id in ids) for ids in reply)),
+    )
+
+
+def finish(
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    lane: str,
+    attempt: int,
+    owner: str,
+    entry_id: str,
+    state: State,
+    result: bytes,
+    seq: int,
+    delta: bytes | None,
+    ttl_ms: int,
+) -> Call[EndOutcome]:
+    """`seq` is that of `delta`, or of the end marker where there is no delta; the end marker comes after it.
+
+    A delta whose append got through before is not written again. Passes at maxmemory.
+    """
+    if not state.terminal:
+        raise ValueError(f"a job cannot finish as {state}")
+    return Call(
+        script("finish"),
+        (*keys.ending(job_id), keys.lane(lane)),
+        (
+            job_id,
+            attempt,
+            owner,
+            entry_id,
+            state,
+            result,
+            seq,
+            "" if delta is None else "1",
+            delta or b"",
+            positive("ttl_ms", ttl_ms),
+            keys.publish,
+            keys.events(job_id),
+        ),
+        end_outcome,
+    )
+
+
+def bury(
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    lane: str,
+    attempt: int,
+    owner: str,
+    entry_id: str,
+    reason: str,
+    result: bytes,
+    ttl_ms: int,
+    max_dead: int,
+) -> Call[EndOutcome]:
+    """Dead-letter: the job ends as failed and its request is kept in the bounded `dead` stream."""
+    return Call(
+        script("bury"),
+        (*keys.ending(job_id), keys.lane(lane), keys.dead),
+        (
+            job_id,
+            attempt,
+            owner,
+            entry_id,
+            reason,
+            result,
+            positive("ttl_ms", ttl_ms),
+            positive("max_dead", max_dead),
+            keys.publish,
+            keys.events(job_id),
+        ),
+        end_outcome,
+    )
+
+
+def retry(
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    lane: str,
+    attempt: int,
+    owner: str,
+    entry_id: str,
+    delay_ms: int,
+    died: bool,
+) -> Call[EndOutcome]:
+    """Park the job; it goes back to its lane after `delay_ms`. `died` charges an attempt that took its engine
+    along. Passes at maxmemory."""
+    return Call(
+        script("retry"),
+        (keys.job(job_id), keys.lane(lane), keys.delayed),
+        (job_id, attempt, owner, entry_id, delay_ms, "1" if died else ""),
+        end_outcome,
+    )
+
+
+def release(
+    keys: ShardKeys, *, job_id: str, lane: str, attempt: int | None, owner: str, entry_id: str
+) -> Call[EndOutcome]:
+    """Give a job back untouched and uncharged. `attempt` None: it was delivered and, as far as
+    the worker knows, never started.
+    Passes at maxmemory."""
+    return Call(
+        script("release"),
+        (keys.job(job_id), keys.lane(lane)),
+        (job_id, "" if attempt is None else attempt, owner, entry_id, keys.publish, keys.control),
+        end_outcome,
+    )
+
+
+def end_outcome(reply: Any) -> EndOutcome:
+    return EndOutcome(reply.decode())

@@ -1,0 +1,11 @@
+-- Remove a consumer that holds nothing (XGROUP DELCONSUMER destroys what is pending).
+--
+-- KEYS  lane
+-- ARGV  consumer
+-- Returns 1 where it is gone, 0 where it holds entries
+-- include: lane
+local reply = redis.pcall('XPENDING', KEYS[1], GROUP, '-', '+', 1, ARGV[1])
+if reply.err and reply.err:find('NOGROUP', 1, true) then return 1 end
+if reply.err or reply[1] then return 0 end
+redis.call('XGROUP', 'DELCONSUMER', KEYS[1], GROUP, ARGV[1])
+return 1

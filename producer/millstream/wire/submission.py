@@ -1,0 +1,83 @@
+"""The calls of producers: submit a job, cancel it, end it where its deadline has passed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.wire.keys import LANES, Lane, ShardKeys
+from millstream.wire.messages import State
+from millstream.wire.replies import CancelOutcome, SubmitOutcome, SubmitReply
+from millstream.wire.scripts import Call, positive, script
+
+
+def submit(
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    lane: str,
+    payload: bytes,
+    digest: str,
+    version: int,
+    deadline_ms: int | None,
+    stream: bool,
+    max_entries: int,
+    max_bytes: int,
+    requeued_from: str | None = None,
+) -> Call[SubmitReply]:
+    """Queue a job once. `deadline_ms` is Unix time; the bounds are the shard's, with this job counted in.
+
+    At maxmemory it fails and nothing is written.
+    """
+    first = Lane(lane)
+    return Call(
+        script("submit"),
+        (
+            keys.job(job_id),
+            keys.tokens(job_id),
+            keys.delayed,
+            keys.deadlines,
+            keys.held_bytes,
+            keys.lane(first),
+            *(keys.lane(other) for other in LANES if other is not first),
+        ),
+        (
+            job_id,
+            first,
+            version,
+            payload,
+            digest,
+            "" if deadline_ms is None else deadline_ms,
+            "1" if stream else "",
+            requeued_from or "",
+            max_entries,
+            max_bytes,
+        ),
+        _submitted,
+    )
+
+
+def _submitted(reply: Any) -> SubmitReply:
+    outcome, state, entries, held_bytes = reply
+    return SubmitReply(
+        SubmitOutcome(outcome.decode()), State(state.decode()) if state else None, entries, held_bytes
+    )
+
+
+def cancel(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> Call[CancelOutcome]:
+    """A waiting job ends at once and is kept for `ttl_ms`; a running one's worker is told."""
+    return Call(
+        script("cancel"),
+        keys.ending(job_id),
+        (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control),
+        lambda reply: CancelOutcome(reply.decode()),
+    )
+
+
+def expire_one(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> Call[bool]:
+    """End one job whose deadline has passed, where a reader looks at it before any worker swept."""
+    return Call(
+        script("expire_one"),
+        (*keys.ending(job_id), *keys.lanes),
+        (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control, *LANES),
+        bool,
+    )

@@ -1,0 +1,240 @@
+"""The protocol of one lane of a shard in plain Python: what every call must answer, and what is there then.
+
+It says the rules of the scripts once more, in another language and without their order of writes, so that a
+test can hold the two side by side. It knows no server; the ids of lane entries are told to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+RELEASED = "released"
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    digest: str
+    entry: str | None
+    overdue: bool
+    state: str = "queued"  # also "running", or how it ended
+    attempt: int = 0
+    seq: int = 0
+    died: int = 0
+    submits: int = 1
+    owner: str = ""  # who runs it, or ended it
+    nonce: str = ""
+    left: tuple[int, str] | None = None  # the attempt and owner that gave it back last
+    cancel: bool = False
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in ("queued", "running")
+
+    @property
+    def parked(self) -> bool:
+        return self.state == "queued" and self.entry is None
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """An attempt as its worker remembers it, for however long."""
+
+    job_id: str
+    entry: str
+    owner: str
+    attempt: int
+
+
+@dataclass(eq=False, slots=True)
+class Model:
+    jobs: dict[str, Job] = field(default_factory=dict)
+    undelivered: list[str] = field(default_factory=list)
+    held: dict[str, str] = field(default_factory=dict)  # entry -> owner
+
+    # --- producers ---------------------------------------------------------------------------------------
+
+    def submit(self, job_id: str, digest: str, overdue: bool) -> str:
+        job = self.jobs.get(job_id)
+        if job is None:
+            self.jobs[job_id] = Job(digest, None, overdue)
+            return "accepted"
+        if job.digest != digest:
+            return "conflict"
+        job.submits += 1
+        return "exists"
+
+    def queued_as(self, job_id: str, entry: str) -> None:
+        self.jobs[job_id].entry = entry
+        self.undelivered.append(entry)
+
+    def cancel(self, job_id: str) -> str:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "not_found"
+        if job.ended:
+            return "cancelled" if job.state == "cancelled" else "terminal"
+        if job.state == "running":
+            job.cancel = True
+            return "requested"
+        self._end(job, "cancelled", "")
+        return "cancelled"
+
+    # --- the attempt -------------------------------------------------------------------------------------
+
+    def start(self, job_id: str, entry: str, owner: str, nonce: str) -> int | None:
+        job = self._live(job_id, entry)
+        if job is None:
+            self.held.pop(entry, None)
+            return None
+        if self.held.get(entry) != owner:
+            return None
+        if (job.state, job.nonce) != ("running", nonce):
+            job.attempt += 1
+            job.state, job.owner, job.nonce = "running", owner, nonce
+            job.log.append(f"{job.attempt}-{job.seq} m")
+        return job.attempt
+
+    def append(self, fence: Fence, seq: int) -> tuple[str, int]:
+        job = self.jobs.get(fence.job_id)
+        if not self._runs(job, fence):
+            return "fenced", job.seq if job else 0
+        assert job is not None
+        if job.cancel:
+            return "cancelled", job.seq
+        if seq != job.seq + 1:
+            return ("duplicate" if seq <= job.seq else "gap"), job.seq
+        self._write(job, "d")
+        return "ok", seq
+
+    def renew(self, owner: str, job_id: str, entry: str) -> str:
+        job = self._live(job_id, entry)
+        if self.held.get(entry) != owner:
+            return "lost"
+        if job is None:
+            del self.held[entry]
+            return "lost"
+        return "cancelled" if job.cancel else "kept"
+
+    def finish(self, fence: Fence, state: str, seq: int, delta: bool) -> str:
+        job = self.jobs.get(fence.job_id)
+        if self._belongs(job, fence) and job is not None and job.ended:
+            return "already"
+        if not self._runs(job, fence):
+            return "fenced"
+        assert job is not None
+        if seq > job.seq + 1:
+            return "gap"
+        if delta and seq == job.seq + 1:
+            self._write(job, "d")
+        del self.held[fence.entry]
+        self._end(job, state, fence.owner)
+        return "ok"
+
+    def retry(self, fence: Fence, died: bool) -> str:
+        answer = self._give_back(fence)
+        if answer == "ok":
+            job = self.jobs[fence.job_id]
+            job.entry = None
+            job.died += died
+            del self.held[fence.entry]
+        return answer
+
+    def release(self, fence: Fence) -> str:
+        answer = self._give_back(fence)
+        if answer == "ok":
+            self.held[fence.entry] = RELEASED
+        return answer
+
+    def give_back(self, job_id: str, entry: str, owner: str) -> str:
+        live, holder = self._live(job_id, entry), self.held.get(entry)
+        if holder is None:
+            return "fenced" if live else "already"
+        if holder != owner:
+            return "already" if holder == RELEASED else "fenced"
+        if live:
+            self.held[entry] = RELEASED
+            if live.state == "running" and live.owner == owner:
+                self._leave(live)
+        else:
+            del self.held[entry]
+        return "ok"
+
+    def _give_back(self, fence: Fence) -> str:
+        job = self.jobs.get(fence.job_id)
+        if job and job.state == "queued" and job.left == (fence.attempt, fence.owner):
+            return "already"
+        if not self._runs(job, fence):
+            return "fenced"
+        assert job is not None
+        self._leave(job)
+        return "ok"
+
+    @staticmethod
+    def _leave(job: Job) -> None:
+        job.left = (job.attempt, job.owner)
+        job.state, job.owner = "queued", ""
+
+    # --- upkeep ------------------------------------------------------------------------------------------
+
+    def deliver(self, owner: str) -> str | None:
+        if not self.undelivered:
+            return None
+        entry = self.undelivered.pop(0)
+        self.held[entry] = owner
+        return entry
+
+    def reclaim(self, job_id: str, entry: str, seen: str, owner: str, died: bool) -> bool:
+        if self.held.get(entry) != seen:
+            return False
+        job = self._live(job_id, entry)
+        if job is None:
+            del self.held[entry]
+            return False
+        self.held[entry] = owner
+        if job.state == "running":
+            job.state, job.owner = "queued", ""
+            job.died += died
+        return True
+
+    def promotable(self) -> set[str]:
+        return {job_id for job_id, job in self.jobs.items() if job.parked}
+
+    def expire(self) -> set[str]:
+        due = {job_id for job_id, job in self.jobs.items() if job.overdue and not job.ended}
+        for job_id in due:
+            job = self.jobs[job_id]
+            if job.state == "running":
+                assert job.entry is not None
+                del self.held[job.entry]
+            self._end(job, "expired", "")
+        return due
+
+    def forget(self, job_id: str) -> None:
+        """The ended job's time to live is over."""
+        assert self.jobs.pop(job_id).ended
+
+    # --- rules -------------------------------------------------------------------------------------------
+
+    def _live(self, job_id: str, entry: str) -> Job | None:
+        job = self.jobs.get(job_id)
+        return job if job and not job.ended and job.entry == entry else None
+
+    @staticmethod
+    def _belongs(job: Job | None, fence: Fence) -> bool:
+        return job is not None and (job.attempt, job.owner, job.entry) == (
+            fence.attempt,
+            fence.owner,
+            fence.entry,
+        )
+
+    def _runs(self, job: Job | None, fence: Fence) -> bool:
+        return self._belongs(job, fence) and job is not None and job.state == "running"
+
+    def _write(self, job: Job, kind: str) -> None:
+        job.seq += 1
+        job.log.append(f"{job.attempt}-{job.seq} {kind}")
+
+    def _end(self, job: Job, state: str, owner: str) -> None:
+        job.state, job.owner, job.cancel = state, owner, False
+        self._write(job, "e")

@@ -1,0 +1,224 @@
+"""One attempt at a job while it runs: start, append, renew."""
+
+from __future__ import annotations
+
+import pytest
+from support.desk import LONG_MS, TTL_MS, Desk, Held
+
+from millstream.wire.keys import GROUP, RELEASED
+from millstream.wire.messages import State
+from millstream.wire.record import parse_event
+from millstream.wire.replies import AppendOutcome, EndOutcome, LogEntry, SubmitOutcome
+
+
+async def test_a_job_runs_from_submit_to_its_result(desk: Desk) -> None:
+    held = await desk.begin()
+    assert (await desk.append(held, 1, b"one")).outcome is AppendOutcome.OK
+    assert await desk.finish(held, 2, delta=b"two", result=b"both") is EndOutcome.OK
+    job = await desk.job()
+    assert (job.state, job.result, job.attempt, job.owner) == (State.COMPLETED, b"both", 1, "A")
+    assert job.submitted_ms <= (job.admitted_ms or 0) <= (job.first_token_ms or 0) <= (job.finished_ms or 0)
+    assert [(entry.cursor, entry.kind, entry.body) for entry in await desk.log()] == [
+        ("1-0", "m", b""),
+        ("1-1", "d", b"one"),
+        ("1-2", "d", b"two"),
+        ("1-3", "e", b"completed"),
+    ]
+    assert job.last_seq == 3
+    await desk.audit_idle()
+
+
+async def test_hash_and_log_live_until_the_same_moment(desk: Desk) -> None:
+    held = await desk.begin()
+    assert await desk.redis.pttl(desk.keys.job("0-a")) == await desk.redis.pttl(desk.keys.tokens("0-a")) == -1
+    await desk.finish(held)
+    async with desk.redis.pipeline(transaction=True) as pipeline:
+        pipeline.pttl(desk.keys.job("0-a")).pttl(desk.keys.tokens("0-a"))
+        job, tokens = await pipeline.execute()
+    assert 0 < job <= TTL_MS
+    assert abs(job - tokens) <= 1  # read one after the other
+
+
+# --- start -------------------------------------------------------------------------------------------------
+
+
+async def test_start_answers_attempt_and_log(desk: Desk) -> None:
+    await desk.submit()
+    reply = await desk.start(await desk.deliver())
+    assert (reply.attempt, reply.last_seq, reply.died, reply.cancelled) == (1, 0, 0, False)
+    assert reply.log == (LogEntry(1, 0, "m", b""),)
+    assert reply.submitted_ms == (await desk.job()).submitted_ms
+    assert reply.first_token_ms is None
+
+
+async def test_the_next_attempt_gets_the_text_of_the_one_before(desk: Desk) -> None:
+    first = await desk.begin()
+    await desk.append(first, 1, b"one")
+    await desk.run(desk.reclaiming(first.entry_id, "A"))
+    reply = await desk.start(first.entry_id, "B")
+    assert (reply.attempt, reply.last_seq, reply.died) == (2, 1, 1)
+    assert [(entry.cursor, entry.kind) for entry in reply.log] == [("1-0", "m"), ("1-1", "d"), ("2-1", "m")]
+    assert reply.first_token_ms == (await desk.job()).first_token_ms
+
+
+async def test_start_of_an_entry_whose_job_ended_drops_it(desk: Desk) -> None:
+    await desk.submit()
+    await desk.cancel()
+    entry = await desk.deliver()
+    assert not (await desk.start(entry)).started
+    await desk.audit_idle()
+
+
+async def test_start_of_an_entry_without_a_job_makes_none(desk: Desk) -> None:
+    await desk.redis.xadd(desk.keys.lane(desk.lane), {"id": "0-ghost", "v": 1, "b": b"x"})
+    entry = await desk.deliver()
+    assert not (await desk.start(entry, job_id="0-ghost")).started
+    assert not await desk.redis.exists(desk.keys.job("0-ghost"), desk.keys.tokens("0-ghost"))
+    await desk.audit_idle()
+
+
+async def test_a_reused_id_runs_under_its_new_entry_only(desk: Desk) -> None:
+    await desk.submit()
+    await desk.cancel()
+    await desk.redis.delete(
+        desk.keys.job("0-a")
+    )  # its time is over; that the log is not yet, is the worse case
+    assert (await desk.submit(payload=b"another", digest="d2")).outcome is SubmitOutcome.ACCEPTED
+    old, new = await desk.deliver(), await desk.deliver()
+    assert not (await desk.start(old)).started
+    assert (await desk.holders()).keys() == {new}
+    reply = await desk.start(new)
+    assert (reply.attempt, reply.log) == (1, (LogEntry(1, 0, "m", b""),))
+
+
+async def test_only_the_holder_starts_an_entry(desk: Desk) -> None:
+    await desk.submit()
+    entry = await desk.deliver("A")
+    assert not (await desk.start(entry, "B")).started
+    assert await desk.holders() == {entry: "A"}
+    assert (await desk.job()).state is State.QUEUED
+
+
+async def test_a_recreated_group_hands_a_running_job_to_its_next_reader(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.redis.xgroup_destroy(desk.keys.lane(desk.lane), GROUP)
+    assert (await desk.run(desk.renewing(("0-a", held.entry_id)))).lost == ("0-a",)
+    assert not (await desk.start(held.entry_id, nonce="new")).started
+    await desk.redis.xgroup_create(desk.keys.lane(desk.lane), GROUP, "0")
+    entry = await desk.deliver("B")
+    assert entry == held.entry_id
+    assert (await desk.start(entry, "B")).attempt == 2
+    assert (await desk.append(held, 1)).outcome is AppendOutcome.FENCED
+
+
+async def test_a_new_start_by_the_same_worker_is_a_new_attempt(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.append(held, 1)
+    reply = await desk.start(held.entry_id, nonce="new")
+    assert (reply.attempt, reply.last_seq, reply.died) == (2, 1, 0)
+    assert (await desk.append(held, 2)).outcome is AppendOutcome.FENCED
+
+
+async def test_an_attempt_is_not_charged_where_another_reader_gave_its_entry_back(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.redis.xgroup_destroy(desk.keys.lane(desk.lane), GROUP)
+    await desk.redis.xgroup_create(desk.keys.lane(desk.lane), GROUP, "0")
+    await desk.run(desk.giving_back(await desk.deliver("B"), "B"))
+    assert (await desk.append(held, 1)).outcome is AppendOutcome.OK  # nobody has started it since
+    await desk.run(desk.reclaiming(held.entry_id, RELEASED, "C", died=True))
+    assert (await desk.append(held, 2)).outcome is AppendOutcome.FENCED
+    assert (await desk.job()).died == 0
+
+
+# --- append ------------------------------------------------------------------------------------------------
+
+
+async def test_append_publishes_what_it_stores(desk: Desk) -> None:
+    held = await desk.begin()
+    body = b"\x00 two words \xff"
+    heard = await desk.messages(lambda: desk.append(held, 1, body))
+    assert heard == [(desk.keys.events("0-a"), b"1-1 d " + body)]
+    assert parse_event(heard[0][1]) == (await desk.log())[-1] == LogEntry(1, 1, "d", body)
+
+
+async def test_the_first_token_has_one_time(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.append(held, 1)
+    await desk.redis.hset(desk.keys.job("0-a"), "first_token_ms", 5)
+    await desk.append(held, 2)
+    await desk.finish(held, 3, delta=b"last")
+    assert (await desk.job()).first_token_ms == 5
+
+
+async def test_append_without_readers_publishes_nothing(desk: Desk) -> None:
+    held = await desk.begin()
+    assert await desk.messages(lambda: desk.append(held, 1, publish=False)) == []
+    assert len(await desk.log()) == 2
+
+
+async def test_append_with_a_gap_says_where_the_log_ends(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.append(held, 1)
+    before = await desk.state()
+    reply = await desk.append(held, 3)
+    assert (reply.outcome, reply.last_seq) == (AppendOutcome.GAP, 1)
+    assert await desk.state() == before
+
+
+async def test_append_to_a_cancelled_job_stops_its_worker(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.cancel()
+    before = await desk.state()
+    assert (await desk.append(held, 1)).outcome is AppendOutcome.CANCELLED
+    assert await desk.state() == before
+
+
+async def test_append_after_the_job_is_gone_makes_no_key(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.finish(held)
+    await desk.redis.delete(desk.keys.job("0-a"), desk.keys.tokens("0-a"))  # as when their time is over
+    assert (await desk.append(held, 1)).outcome is AppendOutcome.FENCED
+    assert not await desk.redis.exists(desk.keys.job("0-a"), desk.keys.tokens("0-a"))
+
+
+@pytest.mark.parametrize("wrong", [{"attempt": 2}, {"owner": "B"}, {"entry_id": "1-1"}])
+async def test_append_needs_the_whole_fence(desk: Desk, wrong: dict[str, str]) -> None:
+    held = await desk.begin()
+    other = Held(**held.fence | wrong)
+    assert (await desk.append(other, 1)).outcome is AppendOutcome.FENCED
+
+
+# --- renew -------------------------------------------------------------------------------------------------
+
+
+async def test_renew_resets_the_idle_time_and_counts_no_delivery(desk: Desk) -> None:
+    held = await desk.begin()
+    lane = desk.keys.lane(desk.lane)
+    await desk.redis.xclaim(lane, GROUP, "A", 0, [held.entry_id], idle=LONG_MS, justid=True)
+    reply = await desk.run(desk.renewing(("0-a", held.entry_id)))
+    (entry,) = await desk.redis.xpending_range(lane, GROUP, "-", "+", 10)
+    assert (reply.lost, reply.cancelled) == ((), ())
+    assert entry["time_since_delivered"] < LONG_MS
+    assert entry["times_delivered"] == 1
+
+
+async def test_renew_tells_what_was_lost_and_cancelled(desk: Desk) -> None:
+    mine, cancelled, lost, ended = [await desk.begin(f"0-{name}") for name in ("m", "c", "l", "e")]
+    await desk.cancel("0-c")
+    await desk.run(desk.reclaiming(lost.entry_id, "A"))
+    await desk.finish(ended)
+    held = [(one.job_id, one.entry_id) for one in (mine, cancelled, lost, ended)]
+    reply = await desk.run(desk.renewing(*held))
+    assert (reply.lost, reply.cancelled) == (("0-l", "0-e"), ("0-c",))
+
+
+async def test_renew_drops_an_entry_that_was_cancelled_before_it_started(desk: Desk) -> None:
+    await desk.submit()
+    entry = await desk.deliver()
+    await desk.cancel()
+    assert (await desk.run(desk.renewing(("0-a", entry)))).lost == ("0-a",)
+    await desk.audit_idle()
+
+
+async def test_renew_of_nothing(desk: Desk) -> None:
+    assert (await desk.run(desk.renewing())).lost == ()

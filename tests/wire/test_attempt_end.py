@@ -1,0 +1,167 @@
+"""How an attempt ends: finish, bury, retry, release."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import ResponseError
+from support.desk import LONG_MS, Desk, Held
+
+from millstream.wire.keys import GROUP, RELEASED
+from millstream.wire.messages import State
+from millstream.wire.replies import EndOutcome, LogEntry
+
+# --- finish ------------------------------------------------------------------------------------------------
+
+
+async def test_finish_publishes_the_last_delta_and_the_end(desk: Desk) -> None:
+    held = await desk.begin()
+    heard = await desk.messages(lambda: desk.finish(held, 1, delta=b"all", state=State.FAILED))
+    assert [message for _, message in heard] == [b"1-1 d all", b"1-2 e failed"]
+    assert (await desk.job()).first_token_ms is not None
+
+
+async def test_finish_writes_a_delta_once_whose_append_got_through(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.append(held, 1, b"one")
+    assert await desk.finish(held, 1, delta=b"one") is EndOutcome.OK
+    assert [(entry.cursor, entry.kind) for entry in await desk.log()] == [
+        ("1-0", "m"),
+        ("1-1", "d"),
+        ("1-2", "e"),
+    ]
+
+
+async def test_finish_with_a_delta_from_before_the_end_of_the_log_writes_it_not_again(desk: Desk) -> None:
+    held = await desk.begin()
+    for seq in (1, 2):
+        await desk.append(held, seq)
+    heard = await desk.messages(lambda: desk.finish(held, 1, delta=b"one"))
+    assert heard == [(desk.keys.events("0-a"), b"1-3 e completed")]
+    assert [entry.cursor for entry in await desk.log()] == ["1-0", "1-1", "1-2", "1-3"]
+
+
+@pytest.mark.parametrize("delta", [None, b"three"])
+async def test_finish_with_a_gap_ends_nothing(desk: Desk, delta: bytes | None) -> None:
+    held = await desk.begin()
+    await desk.append(held, 1)
+    before = await desk.state()
+    assert await desk.finish(held, 3, delta=delta) is EndOutcome.GAP
+    assert await desk.state() == before
+
+
+async def test_an_empty_delta_is_a_delta(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.finish(held, 1, delta=b"")
+    assert [entry.cursor for entry in await desk.log() if entry.kind == "d"] == ["1-1"]
+
+
+async def test_finish_wins_over_a_cancellation_that_came_too_late(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.cancel()
+    assert await desk.finish(held) is EndOutcome.OK
+    job = await desk.job()
+    assert (job.state, job.cancelled) == (State.COMPLETED, False)
+
+
+async def test_finish_takes_only_ends(desk: Desk) -> None:
+    with pytest.raises(ValueError, match="cannot finish as running"):
+        desk.finishing(Held("0-a", "1-1", "A", 1), state=State.RUNNING)
+
+
+# --- bury --------------------------------------------------------------------------------------------------
+
+
+async def test_bury_keeps_the_request_of_a_failed_job(desk: Desk) -> None:
+    held = await desk.begin(payload=b"poison")
+    await desk.append(held, 1, b"one")
+    assert await desk.run(desk.burying(held)) is EndOutcome.OK
+    assert ((await desk.job()).state, (await desk.job()).result) == (State.FAILED, b"result")
+    ((_, letter),) = await desk.redis.xrange(desk.keys.dead)
+    assert letter == {
+        b"id": b"0-a", b"lane": b"batch", b"v": b"1", b"reason": b"died", b"attempts": b"1", b"died": b"0",
+        b"b": b"poison",
+    }  # fmt: skip
+    assert (await desk.log())[-1] == LogEntry(1, 2, "e", b"failed")
+    await desk.audit_idle()
+
+
+async def test_dead_letters_are_bounded(desk: Desk) -> None:
+    for number in range(5):
+        await desk.run(desk.burying(await desk.begin(f"0-{number}"), max_dead=3))
+    letters = await desk.redis.xrange(desk.keys.dead)
+    assert [letter[b"id"] for _, letter in letters] == [b"0-2", b"0-3", b"0-4"]
+
+
+# --- retry and release -------------------------------------------------------------------------------------
+
+
+async def test_retry_parks_the_job_and_promote_brings_it_back(desk: Desk) -> None:
+    held = await desk.begin(payload=b"request")
+    await desk.append(held, 1, b"one")
+    assert await desk.run(desk.retrying(held, died=True)) is EndOutcome.OK
+    job = await desk.job()
+    assert (job.state, job.died, job.owner) == (State.QUEUED, 1, "")
+    assert await desk.redis.xlen(desk.keys.lane(desk.lane)) == 0
+    assert int(await desk.redis.get(desk.keys.held_bytes)) == len(b"request")
+    assert await desk.promote() == ("0-a",)
+    ((_, fields),) = await desk.redis.xrange(desk.keys.lane(desk.lane))
+    assert fields == {b"id": b"0-a", b"v": b"1", b"b": b"request"}
+    entry = await desk.deliver("B")
+    reply = await desk.start(entry, "B")
+    assert (reply.attempt, reply.last_seq, reply.died) == (2, 1, 1)
+    assert await desk.finish(Held("0-a", entry, "B", 2), 2) is EndOutcome.OK
+    await desk.audit_idle()
+
+
+async def test_retry_of_a_job_whose_entry_was_destroyed_says_so(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.redis.xdel(desk.keys.lane(desk.lane), held.entry_id)
+    before = await desk.state()
+    with pytest.raises(ResponseError, match=f"LOST.*{held.entry_id}.*0-a"):
+        await desk.run(desk.retrying(held))
+    assert await desk.state() == before
+    assert await desk.finish(held, state=State.FAILED) is EndOutcome.OK
+    await desk.audit_idle()
+
+
+async def test_release_gives_a_running_job_back_uncharged(desk: Desk) -> None:
+    held = await desk.begin()
+    heard = await desk.messages(lambda: desk.run(desk.releasing(held)))
+    assert heard == [(desk.keys.control, b"released")]
+    assert (await desk.job()).state is State.QUEUED
+    (entry,) = await desk.redis.xpending_range(desk.keys.lane(desk.lane), GROUP, "-", "+", 10)
+    assert (entry["consumer"], entry["times_delivered"]) == (RELEASED.encode(), 0)
+    (taken,) = await desk.run(desk.reclaiming(held.entry_id, RELEASED, "B", min_idle_ms=LONG_MS))
+    assert (taken.job_id, taken.payload, taken.deliveries) == ("0-a", b"request", 1)
+    assert (await desk.start(held.entry_id, "B")).died == 0
+
+
+async def test_release_of_an_entry_that_never_started(desk: Desk) -> None:
+    await desk.submit()
+    entry = await desk.deliver()
+    assert await desk.run(desk.giving_back(entry)) is EndOutcome.OK
+    assert await desk.holders() == {entry: RELEASED}
+    assert ((await desk.job()).state, (await desk.job()).attempt) == (State.QUEUED, 0)
+
+
+async def test_release_of_an_entry_whose_job_ended_drops_it(desk: Desk) -> None:
+    await desk.submit()
+    entry = await desk.deliver()
+    await desk.cancel()
+    assert await desk.run(desk.giving_back(entry)) is EndOutcome.OK
+    await desk.audit_idle()
+
+
+async def test_release_by_a_worker_that_never_heard_that_its_start_got_through(desk: Desk) -> None:
+    held = await desk.begin()
+    assert await desk.run(desk.giving_back(held.entry_id)) is EndOutcome.OK
+    assert ((await desk.job()).state, (await desk.job()).owner) == (State.QUEUED, "")
+    assert len(await desk.run(desk.reclaiming(held.entry_id, RELEASED, "B", died=True))) == 1
+    assert (await desk.start(held.entry_id, "B")).died == 0
+
+
+async def test_release_of_an_entry_held_by_another_is_fenced(desk: Desk) -> None:
+    await desk.submit()
+    entry = await desk.deliver("B")
+    assert await desk.run(desk.giving_back(entry, "A")) is EndOutcome.FENCED
+    assert await desk.holders() == {entry: "B"}

@@ -1,0 +1,107 @@
+"""msgpack in and out: strict in what it takes, and never any error but ProtocolError."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.errors import ProtocolError
+from millstream.wire.codec import MAX_MESSAGE_BYTES, decode, encode, pack, unpack
+from millstream.wire.messages import ChoiceDelta, Delta, Request, Result
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(PLAIN)
+def test_plain_values_come_back(value: Any) -> None:
+    assert unpack(pack(value)) == value
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_a_protocol_error(data: bytes) -> None:
+    for kind in (Request, Delta, Result):
+        with contextlib.suppress(ProtocolError):
+            decode(kind, data)
+
+
+@given(st.integers(0, 100), st.integers(0, 255))
+def test_a_changed_byte_is_a_message_or_a_protocol_error(place: int, byte: int) -> None:
+    data = bytearray(encode(Request(prompt="How much is due?", metadata={"a": "b"}, stream=True)))
+    data[place % len(data)] = byte
+    with contextlib.suppress(ProtocolError):
+        decode(Request, bytes(data))
+
+
+@given(st.integers(0, 100))
+def test_a_truncated_message_is_refused(cut: int) -> None:
+    data = encode(Delta(choices=(ChoiceDelta(token_ids=(1, 2, 300), text="text"),)))
+    with pytest.raises(ProtocolError):
+        decode(Delta, data[: cut % len(data)])
+
+
+def test_messages_come_back_and_defaults_take_no_space() -> None:
+    request = Request(prompt="x", metadata={"k": "v"})
+    assert decode(Request, encode(request)) == request
+    assert unpack(encode(request)) == {"prompt": "x", "metadata": {"k": "v"}}
+
+
+def test_unknown_fields_of_a_newer_peer_are_ignored() -> None:
+    assert decode(Delta, pack({"choices": [{"text": "a", "mood": 1}], "added": {"x": []}})) == Delta(
+        choices=(ChoiceDelta(text="a"),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "not a msgpack message"),
+        (b"\x81\xa1a\x01\x00", "extra data"),
+        (msgpack.packb({1: "a"}), "int is not allowed for map key"),
+        (msgpack.packb({"a": [{2: 3}]}), "int is not allowed for map key"),
+        (msgpack.packb(msgpack.ExtType(5, b"x")), "extension type 5 is not allowed"),
+        (msgpack.packb({"a": [msgpack.Timestamp(1, 2)]}), "timestamps are not allowed"),
+        (msgpack.packb({"a": {"b": msgpack.Timestamp(2**33, 0)}}), "timestamps are not allowed"),
+        (b"\xa2\xff\xfe", "not a msgpack message"),  # text that is not UTF-8
+        (b"\xdd\xff\xff\xff\xff", "not a msgpack message"),  # a list that says it is 4 GiB long
+        (b"\xc6\xff\xff\xff\xff\x00", "not a msgpack message"),
+        (b"\x91" * 5000 + b"\x00", "not a msgpack message"),  # nested beyond reason
+    ],
+)
+def test_what_is_not_a_plain_message_is_refused(data: bytes, problem: str) -> None:
+    with pytest.raises(ProtocolError, match=problem):
+        unpack(data)
+
+
+def test_the_byte_of_a_timestamp_inside_a_plain_value_is_no_timestamp() -> None:
+    assert unpack(pack({"b": b"\xff\xd6\xff", "i": [-1]})) == {"b": b"\xff\xd6\xff", "i": [-1]}
+
+
+def test_size_is_bounded() -> None:
+    assert unpack(pack(b"x" * (MAX_MESSAGE_BYTES - 5))) is not None
+    with pytest.raises(ProtocolError, match="over the limit of 16777216"):
+        unpack(pack(b"x" * MAX_MESSAGE_BYTES))
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [1]])
+def test_a_message_is_a_map(value: Any) -> None:
+    with pytest.raises(ProtocolError, match="Request: expected a map"):
+        decode(Request, pack(value))
+
+
+def test_a_wrong_field_is_named() -> None:
+    with pytest.raises(ProtocolError, match=r"Request\.sampling\.top_p: .*less than or equal to 1"):
+        decode(Request, pack({"prompt": "x", "sampling": {"top_p": 2}}))

@@ -1,0 +1,68 @@
+"""Names of everything: one hash tag for a shard, ids that any client can compute."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.errors import InvalidRequest
+from millstream.wire.keys import QueueKeys, check_own_id, job_id_of, new_own_id, shard_of
+
+OWN_IDS = st.from_regex(r"[A-Za-z0-9._:-]{1,200}", fullmatch=True)
+
+
+def test_all_names_of_a_shard_carry_its_hash_tag() -> None:
+    shard = QueueKeys("docs").shard(3)
+    names = [
+        *shard.lanes, *shard.ending("3-a"), shard.events("3-a"), shard.control, shard.dead, shard.cache("d"),
+        shard.worker("w"),
+    ]  # fmt: skip
+    assert len(set(names)) == len(names)
+    assert {name.partition("}")[0] for name in names} == {"{ms:docs:3"}
+
+
+def test_another_way_to_publish_changes_no_name() -> None:
+    plain, sharded = QueueKeys("docs").shard(0), QueueKeys("docs", sharded=True).shard(0)
+    assert (plain.publish, sharded.publish) == ("PUBLISH", "SPUBLISH")
+    assert plain.events("0-a") == sharded.events("0-a")
+    assert replace(sharded, sharded=False) == plain
+
+
+@pytest.mark.parametrize("queue", ["", "a{b", "a}b", "a b", "a\nb", "a\x00", "q" * 101])
+def test_queue_names_that_would_break_the_hash_tag_are_refused(queue: str) -> None:
+    with pytest.raises(InvalidRequest, match="queue: 1 to 100 characters without braces"):
+        QueueKeys(queue)
+
+
+@pytest.mark.parametrize("queue", ["default", "Qwen/Qwen3-0.6B", "résumés", "a:b"])
+def test_queue_names_of_models_are_fine(queue: str) -> None:
+    assert QueueKeys(queue).shard(0).tag == f"{{ms:{queue}:0}}"
+
+
+@pytest.mark.parametrize("own_id", ["", "a b", "a/b", "ä", "x" * 201, "a\n", "{a}"])
+def test_own_ids_are_refused_with_their_value(own_id: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_own_id(own_id)
+    assert (caught.value.field, caught.value.value) == ("id", own_id)
+
+
+@given(OWN_IDS, st.integers(1, 64))
+def test_a_job_id_tells_its_shard(own_id: str, shards: int) -> None:
+    job_id = job_id_of(check_own_id(own_id), shards)
+    assert shard_of(job_id) == zlib.crc32(own_id.encode()) % shards
+    assert job_id.partition("-")[2] == own_id
+
+
+@pytest.mark.parametrize("job_id", ["", "invoice", "-a", "x-a", "0-", "0", "0-a b", "٣-a"])
+def test_what_is_no_job_id_is_refused(job_id: str) -> None:
+    with pytest.raises(InvalidRequest, match="job_id: a job id looks like <shard>-<own id>"):
+        shard_of(job_id)
+
+
+def test_new_ids_are_valid_and_new() -> None:
+    ids = {check_own_id(new_own_id()) for _ in range(100)}
+    assert len(ids) == 100

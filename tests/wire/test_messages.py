@@ -1,0 +1,146 @@
+"""What a request may say, and what makes two requests the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from millstream.wire.codec import decode, encode
+from millstream.wire.messages import ChatMessage, Request, State
+from millstream.wire.sampling import SamplingParams
+
+
+def problem(**fields: Any) -> tuple[str, str]:
+    """Where a request with these fields is wrong, and how."""
+    with pytest.raises(ValidationError) as caught:
+        Request(**fields)
+    first = caught.value.errors()[0]
+    return ".".join(str(part) for part in first["loc"]), first["msg"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"prompt": "a", "token_ids": (1,)}, {"prompt": "a", "messages": ({"role": "user", "content": ""},)}],
+)
+def test_exactly_one_input_is_given(given: dict[str, Any]) -> None:
+    assert "give exactly one of prompt, messages, token_ids" in problem(**given)[1]
+
+
+@pytest.mark.parametrize("given", [{"prompt": ""}, {"messages": ()}, {"token_ids": ()}])
+def test_an_input_is_not_empty(given: dict[str, Any]) -> None:
+    (name,) = given
+    assert f"{name} is empty" in problem(**given)[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"token_ids": (1, -1)}, "token_ids.1"),
+        ({"token_ids": (2**31,)}, "token_ids.0"),
+        ({"messages": ({"role": "", "content": "a"},)}, "messages.0.role"),
+        ({"prompt": "a\ud800"}, "prompt"),  # half of a character: no UTF-8 can say it
+        ({"messages": ({"role": "user", "content": "\udfff"},)}, "messages.0.content"),
+        ({"prompt": "a", "lane": "fast"}, "lane"),
+        ({"prompt": "a", "deadline_ms": 0}, "deadline_ms"),
+        ({"prompt": "a", "deadline_ms": 2**60}, "deadline_ms"),
+        ({"prompt": "a", "tenant": "t" * 513}, "tenant"),
+        ({"prompt": "a", "metadata": {"k": 1}}, "metadata.k"),
+        ({"prompt": "a", "metadata": {str(i): "" for i in range(65)}}, "metadata"),
+        ({"prompt": "a", "traceparent": "t" * 129}, "traceparent"),
+    ],
+)
+def test_a_wrong_field_is_named(given: dict[str, Any], where: str) -> None:
+    assert problem(**given)[0] == where
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("max_tokens", 0),
+        ("max_tokens", 2**24 + 1),
+        ("min_tokens", -1),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("min_p", 1.1),
+        ("seed", 2**63),
+        ("stop", ("",)),
+        ("stop", ("x",) * 17),
+        ("stop", "text"),
+        ("stop_token_ids", (-1,)),
+        ("repetition_penalty", 0),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("logit_bias", {1: 101}),
+        ("logit_bias", {-1: 1}),
+        ("logit_bias", dict.fromkeys(range(1025), 1.0)),
+        ("top_logprobs", 21),
+        ("n", 0),
+        ("n", 17),
+    ],
+)
+def test_a_wrong_sampling_field_is_named(field: str, wrong: Any) -> None:
+    where, _ = problem(prompt="a", sampling={field: wrong})
+    assert where.startswith(f"sampling.{field}")
+
+
+def test_sampling_fields_fit_together() -> None:
+    assert (
+        "min_tokens 9 is above max_tokens 5"
+        in problem(prompt="a", sampling={"min_tokens": 9, "max_tokens": 5})[1]
+    )
+    assert "top_logprobs needs logprobs" in problem(prompt="a", sampling={"top_logprobs": 2})[1]
+
+
+def test_a_full_request_comes_back() -> None:
+    request = Request(
+        messages=(ChatMessage(role="system", content=""), ChatMessage(role="user", content="Hé 🌾")),
+        sampling=SamplingParams(
+            max_tokens=5, temperature=0, seed=-(2**63), stop=("\n",), logit_bias={7: -100.0, 8: 1.5}, n=2,
+            logprobs=True, top_logprobs=20, stop_token_ids=(2**31 - 1,),
+        ),
+        deadline_ms=2**52, tenant="t", metadata={"k": "v"}, stream=True, traceparent="00-a-b-01",
+    )  # fmt: skip
+    again = decode(Request, encode(request))
+    assert again == request
+    assert again.digest() == request.digest()
+
+
+def test_the_longest_prompt_fits_into_a_message() -> None:
+    request = Request(prompt="🌾" * (4 * 1024 * 1024 - 64))
+    assert decode(Request, encode(request)) == request
+    assert problem(prompt="a" * (4 * 1024 * 1024 + 1))[0] == "prompt"
+
+
+def test_what_makes_two_requests_the_same() -> None:
+    asked = Request(prompt="a", sampling=SamplingParams(temperature=0, max_tokens=5))
+    same = Request(
+        prompt="a", sampling=SamplingParams(max_tokens=5, temperature=0.0), deadline_ms=1, tenant="t",
+        metadata={"k": "v"}, stream=True, traceparent="00",
+    )  # fmt: skip
+    assert same.digest() == asked.digest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Request(prompt="b"),
+        Request(token_ids=(1,)),
+        Request(messages=(ChatMessage(role="user", content="a"),)),
+        Request(messages=(ChatMessage(role="usera", content=""),)),
+        Request(prompt="a", sampling=SamplingParams(temperature=0)),
+        Request(prompt="a", sampling=SamplingParams(seed=0)),
+        Request(prompt='a","messages":null'),
+    ],
+)
+def test_what_makes_two_requests_differ(other: Request) -> None:
+    assert other.digest() != Request(prompt="a").digest()
+
+
+def test_terminal_states() -> None:
+    assert {state for state in State if not state.terminal} == {State.QUEUED, State.RUNNING}

@@ -1,0 +1,106 @@
+"""A queue's metadata and its workers' heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis.asyncio
+from support.desk import Desk
+
+from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
+from millstream.wire.calls import run
+from millstream.wire.heartbeat import Heartbeat, beat, read_workers
+from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.queue_info import PubSub, QueueInfo, open_queue, read_queue
+
+
+async def test_the_first_use_settles_what_a_queue_is(redis_client: redis.asyncio.Redis) -> None:
+    assert await read_queue(redis_client, "docs") is None
+    created = await open_queue(redis_client, "docs", shards=4, pubsub=PubSub.SHARDED)
+    assert created == QueueInfo(4, PubSub.SHARDED, 1, 1)
+    assert await open_queue(redis_client, "docs") == created
+    assert await read_queue(redis_client, "docs") == created
+    assert await open_queue(redis_client, "other") == QueueInfo(1, PubSub.PLAIN, 1, 1)
+
+
+async def test_only_one_of_many_first_users_settles_it(redis_client: redis.asyncio.Redis) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(attempt(redis_client, shards)) for shards in range(1, 9)]
+    settled = [task.result() for task in tasks if task.result()]
+    assert len(settled) == 1
+    assert settled[0] == await read_queue(redis_client, "docs")
+
+
+async def attempt(client: redis.asyncio.Redis, shards: int) -> QueueInfo | None:
+    try:
+        return await open_queue(client, "docs", shards=shards)
+    except QueueMismatch:
+        return None
+
+
+async def test_a_mismatch_names_both_values(redis_client: redis.asyncio.Redis) -> None:
+    await open_queue(redis_client, "docs", shards=4)
+    with pytest.raises(QueueMismatch, match="'docs' was created with shards 4, not 2; set shards to 4"):
+        await open_queue(redis_client, "docs", shards=2)
+    with pytest.raises(QueueMismatch, match="created with pubsub plain, not sharded"):
+        await open_queue(redis_client, "docs", pubsub=PubSub.SHARDED)
+    with pytest.raises(QueueMismatch, match="takes message versions 1 to 1, not 2"):
+        await open_queue(redis_client, "docs", version=2)
+    assert (await open_queue(redis_client, "docs", shards=4, pubsub=PubSub.PLAIN)).shards == 4
+
+
+@pytest.mark.parametrize("shards", [0, -1])
+async def test_a_queue_has_a_shard(redis_client: redis.asyncio.Redis, shards: int) -> None:
+    with pytest.raises(InvalidRequest, match="shards"):
+        await open_queue(redis_client, "docs", shards=shards)
+    assert await read_queue(redis_client, "docs") is None
+
+
+@pytest.mark.parametrize("fields", [{"shards": "2"}, {"shards": "x", "pubsub": "plain"}])
+async def test_damaged_metadata_is_a_protocol_error(
+    redis_client: redis.asyncio.Redis, fields: dict[str, str]
+) -> None:
+    await redis_client.hset(QueueKeys("docs").meta, mapping=fields)
+    with pytest.raises(ProtocolError, match="metadata is damaged"):
+        await open_queue(redis_client, "docs")
+
+
+def test_keys_of_a_sharded_queue_publish_by_shard() -> None:
+    info = QueueInfo(2, PubSub.SHARDED)
+    assert info.keys("docs").shard(1).publish == "SPUBLISH"
+    assert QueueInfo().keys("docs").shard(0).publish == "PUBLISH"
+
+
+async def test_living_workers_are_read_by_name(desk: Desk) -> None:
+    assert await read_workers(desk.redis, desk.keys) == []
+    here, there = Heartbeat("b-1", "tiny", max_rows=8, rows_running=3), Heartbeat("a-1", "tiny")
+    await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "b-1")
+    for name in ("a-1", "b-1", "gone-1"):
+        await desk.redis.xgroup_createconsumer(desk.keys.lanes[1], GROUP, name)
+    for one in (here, there):
+        await run(desk.redis, beat(desk.keys, one, ttl_ms=60_000))
+    await desk.run(desk.releasing(await desk.begin()))  # the consumer of what was given back is no worker
+    assert await read_workers(desk.redis, desk.keys) == [there, here]
+
+
+async def test_a_heartbeat_replaces_the_one_before(desk: Desk) -> None:
+    await run(desk.redis, beat(desk.keys, Heartbeat("a-1", "tiny", rows_running=3), ttl_ms=60_000))
+    await desk.redis.hset(desk.keys.worker("a-1"), "added_by_a_newer_version", "x")
+    await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "a-1")
+    assert (await read_workers(desk.redis, desk.keys))[0].rows_running == 3
+    await run(desk.redis, beat(desk.keys, Heartbeat("a-1", "tiny"), ttl_ms=60_000))
+    assert await read_workers(desk.redis, desk.keys) == [Heartbeat("a-1", "tiny")]
+    assert 0 < await desk.redis.pttl(desk.keys.worker("a-1")) <= 60_000
+    assert not await desk.redis.hexists(desk.keys.worker("a-1"), "added_by_a_newer_version")
+
+
+async def test_a_queue_that_nobody_reads_has_no_workers(redis_client: redis.asyncio.Redis) -> None:
+    assert await read_workers(redis_client, QueueKeys("docs").shard(0)) == []
+
+
+async def test_a_damaged_heartbeat_is_a_protocol_error(desk: Desk) -> None:
+    await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "a-1")
+    await desk.redis.hset(desk.keys.worker("a-1"), mapping={"name": "a-1", "model": "m", "max_rows": "many"})
+    with pytest.raises(ProtocolError, match="many"):
+        await read_workers(desk.redis, desk.keys)

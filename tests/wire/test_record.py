@@ -1,0 +1,104 @@
+"""What pollers and stream readers read."""
+
+from __future__ import annotations
+
+import pytest
+from support.desk import LONG_MS, Desk
+
+from millstream.errors import ProtocolError
+from millstream.wire.codec import encode
+from millstream.wire.messages import ChoiceDelta, Delta, Request, State, TokenLogprob
+from millstream.wire.record import parse_event, partial_result, read_job, read_log
+from millstream.wire.replies import LogEntry
+
+
+def delta(*choices: ChoiceDelta) -> bytes:
+    return encode(Delta(choices=choices))
+
+
+async def test_no_job_is_none(desk: Desk) -> None:
+    assert await read_job(desk.redis, desk.keys, "0-none") is None
+    assert await read_log(desk.redis, desk.keys, "0-none") == []
+
+
+@pytest.mark.parametrize(("field", "value"), [("state", "lost"), ("attempt", "two"), ("lane", b"\xff")])
+async def test_a_damaged_record_is_a_protocol_error(desk: Desk, field: str, value: str | bytes) -> None:
+    await desk.submit()
+    await desk.redis.hset(desk.keys.job("0-a"), field, value)
+    with pytest.raises(ProtocolError, match="0-a: its record is damaged"):
+        await desk.job()
+
+
+async def test_a_log_is_read_from_a_cursor_on(desk: Desk) -> None:
+    held = await desk.begin()
+    for seq in (1, 2, 3):
+        await desk.append(held, seq, b"%d" % seq)
+    after = await read_log(desk.redis, desk.keys, "0-a", after="1-1")
+    assert [(entry.cursor, entry.body) for entry in after] == [("1-2", b"2"), ("1-3", b"3")]
+    assert len(await read_log(desk.redis, desk.keys, "0-a", count=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "entry"),
+    [
+        (b"1-1 d a b  c", LogEntry(1, 1, "d", b"a b  c")),
+        (b"2-7 m ", LogEntry(2, 7, "m", b"")),
+        (b"0-1 e cancelled", LogEntry(0, 1, "e", b"cancelled")),
+        (b"1-1 d \x00\xff \n", LogEntry(1, 1, "d", b"\x00\xff \n")),
+    ],
+)
+def test_published_messages(message: bytes, entry: LogEntry) -> None:
+    assert parse_event(message) == entry
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"1-1", b"1-1 x body", b"1 d body", b"-1-1 d b", b"a-b d b", b"1-1  d"]
+)
+def test_a_message_that_is_no_entry_is_refused(message: bytes) -> None:
+    with pytest.raises(ProtocolError, match="not an entry of a token log"):
+        parse_event(message)
+
+
+async def test_the_partial_result_of_an_expired_job(desk: Desk) -> None:
+    held = await desk.begin(deadline_ms=1)
+    top = TokenLogprob(token_id=5, token="e", logprob=-0.5)
+    await desk.append(held, 1, delta(ChoiceDelta(token_ids=(4, 5), text="He", logprobs=(top,))))
+    await desk.append(held, 2, delta(ChoiceDelta(index=2, token_ids=(9,), text="Hi", finish_reason="stop")))
+    new = await desk.take_over(held)
+    await desk.append(new, 3, delta(ChoiceDelta(token_ids=(6,), text="llo")))
+    await desk.expire()
+    job = await desk.job()
+
+    result = partial_result(job, await desk.log())
+    assert [(one.index, one.text, one.token_ids, one.finish_reason) for one in result.choices] == [
+        (0, "Hello", (4, 5, 6), None),
+        (2, "Hi", (9,), "stop"),
+    ]
+    assert result.choices[0].logprobs == (top,)
+    assert result.choices[1].logprobs is None
+    assert (result.state, result.usage.output_tokens, result.attempts) == (State.EXPIRED, 4, 2)
+    assert result.error is not None
+    assert result.error.code == "expired"
+    assert result.timing.first_token_ms == job.first_token_ms
+    assert result.timing.finished_ms == job.finished_ms
+
+
+async def test_the_partial_result_of_a_job_that_never_ran(desk: Desk) -> None:
+    await desk.submit(deadline_ms=LONG_MS)
+    await desk.cancel()
+    result = partial_result(await desk.job(), await desk.log())
+    assert (result.state, result.choices, result.attempts) == (State.CANCELLED, (), 0)
+
+
+async def test_a_log_entry_that_is_no_delta_is_a_protocol_error(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.append(held, 1, b"garbage")
+    with pytest.raises(ProtocolError):
+        partial_result(await desk.job(), await desk.log())
+
+
+async def test_a_request_goes_through_a_lane_unchanged(desk: Desk) -> None:
+    request = Request(prompt="Grüße 🌾", metadata={"k": "v"}, deadline_ms=LONG_MS)
+    held = await desk.begin(payload=encode(request), digest=request.digest())
+    (entry,) = await desk.run(desk.reclaiming(held.entry_id, "A"))
+    assert entry.payload == encode(request)

@@ -1,0 +1,99 @@
+"""How scripts are loaded and sent."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import Any
+
+import pytest
+import redis.asyncio
+from redis.exceptions import ConnectionError as ServerGone
+from redis.exceptions import NoScriptError, ResponseError
+from support.desk import Desk, Held
+from support.servers import Server
+
+from millstream.errors import ProtocolError
+from millstream.wire.calls import Call, run, run_many
+from millstream.wire.keys import GROUP, RELEASED
+from millstream.wire.replies import AppendOutcome, AppendReply
+from millstream.wire.scripts import script
+
+LUA = files("millstream.wire").joinpath("lua")
+NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
+
+
+def test_every_script_ships_with_the_package() -> None:
+    assert {"submit", "start", "append", "finish", "reclaim"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_script_compiles(redis_client: redis.asyncio.Redis, name: str) -> None:
+    sent = script(name)
+    assert await redis_client.script_load(sent.source) == sent.sha1
+    assert sent.sha1 == hashlib.sha1(sent.source.encode()).hexdigest()
+    assert "include" not in sent.source
+
+
+def test_a_part_is_taken_once() -> None:
+    assert script("expire").source.count("local function read_job") == 1
+    assert script("finish").source.count("local function log") == 1
+
+
+def test_scripts_and_python_name_the_same_group() -> None:
+    assert f"local GROUP, RELEASED = '{GROUP}', '{RELEASED}'" in script("renew").source
+
+
+async def test_a_server_that_knows_no_script_learns_it(desk: Desk) -> None:
+    await desk.redis.script_flush()
+    with pytest.raises(NoScriptError):
+        await desk.redis.execute_command(*desk.submitting().by_digest)
+    await desk.submit()
+    assert await desk.redis.script_exists(script("submit").sha1) == [True]
+
+
+async def test_many_calls_in_one_round_trip_even_when_the_server_forgot_them(desk: Desk) -> None:
+    await desk.run(desk.submitting("0-0"))
+    await desk.redis.script_flush()
+    replies = await run_many(desk.redis, [desk.submitting(f"0-{number % 5}") for number in range(10)])
+    assert [reply.outcome for reply in replies if not isinstance(reply, Exception)] == [
+        "exists", "accepted", "accepted", "accepted", "accepted",
+        "exists", "exists", "exists", "exists", "exists",
+    ]  # fmt: skip
+    assert await desk.redis.xlen(desk.keys.lane(desk.lane)) == 5
+
+
+async def test_one_bad_call_leaves_the_others_alone(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.redis.set(desk.keys.job("0-broken"), "not a hash")
+    broken = Held("0-broken", held.entry_id, "A", 1)
+    replies = await run_many(desk.redis, [desk.appending(one, 1) for one in (held, broken, held)])
+    assert replies[0] == AppendReply(AppendOutcome.OK, 1)
+    assert isinstance(replies[1], ResponseError)
+    assert replies[2] == AppendReply(AppendOutcome.DUPLICATE, 1)
+
+
+async def test_no_calls_are_no_round_trip() -> None:
+    assert await run_many(None, []) == []
+
+
+async def test_a_reply_that_is_not_the_scripts_is_a_protocol_error(desk: Desk) -> None:
+    call: Call[Any] = Call(
+        script("drop_consumer"), (desk.keys.lane(desk.lane),), ("A",), lambda reply: reply[7]
+    )
+    with pytest.raises(ProtocolError, match="drop_consumer answered 1"):
+        await run(desk.redis, call)
+    (error,) = await run_many(desk.redis, [call])
+    assert isinstance(error, ProtocolError)
+
+
+async def test_a_server_that_is_gone_raises(servers: dict[str, Server]) -> None:
+    server = Server("valkey").start()
+    client = redis.asyncio.Redis.from_url(server.url, retry=None)
+    desk = await Desk(client).open()
+    server.remove()
+    with pytest.raises(ServerGone):
+        await desk.submit()
+    with pytest.raises(ServerGone):
+        await run_many(client, [desk.submitting()])
+    await client.aclose()
