@@ -27,7 +27,8 @@ def forbidden(tree: ast.AST) -> list[str]:
             names = [node.module.partition(".")[0]]
         found += [f"line {node.lineno}: import of {name}" for name in names if name in EXECUTES_ON_LOAD]
         if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
-            found.append(f"line {node.value.lineno}: trust_remote_code")
+            refused = isinstance(node.value, ast.Constant) and node.value.value is False
+            found += [] if refused else [f"line {node.value.lineno}: trust_remote_code"]
         if isinstance(node, ast.Attribute) and node.attr == "load" and ast.unparse(node.value) == "torch":
             found.append(f"line {node.lineno}: torch.load")
     return found

@@ -1,0 +1,91 @@
+"""Millstream's client: submit prompts to a queue, stream their tokens, collect their results.
+
+Everything a producer needs is here; nothing of a worker is imported.
+"""
+
+from millstream.client.async_client import AsyncClient
+from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
+from millstream.client.options import ClientOptions
+from millstream.client.requests import JobFields, SamplingFields
+from millstream.client.status import JobStatus
+from millstream.client.submission import Submitted
+from millstream.client.sync_client import Client
+from millstream.errors import (
+    Conflict,
+    CursorExpired,
+    InvalidRequest,
+    JobCancelled,
+    JobError,
+    JobExpired,
+    JobFailed,
+    MillstreamError,
+    MissingExtra,
+    NotFound,
+    NotReady,
+    ProtocolError,
+    QueueFull,
+    QueueMismatch,
+    Unavailable,
+)
+from millstream.wire.keys import Lane
+from millstream.wire.messages import (
+    ChatMessage,
+    Choice,
+    ChoiceDelta,
+    ErrorInfo,
+    Request,
+    Result,
+    State,
+    Timing,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+from millstream.wire.queue_info import PubSub
+from millstream.wire.replies import CancelOutcome
+from millstream.wire.sampling import SamplingParams
+
+__all__ = [
+    "AsyncClient",
+    "CancelOutcome",
+    "ChatMessage",
+    "Choice",
+    "ChoiceDelta",
+    "Client",
+    "ClientOptions",
+    "Conflict",
+    "CursorExpired",
+    "EndEvent",
+    "ErrorInfo",
+    "Event",
+    "InvalidRequest",
+    "JobCancelled",
+    "JobError",
+    "JobExpired",
+    "JobFailed",
+    "JobFields",
+    "JobStatus",
+    "Lane",
+    "MillstreamError",
+    "MissingExtra",
+    "NotFound",
+    "NotReady",
+    "ProtocolError",
+    "PubSub",
+    "QueueFull",
+    "QueueMismatch",
+    "Request",
+    "Result",
+    "RewindEvent",
+    "SamplingFields",
+    "SamplingParams",
+    "State",
+    "Submitted",
+    "Timing",
+    "TokenEvent",
+    "TokenLogprob",
+    "TopLogprob",
+    "Transcript",
+    "Unavailable",
+    "Usage",
+]

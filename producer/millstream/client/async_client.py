@@ -1,0 +1,204 @@
+"""The asyncio client: submit jobs, stream their tokens, collect their results.
+
+async with AsyncClient("redis://localhost:6379") as client:
+    job = await client.submit("Hello", max_tokens=20)
+    async for event in client.stream(job.id):
+        print(event.text, end="")
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from redis.asyncio import Redis
+
+from millstream.client import streams, waiting
+from millstream.client.events import Event
+from millstream.client.jobs import Jobs
+from millstream.client.options import ClientOptions
+from millstream.client.requests import JobFields, SamplingFields
+from millstream.client.session import Session
+from millstream.client.status import JobStatus
+from millstream.client.submission import Outcome, Submission, Submitted
+from millstream.errors import JobError, NotFound, NotReady
+from millstream.wire import calls
+from millstream.wire.keys import Lane
+from millstream.wire.messages import ChatMessage, Result
+from millstream.wire.replies import CancelOutcome, JobRecord
+from millstream.wire.sampling import SamplingParams
+
+DEFAULT_URL = "redis://localhost:6379/0"
+
+
+class AsyncClient:
+    """One queue of one server. Connects when first used; close it with `async with` or `aclose`.
+
+    All methods may be called from many tasks at once; all streams and waits share one connection. Every
+    method raises Unavailable where the server does not answer.
+    """
+
+    def __init__(
+        self,
+        url: str | Redis = DEFAULT_URL,
+        *,
+        queue: str = "default",
+        options: ClientOptions | None = None,
+    ) -> None:
+        """`url`: redis://, rediss:// or unix://, or a redis.asyncio.Redis, whose address and credentials are
+        taken over. Raises InvalidRequest."""
+        self._session = Session(url, options or ClientOptions())
+        self._owner = True
+        self._use(queue)
+
+    def _use(self, queue: str) -> None:
+        self._jobs = Jobs(self._session, queue)
+        self._submission = Submission(self._jobs)
+
+    def with_queue(self, queue: str) -> Self:
+        """The same client for another queue: it shares the connections, and ends with this one."""
+        other = object.__new__(type(self))
+        other._session = self._session
+        other._owner = False
+        other._use(queue)
+        return other
+
+    @property
+    def queue(self) -> str:
+        return self._jobs.queue
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. Streams and waits that still run end with an error."""
+        if self._owner:
+            await self._session.aclose()
+
+    async def submit(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[ChatMessage | Mapping[str, str]] | None = None,
+        token_ids: Sequence[int] | None = None,
+        id: str | None = None,
+        sampling: SamplingParams | None = None,
+        lane: Lane | str = Lane.BATCH,
+        deadline_s: float | None = None,
+        tenant: str = "",
+        metadata: Mapping[str, str] | None = None,
+        stream: bool = False,
+        traceparent: str | None = None,
+        wait_s: float = 0.0,
+        **params: Unpack[SamplingFields],
+    ) -> Submitted:
+        """Queue one job; give exactly one of `prompt`, `messages` and `token_ids`.
+
+        `id`: your own, so that submitting again is the same job. `sampling` or single `params` (max_tokens,
+        temperature, stop, …), which go before it. `deadline_s`: from now; what is not done then, expires.
+        `stream`: tokens are published at once and not only every second. `wait_s`: how long to wait for room
+        in a full queue.
+
+        Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
+        (with `retry_after_s`), QueueMismatch. After Unavailable it is not known whether the job was queued:
+        submit again with the same `id`.
+        """
+        fields = {
+            "prompt": prompt,
+            "messages": messages,
+            "token_ids": token_ids,
+            "id": id,
+            "sampling": sampling,
+            "lane": lane,
+            "deadline_s": deadline_s,
+            "tenant": tenant,
+            "metadata": metadata,
+            "stream": stream,
+            "traceparent": traceparent,
+        }
+        return await self._submission.one(fields | params, wait_s)
+
+    async def submit_many(self, jobs: Iterable[JobFields], *, wait_s: float = 0.0) -> list[Outcome]:
+        """Queue many jobs, a few hundred in each round trip: one outcome for each, in their order.
+
+        Each job is a mapping of what `submit` takes. A job's outcome is Submitted, or the error that `submit`
+        would raise for it: the others go on. Raises QueueMismatch, and Unavailable before anything was sent.
+        """
+        return await self._submission.many(jobs, wait_s)
+
+    def stream(self, job_id: str, cursor: str | None = None) -> AsyncGenerator[Event, None]:
+        """The job's events: TokenEvent as tokens come, RewindEvent where the server lost some, then EndEvent.
+
+        Nothing is lost and nothing comes twice, over reconnects, restarts of the server and new attempts.
+        `cursor`: that of the last event you have, from this or another process; without it, from the start.
+        A failed job ends the stream as any other: see EndEvent's `state`, `error` and `raise_for_state`.
+
+        Raises NotFound, CursorExpired (the log is gone: read the result), InvalidRequest.
+        """
+        return streams.follow(self._jobs, job_id, cursor)
+
+    async def result(self, job_id: str) -> Result:
+        """The job's result, without waiting.
+
+        Raises NotReady, NotFound, and JobFailed, JobCancelled or JobExpired, whose `result` has the partial
+        text.
+        """
+        record = await self._record(job_id)
+        if not record.state.terminal:
+            raise NotReady(job_id, record.state)
+        return _value(await self._jobs.conclude(record))
+
+    async def wait(self, job_id: str, timeout_s: float | None = None) -> Result:
+        """Wait for the job's end. Raises what `result` raises; NotReady after `timeout_s`."""
+        [outcome] = (await self.wait_many([job_id], timeout_s)).values()
+        return _value(outcome)
+
+    async def wait_many(
+        self, job_ids: Iterable[str], timeout_s: float | None = None
+    ) -> dict[str, Result | JobError]:
+        """Wait for the end of all these jobs: what each came to, an error as a value; see `as_completed`."""
+        return {job_id: outcome async for job_id, outcome in self.as_completed(job_ids, timeout_s)}
+
+    def as_completed(
+        self, job_ids: Iterable[str], timeout_s: float | None = None
+    ) -> AsyncGenerator[tuple[str, Result | JobError], None]:
+        """Job ids with what they came to, in the order in which they end; made for many thousands at once.
+
+        An outcome is a Result, or as a value the error that `result` would raise. After `timeout_s` those
+        still left come as NotReady.
+        """
+        return waiting.as_completed(self._jobs, job_ids, timeout_s)
+
+    async def cancel(self, job_id: str) -> CancelOutcome:
+        """Cancel the job. CANCELLED: it waited, and has ended. REQUESTED: it runs; its worker ends it soon.
+        TERMINAL: it had ended before, and stays as it is. Raises NotFound.
+        """
+        keys = await self._jobs.keys(job_id)
+        call = calls.cancel(keys, job_id=job_id, ttl_ms=self._session.options.result_ttl_ms)
+        with self._session.reach():
+            outcome = await calls.run(self._session.redis, call)
+        if outcome is CancelOutcome.NOT_FOUND:
+            raise NotFound(job_id)
+        return outcome
+
+    async def status(self, job_id: str) -> JobStatus:
+        """Where the job stands: state, times, attempts. Raises NotFound."""
+        return JobStatus.of(await self._record(job_id))
+
+    async def _record(self, job_id: str) -> JobRecord:
+        [record] = await self._jobs.read([job_id])
+        if record is None:
+            raise NotFound(job_id)
+        return record
+
+
+def _value(outcome: Result | JobError) -> Result:
+    if isinstance(outcome, JobError):
+        raise outcome
+    return outcome

@@ -1,0 +1,129 @@
+"""One queue's jobs as a producer reads them: records, token logs, results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from millstream.client.cursor import START, Cursor
+from millstream.client.reader import PAGE_ENTRIES
+from millstream.client.session import Session
+from millstream.errors import JobCancelled, JobError, JobExpired, JobFailed
+from millstream.wire import calls
+from millstream.wire.codec import decode
+from millstream.wire.keys import QueueKeys, ShardKeys, shard_of
+from millstream.wire.messages import ErrorInfo, Result, State
+from millstream.wire.queue_info import QueueInfo, open_queue, read_queue
+from millstream.wire.record import JOB_FIELDS, job_record, log_entry, partial_result, read_job
+from millstream.wire.replies import JobRecord, LogEntry
+
+READ_JOBS = 256  # records in one round trip
+
+
+class Jobs:
+    """Reads of one queue. A job whose deadline has passed is ended by whoever looks at it first."""
+
+    def __init__(self, session: Session, queue: str) -> None:
+        QueueKeys(queue)  # refuses a bad name before anything is sent
+        self.session = session
+        self.queue = queue
+        self._info: QueueInfo | None = None
+
+    async def open(self) -> QueueInfo:
+        """The queue's metadata, written where this is the queue's first use. Raises QueueMismatch."""
+        if self._info is None:
+            options = self.session.options
+            with self.session.reach():
+                self._info = await open_queue(
+                    self.session.redis, self.queue, shards=options.shards, pubsub=options.pubsub
+                )
+        return self._info
+
+    async def info(self) -> QueueInfo:
+        """The same for readers, who create nothing."""
+        if self._info is None:
+            with self.session.reach():
+                self._info = await read_queue(self.session.redis, self.queue)
+        return self._info or QueueInfo()
+
+    async def keys(self, job_id: str) -> ShardKeys:
+        """Raises InvalidRequest for what is no job id."""
+        return (await self.keys_of([job_id]))[job_id]
+
+    async def keys_of(self, job_ids: Iterable[str]) -> dict[str, ShardKeys]:
+        shards = {job_id: shard_of(job_id) for job_id in job_ids}
+        queue = (await self.info()).keys(self.queue)
+        return {job_id: queue.shard(shard) for job_id, shard in shards.items()}
+
+    async def read(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        """Their records, in few round trips; None where there is no such job."""
+        records: list[JobRecord | None] = []
+        for start in range(0, len(job_ids), READ_JOBS):
+            records += await self._read_batch(job_ids[start : start + READ_JOBS])
+        return records
+
+    async def _read_batch(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        keys = await self.keys_of(job_ids)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                for job_id in job_ids:
+                    pipeline.zscore(keys[job_id].deadlines, job_id)
+                    pipeline.hmget(keys[job_id].job(job_id), JOB_FIELDS)
+                replies = await pipeline.execute()
+        records = [job_record(job_id, row) for job_id, row in zip(job_ids, replies[1::2], strict=True)]
+        for i, (job_id, deadline) in enumerate(zip(job_ids, replies[::2], strict=True)):
+            if deadline is not None and await self._expire(keys[job_id], job_id, deadline):
+                records[i] = await self._read_one(keys[job_id], job_id)
+        return records
+
+    async def _read_one(self, keys: ShardKeys, job_id: str) -> JobRecord | None:
+        with self.session.reach():
+            return await read_job(self.session.redis, keys, job_id)
+
+    async def _expire(self, keys: ShardKeys, job_id: str, deadline_ms: float) -> bool:
+        if deadline_ms > await self.session.now_ms():
+            return False
+        call = calls.expire_one(keys, job_id=job_id, ttl_ms=self.session.options.result_ttl_ms)
+        with self.session.reach():
+            return await calls.run(self.session.redis, call)
+
+    async def tail(self, job_id: str, place: Cursor) -> tuple[list[LogEntry], State | None]:
+        """A page of the log from `place` on, inclusive, and the job's state as of just before."""
+        keys = await self.keys(job_id)
+        first = "-" if place == START else str(place)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                pipeline.hget(keys.job(job_id), "state")
+                pipeline.xrange(keys.tokens(job_id), first, "+", PAGE_ENTRIES)
+                pipeline.zscore(keys.deadlines, job_id)
+                state, rows, deadline = await pipeline.execute()
+        if deadline is not None and await self._expire(keys, job_id, deadline):
+            return await self.tail(job_id, place)
+        return [log_entry(*row) for row in rows], State(state.decode()) if state else None
+
+    async def whole(self, job_id: str) -> tuple[list[LogEntry], JobRecord | None]:
+        """The whole log, and the job's record as of just before."""
+        keys = await self.keys(job_id)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                pipeline.hmget(keys.job(job_id), JOB_FIELDS)
+                pipeline.xrange(keys.tokens(job_id))
+                row, rows = await pipeline.execute()
+        return [log_entry(*entry) for entry in rows], job_record(job_id, row)
+
+    async def conclude(self, record: JobRecord) -> Result | JobError:
+        """What a terminal job came to. Without a stored result (cancelled, expired), what its log holds."""
+        if record.result is not None:
+            result = decode(Result, record.result)
+        else:
+            log, _ = await self.whole(record.job_id)
+            result = partial_result(record, log)
+        match record.state:
+            case State.FAILED:
+                error = result.error or ErrorInfo(code="unknown", message="the worker gave no reason")
+                return JobFailed(record.job_id, error.code, error.message, result)
+            case State.CANCELLED:
+                return JobCancelled(record.job_id, result)
+            case State.EXPIRED:
+                return JobExpired(record.job_id, result)
+            case _:
+                return result

@@ -1,0 +1,82 @@
+"""What the dispatcher hands to one reader: a bounded buffer that a slow reader can overrun, never block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple, Protocol
+
+
+class Sink(Protocol):
+    """Receives a channel's messages on the event loop. Must not wait."""
+
+    def deliver(self, channel: str, payload: bytes) -> None:
+        """One published message."""
+
+    def subscribed(self, channel: str) -> None:
+        """The server acknowledged the subscription; again after each reconnect: messages may be missing."""
+
+
+class Mail(NamedTuple):
+    payloads: list[bytes]
+    lost: bool  # messages may be missing before these
+
+
+class Mailbox:
+    """One channel's messages for one reader. When `limit` are waiting, all are dropped and `lost` is said."""
+
+    __slots__ = ("_arrived", "_limit", "_lost", "_payloads", "_ready")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._payloads: deque[bytes] = deque()
+        self._lost = False
+        self._arrived = asyncio.Event()
+        self._ready = asyncio.Event()
+
+    def deliver(self, channel: str, payload: bytes) -> None:
+        if len(self._payloads) >= self._limit:
+            self._payloads.clear()
+            self._lost = True
+        self._payloads.append(payload)
+        self._arrived.set()
+
+    def subscribed(self, channel: str) -> None:
+        self._payloads.clear()
+        self._lost = True
+        self._ready.set()
+        self._arrived.set()
+
+    async def ready(self, timeout_s: float) -> bool:
+        """Wait for the first acknowledgement, and start empty: what the reader reads next has all before it.
+
+        False: it did not come in time; the reader goes on by polling, and is told when it comes.
+        """
+        if not await within(timeout_s, self._ready):
+            return False
+        self._payloads.clear()
+        self._lost = False
+        self._arrived.clear()
+        return True
+
+    async def take(self, timeout_s: float) -> Mail | None:
+        """All that has arrived, waiting for it up to `timeout_s`; None where nothing came."""
+        if not await within(timeout_s, self._arrived):
+            return None
+        mail = Mail(list(self._payloads), self._lost)
+        self._payloads.clear()
+        self._lost = False
+        self._arrived.clear()
+        return mail
+
+
+async def within(timeout_s: float, event: asyncio.Event) -> bool:
+    """Wait for the event. False: it was not set in time."""
+    if event.is_set():
+        return True
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

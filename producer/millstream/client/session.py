@@ -1,0 +1,97 @@
+"""What the queues of one client share: the command pool, the subscription connections, the server's clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+from redis.asyncio import Redis
+
+from millstream.client.dispatcher import Dispatcher
+from millstream.client.options import ClientOptions
+from millstream.errors import Unavailable
+from millstream.wire.connection import Endpoint, unavailable
+from millstream.wire.queue_info import PubSub
+
+T = TypeVar("T")
+RETRIES = 3  # every command of a client is safe to repeat
+CLOCK_S = 60.0  # for which the difference of the two clocks is believed
+
+
+class Session:
+    """Connects when first used; `aclose` ends everything it opened."""
+
+    def __init__(self, target: str | Redis, options: ClientOptions) -> None:
+        self.endpoint = Endpoint.of(target)
+        self.options = options
+        self.redis = self.endpoint.commands(
+            options.name, connections=options.connections, timeout_s=options.timeout_s, retries=RETRIES
+        )
+        self._closed = False
+        self._uses = 0  # of the server, right now
+        self._idle = asyncio.Event()
+        self._dispatchers: dict[PubSub, Dispatcher] = {}
+        self._clock_read_s = float("-inf")
+        self._clock_ahead_s = 0.0  # server's wall clock less our monotonic one
+
+    def dispatcher(self, pubsub: PubSub) -> Dispatcher:
+        if pubsub not in self._dispatchers:
+            name = f"{self.options.name}:{pubsub}"
+            self._dispatchers[pubsub] = Dispatcher(self.endpoint, name, sharded=pubsub is PubSub.SHARDED)
+        return self._dispatchers[pubsub]
+
+    @contextlib.contextmanager
+    def reach(self) -> Iterator[None]:
+        """Around every use of the server: its errors come out as Unavailable."""
+        if self._closed:
+            raise RuntimeError("this client is closed")
+        self._uses += 1
+        try:
+            with unavailable(self.endpoint):
+                yield
+        finally:
+            self._uses -= 1
+            if not self._uses:
+                self._idle.set()
+
+    async def now_ms(self) -> int:
+        """The server's clock, in Unix milliseconds; asked once a minute."""
+        if time.monotonic() - self._clock_read_s > CLOCK_S:
+            before = time.monotonic()
+            with self.reach():
+                seconds, microseconds = await self.redis.time()
+            self._clock_read_s = time.monotonic()
+            self._clock_ahead_s = seconds + microseconds / 1e6 - (before + self._clock_read_s) / 2
+        return round((time.monotonic() + self._clock_ahead_s) * 1000)
+
+    async def outlast(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a read until the server answers; raises Unavailable when it has not for `reconnect_s`."""
+        give_up = time.monotonic() + self.options.reconnect_s
+        pause_s = 0.1
+        while True:
+            try:
+                return await read()
+            except Unavailable:
+                if time.monotonic() + pause_s > give_up:
+                    raise
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(2 * pause_s, 5.0)
+
+    async def aclose(self) -> None:
+        """What still streams or waits is woken, and finds the session closed.
+
+        Commands under way end first: a connection that is being made would outlive its pool.
+        """
+        self._closed = True
+        for dispatcher in self._dispatchers.values():
+            await dispatcher.aclose()
+        if self._uses:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.options.timeout_s):
+                    await self._idle.wait()
+        await self.redis.aclose()

@@ -1,0 +1,64 @@
+"""A job's events as they come: the stream reader's wishes carried out against the server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import replace
+
+from millstream.client.cursor import Cursor
+from millstream.client.events import EndEvent, Event
+from millstream.client.jobs import Jobs
+from millstream.client.mailbox import Mailbox
+from millstream.client.reader import StreamReader, Want
+from millstream.errors import ProtocolError
+from millstream.wire.codec import decode
+from millstream.wire.messages import Result, State
+from millstream.wire.record import parse_event
+from millstream.wire.replies import LogEntry
+
+
+async def follow(jobs: Jobs, job_id: str, cursor: str | None) -> AsyncGenerator[Event, None]:
+    """The events after `cursor`, to the end of the job. Raises what StreamReader and the server raise."""
+    reader = StreamReader(job_id, Cursor.parse(cursor))
+    keys = await jobs.keys(job_id)
+    dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
+    mailbox = Mailbox(jobs.session.options.stream_buffer)
+    with dispatcher.subscription([keys.events(job_id)], mailbox):
+        await mailbox.ready(jobs.session.options.timeout_s)  # in vain: the stream goes on by polling
+        while reader.want is not Want.NOTHING:
+            for event in await _step(jobs, job_id, reader, mailbox):
+                yield await _explained(jobs, event) if isinstance(event, EndEvent) else event
+
+
+async def _step(jobs: Jobs, job_id: str, reader: StreamReader, mailbox: Mailbox) -> list[Event]:
+    match reader.want:
+        case Want.TAIL:
+            return reader.tail(*await jobs.session.outlast(lambda: jobs.tail(job_id, reader.place)))
+        case Want.WHOLE:
+            return reader.whole(*await jobs.session.outlast(lambda: jobs.whole(job_id)))
+    mail = await mailbox.take(reader.patience_s)
+    if mail is None:
+        reader.silence()
+        return []
+    if mail.lost:
+        reader.lost()
+    return reader.messages(_parsed(mail.payloads, reader))
+
+
+def _parsed(payloads: Iterable[bytes], reader: StreamReader) -> Iterator[LogEntry]:
+    """Published entries. What is none (anybody may publish) is no entry of the log: that one is believed."""
+    for payload in payloads:
+        try:
+            yield parse_event(payload)
+        except ProtocolError:
+            reader.lost()
+
+
+async def _explained(jobs: Jobs, event: EndEvent) -> EndEvent:
+    """A failed job's end with its reason, which is in the result and not in the log."""
+    if event.state is not State.FAILED or event.error is not None:
+        return event
+    [record] = await jobs.session.outlast(lambda: jobs.read([event.job_id]))
+    if record is None or record.result is None:
+        return event
+    return replace(event, error=decode(Result, record.result).error)

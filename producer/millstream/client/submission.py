@@ -1,0 +1,150 @@
+"""Sending requests into a queue: checked, in batches of one round trip, once per id."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from millstream.client.backlog import Backlog
+from millstream.client.jobs import Jobs
+from millstream.client.requests import Draft, draft
+from millstream.errors import Conflict, InvalidRequest, MillstreamError, QueueFull, Unavailable
+from millstream.wire import calls
+from millstream.wire.keys import job_id_of, shard_of
+from millstream.wire.messages import WIRE_VERSION, State
+from millstream.wire.queue_info import QueueInfo
+from millstream.wire.replies import SubmitOutcome, SubmitReply
+
+BATCH_JOBS = 256
+BATCH_BYTES = 4 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """An accepted job. `created` False: it was there already, under the same id with the same payload."""
+
+    id: str
+    state: State
+    created: bool
+
+
+Outcome = Submitted | MillstreamError
+
+
+class Submission:
+    """The submitting side of one queue."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._session = jobs.session
+        self._backlogs: defaultdict[int, Backlog] = defaultdict(Backlog)  # by shard
+
+    async def one(self, fields: Mapping[str, Any], wait_s: float) -> Submitted:
+        """Raises what `many` answers."""
+        [outcome] = await self.many([fields], wait_s)
+        if isinstance(outcome, MillstreamError):
+            raise outcome
+        return outcome
+
+    async def many(self, items: Iterable[Mapping[str, Any]], wait_s: float) -> list[Outcome]:
+        """One outcome for each item, in their order. Raises only where the queue itself cannot be used."""
+        info = await self._jobs.open()
+        now_ms = await self._session.now_ms()
+        give_up_s = time.monotonic() + wait_s
+        outcomes: list[Outcome] = []
+        for batch in _batches(self._drafts(items, now_ms)):
+            outcomes += await self._patiently(info, batch, give_up_s)
+        return outcomes
+
+    def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[Draft | InvalidRequest]:
+        ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
+        for item in items:
+            try:
+                now_ms = round(ahead_ms + time.monotonic() * 1000)
+                yield draft(item, now_ms, self._session.options.max_payload_bytes)
+            except InvalidRequest as error:
+                yield error
+
+    async def _patiently(
+        self, info: QueueInfo, batch: Sequence[Draft | InvalidRequest], give_up_s: float
+    ) -> list[Outcome]:
+        """Send a batch; what finds the queue full is sent again until `give_up_s`."""
+        outcomes: dict[int, Outcome] = {
+            i: item for i, item in enumerate(batch) if isinstance(item, InvalidRequest)
+        }
+        left = {i: item for i, item in enumerate(batch) if isinstance(item, Draft)}
+        while left:
+            outcomes |= zip(left, await self._send(info, list(left.values())), strict=True)
+            full = {i: error for i in left if isinstance(error := outcomes[i], QueueFull)}
+            pause_s = min((error.retry_after_s for error in full.values()), default=0.0)
+            remaining_s = give_up_s - time.monotonic()
+            if remaining_s <= 0:
+                break
+            left = {i: left[i] for i in full}
+            if left:
+                await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), remaining_s))
+        return [outcomes[i] for i in range(len(batch))]
+
+    async def _send(self, info: QueueInfo, drafts: Sequence[Draft]) -> list[Outcome]:
+        ids = [job_id_of(item.own_id, info.shards) for item in drafts]
+        requests = [self._call(info, job_id, item) for job_id, item in zip(ids, drafts, strict=True)]
+        try:
+            with self._session.reach():
+                replies = await calls.run_many(self._session.redis, requests)
+        except Unavailable as error:
+            replies = [error] * len(ids)
+        return [self._outcome(job_id, reply) for job_id, reply in zip(ids, replies, strict=True)]
+
+    def _call(self, info: QueueInfo, job_id: str, item: Draft) -> calls.Call[SubmitReply]:
+        keys = info.keys(self._jobs.queue)
+        return calls.submit(
+            keys.shard(shard_of(job_id)),
+            job_id=job_id,
+            lane=item.lane,
+            payload=item.payload,
+            digest=item.digest,
+            version=WIRE_VERSION,
+            deadline_ms=item.deadline_ms,
+            stream=item.stream,
+            max_entries=self._session.options.max_entries,
+            max_bytes=self._session.options.max_bytes,
+        )
+
+    def _outcome(self, job_id: str, reply: SubmitReply | Exception) -> Outcome:
+        backlog = self._backlogs[shard_of(job_id)]
+        match reply:
+            case MillstreamError() | RedisError() | OSError():
+                # It may have got through: under the same id it is safe to send again.
+                return Unavailable(f"submit of {job_id} failed, repeat it with the same id: {reply}")
+            case Exception():
+                raise reply
+            case SubmitReply(outcome=SubmitOutcome.CONFLICT):
+                return Conflict(job_id)
+            case SubmitReply(outcome=SubmitOutcome.FULL):
+                backlog.saw(reply.entries, time.monotonic())
+                retry_after_s = backlog.retry_after_s(self._session.options.max_entries)
+                return QueueFull(self._jobs.queue, reply.entries, reply.held_bytes, retry_after_s)
+        created = reply.outcome is SubmitOutcome.ACCEPTED
+        backlog.saw(reply.entries, time.monotonic(), added=int(created))
+        return Submitted(job_id, reply.state or State.QUEUED, created)
+
+
+def _batches(drafts: Iterable[Draft | InvalidRequest]) -> Iterator[list[Draft | InvalidRequest]]:
+    batch: list[Draft | InvalidRequest] = []
+    held_bytes = 0
+    for item in drafts:
+        size = len(item.payload) if isinstance(item, Draft) else 0
+        if batch and (len(batch) == BATCH_JOBS or held_bytes + size > BATCH_BYTES):
+            yield batch
+            batch, held_bytes = [], 0
+        batch.append(item)
+        held_bytes += size
+    if batch:
+        yield batch

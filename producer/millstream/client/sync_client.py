@@ -1,0 +1,157 @@
+"""The client for programs without asyncio: AsyncClient's methods, each waiting for its answer.
+
+with Client("redis://localhost:6379") as client:
+    job = client.submit("Hello", max_tokens=20)
+    for event in client.stream(job.id):
+        print(event.text, end="")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from redis.asyncio import Redis
+
+from millstream.client.async_client import DEFAULT_URL, AsyncClient
+from millstream.client.events import Event
+from millstream.client.loop_thread import LoopThread
+from millstream.client.options import ClientOptions
+from millstream.client.requests import JobFields, SamplingFields
+from millstream.client.status import JobStatus
+from millstream.client.submission import Outcome, Submitted
+from millstream.errors import JobError
+from millstream.wire.keys import Lane
+from millstream.wire.messages import ChatMessage, Result
+from millstream.wire.replies import CancelOutcome
+from millstream.wire.sampling import SamplingParams
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _as(method: Callable[..., Any]) -> Callable[[F], F]:
+    """Documented as AsyncClient's method of the same name."""
+
+    def documented(own: F) -> F:
+        own.__doc__ = method.__doc__
+        return own
+
+    return documented
+
+
+class Client:
+    """One queue of one server, for any number of threads. Close it with `with` or `close`.
+
+    The methods are AsyncClient's; `stream` and `as_completed` are plain iterators. One event loop in a
+    background thread serves them all.
+    """
+
+    def __init__(
+        self,
+        url: str | Redis = DEFAULT_URL,
+        *,
+        queue: str = "default",
+        options: ClientOptions | None = None,
+    ) -> None:
+        self._client = AsyncClient(url, queue=queue, options=options)
+        self._thread = LoopThread("millstream-client")
+        self._owner = True
+
+    @_as(AsyncClient.with_queue)
+    def with_queue(self, queue: str) -> Self:
+        other = object.__new__(type(self))
+        other._client = self._client.with_queue(queue)
+        other._thread = self._thread
+        other._owner = False
+        return other
+
+    @property
+    def queue(self) -> str:
+        return self._client.queue
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the background thread."""
+        if self._owner and not self._thread.closed:
+            self._thread.run(self._client.aclose())
+            self._thread.close()
+
+    @_as(AsyncClient.submit)
+    def submit(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[ChatMessage | Mapping[str, str]] | None = None,
+        token_ids: Sequence[int] | None = None,
+        id: str | None = None,
+        sampling: SamplingParams | None = None,
+        lane: Lane | str = Lane.BATCH,
+        deadline_s: float | None = None,
+        tenant: str = "",
+        metadata: Mapping[str, str] | None = None,
+        stream: bool = False,
+        traceparent: str | None = None,
+        wait_s: float = 0.0,
+        **params: Unpack[SamplingFields],
+    ) -> Submitted:
+        return self._thread.run(
+            self._client.submit(
+                prompt,
+                messages=messages,
+                token_ids=token_ids,
+                id=id,
+                sampling=sampling,
+                lane=lane,
+                deadline_s=deadline_s,
+                tenant=tenant,
+                metadata=metadata,
+                stream=stream,
+                traceparent=traceparent,
+                wait_s=wait_s,
+                **params,
+            )
+        )
+
+    @_as(AsyncClient.submit_many)
+    def submit_many(self, jobs: Iterable[JobFields], *, wait_s: float = 0.0) -> list[Outcome]:
+        return self._thread.run(self._client.submit_many(jobs, wait_s=wait_s))
+
+    @_as(AsyncClient.stream)
+    def stream(self, job_id: str, cursor: str | None = None) -> Iterator[Event]:
+        return self._thread.iterate(self._client.stream(job_id, cursor))
+
+    @_as(AsyncClient.result)
+    def result(self, job_id: str) -> Result:
+        return self._thread.run(self._client.result(job_id))
+
+    @_as(AsyncClient.wait)
+    def wait(self, job_id: str, timeout_s: float | None = None) -> Result:
+        return self._thread.run(self._client.wait(job_id, timeout_s))
+
+    @_as(AsyncClient.wait_many)
+    def wait_many(
+        self, job_ids: Iterable[str], timeout_s: float | None = None
+    ) -> dict[str, Result | JobError]:
+        return self._thread.run(self._client.wait_many(job_ids, timeout_s))
+
+    @_as(AsyncClient.as_completed)
+    def as_completed(
+        self, job_ids: Iterable[str], timeout_s: float | None = None
+    ) -> Iterator[tuple[str, Result | JobError]]:
+        return self._thread.iterate(self._client.as_completed(job_ids, timeout_s))
+
+    @_as(AsyncClient.cancel)
+    def cancel(self, job_id: str) -> CancelOutcome:
+        return self._thread.run(self._client.cancel(job_id))
+
+    @_as(AsyncClient.status)
+    def status(self, job_id: str) -> JobStatus:
+        return self._thread.run(self._client.status(job_id))

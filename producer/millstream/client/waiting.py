@@ -1,0 +1,107 @@
+"""Waiting for the end of many jobs at once: one subscription connection, records read in batches.
+
+A job's record is read when its subscription is acknowledged (it may have ended before), when its end is
+published, and, because either may be lost, all that are left now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from functools import partial
+
+from millstream.client.jobs import READ_JOBS, Jobs
+from millstream.client.mailbox import within
+from millstream.errors import JobError, NotFound, NotReady
+from millstream.wire.messages import Result, State
+from millstream.wire.replies import JobRecord
+
+POLL_S = (1.0, 15.0)  # first and longest pause between two looks at all that are left
+POLLS_PER_S = 2000  # at most, over all jobs
+
+Ended = tuple[str, Result | JobError]
+
+
+class Ends:
+    """A sink of many channels: which jobs are worth a look."""
+
+    def __init__(self, jobs_of: dict[str, str]) -> None:
+        self._jobs_of = jobs_of  # channel -> job id
+        self._due: dict[str, None] = {}  # job ids, in the order in which they came
+        self._arrived = asyncio.Event()
+
+    def deliver(self, channel: str, payload: bytes) -> None:
+        if payload.split(b" ", 2)[1:2] == [b"e"]:
+            self.subscribed(channel)
+
+    def subscribed(self, channel: str) -> None:
+        self._due[self._jobs_of[channel]] = None
+        self._arrived.set()
+
+    async def take(self, timeout_s: float) -> list[str]:
+        """Jobs to look at; none where nothing came in time."""
+        if not await within(timeout_s, self._arrived):
+            return []
+        self._arrived.clear()
+        due, self._due = self._due, {}
+        return list(due)
+
+
+async def as_completed(
+    jobs: Jobs, job_ids: Iterable[str], timeout_s: float | None
+) -> AsyncGenerator[Ended, None]:
+    """Each job with what it came to, as they end; NotReady for those that have not after `timeout_s`."""
+    left = dict.fromkeys(job_ids, State.QUEUED)
+    channels = {job_id: keys.events(job_id) for job_id, keys in (await jobs.keys_of(left)).items()}
+    dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
+    ends = Ends({channel: job_id for job_id, channel in channels.items()})
+    polls = Polls(None if timeout_s is None else time.monotonic() + timeout_s)
+    with dispatcher.subscription(channels.values(), ends):
+        while left and not polls.over:
+            due = await ends.take(polls.pause_s(len(left)))
+            if not due:
+                polls.next()
+                due = list(left)
+            async for job_id, record in _records(jobs, [job_id for job_id in due if job_id in left]):
+                if record is not None and not record.state.terminal:
+                    left[job_id] = record.state
+                    continue
+                del left[job_id]
+                dispatcher.drop(channels[job_id], ends)
+                yield job_id, await _outcome(jobs, job_id, record)
+    for job_id, state in left.items():
+        yield job_id, NotReady(job_id, state)
+
+
+class Polls:
+    """When all that are left are looked at, whatever was published; and when the waiting is over."""
+
+    def __init__(self, give_up_s: float | None) -> None:
+        self._give_up_s = float("inf") if give_up_s is None else give_up_s
+        self._every_s, self._last_s = POLL_S[0], time.monotonic()
+        self.over = False
+
+    def pause_s(self, left: int) -> float:
+        due_s = self._last_s + max(self._every_s, left / POLLS_PER_S)
+        return max(0.0, min(due_s, self._give_up_s) - time.monotonic())
+
+    def next(self) -> None:
+        """One look at all begins; the last one, where the time is over."""
+        self._last_s = time.monotonic()
+        self._every_s = min(2 * self._every_s, POLL_S[1])
+        self.over = self._last_s >= self._give_up_s
+
+
+async def _records(jobs: Jobs, job_ids: Sequence[str]) -> AsyncGenerator[tuple[str, JobRecord | None], None]:
+    for start in range(0, len(job_ids), READ_JOBS):
+        batch = job_ids[start : start + READ_JOBS]
+        records = await jobs.session.outlast(partial(jobs.read, batch))
+        for pair in zip(batch, records, strict=True):
+            yield pair
+
+
+async def _outcome(jobs: Jobs, job_id: str, record: JobRecord | None) -> Result | JobError:
+    if record is None:
+        return NotFound(job_id)
+    return await jobs.session.outlast(partial(jobs.conclude, record))

@@ -1,0 +1,116 @@
+"""The shared subscription connection: counting, leaving and taking again, closing at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import redis.asyncio
+from support.servers import Server
+
+from millstream.client.dispatcher import BATCH_CHANNELS, Dispatcher
+from millstream.client.mailbox import Mailbox
+from millstream.wire.connection import Endpoint
+
+
+@pytest.fixture
+async def dispatcher(server: Server) -> AsyncIterator[Dispatcher]:
+    dispatcher = Dispatcher(Endpoint.of(server.url), "test-dispatcher", sharded=False)
+    yield dispatcher
+    await dispatcher.aclose()
+
+
+async def test_more_channels_than_one_command_takes(
+    dispatcher: Dispatcher, redis_client: redis.asyncio.Redis
+) -> None:
+    names = [f"channel {n}" for n in range(2 * BATCH_CHANNELS + 1)]
+    boxes = {name: Mailbox(10) for name in names}
+    with contextlib.ExitStack() as subscriptions:
+        for name, box in boxes.items():
+            subscriptions.enter_context(dispatcher.subscription([name], box))
+        for box in boxes.values():
+            assert await box.ready(20)
+        for name in names:
+            assert await redis_client.publish(name, name) == 1
+        for name, box in boxes.items():
+            assert await box.take(20) == ([name.encode()], False)
+
+
+async def test_left_and_taken_again_at_once(
+    dispatcher: Dispatcher, redis_client: redis.asyncio.Redis
+) -> None:
+    """What is published after an acknowledgement arrives, however often the channel was left before."""
+    for number in range(50):
+        box = Mailbox(10)
+        with dispatcher.subscription(["c"], box):
+            if number % 3 == 0:
+                continue  # left before it was acknowledged
+            assert await box.ready(20)
+            assert await redis_client.publish("c", str(number)) == 1
+            mail = await box.take(20)
+            assert mail is not None
+            assert mail.payloads == [str(number).encode()]
+
+
+async def test_a_lost_connection_is_told_to_all(
+    dispatcher: Dispatcher, redis_client: redis.asyncio.Redis
+) -> None:
+    boxes = [Mailbox(10), Mailbox(10)]
+    with dispatcher.subscription(["a"], boxes[0]), dispatcher.subscription(["b"], boxes[1]):
+        for box in boxes:
+            assert await box.ready(20)
+        await redis_client.client_kill_filter(_type="pubsub")
+        for box in boxes:
+            mail = await box.take(20)
+            assert mail is not None
+            assert mail.lost
+
+
+async def test_a_mailbox_that_runs_over_says_so() -> None:
+    box = Mailbox(3)
+    for number in range(8):
+        box.deliver("c", str(number).encode())
+    mail = await box.take(0)
+    assert mail is not None
+    assert mail.lost
+    assert mail.payloads == [b"6", b"7"]
+    assert await box.take(0) is None
+
+
+async def test_an_acknowledgement_that_comes_late_is_told() -> None:
+    box = Mailbox(3)
+    assert not await box.ready(0)
+    box.subscribed("c")
+    mail = await box.take(0)
+    assert mail is not None
+    assert mail.lost
+
+
+async def test_closing_at_any_moment(server: Server) -> None:
+    for _ in range(30):
+        dispatcher = Dispatcher(Endpoint.of(server.url), "test-dispatcher", sharded=False)
+        box = Mailbox(10)
+        with dispatcher.subscription([f"c{n}" for n in range(10)], box):
+            for _ in range(random.randrange(30)):
+                await asyncio.sleep(0)
+            if random.random() < 0.5:
+                await box.ready(20)
+        async with asyncio.timeout(20):
+            await dispatcher.aclose()
+
+
+async def test_sharded_channels(valkey: Server) -> None:
+    dispatcher = Dispatcher(Endpoint.of(valkey.url), "test-dispatcher", sharded=True)
+    box = Mailbox(10)
+    publisher = redis.asyncio.Redis.from_url(valkey.url)
+    with dispatcher.subscription(["c"], box):
+        assert await box.ready(20)
+        assert await publisher.execute_command("SPUBLISH", "c", "x") == 1
+        mail = await box.take(20)
+        assert mail is not None
+        assert mail.payloads == [b"x"]
+    await dispatcher.aclose()
+    await publisher.aclose()

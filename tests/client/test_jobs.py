@@ -1,0 +1,273 @@
+"""Submitting, cancelling, asking for and waiting for jobs, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.hand_worker import HandWorker
+from support.servers import Server
+
+from millstream import (
+    AsyncClient,
+    CancelOutcome,
+    ClientOptions,
+    Conflict,
+    ErrorInfo,
+    InvalidRequest,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobFields,
+    NotFound,
+    NotReady,
+    PubSub,
+    QueueFull,
+    QueueMismatch,
+    Request,
+    Result,
+    State,
+    Submitted,
+    Unavailable,
+)
+
+
+async def test_from_submit_to_result(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello", id="letter-1", metadata={"row": "7"})
+    assert submitted == Submitted("0-letter-1", State.QUEUED, created=True)
+    with pytest.raises(NotReady, match="queued"):
+        await client.result(submitted.id)
+    job = await worker.take()
+    assert job.request.prompt == "Hello"
+    await job.say("Good ")
+    with pytest.raises(NotReady, match="running"):
+        await client.result(submitted.id)
+    await job.end(last="day")
+    result = await client.result(submitted.id)
+    assert result.state is State.COMPLETED
+    assert (result.choices[0].text, result.metadata) == ("Good day", {"row": "7"})
+
+
+async def test_submitting_again_is_the_same_job(client: AsyncClient, worker: HandWorker) -> None:
+    first = await client.submit("Hello", id="a", max_tokens=3)
+    again = await client.submit("Hello", id="a", max_tokens=3, deadline_s=9, traceparent="00-other")
+    assert again == Submitted(first.id, State.QUEUED, created=False)
+    assert (await client.status(first.id)).submits == 2
+    for changed in ({"prompt": "Hello!"}, {"max_tokens": 4}, {"seed": 1}):
+        with pytest.raises(Conflict, match="0-a"):
+            await client.submit(**{"prompt": "Hello", "id": "a", "max_tokens": 3} | changed)
+    await worker.serve(lambda request: "x", jobs=1)
+    assert (await client.submit("Hello", id="a", max_tokens=3)).state is State.COMPLETED
+
+
+async def test_many_at_once_each_with_its_outcome(client: AsyncClient, worker: HandWorker) -> None:
+    await client.submit("taken", id="taken")
+    items: list[JobFields] = [{"prompt": f"p{n}", "id": f"i{n}"} for n in range(600)]
+    items[3] = {"prompt": "bad", "temperature": -1.0}
+    items[500] = {"prompt": "other", "id": "taken"}
+    items[599] = {"request": Request(prompt="ready"), "id": "ready"}
+    outcomes = await client.submit_many(iter(items))
+    assert isinstance(outcomes[3], InvalidRequest)
+    assert isinstance(outcomes[500], Conflict)
+    ids = [outcome.id for outcome in outcomes if isinstance(outcome, Submitted)]
+    assert ids == [f"0-i{n}" for n in range(599) if n not in (3, 500)] + ["0-ready"]
+    assert await worker.redis.xlen(worker.keys.lane("batch")) == 599
+    assert await client.submit_many([]) == []
+
+
+async def test_a_full_queue(server: Server, worker: HandWorker) -> None:
+    async with AsyncClient(server.url, options=ClientOptions(max_entries=3)) as client:
+        outcomes = await client.submit_many([{"prompt": "x"}] * 4)
+        assert isinstance(full := outcomes[3], QueueFull)
+        assert (full.entries, full.queue) == (3, "default")
+        assert full.retry_after_s > 0
+        with pytest.raises(QueueFull):
+            await client.submit("y", wait_s=0.01)
+        waiting = asyncio.ensure_future(client.submit("z", wait_s=30))
+        await worker.serve(lambda request: "x", jobs=2)
+        assert (await waiting).created
+    async with AsyncClient(server.url, options=ClientOptions(max_bytes=1000)) as client:
+        with pytest.raises(QueueFull, match="bytes"):
+            await client.submit("x" * 1000)
+
+
+async def test_a_request_that_is_too_large(server: Server) -> None:
+    async with AsyncClient(server.url, options=ClientOptions(max_payload_bytes=100_000)) as client:
+        with pytest.raises(InvalidRequest, match=r"^prompt: the request takes \d+ bytes and may take 100000"):
+            await client.submit("x" * 100_000)
+        assert (await client.submit("x" * 99_900)).created
+
+
+async def test_cancel_a_waiting_job(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello")
+    assert await client.cancel(submitted.id) is CancelOutcome.CANCELLED
+    assert await client.cancel(submitted.id) is CancelOutcome.CANCELLED
+    with pytest.raises(JobCancelled) as caught:
+        await client.result(submitted.id)
+    assert caught.value.result.choices == ()
+    assert (await client.status(submitted.id)).state is State.CANCELLED
+
+
+async def test_cancel_a_running_job_keeps_its_text(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello")
+    job = await worker.take()
+    await job.say("half")
+    assert await client.cancel(submitted.id) is CancelOutcome.REQUESTED
+    assert (await client.status(submitted.id)).cancel_requested
+    assert await job.say("more") == "cancelled"
+    await job.end(State.CANCELLED)
+    with pytest.raises(JobCancelled) as caught:
+        await client.wait(submitted.id, timeout_s=20)
+    assert caught.value.result.choices[0].text == "half"
+
+
+async def test_cancel_what_has_ended_and_what_never_was(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello")
+    await worker.serve(lambda request: "x", jobs=1)
+    assert await client.cancel(submitted.id) is CancelOutcome.TERMINAL
+    assert (await client.result(submitted.id)).choices[0].text == "x"
+    with pytest.raises(NotFound):
+        await client.cancel("0-nobody")
+
+
+async def test_a_failed_job_says_why(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello")
+    job = await worker.take()
+    await job.end(State.FAILED, error=ErrorInfo(code="too_long", message="9 tokens over", field="prompt"))
+    with pytest.raises(JobFailed, match="9 tokens over") as caught:
+        await client.wait(submitted.id, timeout_s=20)
+    assert (caught.value.reason, caught.value.result.error.field) == ("too_long", "prompt")
+
+
+async def test_whoever_looks_first_expires_a_late_job(client: AsyncClient, worker: HandWorker) -> None:
+    waiting = await client.submit("Hello", deadline_s=0.2)
+    running = await client.submit("Hello", deadline_s=0.2)
+    await (await worker.take()).end()
+    job = await worker.take()
+    await job.say("half")
+    outcomes = await client.wait_many([running.id, waiting.id], timeout_s=20)
+    assert isinstance(outcomes[waiting.id], Result)
+    late = outcomes[running.id]
+    assert isinstance(late, JobExpired)
+    assert late.result.choices[0].text == "half"
+    assert (await client.status(running.id)).state is State.EXPIRED
+    with pytest.raises(JobExpired):
+        await client.result(running.id)
+
+
+async def test_status_tells_where_a_job_stands(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello", lane="interactive")
+    status = await client.status(submitted.id)
+    assert (status.state, status.lane, status.attempt, status.worker) == (
+        State.QUEUED,
+        "interactive",
+        0,
+        None,
+    )
+    job = await worker.take()
+    await job.say("x")
+    status = await client.status(submitted.id)
+    assert (status.state, status.attempt, status.worker) == (State.RUNNING, 1, worker.name)
+    assert status.submitted_ms <= (status.admitted_ms or 0) <= (status.first_token_ms or 0)
+    assert status.finished_ms is None
+    with pytest.raises(NotFound):
+        await client.status("0-nobody")
+    with pytest.raises(NotFound):
+        await client.status("7-nobody")
+
+
+async def test_wait_is_woken_by_the_end(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello")
+    waiting = asyncio.ensure_future(client.wait(submitted.id))
+    await worker.serve(lambda request: "x", jobs=1)
+    assert (await waiting).choices[0].text == "x"
+    assert (await client.wait(submitted.id)).choices[0].text == "x"
+
+
+async def test_wait_gives_up(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello")
+    with pytest.raises(NotReady, match="queued"):
+        await client.wait(submitted.id, timeout_s=0)
+    await worker.take()
+    with pytest.raises(NotReady, match="running"):
+        await client.wait(submitted.id, timeout_s=0.01)
+    with pytest.raises(NotFound):
+        await client.wait("0-nobody", timeout_s=20)
+
+
+async def test_many_jobs_as_they_complete(client: AsyncClient, worker: HandWorker) -> None:
+    count = 600
+    outcomes = await client.submit_many({"prompt": str(n), "id": str(n)} for n in range(count))
+    ids = [outcome.id for outcome in outcomes if isinstance(outcome, Submitted)]
+    await asyncio.gather(*(client.cancel(job_id) for job_id in ids[100:]))
+    ended = client.as_completed([*ids, *ids[:5], "0-nobody"], timeout_s=60)
+    seen: dict[str, Any] = {}
+    serving = asyncio.ensure_future(worker.serve(lambda request: ["r", request.prompt or ""], jobs=100))
+    async for job_id, outcome in ended:
+        assert job_id not in seen
+        seen[job_id] = outcome
+    await serving
+    assert len(seen) == count + 1
+    assert isinstance(seen["0-nobody"], NotFound)
+    assert [seen[job_id].choices[0].text for job_id in ids[:100]] == [f"r{n}" for n in range(100)]
+    assert all(isinstance(seen[job_id], JobCancelled) for job_id in ids[100:])
+
+
+async def test_waiting_outlasts_lost_subscriptions(client: AsyncClient, worker: HandWorker) -> None:
+    ids = [(await client.submit("Hello")).id for _ in range(5)]
+    waiting = asyncio.ensure_future(client.wait_many(ids, timeout_s=60))
+    for _ in ids:
+        await worker.redis.client_kill_filter(_type="pubsub")
+        await worker.serve(lambda request: "x", jobs=1)
+    assert all(isinstance(outcome, Result) for outcome in (await waiting).values())
+
+
+async def test_queues_are_apart_and_share_connections(client: AsyncClient, worker: HandWorker) -> None:
+    other = client.with_queue("other")
+    submitted = await other.submit("Hello", id="a")
+    assert other.queue == "other"
+    with pytest.raises(NotFound):
+        await client.status(submitted.id)
+    assert (await other.status(submitted.id)).state is State.QUEUED
+    await other.aclose()
+    assert (await client.submit("Hello")).created
+    with pytest.raises(InvalidRequest, match="queue"):
+        client.with_queue("two words")
+
+
+async def test_shards_spread_jobs_and_any_client_finds_them(server: Server) -> None:
+    async with AsyncClient(server.url, queue="wide", options=ClientOptions(shards=4)) as client:
+        ids = [(await client.submit("Hello")).id for _ in range(40)]
+        assert {job_id[0] for job_id in ids} == set("0123")
+    async with AsyncClient(server.url, queue="wide") as plain:
+        assert all([(await plain.status(job_id)).state is State.QUEUED for job_id in ids])
+        assert (await plain.submit("Hello", id="x")).created
+    for options in (ClientOptions(shards=2), ClientOptions(pubsub=PubSub.SHARDED)):
+        async with AsyncClient(server.url, queue="wide", options=options) as wrong:
+            with pytest.raises(QueueMismatch, match="wide"):
+                await wrong.submit("Hello")
+
+
+async def test_reading_creates_no_queue(client: AsyncClient, worker: HandWorker) -> None:
+    with pytest.raises(NotFound):
+        await client.with_queue("never").status("0-a")
+    assert not await worker.redis.keys("*never*")
+
+
+async def test_a_server_that_does_not_answer(server: Server) -> None:
+    options = ClientOptions(timeout_s=0.5, reconnect_s=0)
+    async with AsyncClient("redis://127.0.0.1:1/0", options=options) as client:
+        for call in (client.submit("Hello"), client.status("0-a"), client.wait("0-a"), client.cancel("0-a")):
+            with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+                await call
+        with pytest.raises(Unavailable):
+            await anext(client.stream("0-a"))
+
+
+async def test_a_server_without_memory(client: AsyncClient, worker: HandWorker) -> None:
+    await client.submit("first")
+    await worker.redis.config_set("maxmemory", "1")
+    with pytest.raises(Unavailable, match="maxmemory"):
+        await client.submit("Hello")
+    await worker.redis.config_set("maxmemory", "0")

@@ -1,0 +1,102 @@
+"""The example for clients in other languages, run as it is shipped, against a hand-driven worker."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.hand_worker import HandWorker, hand_worker
+from support.servers import Server
+
+from millstream import AsyncClient, Conflict
+from millstream.wire import scripts
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "ops" / "examples" / "raw_client.py"
+
+
+@pytest.fixture
+def example() -> ModuleType:
+    module = ModuleType("raw_client")
+    module.__file__ = str(EXAMPLE)
+    exec(compile(EXAMPLE.read_text(), str(EXAMPLE), "exec"), vars(module))
+    return module
+
+
+def test_it_uses_nothing_of_the_package() -> None:
+    tree = ast.parse(EXAMPLE.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"redis", "msgpack"}
+
+
+def test_it_runs_from_the_command_line(server: Server) -> None:
+    async def work() -> None:
+        async with hand_worker(server.url) as worker:
+            await worker.serve(lambda request: [f"{request.prompt}", " a", " time"], jobs=1)
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    command = [sys.executable, str(EXAMPLE), server.url, "Once upon"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    thread.join()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Once upon a time\n0-")
+    assert "'state': 'completed'" in done.stdout
+
+
+@asynccontextmanager
+async def both(server: Server, example: ModuleType) -> AsyncIterator[tuple[Any, HandWorker]]:
+    raw = await asyncio.to_thread(example.RawClient, server.url)
+    async with hand_worker(server.url) as worker:
+        yield raw, worker
+    raw.redis.close()
+
+
+async def test_a_stream_that_loses_messages(server: Server, example: ModuleType) -> None:
+    async with both(server, example) as (raw, worker):
+        job_id = await asyncio.to_thread(raw.submit, "Hello")
+        reading = asyncio.ensure_future(asyncio.to_thread(lambda: "".join(raw.stream(job_id))))
+        job = await worker.take()
+        for number in range(12):
+            await job.say(f"{number} ", publish=number % 3 != 1)
+        job = await job.die()
+        await job.say("and on", publish=False)
+        await job.end()
+        assert await reading == "".join(f"{number} " for number in range(12)) + "and on"
+        late = await asyncio.to_thread(lambda: "".join(raw.stream(job_id)))
+        assert late == raw.result(job_id)["choices"][0]["text"]
+
+
+async def test_results_and_cancellation(server: Server, example: ModuleType) -> None:
+    async with both(server, example) as (raw, _):
+        job_id = raw.submit("Hello", "letter-1")
+        assert raw.result(job_id) is None
+        assert raw.cancel(job_id) == "cancelled"
+        assert raw.result(job_id) == {"state": "cancelled"}
+        assert list(raw.stream(job_id)) == []
+        with pytest.raises(KeyError):
+            raw.result("0-nobody")
+
+
+async def test_both_clients_mean_the_same_job(server: Server, example: ModuleType) -> None:
+    async with both(server, example) as (raw, _), AsyncClient(server.url) as client:
+        job_id = raw.submit("Grüße", "a", max_tokens=5, stop=["\n"])
+        again = await client.submit("Grüße", id="a", max_tokens=5, stop="\n")
+        assert (again.id, again.created) == (job_id, False)
+        with pytest.raises(Conflict):
+            await client.submit("Grüße", id="a", max_tokens=6)
+
+
+@pytest.mark.parametrize("name", ["submit", "cancel", "describe", "expire_one"])
+def test_it_puts_scripts_together_as_the_package_does(example: ModuleType, name: str) -> None:
+    put_together: Callable[[str, set[str]], str] = example.script
+    assert put_together(name, set()) == scripts.script(name).source

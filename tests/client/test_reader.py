@@ -1,0 +1,426 @@
+"""The stream's state machine against a model of the log: whatever happens to live messages and to the last
+writes of the server, what the reader emitted adds up to what the log holds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millstream.client.cursor import START, Cursor
+from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
+from millstream.client.reader import PAGE_ENTRIES, QUEUED_PATIENCE_S, StreamReader, Want
+from millstream.errors import CursorExpired, InvalidRequest, NotFound, ProtocolError
+from millstream.wire import codec
+from millstream.wire.messages import Choice, ChoiceDelta, Delta, Result, State
+from millstream.wire.replies import JobRecord, LogEntry
+
+JOB = "0-job"
+
+
+def delta(attempt: int, seq: int, text: str) -> LogEntry:
+    return LogEntry(attempt, seq, "d", codec.encode(Delta(choices=(ChoiceDelta(text=text),))))
+
+
+def marker(attempt: int, seq: int) -> LogEntry:
+    return LogEntry(attempt, seq, "m", b"")
+
+
+def end(attempt: int, seq: int, state: State = State.COMPLETED) -> LogEntry:
+    return LogEntry(attempt, seq, "e", state.value.encode())
+
+
+def record(state: State, result: Result | None = None) -> JobRecord:
+    return JobRecord(
+        job_id=JOB,
+        state=state,
+        lane="batch",
+        attempt=1,
+        died=0,
+        submits=1,
+        owner="",
+        submitted_ms=1,
+        admitted_ms=None,
+        finished_ms=None,
+        result=None if result is None else codec.encode(result),
+        cancelled=False,
+    )
+
+
+def texts(events: list[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, TokenEvent)]
+
+
+@dataclass
+class World:
+    """A job's log as the server has it, and one reader with the connection between them."""
+
+    state: State = State.QUEUED
+    log: list[LogEntry] = field(default_factory=list)
+    result: Result | None = None
+    reader: StreamReader = field(default_factory=lambda: StreamReader(JOB))
+    wire: list[LogEntry] = field(default_factory=list)  # published, not yet delivered
+    seen: Transcript = field(default_factory=Transcript)
+    events: list[Event] = field(default_factory=list)
+
+    def write(self, entry: LogEntry) -> None:
+        self.log.append(entry)
+        self.wire.append(entry)
+
+    def emit(self, events: list[Event]) -> None:
+        self.events += events
+        for event in events:
+            self.seen.add(event)
+
+    def read(self) -> None:
+        """Answer the reader until it waits for messages or has ended."""
+        for _ in range(100):
+            if self.reader.want is Want.TAIL:
+                place = self.reader.place
+                tail = [e for e in self.log if (e.attempt, e.seq) >= (place.attempt, place.seq)]
+                self.emit(self.reader.tail(tail[:PAGE_ENTRIES], self.state))
+            elif self.reader.want is Want.WHOLE:
+                self.emit(self.reader.whole(self.log, record(self.state, self.result)))
+            else:
+                return
+        pytest.fail(f"the reader does not settle: {self.reader.want}")
+
+    def kept(self) -> str:
+        """What the log says, markers applied."""
+        parts: list[str] = []
+        for entry in self.log:
+            if entry.kind == "m":
+                del parts[entry.seq :]
+            elif entry.kind == "d":
+                parts.append(codec.decode(Delta, entry.body).choices[0].text)
+        return "".join(parts)
+
+
+def test_a_stream_that_is_read_from_the_start() -> None:
+    world = World()
+    world.read()
+    assert world.reader.want is Want.MESSAGES
+    for entry in (marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b"), end(1, 3)):
+        world.write(entry)
+        world.emit(world.reader.messages([entry]))
+        world.read()
+    assert texts(world.events) == ["a", "b"]
+    assert world.events[-1] == EndEvent("1-3", JOB, State.COMPLETED)
+    assert world.reader.want is Want.NOTHING
+
+
+def test_live_messages_that_join_on_need_no_read() -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
+    world.read()
+    assert texts(world.reader.messages([delta(1, 2, "b"), delta(1, 3, "c")])) == ["b", "c"]
+    assert world.reader.want is Want.MESSAGES
+
+
+@pytest.mark.parametrize(
+    "entry", [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")], ids=["marker", "old", "last"]
+)
+def test_old_messages_are_dropped(entry: LogEntry) -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")])
+    world.read()
+    assert world.reader.messages([entry]) == []
+    assert world.reader.want is Want.MESSAGES
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [delta(1, 4, "d"), delta(2, 3, "c"), marker(2, 1), marker(2, 3), end(1, 5)],
+    ids=["gap", "attempt without marker", "marker behind", "marker ahead", "end after a gap"],
+)
+def test_anything_else_reads_the_log(entry: LogEntry) -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")])
+    world.read()
+    assert world.reader.messages([entry, delta(1, 3, "never taken out of turn")]) == []
+    assert world.reader.want is Want.TAIL
+
+
+def test_a_new_attempt_continues() -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
+    world.read()
+    assert texts(world.reader.messages([marker(2, 1), delta(2, 2, "b")])) == ["b"]
+    assert world.reader.place == Cursor(2, 2)
+
+
+def test_a_cursor_resumes_after_its_entry() -> None:
+    log = [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b"), marker(2, 2), delta(2, 3, "c"), end(2, 4)]
+    for entry, rest in zip(log, (["a", "b", "c"], ["b", "c"], ["c"], ["c"], [], []), strict=True):
+        world = World(State.COMPLETED, log, reader=StreamReader(JOB, Cursor.parse(entry.cursor)))
+        world.read()
+        assert texts(world.events) == rest
+
+
+def test_a_long_log_is_read_in_pages() -> None:
+    log = [
+        marker(1, 0),
+        *(delta(1, n, f"{n} ") for n in range(1, 3 * PAGE_ENTRIES)),
+        end(1, 3 * PAGE_ENTRIES),
+    ]
+    world = World(State.COMPLETED, log)
+    world.read()
+    assert world.seen.text() == world.kept()
+
+
+def test_rewind_where_the_server_lost_the_tail_and_a_new_attempt_began() -> None:
+    world = World(State.RUNNING, [marker(1, 0), *(delta(1, n, f"{n} ") for n in range(1, 8))])
+    world.read()
+    world.log = [*world.log[:6], marker(2, 5), delta(2, 6, "six ")]
+    world.reader.lost()
+    world.read()
+    assert RewindEvent("1-5", 5) in world.events
+    assert world.seen.text() == "1 2 3 4 5 six "
+    assert texts(world.reader.messages([delta(2, 7, "seven")])) == ["seven"]
+
+
+def test_rewind_of_a_cursor_that_is_ahead_of_the_log() -> None:
+    log = [marker(1, 0), *(delta(1, n, str(n)) for n in range(1, 6)), marker(2, 5)]
+    log += [delta(2, n, str(n)) for n in range(6, 9)]
+    world = World(State.RUNNING, log, reader=StreamReader(JOB, Cursor(1, 7)))
+    world.read()
+    assert world.events[0] == RewindEvent("1-5", 5)
+    assert texts(world.events) == ["6", "7", "8"]
+
+
+def test_a_job_that_starts_over_under_the_same_attempt_number() -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "ab"), delta(1, 2, "c")])
+    world.read()
+    world.log = [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b"), delta(1, 3, "c")]
+    world.reader.lost()
+    world.read()
+    assert RewindEvent("0-0", 0) in world.events
+    assert world.seen.text() == "abc"
+
+
+def test_the_log_is_lost_and_the_job_waits_again() -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
+    world.read()
+    world.state, world.log = State.QUEUED, []
+    world.reader.lost()
+    world.read()
+    assert world.events[-1] == RewindEvent("0-0", 0)
+    assert (world.reader.want, world.reader.place) == (Want.MESSAGES, START)
+
+
+def test_a_marker_alone_that_is_lost() -> None:
+    world = World(State.RUNNING, [marker(1, 0)])
+    world.read()
+    world.state, world.log = State.QUEUED, []
+    world.reader.lost()
+    world.read()
+    assert world.events == []
+    assert world.reader.place == START
+
+
+def test_a_finished_job_without_a_log_is_told_from_its_result() -> None:
+    result = Result(choices=(Choice(text="whole", finish_reason="stop"),))
+    world = World(State.COMPLETED, result=result)
+    world.read()
+    assert texts(world.events) == ["whole"]
+    assert world.events[-1] == EndEvent("0-0", JOB, State.COMPLETED)
+
+
+def test_an_end_marker_that_found_no_room() -> None:
+    choices = (Choice(text="abc", token_ids=(1, 2, 3), finish_reason="stop"), Choice(index=1, text="x"))
+    world = World(State.COMPLETED, [marker(1, 0), delta(1, 1, "ab")], Result(choices=choices))
+    world.read()
+    assert world.seen.text() == "abc"
+    assert world.seen.text(1) == "x"
+    assert isinstance(world.events[-1], EndEvent)
+
+
+def test_a_cancelled_job_that_never_ran() -> None:
+    world = World(State.CANCELLED, [end(0, 1, State.CANCELLED)])
+    world.read()
+    assert world.events == [EndEvent("0-1", JOB, State.CANCELLED)]
+
+
+def test_a_cursor_without_its_log_is_expired() -> None:
+    for state in (State.COMPLETED, State.QUEUED):
+        world = World(state, result=Result(), reader=StreamReader(JOB, Cursor(1, 3)))
+        with pytest.raises(CursorExpired, match="1-3"):
+            world.read()
+
+
+def test_no_such_job() -> None:
+    reader = StreamReader(JOB)
+    assert reader.tail([], None) == []
+    with pytest.raises(NotFound):
+        reader.whole([], None)
+
+
+def test_a_damaged_log_is_said_to_be() -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 2, "b")])
+    with pytest.raises(ProtocolError, match="jumps from 0 to 1-2"):
+        world.read()
+    world = World(State.RUNNING, [marker(1, 0), LogEntry(1, 1, "d", b"\xc1")])
+    with pytest.raises(ProtocolError):
+        world.read()
+    world = World(State.RUNNING, [LogEntry(0, 1, "e", b"\xff")])
+    with pytest.raises(ProtocolError, match="unknown state"):
+        world.read()
+
+
+def test_patience_grows_while_a_job_waits_and_not_while_it_runs() -> None:
+    world = World(reader=StreamReader(JOB, jitter=lambda: 0.5))
+    world.read()
+    waits = []
+    for _ in range(6):
+        waits.append(world.reader.patience_s)
+        world.reader.silence()
+        world.read()
+    assert waits == [2, 4, 8, QUEUED_PATIENCE_S, QUEUED_PATIENCE_S, QUEUED_PATIENCE_S]
+    world.state, world.log = State.RUNNING, [marker(1, 0)]
+    world.reader.silence()
+    world.read()
+    assert world.reader.patience_s == 1
+
+
+def test_patience_is_jittered() -> None:
+    reader = StreamReader(JOB, jitter=random.Random(7).random)
+    assert len({reader.patience_s for _ in range(10)}) == 10
+
+
+@pytest.mark.parametrize("text", ["", "1", "1-", "-1", "1-2-3", "a-b", "1-2 ", "１-2", "9" * 19 + "-1"])
+def test_a_cursor_that_is_none(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="cursor"):
+        Cursor.parse(text)
+
+
+# --- any history
+
+NETWORK = ["deliver", "deliver", "repeat", "drop", "swap", "silence"]
+SERVER = ["append", "append", "append", "attempt", "queue", "reconnect"]
+LOSSES = ["crash", "crash and resume", "crash and start over"]
+
+
+class Writer:
+    """Drives a World by steps as workers, the server and the network might."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.attempt = 0
+        self.last = 0  # number of the log's last entry
+        self.written = 0
+        self.old: list[LogEntry] = []
+
+    def step(self, name: str, at: int) -> None:
+        getattr(self, "do_" + name.replace(" ", "_"))(at)
+
+    def do_append(self, at: int) -> None:
+        if not self.attempt:
+            self.do_attempt(at)
+        self.last += 1
+        self.written += 1
+        self.world.write(delta(self.attempt, self.last, f"{self.written} "))
+
+    def do_attempt(self, at: int) -> None:
+        self.attempt += 1
+        self.world.state = State.RUNNING
+        self.world.write(marker(self.attempt, self.last))
+
+    def do_queue(self, at: int) -> None:
+        self.world.state = State.QUEUED
+
+    def do_deliver(self, at: int) -> None:
+        if self.world.wire:
+            self.old.append(self.world.wire[0])
+            self.world.emit(self.world.reader.messages([self.world.wire.pop(0)]))
+
+    def do_repeat(self, at: int) -> None:
+        if self.old:
+            self.world.emit(self.world.reader.messages([self.old[at % len(self.old)]]))
+
+    def do_drop(self, at: int) -> None:
+        if self.world.wire:
+            del self.world.wire[at % len(self.world.wire)]
+
+    def do_swap(self, at: int) -> None:
+        if wire := self.world.wire:
+            wire.append(wire.pop(at % len(wire)))
+
+    def do_silence(self, at: int) -> None:
+        self.world.reader.silence()
+        self.world.read()
+
+    def do_reconnect(self, at: int) -> None:
+        self.world.wire.clear()
+        self.world.reader.lost()
+
+    def do_crash(self, at: int) -> None:
+        """The server loses its last writes; the worker rewrites them from memory: the same bodies."""
+        log = self.world.log
+        lost = [entry for entry in log[-(at % 4) :] if at % 4 and entry.kind == "d"]
+        if not log or any(entry.kind == "m" for entry in log[-(at % 4) or len(log) :]):
+            return
+        del log[len(log) - len(lost) :]
+        self._reconnect_all()
+        for entry in lost:
+            self.world.write(entry)
+
+    def do_crash_and_resume(self, at: int) -> None:
+        """The server loses its last writes, and another worker goes on from what is left."""
+        self._lose(at % (len(self.world.log) + 1))
+        self.do_attempt(at)
+
+    def do_crash_and_start_over(self, at: int) -> None:
+        """The server loses the whole log; attempts are counted from one again."""
+        self._lose(0)
+        self.do_attempt(at)
+        for _ in range(at % 4):
+            self.do_append(at)
+
+    def _lose(self, keep: int) -> None:
+        log = self.world.log
+        del log[keep:]
+        self.attempt = max((entry.attempt for entry in log), default=0)
+        self.last = log[-1].seq if log else 0
+        self.world.state = State.RUNNING if log else State.QUEUED
+        self._reconnect_all()
+
+    def _reconnect_all(self) -> None:
+        self.old.clear()  # a connection's messages die with it
+        self.do_reconnect(0)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(NETWORK + SERVER + 2 * LOSSES), st.integers(0, 1000)), max_size=60
+    ),
+    rest=st.randoms(use_true_random=False),
+)
+def test_what_was_emitted_is_what_the_log_holds(steps: list[tuple[str, int]], rest: random.Random) -> None:
+    world = World()
+    writer = Writer(world)
+    world.read()
+    for name, at in steps:
+        writer.step(name, at)
+        if world.reader.want is not Want.MESSAGES and at % 3:  # the read may come late
+            world.read()
+    writer.do_append(0)
+    world.state = State.COMPLETED
+    world.write(end(writer.attempt, writer.last + 1))
+    for _ in range(len(world.wire)):
+        writer.step(rest.choice(NETWORK), rest.randrange(1000))
+    world.reader.silence()
+    world.read()
+    assert world.reader.want is Want.NOTHING
+    assert world.seen.text() == world.kept()
+    assert sum(isinstance(event, EndEvent) for event in world.events) == 1
+    _resumes_anywhere(world)
+
+
+def _resumes_anywhere(world: World) -> None:
+    """Of a log that stays as it is: the events up to any cursor, and those from it on, are the whole."""
+    whole = World(world.state, world.log)
+    whole.read()
+    for number, event in enumerate(whole.events, start=1):
+        resumed = World(world.state, world.log, reader=StreamReader(JOB, Cursor.parse(event.cursor)))
+        resumed.read()
+        assert whole.events[:number] + resumed.events == whole.events

@@ -1,0 +1,184 @@
+"""From arguments to a request: what is taken, and for all else an error naming field and remedy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from millstream.client.options import ClientOptions
+from millstream.client.requests import JobFields, SamplingFields, draft
+from millstream.errors import InvalidRequest
+from millstream.wire import codec
+from millstream.wire.messages import ChatMessage, Request
+from millstream.wire.sampling import SamplingParams
+
+NOW_MS = 1_700_000_000_000
+
+
+def request(**fields: Any) -> Request:
+    return codec.decode(Request, draft(fields, NOW_MS, 8 * 1024**2).payload)
+
+
+def test_what_is_left_out_takes_its_default() -> None:
+    made = request(prompt="Hello")
+    assert made.sampling == SamplingParams()
+    assert (made.lane, made.stream, made.tenant, made.metadata) == ("batch", False, "", {})
+
+
+def test_all_that_a_request_may_say() -> None:
+    fields: dict[str, Any] = {
+        "prompt": "Hello\n世界 🦔",
+        "max_tokens": 5,
+        "temperature": 0,
+        "stop": ["\n", "END"],
+        "logit_bias": {5: 1.5, "7": -2.0},
+        "logprobs": True,
+        "top_logprobs": 3,
+        "lane": "interactive",
+        "deadline_s": 1.5,
+        "tenant": "acme",
+        "metadata": {"row": "7"},
+        "stream": True,
+        "traceparent": "00-ab-cd-01",
+    }
+    made = request(**fields)
+    assert made.prompt == fields["prompt"]
+    assert made.sampling.stop == ("\n", "END")
+    assert made.sampling.logit_bias == {5: 1.5, 7: -2.0}
+    assert made.deadline_ms == NOW_MS + 1500
+    assert (made.lane, made.tenant, made.metadata, made.stream) == ("interactive", "acme", {"row": "7"}, True)
+
+
+def test_messages_and_token_ids_in_place_of_a_prompt() -> None:
+    chat = [{"role": "system", "content": ""}, ChatMessage(role="user", content="Hi")]
+    made = request(messages=chat)
+    assert made.messages == (ChatMessage(role="system", content=""), ChatMessage(role="user", content="Hi"))
+    assert request(token_ids=range(3)).token_ids == (0, 1, 2)
+
+
+def test_one_stop_string_needs_no_list() -> None:
+    assert request(prompt="a", stop="\n").sampling.stop == ("\n",)
+
+
+def test_none_is_as_good_as_absent() -> None:
+    nothing = dict.fromkeys([*SamplingFields.__annotations__, *JobFields.__annotations__])
+    assert request(**nothing | {"prompt": "a"}) == request(prompt="a")
+
+
+def test_keywords_go_before_sampling_params() -> None:
+    base = SamplingParams(max_tokens=5, temperature=0.5)
+    made = request(prompt="a", sampling=base, max_tokens=7)
+    assert (made.sampling.max_tokens, made.sampling.temperature) == (7, 0.5)
+    plain = draft({"prompt": "a", "max_tokens": 7, "temperature": 0.5}, NOW_MS, 1000)
+    assert draft({"prompt": "a", "sampling": base, "max_tokens": 7}, NOW_MS, 1000).digest == plain.digest
+
+
+def test_a_ready_request_is_taken_as_it_is() -> None:
+    made = Request(prompt="a", tenant="acme", sampling=SamplingParams(max_tokens=3))
+    assert request(request=made, id="x") == made
+    assert request(request=made, deadline_s=1).deadline_ms == NOW_MS + 1000
+
+
+def test_every_sampling_parameter_is_a_keyword() -> None:
+    assert SamplingFields.__annotations__.keys() == SamplingParams.model_fields.keys()
+
+
+def test_ids_are_made_where_none_is_given() -> None:
+    ids = {draft({"prompt": "a"}, NOW_MS, 1000).own_id for _ in range(10)}
+    assert len(ids) == 10
+
+
+INVALID: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "prompt", "exactly one of prompt, messages, token_ids"),
+    ({"prompt": "a", "token_ids": [1]}, "prompt", "exactly one"),
+    ({"prompt": ""}, "prompt", "empty"),
+    ({"messages": []}, "messages", "empty"),
+    ({"token_ids": []}, "token_ids", "empty"),
+    ({"prompt": 5}, "prompt", "string"),
+    ({"prompt": b"bytes"}, "prompt", "string"),
+    ({"prompt": ["a", "b"]}, "prompt", "string"),
+    ({"prompt": "\ud800"}, "prompt", "unicode"),
+    ({"messages": "Hi"}, "messages", "tuple"),
+    ({"messages": [{"role": "user"}]}, "messages.0.content", "required"),
+    ({"messages": [{"role": "", "content": "x"}]}, "messages.0.role", "at least 1"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content", "string"),
+    ({"token_ids": [1, -1]}, "token_ids.1", "greater than or equal to 0"),
+    ({"token_ids": [1, "2"]}, "token_ids.1", "integer"),
+    ({"prompt": "a", "id": "a b"}, "id", "A-Z"),
+    ({"prompt": "a", "id": ""}, "id", "1 to 200"),
+    ({"prompt": "a", "id": 7}, "id", "string"),
+    ({"prompt": "a", "id": "x" * 201}, "id", "1 to 200"),
+    ({"prompt": "a", "lane": "express"}, "lane", "interactive, batch"),
+    ({"prompt": "a", "deadline_s": 0}, "deadline_s", "above 0"),
+    ({"prompt": "a", "deadline_s": -1.0}, "deadline_s", "above 0"),
+    ({"prompt": "a", "deadline_s": math.nan}, "deadline_s", "above 0"),
+    ({"prompt": "a", "deadline_s": math.inf}, "deadline_s", "ten years"),
+    ({"prompt": "a", "deadline_s": "5"}, "deadline_s", "seconds"),
+    ({"prompt": "a", "deadline_s": True}, "deadline_s", "seconds"),
+    ({"prompt": "a", "tenant": "t" * 513}, "tenant", "512"),
+    ({"prompt": "a", "metadata": {"n": 5}}, "metadata.n", "string"),
+    ({"prompt": "a", "metadata": ["n"]}, "metadata", "dictionary"),
+    ({"prompt": "a", "metadata": {str(n): "" for n in range(65)}}, "metadata", "64"),
+    ({"prompt": "a", "stream": "yes"}, "stream", "boolean"),
+    ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+    ({"prompt": "a", "max_tokens": "20"}, "max_tokens", "integer"),
+    ({"prompt": "a", "max_tokens": True}, "max_tokens", "integer"),
+    ({"prompt": "a", "max_tokens": 1.5}, "max_tokens", "integer"),
+    ({"prompt": "a", "temperature": -0.1}, "temperature", "greater than or equal to 0"),
+    ({"prompt": "a", "temperature": math.nan}, "temperature", "finite"),
+    ({"prompt": "a", "temperature": "hot"}, "temperature", "number"),
+    ({"prompt": "a", "top_p": 0}, "top_p", "greater than 0"),
+    ({"prompt": "a", "top_p": 1.1}, "top_p", "less than or equal to 1"),
+    ({"prompt": "a", "stop": [""]}, "stop.0", "at least 1"),
+    ({"prompt": "a", "stop": 5}, "stop", "tuple"),
+    ({"prompt": "a", "logit_bias": {"x": 1.0}}, "logit_bias.x.[key]", "integer"),
+    ({"prompt": "a", "logit_bias": {5: 101}}, "logit_bias.5", "100"),
+    ({"prompt": "a", "n": 17}, "n", "16"),
+    ({"prompt": "a", "min_tokens": 5, "max_tokens": 3}, "min_tokens", "above max_tokens 3"),
+    ({"prompt": "a", "top_logprobs": 2}, "top_logprobs", "needs logprobs"),
+    ({"prompt": "a", "max_token": 5}, "max_token", "no such parameter"),
+    ({"prompt": "a", "sampling": {"max_tokens": 5}}, "sampling", "SamplingParams"),
+    ({"request": {"prompt": "a"}}, "request", "give a Request"),
+    ({"request": Request(prompt="a"), "lane": "batch"}, "request", "beside it only id"),
+    ({"request": Request(prompt="a"), "prompt": "b"}, "request", "beside it only id"),
+    ({"prompt": "a" * 1000}, "prompt", "may take 1000; shorten it"),
+    ({"token_ids": [70_000] * 300}, "token_ids", "may take 1000; shorten it"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "problem"), INVALID, ids=lambda value: str(value)[:40])
+def test_what_is_wrong_is_named(fields: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        draft(fields, NOW_MS, 1000)
+    assert caught.value.field == field
+    assert problem in caught.value.problem
+    assert str(caught.value).startswith(f"{field}: ")
+
+
+def test_an_item_that_is_no_mapping() -> None:
+    with pytest.raises(InvalidRequest, match="as a mapping"):
+        draft("Hello", NOW_MS, 1000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_entries", 0),
+        ("max_bytes", -1),
+        ("max_payload_bytes", 0),
+        ("max_payload_bytes", 17 * 1024**2),
+        ("timeout_s", 0.0),
+        ("result_ttl_s", math.nan),
+        ("reconnect_s", -1.0),
+        ("connections", 0),
+        ("stream_buffer", 0),
+        ("shards", 0),
+        ("name", "two words"),
+        ("name", ""),
+    ],
+)
+def test_options_that_cannot_work(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{field}: "):
+        ClientOptions(**{field: value})

@@ -1,0 +1,68 @@
+"""A server that goes away in the middle of everything, and comes back with its append-only file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from support.hand_worker import hand_worker
+from support.servers import KINDS, Server, binary
+
+from millstream import AsyncClient, Client, ClientOptions, EndEvent, Transcript, Unavailable
+
+
+@pytest.fixture(params=KINDS)
+def durable(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of the test's own that keeps what it acknowledged."""
+    if binary(request.param) is None:
+        pytest.skip(f"{request.param}-server is not on the PATH")
+    server = Server(request.param, appendonly="yes", appendfsync="always").start()
+    yield server
+    server.remove()
+
+
+async def test_streams_and_waits_outlast_a_restart(durable: Server) -> None:
+    async with hand_worker(durable.url) as worker, AsyncClient(durable.url) as client:
+        streamed, waited = await client.submit("stream me"), await client.submit("wait for me")
+        first, second = await worker.take(), await worker.take()
+        waiting = asyncio.ensure_future(client.wait(waited.id, timeout_s=60))
+        events = client.stream(streamed.id)
+        seen = Transcript()
+        await first.say("before ")
+        seen.add(await anext(events))
+        reading = asyncio.ensure_future(anext(events))
+        durable.kill()
+        durable.start()
+        await first.say("after")
+        await first.end()
+        await second.end(last="done")
+        seen.add(await reading)
+        rest = [event async for event in events]
+        for event in rest:
+            seen.add(event)
+        assert seen.text() == "before after"
+        assert isinstance(rest[-1], EndEvent)
+        assert (await waiting).choices[0].text == "done"
+        assert (await client.submit("and again")).created
+
+
+async def test_a_stream_gives_up_on_a_server_that_stays_away(durable: Server) -> None:
+    options = ClientOptions(reconnect_s=0.3, timeout_s=0.5)
+    async with AsyncClient(durable.url, options=options) as client:
+        submitted = await client.submit("Hello")
+        reading = asyncio.ensure_future(anext(client.stream(submitted.id)))
+        waiting = asyncio.ensure_future(client.wait(submitted.id))
+        await asyncio.sleep(0)
+        durable.kill()
+        for task in (reading, waiting):
+            with pytest.raises(Unavailable, match=str(durable.port)):
+                await task
+
+
+def test_the_synchronous_client_too(durable: Server) -> None:
+    with Client(durable.url) as client:
+        submitted = client.submit("Hello", id="a")
+        durable.kill()
+        durable.start()
+        assert client.submit("Hello", id="a").id == submitted.id

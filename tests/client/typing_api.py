@@ -1,0 +1,65 @@
+"""What a type checker makes of the public API. Never run: mypy reads it, expected errors included."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from typing import assert_never, assert_type
+
+import millstream as ms
+
+
+async def asynchronous(client: ms.AsyncClient) -> None:
+    job = await client.submit("Hello", max_tokens=20, stop="\n", lane="interactive", deadline_s=5)
+    assert_type(job, ms.Submitted)
+    assert_type(job.id, str)
+    await client.submit(messages=[{"role": "user", "content": "Hi"}], sampling=ms.SamplingParams(n=2))
+    await client.submit("Hello", max_tokens="20")  # type: ignore[arg-type]
+    await client.submit("Hello", max_token=20)  # type: ignore[call-arg]
+    assert_type(
+        await client.submit_many([{"prompt": "a", "id": "1", "temperature": 0.5}]),
+        list[ms.Submitted | ms.MillstreamError],
+    )
+    await client.submit_many([{"prompt": 5}])  # type: ignore[typeddict-item]
+    assert_type(client.stream(job.id), AsyncGenerator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent, None])
+    async for event in client.stream(job.id, cursor=None):
+        assert_type(event.text, str)
+        match event:
+            case ms.TokenEvent(choices=choices):
+                assert_type(choices, tuple[ms.ChoiceDelta, ...])
+            case ms.RewindEvent(seq=seq):
+                assert_type(seq, int)
+            case ms.EndEvent(state=state):
+                assert_type(state, ms.State)
+            case _:
+                assert_never(event)
+    assert_type(await client.result(job.id), ms.Result)
+    assert_type(await client.wait(job.id, timeout_s=1), ms.Result)
+    assert_type(await client.wait_many([job.id]), dict[str, ms.Result | ms.JobError])
+    async for done in client.as_completed([job.id]):
+        assert_type(done, tuple[str, ms.Result | ms.JobError])
+    assert_type(await client.cancel(job.id), ms.CancelOutcome)
+    assert_type((await client.status(job.id)).finished_ms, int | None)
+    async with client.with_queue("other") as other:
+        assert_type(other, ms.AsyncClient)
+
+
+def synchronous() -> None:
+    with ms.Client("redis://localhost", queue="docs", options=ms.ClientOptions(max_entries=5)) as client:
+        assert_type(client, ms.Client)
+        job = client.submit("Hello", top_k=5)
+        assert_type(job, ms.Submitted)
+        assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
+        assert_type(client.wait(job.id), ms.Result)
+        assert_type(client.as_completed([job.id]), Iterator[tuple[str, ms.Result | ms.JobError]])
+
+
+def errors(error: ms.MillstreamError) -> None:
+    match error:
+        case ms.InvalidRequest(field=field):
+            assert_type(field, str)
+        case ms.QueueFull(retry_after_s=retry_after_s):
+            assert_type(retry_after_s, float)
+        case ms.JobFailed(job_id=job_id, reason=reason):
+            assert_type((job_id, reason), tuple[str, str])
+        case _:
+            pass

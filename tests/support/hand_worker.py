@@ -1,0 +1,175 @@
+"""A worker driven by hand: it takes a job, says what it is told to, and ends it, by the calls of the wire."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Literal
+from uuid import uuid4
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from millstream.wire import calls, codec
+from millstream.wire.connection import Endpoint
+from millstream.wire.keys import GROUP, LANES, ShardKeys
+from millstream.wire.messages import Choice, ChoiceDelta, Delta, ErrorInfo, Request, Result, State, Usage
+from millstream.wire.queue_info import open_queue
+from millstream.wire.record import DELTA
+from millstream.wire.replies import AppendOutcome, EndOutcome, LaneEntry
+from millstream.wire.upkeep import lane_entry
+
+TTL_MS = 60_000
+
+
+class HandJob:
+    """One attempt at one job. Texts are remembered, so that the result equals the log."""
+
+    def __init__(
+        self, worker: HandWorker, entry: LaneEntry, attempt: int, last_seq: int, said: list[str]
+    ) -> None:
+        self.worker = worker
+        self.entry = entry
+        self.id = entry.job_id
+        self.request = codec.decode(Request, entry.payload)
+        self.attempt = attempt
+        self.seq = last_seq
+        self.said = said
+
+    async def say(self, text: str, *, publish: bool = True) -> AppendOutcome:
+        """Append one delta. `publish` False: as if its message were lost on the way."""
+        call = calls.append(
+            self.worker.keys,
+            job_id=self.id,
+            attempt=self.attempt,
+            owner=self.worker.name,
+            entry_id=self.entry.entry_id,
+            seq=self.seq + 1,
+            body=delta(text),
+            publish=publish,
+        )
+        reply = await calls.run(self.worker.redis, call)
+        if reply.outcome in (AppendOutcome.OK, AppendOutcome.DUPLICATE):
+            self.seq += 1
+            self.said.append(text)
+        return reply.outcome
+
+    async def end(
+        self, state: State = State.COMPLETED, *, last: str | None = None, error: ErrorInfo | None = None
+    ) -> EndOutcome:
+        """Finish; `last` goes with it as its delta."""
+        whole = "".join(self.said) + (last or "")
+        reason: Literal["stop"] | None = None if last is None else "stop"
+        result = Result(
+            state=state,
+            choices=(Choice(text=whole, token_ids=tuple(map(ord, whole)), finish_reason=reason),),
+            usage=Usage(prompt_tokens=1, output_tokens=len(whole)),
+            error=error,
+            attempts=self.attempt,
+            metadata=self.request.metadata,
+        )
+        call = calls.finish(
+            self.worker.keys,
+            job_id=self.id,
+            lane=self.entry.lane,
+            attempt=self.attempt,
+            owner=self.worker.name,
+            entry_id=self.entry.entry_id,
+            state=state,
+            result=codec.encode(result),
+            seq=self.seq + 1,
+            delta=None if last is None else delta(last, reason),
+            ttl_ms=TTL_MS,
+        )
+        return await calls.run(self.worker.redis, call)
+
+    async def die(self) -> HandJob:
+        """This attempt is gone; another worker takes the job over and goes on from its log."""
+        other = HandWorker(self.worker.redis, self.worker.keys)
+        overdue = [(self.entry.entry_id, self.worker.name)]
+        [entry] = await calls.run(
+            self.worker.redis,
+            calls.reclaim(
+                self.worker.keys,
+                lane=self.entry.lane,
+                owner=other.name,
+                overdue=overdue,
+                min_idle_ms=0,
+                died=True,
+            ),
+        )
+        job = await other.start(entry)
+        assert job is not None
+        return job
+
+
+class HandWorker:
+    """Of one shard of one queue. Takes what producers submitted, in the order of the lanes."""
+
+    def __init__(self, redis: Redis, keys: ShardKeys) -> None:
+        self.redis = redis
+        self.keys = keys
+        self.name = f"hand-{uuid4().hex[:8]}"
+
+    async def take(self) -> HandJob:
+        """The next job, waiting for it."""
+        while True:
+            for lane in LANES:
+                if job := await self._take(lane):
+                    return job
+            await self.redis.xread(dict.fromkeys(self.keys.lanes, "$"), block=20)
+
+    async def _take(self, lane: str) -> HandJob | None:
+        key = self.keys.lane(lane)
+        try:
+            reply = await self.redis.xreadgroup(GROUP, self.name, {key: ">"}, count=1)
+        except ResponseError:  # NOGROUP
+            with contextlib.suppress(ResponseError):  # another worker was faster
+                await self.redis.xgroup_create(key, GROUP, "0", mkstream=True)
+            return None
+        if not reply:
+            return None
+        [[_, [(entry_id, fields)]]] = reply
+        return await self.start(lane_entry(lane, entry_id, fields))
+
+    async def start(self, entry: LaneEntry) -> HandJob | None:
+        """None: the entry was stale, and is dropped."""
+        call = calls.start(
+            self.keys,
+            job_id=entry.job_id,
+            lane=entry.lane,
+            entry_id=entry.entry_id,
+            owner=self.name,
+            nonce=uuid4().hex,
+        )
+        reply = await calls.run(self.redis, call)
+        if not reply.started:
+            return None
+        deltas = [codec.decode(Delta, one.body) for one in reply.log if one.kind == DELTA]
+        said = [part.text for one in deltas for part in one.choices]
+        return HandJob(self, entry, reply.attempt, reply.last_seq, said)
+
+    async def serve(self, answer: Callable[[Request], Iterable[str]], jobs: int) -> None:
+        """Answer so many jobs, one after the other, each in the texts that `answer` gives."""
+        for _ in range(jobs):
+            job = await self.take()
+            for text in answer(job.request):
+                await job.say(text)
+            await job.end()
+
+
+def delta(text: str, finish_reason: Literal["stop"] | None = None) -> bytes:
+    """A delta with one token for each character."""
+    part = ChoiceDelta(text=text, token_ids=tuple(map(ord, text)), finish_reason=finish_reason)
+    return codec.encode(Delta(choices=(part,)))
+
+
+@contextlib.asynccontextmanager
+async def hand_worker(url: str, queue: str = "default", shard: int = 0) -> AsyncIterator[HandWorker]:
+    """Connected to a server; its commands outlast a restart."""
+    redis = Endpoint.of(url).commands("hand-worker", retries=10)
+    try:
+        info = await open_queue(redis, queue)
+        yield HandWorker(redis, info.keys(queue).shard(shard))
+    finally:
+        await redis.aclose()
