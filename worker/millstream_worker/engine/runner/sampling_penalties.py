@@ -55,7 +55,8 @@ class Penalties:
         repetition, presence, frequency = amounts[..., None].to(logits.dtype)
         repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
         drawn = seen >> 1  # times
-        return torch.where(seen > 0, repeated, logits) - frequency * drawn - presence * (drawn > 0)
+        penalised: Tensor = torch.where(seen > 0, repeated, logits)
+        return penalised.sub_(frequency * drawn).sub_(presence * (drawn > 0))
 
     def count(self, histories: Tensor, tokens: Tensor) -> None:
         """These tokens [M] were drawn."""

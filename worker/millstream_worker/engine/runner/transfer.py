@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """The array on the device, for what is launched after this. On the CPU it may share the array's memory."""
+    """The array on the device, for what is launched after this. On the CPU it may share its memory."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cuda":  # from pageable memory the copy would wait for the stream
         tensor = tensor.pin_memory()

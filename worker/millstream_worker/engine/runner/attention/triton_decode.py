@@ -1,6 +1,9 @@
 """Attention of rows with one new token each. A long context is split among programs, whose parts a second
 kernel puts together (split-KV, https://crfm.stanford.edu/2023/10/12/flashdecoding.html)."""
 
+# Triton's types are none of Python's:
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
 from __future__ import annotations
 
 import triton
@@ -125,13 +128,12 @@ def combine_kernel(
     value_place = tl.arange(0, PAD_VALUE)
     sums = tl.load(part_sums + place * SPLITS + split, mask=split < SPLITS, other=float("-inf"))
     highest = tl.max(sums, 0)
+    sink = float("-inf")
     if SINKS:
         sink = tl.load(sinks + tl.program_id(1)).to(tl.float32) * LOG2_E
         highest = tl.maximum(highest, sink)
     weights = tl.exp2(sums - highest)
-    total = tl.sum(weights, 0)
-    if SINKS:
-        total += tl.exp2(sink - highest)
+    total = tl.sum(weights, 0) + tl.exp2(sink - highest)
     part = tl.load(
         parts + (place * SPLITS + split)[:, None] * VALUE_DIM + value_place[None, :],
         mask=(split < SPLITS)[:, None] & (value_place < VALUE_DIM)[None, :],

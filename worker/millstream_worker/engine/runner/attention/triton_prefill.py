@@ -1,5 +1,8 @@
 """Attention of rows with any number of new tokens over their whole cached context, those tokens included."""
 
+# Triton's types are none of Python's:
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
 from __future__ import annotations
 
 import triton

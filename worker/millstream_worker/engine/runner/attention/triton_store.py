@@ -1,5 +1,8 @@
 """Puts a step's new keys and values into their places in the KV storage."""
 
+# Triton's types are none of Python's:
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
 from __future__ import annotations
 
 import triton

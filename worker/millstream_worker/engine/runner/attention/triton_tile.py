@@ -4,6 +4,9 @@ A tile packs the query heads of one KV head, of one or more of the row's new tok
 once for all of them. Online softmax (https://arxiv.org/abs/2205.14135) in base 2, in float32.
 """
 
+# Triton's types are none of Python's:
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
 from __future__ import annotations
 
 import triton

@@ -1,0 +1,109 @@
+"""A worker in a thread that answers whatever comes, for commands and batch runs that are under test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from millstream.wire.messages import ErrorInfo, Request, State
+from support.hand_worker import HandJob, hand_worker
+
+Answer = Callable[[Request], str | ErrorInfo]
+
+
+def shout(request: Request) -> str | ErrorInfo:
+    """The input in capitals; an input that says "fail" fails."""
+    text = request.prompt if request.prompt is not None else str(request.messages or request.token_ids)
+    if "fail" in text:
+        return ErrorInfo(code="model_refused", message="it said fail", field="prompt")
+    return text.upper()
+
+
+class Answering:
+    """`answered` counts computations by job id. While `gate` is clear, nothing is answered."""
+
+    def __init__(self, url: str, queue: str, answer: Answer) -> None:
+        self.answered: Counter[str] = Counter()
+        self.requests: dict[str, Request] = {}
+        self.gate = threading.Event()
+        self.gate.set()
+        self.after = 1_000_000  # answers, until the gate closes by itself
+        self.full_stop = threading.Event()
+        self._url, self._queue, self._answer = url, queue, answer
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    def __enter__(self) -> Answering:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self.gate.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    async def _serve(self) -> None:
+        async with hand_worker(self._url, self._queue) as worker, asyncio.TaskGroup() as group:
+            serving = group.create_task(self._forever(worker.take))
+            await asyncio.to_thread(self._stopping.wait)
+            serving.cancel()
+
+    async def _forever(self, take: Callable[[], Any]) -> None:
+        while True:
+            job: HandJob = await take()
+            await asyncio.to_thread(self.gate.wait)
+            await self._end(job)
+            if sum(self.answered.values()) >= self.after:
+                self.after = 1_000_000
+                self.gate.clear()
+                self.full_stop.set()
+
+    async def _end(self, job: HandJob) -> None:
+        self.answered[job.id] += 1
+        self.requests[job.id] = job.request
+        answer = self._answer(job.request)
+        if isinstance(answer, ErrorInfo):
+            await job.end(State.FAILED, error=answer)
+        else:
+            await job.end(last=answer)
+
+
+@contextlib.contextmanager
+def answering(url: str, queue: str = "default", answer: Answer = shout) -> Iterator[Answering]:
+    with Answering(url, queue, answer) as worker:
+        yield worker
+
+
+def completion(custom_id: str, prompt: Any = "hello", **body: Any) -> dict[str, Any]:
+    """A line of a batch file."""
+    return {
+        "custom_id": custom_id,
+        "method": "POST",
+        "url": "/v1/completions",
+        "body": {"prompt": prompt, **body},
+    }
+
+
+def write_lines(path: Path, lines: Sequence[object]) -> Path:
+    """JSON for mappings; bytes and texts as they are, each with its line end."""
+    data = b""
+    for line in lines:
+        if isinstance(line, bytes):
+            data += line
+        else:
+            data += (line if isinstance(line, str) else json.dumps(line)).encode() + b"\n"
+    path.write_bytes(data)
+    return path
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    )

@@ -1,0 +1,123 @@
+"""Workers whose engine counts (`fake_engine`): in this process as a `Service`, or as a process of their own.
+Token i is the word `w<i>`, so the answer to "w7" is "w8 w9 w10 …".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from millstream.wire.keys import GROUP, QueueKeys
+from millstream_worker.service import Service
+from millstream_worker.settings import Settings
+from support.fake_engine import COMMAND
+from support.servers import Server
+
+CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+
+
+def write_tokenizer(folder: Path, *, chat: bool = False) -> Path:
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(1000)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    if chat:
+        fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(str(folder))
+    return folder
+
+
+def counted(first: int, count: int) -> str:
+    """The text of `count` tokens from `first` on, as an answer has it."""
+    return " ".join(f"w{token}" for token in range(first, first + count))
+
+
+def model_name(tokenizer: Path, **options: object) -> str:
+    given = {"tokenizer": tokenizer, **options}
+    return "counting:" + ",".join(f"{name}={value}" for name, value in given.items())
+
+
+def settings(server: Server, model: str, **changes: Any) -> Settings:
+    """Settings that make everything happen soon."""
+    quick = {
+        "redis_url": server.url,
+        "model": model,
+        "engine_command": COMMAND,
+        "lease_s": 1.0,
+        "renew_s": 0.25,
+        "grace_s": 20.0,
+        "block_s": 0.05,
+        "flush_ms": 5,
+        "log_flush_s": 0.05,
+        "retry_backoff_s": 0.1,
+    }
+    return Settings(**(quick | changes))
+
+
+class Worker:
+    """A service that runs in this process' loop."""
+
+    def __init__(self, service: Service, registry: CollectorRegistry) -> None:
+        self.service = service
+        self.registry = registry
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"millstream_{name}", labels) or 0.0
+
+
+@contextlib.asynccontextmanager
+async def serving(server: Server, model: str, **changes: Any) -> AsyncIterator[Worker]:
+    """A worker for the block; drained at its end, at once if the block asked for that already."""
+    registry = CollectorRegistry()
+    service = Service(settings(server, model, **changes), registry)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(service.run())
+        yield Worker(service, registry)
+        if not running.done():
+            service.drain()
+
+
+@contextlib.contextmanager
+def worker_process(server: Server, model: str, **changes: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """`python -m millstream_worker` with flags; killed at the end if it still runs."""
+    chosen = settings(server, model, **changes)
+    flags = [
+        f"--{name.replace('_', '-')}={getattr(chosen, name)}"
+        for name in sorted(chosen.model_fields_set)
+        if name not in ("burst",)
+    ]
+    process = subprocess.Popen([sys.executable, "-m", "millstream_worker", *flags], start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(timeout=15)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], wait_s: float = 30.0) -> None:
+    """Wait for something that another process brings about."""
+    async with asyncio.timeout(wait_s):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+async def assert_nothing_left(redis: Any, queue: str = "default") -> None:
+    """After all jobs have ended: counters at zero, nothing pending, and only keys that will go by themselves."""
+    shard = QueueKeys(queue).shard(0)
+    assert int(await redis.get(shard.held_bytes) or 0) == 0
+    for lane in shard.lanes:
+        assert await redis.xlen(lane) == 0
+        assert (await redis.xpending(lane, GROUP))["pending"] == 0
+    assert await redis.zcard(shard.delayed) == 0
+    assert await redis.zcard(shard.deadlines) == 0
+    lasting = {key for key in [key async for key in redis.scan_iter()] if await redis.ttl(key) == -1}
+    queue_keys = {QueueKeys(queue).meta, shard.held_bytes, shard.dead, *shard.lanes}
+    assert {key.decode() for key in lasting} <= queue_keys

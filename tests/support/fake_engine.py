@@ -1,0 +1,203 @@
+"""An engine process with the real frames and the real process loop, whose model only counts: the next token
+is the last one plus one. Any token that is lost, repeated or given to another row shows in the output.
+
+    python tests/support/fake_engine.py --fd N        model: "counting:rows=8,step_s=0.002,…" (see `Counting`)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millstream_worker.engine.channel import Channel
+from millstream_worker.engine.config import EngineConfig, EngineInfo
+from millstream_worker.engine.frames import EngineStats, Refused, Step
+from millstream_worker.engine.process import CannotLoad, serve
+from millstream_worker.engine.request import EngineRequest
+
+COMMAND = f"{sys.executable} {Path(__file__)}"
+EOS = 999
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What the model name says. Files are how a test acts on an engine without knowing its process."""
+
+    tokenizer: str = ""
+    rows: int = 8
+    blocks: int = 512
+    context: int = 512
+    step_s: float = 0.0  # pause in every step
+    gate: str = ""  # folder: output token number N of any row is drawn once the file `N` is not there
+    pids: str = ""  # folder: gets a file named after the process
+    poison: int = -1  # drawing this token kills the process
+    refuse: int = -1  # a prompt that begins with this token is refused
+    broken: str = ""  # why it cannot be loaded
+
+    @classmethod
+    def parse(cls, model: str) -> Counting:
+        name, _, rest = model.partition(":")
+        if name != "counting":
+            raise CannotLoad(f"model {model!r} is not counting:…")
+        kinds = {"tokenizer": str, "gate": str, "pids": str, "broken": str, "step_s": float}
+        pairs = (part.split("=", 1) for part in rest.split(",") if part)
+        return cls(**{name: kinds.get(name, int)(value) for name, value in pairs})
+
+
+@dataclass(slots=True)
+class CountingRow:
+    request: EngineRequest
+    choice: int
+    output: list[int]
+
+    @property
+    def handle(self) -> int:
+        return self.request.handle + self.choice
+
+
+@dataclass(slots=True)
+class CountingEngine:
+    """Has the methods of `engine.loop.Engine` that the process uses."""
+
+    model: Counting
+    waiting: list[EngineRequest] = field(default_factory=list)
+    rows: dict[int, CountingRow] = field(default_factory=dict)
+    computed: int = 0
+    drawn: int = 0
+    steps: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self.rows and not self.waiting
+
+    def add(self, request: EngineRequest) -> Refused | None:
+        if request.prompt[0] == self.model.refuse:
+            return Refused(request.handle, "prompt", "this model does not take it")
+        self.waiting.append(request)
+        return None
+
+    def abort(self, handles: Iterable[int]) -> None:
+        for handle in handles:
+            self.rows.pop(handle, None)
+            self.waiting = [request for request in self.waiting if request.handle != handle]
+
+    def step(self) -> Step | None:
+        admitted = self._admit()
+        time.sleep(self.model.step_s)
+        running = [row for row in self.rows.values() if not self._gated(row)]
+        if not running and not admitted:
+            time.sleep(0.001)
+            return None
+        tokens = [self._draw(row) for row in running]
+        finished = [(row.handle, reason) for row in running if (reason := self._reason(row))]
+        logprobs = [
+            (place, -0.5, [token, 0], [-0.5, -1.5])
+            for place, (row, token) in enumerate(zip(running, tokens, strict=True))
+            if row.request.sampling.top_logprobs is not None
+        ]
+        for handle, _ in finished:
+            del self.rows[handle]
+        self.drawn += len(tokens)
+        self.steps += 1
+        stats = self._stats(len(tokens))
+        return Step([row.handle for row in running], tokens, finished, admitted, logprobs, stats)
+
+    def report(self) -> Step:
+        return Step([], [], [], [], [], self._stats(0))
+
+    def _admit(self) -> list[tuple[int, int]]:
+        admitted = []
+        while self.waiting and self._has_room(self.waiting[0]):
+            request = self.waiting.pop(0)
+            for choice in range(request.choices):
+                if choice not in request.done:
+                    output = list(request.outputs[choice]) if request.outputs else []
+                    row = CountingRow(request, choice, output)
+                    self.rows[row.handle] = row
+            self.computed += len(request.prompt)
+            admitted.append((request.handle, 0))
+        return admitted
+
+    def _has_room(self, request: EngineRequest) -> bool:
+        if any(row.request.alone for row in self.rows.values()) or (request.alone and self.rows):
+            return False
+        return len(self.rows) + request.choices <= self.model.rows
+
+    def _gated(self, row: CountingRow) -> bool:
+        return bool(self.model.gate) and Path(self.model.gate, str(len(row.output))).exists()
+
+    def _draw(self, row: CountingRow) -> int:
+        last = row.output[-1] if row.output else row.request.prompt[-1] + row.choice
+        token = (last + 1) % 1000
+        if token == self.model.poison:
+            os.kill(os.getpid(), signal.SIGKILL)
+        row.output.append(token)
+        return token
+
+    def _reason(self, row: CountingRow) -> str | None:
+        sampling = row.request.sampling
+        if row.output[-1] in sampling.end_ids and len(row.output) > sampling.min_tokens:
+            return "stop"
+        return "length" if len(row.output) >= row.request.max_tokens else None
+
+    def _stats(self, tokens: int) -> EngineStats:
+        tokens_held = sum(len(row.request.prompt) + len(row.output) for row in self.rows.values())
+        used = tokens_held // 16 + len(self.rows)
+        return EngineStats(
+            rows_running=len(self.rows),
+            rows_waiting=len(self.waiting),
+            free_rows=self.model.rows - len(self.rows),
+            blocks_used=used,
+            blocks_free=max(0, self.model.blocks - used),
+            step_s=self.model.step_s,
+            step_tokens=tokens,
+            prompt_computed_total=self.computed,
+            prefix_queried_total=self.computed,
+            output_total=self.drawn,
+            steps_total=self.steps,
+        )
+
+
+def build(config: EngineConfig, report: Callable[[str], None]) -> tuple[CountingEngine, EngineInfo]:
+    model = Counting.parse(config.model)
+    report("learning to count")
+    if model.broken:
+        raise CannotLoad(model.broken)
+    if model.pids:
+        Path(model.pids, str(os.getpid())).touch()
+    info = EngineInfo(
+        model="counting",
+        architecture="Counting",
+        dtype="float32",
+        device="cpu",
+        attention="none",
+        vocab_size=1000,
+        context_length=model.context,
+        eos_ids=(EOS,),
+        block_size=16,
+        blocks=model.blocks,
+        max_rows=model.rows,
+        kv_bytes_per_token=1,
+        parameters=0,
+        tokenizer=model.tokenizer,
+    )
+    return CountingEngine(model), info
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int, required=True)
+    peer = socket.socket(fileno=parser.parse_args().fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return serve(Channel(peer), build)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
