@@ -3,6 +3,7 @@ output lengths (no end of sequence). All on the same folder, dtype and thread co
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -21,13 +22,19 @@ class Adapter(Protocol):
 class Millstream:
     """Our engine's loop in this process, without the queue around it."""
 
-    def __init__(self, folder: Path, *, device: str, threads: int) -> None:
+    def __init__(self, folder: Path, *, device: str, threads: int, kv_tokens: int) -> None:
         from millstream_worker.engine.assembly import build
 
         from millstream_worker.engine.config import EngineConfig
 
-        memory = "2GiB" if device == "cpu" else "0.8"
-        config = EngineConfig(str(folder), device=device, threads=threads, kv_memory=memory, max_rows=256)
+        blocks = kv_tokens // 16 + 256  # every row at once, and a last block each
+        config = EngineConfig(
+            str(folder),
+            device=device,
+            threads=threads,
+            kv_memory=str(blocks * 16 * kv_token_bytes(folder)) if device == "cpu" else "0.8",
+            max_rows=256,
+        )
         self._engine, _ = build(config, lambda message: None)
 
     def run(self, workload: Workload) -> float:
@@ -51,7 +58,7 @@ class Millstream:
 class StaticGenerate:
     """transformers' `generate` on padded batches: every row runs until the longest of its batch is done."""
 
-    def __init__(self, folder: Path, *, device: str, threads: int) -> None:
+    def __init__(self, folder: Path, *, device: str, threads: int, kv_tokens: int) -> None:
         self._model = _transformers_model(folder, device, threads)
         self._device = device
         self._rows = 32 if device == "cpu" else 256
@@ -81,7 +88,7 @@ class StaticGenerate:
 class ContinuousBatching:
     """transformers' own continuous batching, with its default configuration."""
 
-    def __init__(self, folder: Path, *, device: str, threads: int) -> None:
+    def __init__(self, folder: Path, *, device: str, threads: int, kv_tokens: int) -> None:
         self._model = _transformers_model(folder, device, threads)
 
     def run(self, workload: Workload) -> float:
@@ -100,6 +107,12 @@ class ContinuousBatching:
                 drawn += len(result.generated_tokens)
         assert drawn == workload.output_tokens, f"{drawn} tokens instead of {workload.output_tokens}"
         return time.perf_counter() - start
+
+
+def kv_token_bytes(folder: Path) -> int:
+    """2 (keys, values) x 2 bytes x layers x KV heads x head size."""
+    config = json.loads((folder / "config.json").read_text())
+    return 2 * 2 * int(config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"])
 
 
 def _transformers_model(folder: Path, device: str, threads: int) -> Any:

@@ -43,12 +43,11 @@ CPU_WORKLOADS = ("a", "r", "b", "c")  # uniform, ragged outputs, documents, shar
 NAMES = tuple(_SHAPES)
 
 
-def make(name: str, vocab: int, scale: float = 1.0) -> Workload:
-    """The workload of that name over a vocabulary of `vocab` tokens; `scale` shortens or lengthens its row
-    count.
-    """
+def make(name: str, vocab: int, scale: float = 1.0, seed: int = 0) -> Workload:
+    """The workload of that name over `vocab` tokens. `scale` changes its row count; another `seed` has other
+    prompts, so that a second run finds nothing in a prefix cache."""
     rows, shared, own, output = _SHAPES[name]
-    draw = random.Random(0)
+    draw = random.Random(seed)
 
     def ids(count: int) -> list[int]:
         return [draw.randrange(10, min(vocab, 10_000)) for _ in range(count)]
