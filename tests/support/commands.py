@@ -1,0 +1,47 @@
+"""The command line as its users run it: as a process, or in this one where only its outcome matters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from millstream.cli.app import app
+
+BESIDE = Path(__file__).parents[1]
+
+
+def invoke(*arguments: object, text: str | None = None) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
+
+
+def environment(**changes: object) -> dict[str, str]:
+    """For a process: this one's, without settings that a developer may have."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLSTREAM_")}
+    return kept | {name: str(value) for name, value in changes.items()}
+
+
+@contextmanager
+def process(*arguments: object, **changes: object) -> Iterator[subprocess.Popen[str]]:
+    """`python -m millstream …`; killed at the end if it still runs."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "millstream", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**changes),
+        start_new_session=True,
+    )
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            running.kill()
+        running.communicate(timeout=30)

@@ -1,0 +1,128 @@
+"""Whatever is wrong with a request reaches its sender as a failed result; the worker and the other jobs go
+on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from support.counting_worker import assert_nothing_left, model_name, serving, until
+from support.servers import Server
+
+from millstream import AsyncClient, JobFailed
+from millstream.wire import calls, codec
+from millstream.wire.keys import GROUP, RELEASED, QueueKeys
+from millstream.wire.messages import Request
+from millstream.wire.record import read_job
+from millstream.wire.replies import SubmitOutcome
+
+SHARD = QueueKeys("default").shard(0)
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "field", "says"),
+    [
+        ({"prompt": "w1 " * 80}, "prompt", "80 tokens"),
+        ({"token_ids": [1] * 64}, "token_ids", "shorten it"),
+        ({"prompt": "w1 w2", "max_tokens": 63}, "sampling.max_tokens", "has room for 62"),
+        ({"prompt": "w1", "logit_bias": {5000: 1.0}}, "sampling.logit_bias", "vocabulary of 1000"),
+        ({"prompt": "w1", "stop_token_ids": [1000]}, "sampling.stop_token_ids", "vocabulary of 1000"),
+        ({"token_ids": [1000]}, "token_ids", "vocabulary of 1000"),
+        ({"messages": [{"role": "user", "content": "w1"}]}, "messages", "no chat template"),
+        ({"prompt": "w13"}, "prompt", "does not take it"),  # refused by the engine itself
+    ],
+)
+async def test_a_request_that_cannot_be_computed_fails_with_its_field(
+    valkey: Server, tokenizer: Path, request_fields: dict[str, Any], field: str, says: str
+) -> None:
+    async with AsyncClient(valkey.url) as client:
+        async with serving(valkey, model_name(tokenizer, context=64, refuse=13)):
+            bad = await client.submit(**request_fields)
+            good = await client.submit("w1", max_tokens=2)
+            with pytest.raises(JobFailed, match=says) as failed:
+                await client.wait(bad.id, timeout_s=30)
+            assert (await client.wait(good.id, timeout_s=30)).choices[0].text == "w2 w3"
+    result = failed.value.result
+    assert failed.value.reason == "bad_request"
+    assert result is not None
+    assert result.error.field == field
+
+
+async def test_exactly_what_fits_is_computed(valkey: Server, tokenizer: Path) -> None:
+    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, context=64)):
+        asked = await client.submit("w1 w2", max_tokens=62)
+        unasked = await client.submit("w1 " * 60 + "w1")
+        assert (await client.wait(asked.id, timeout_s=30)).usage.output_tokens == 62
+        assert (await client.wait(unasked.id, timeout_s=30)).usage.output_tokens == 3
+
+
+async def submit_raw(
+    redis_client: redis.asyncio.Redis, job_id: str, payload: bytes, version: int = 1
+) -> None:
+    call = calls.submit(
+        SHARD,
+        job_id=job_id,
+        lane="batch",
+        payload=payload,
+        digest="d",
+        version=version,
+        deadline_ms=None,
+        stream=False,
+        max_entries=100,
+        max_bytes=10**6,
+    )
+    assert (await calls.run(redis_client, call)).outcome is SubmitOutcome.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        (b"\xc1garbage", "cannot be read"),
+        (codec.pack(["not", "a", "map"]), "expected a map"),
+        (codec.pack({"prompt": "w1", "sampling": {"temperature": -1}}), "sampling.temperature"),
+        (codec.pack({}), "exactly one of prompt"),
+    ],
+)
+async def test_a_payload_that_cannot_be_read_is_answered(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis, payload: bytes, says: str
+) -> None:
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
+        await submit_raw(redis_client, "0-garbage", payload)
+        with pytest.raises(JobFailed, match=says):
+            await client.wait("0-garbage", timeout_s=30)
+    await assert_nothing_left(redis_client)
+
+
+async def test_an_entry_that_names_no_job_is_put_aside(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
+        await redis_client.xadd(SHARD.lane("batch"), {"hello": "world"})
+        job = await client.submit("w1", max_tokens=2)
+        assert (await client.wait(job.id, timeout_s=30)).choices[0].text == "w2 w3"
+    assert await redis_client.xlen(SHARD.dead) == 1
+    await assert_nothing_left(redis_client)
+
+
+async def test_a_job_of_another_version_is_left_to_others_uncharged(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    await submit_raw(redis_client, "0-newer", codec.encode(Request(prompt="w1")), version=2)
+
+    async def given_back() -> bool:
+        rows = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
+        return [row.owner for row in rows] == [RELEASED]
+
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
+        job = await client.submit("w1", max_tokens=2)
+        await client.wait(job.id, timeout_s=30)
+        await until(given_back)
+        again = await client.submit("w5", max_tokens=2)
+        await client.wait(again.id, timeout_s=30)
+    record = await read_job(redis_client, SHARD, "0-newer")
+    assert record is not None
+    assert (record.state, record.attempt, record.died) == ("queued", 0, 0)
+    assert (await redis_client.xpending(SHARD.lane("batch"), GROUP))["pending"] == 1

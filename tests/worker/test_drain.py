@@ -1,0 +1,74 @@
+"""A worker that is told to go: what it can finish it finishes, the rest others take up where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import redis.asyncio
+from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.servers import Server
+
+from millstream import AsyncClient, State
+from millstream.wire.heartbeat import read_workers
+from millstream.wire.keys import QueueKeys
+from millstream.wire.record import read_job
+
+SHARD = QueueKeys("default").shard(0)
+
+
+async def test_running_jobs_finish_within_the_grace_period(
+    server: Server, tokenizer: Path, gate: Path
+) -> None:
+    (gate / "3").touch()
+    async with AsyncClient(server.url) as client:
+        async with serving(server, model_name(tokenizer, gate=gate)) as worker:
+            job = await client.submit("w1", max_tokens=6, stream=True)
+            events = client.stream(job.id)
+            await anext(events)
+            worker.service.drain()
+
+            async def draining() -> bool:
+                return worker.service.health.problem == "draining"
+
+            late = await client.submit("w1", max_tokens=6)
+            await until(draining)
+            (gate / "3").unlink()
+            await client.wait(job.id, timeout_s=30)
+            await events.aclose()
+        result = await client.result(job.id)
+        assert (result.choices[0].text, result.attempts) == (counted(2, 6), 1)
+        assert (await client.status(late.id)).state is State.QUEUED
+
+
+async def test_released_jobs_are_gone_on_with_elsewhere(
+    server: Server, tokenizer: Path, gate: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    (gate / "5").touch()
+    async with AsyncClient(server.url) as client:
+        async with serving(server, model_name(tokenizer, gate=gate, rows=1)) as first:
+            running = await client.submit("w1", max_tokens=12, stream=True)
+            events = client.stream(running.id)
+            text = ""
+            while text != counted(2, 5):
+                text += (await anext(events)).text
+            waiting = await client.submit("w50", max_tokens=4)
+
+            async def taken() -> bool:
+                return (await client.status(waiting.id)).state is State.RUNNING
+
+            await until(taken)  # into the look-ahead
+            first.service.drain()
+            first.service.drain()
+        assert first.metric("jobs_released_total") == 2
+        assert await read_workers(redis_client, SHARD) == []
+        async with serving(server, model_name(tokenizer)) as second:
+            text += "".join([event.text async for event in events])
+            result = await client.wait(running.id, timeout_s=30)
+            assert (await client.wait(waiting.id, timeout_s=30)).choices[0].text == counted(51, 4)
+            assert second.metric("jobs_reclaimed_total") == 0  # they were free to take: nobody died
+        assert text == result.choices[0].text == counted(2, 12)
+        assert (result.attempts, result.usage.output_tokens) == (2, 12)
+    record = await read_job(redis_client, SHARD, running.id)
+    assert record is not None
+    assert record.died == 0
+    await assert_nothing_left(redis_client)

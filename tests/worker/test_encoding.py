@@ -1,0 +1,137 @@
+"""What is encoded by hand is, byte for byte, what the protocol's models encode to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.wire import codec
+from millstream.wire.messages import (
+    Choice,
+    ChoiceDelta,
+    Delta,
+    ErrorInfo,
+    Result,
+    State,
+    Timing,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+from millstream_worker import encoding
+
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
+reasons = st.sampled_from([None, "stop", "length"])
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+tops = st.builds(TopLogprob, token_id=st.integers(0, 9), token=st.text(max_size=3), logprob=numbers)
+logprobs = st.none() | st.lists(
+    st.builds(
+        TokenLogprob,
+        token_id=st.integers(0, 9),
+        token=st.text(max_size=3),
+        logprob=numbers,
+        top=st.lists(tops, max_size=2).map(tuple),
+    ),
+    max_size=2,
+).map(tuple)
+parts = st.builds(
+    ChoiceDelta,
+    index=st.integers(0, 3),
+    token_ids=ids.map(tuple),
+    text=st.text(max_size=5),
+    logprobs=logprobs,
+    finish_reason=reasons,
+)
+choices = st.builds(
+    Choice,
+    index=st.integers(0, 3),
+    text=st.text(max_size=5),
+    token_ids=ids.map(tuple),
+    finish_reason=reasons,
+    logprobs=logprobs,
+)
+times = st.none() | st.integers(1, 2**45)
+
+
+def plain_logprobs(given_: tuple[TokenLogprob, ...] | None) -> list[dict[str, Any]] | None:
+    if given_ is None:
+        return None
+    return [
+        encoding.token_logprob(
+            one.token_id,
+            one.token,
+            one.logprob,
+            [encoding.top_logprob(top.token_id, top.token, top.logprob) for top in one.top],
+        )
+        for one in given_
+    ]
+
+
+@given(st.lists(parts, max_size=3))
+def test_deltas(told: list[ChoiceDelta]) -> None:
+    by_hand = encoding.delta(
+        [
+            encoding.choice_delta(
+                part.index, list(part.token_ids), part.text, plain_logprobs(part.logprobs), part.finish_reason
+            )
+            for part in told
+        ]
+    )
+    assert by_hand == codec.encode(Delta(choices=tuple(told)))
+
+
+@given(
+    st.sampled_from(State),
+    st.lists(choices, max_size=2),
+    st.tuples(*[st.integers(0, 9)] * 3),
+    st.none()
+    | st.builds(
+        ErrorInfo, code=st.text(max_size=3), message=st.text(max_size=3), field=st.none() | st.just("prompt")
+    ),
+    st.builds(
+        Timing,
+        submitted_ms=st.integers(0, 2**45),
+        admitted_ms=times,
+        first_token_ms=times,
+        last_token_ms=times,
+    ),
+    st.sampled_from(["", "model"]),
+    st.integers(1, 3),
+    st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+)
+def test_results(
+    state: State,
+    told: list[Choice],
+    counts: tuple[int, int, int],
+    error: ErrorInfo | None,
+    timing: Timing,
+    model: str,
+    attempts: int,
+    seed: int | None,
+    metadata: dict[str, str],
+) -> None:
+    by_hand = encoding.result(
+        state=state,
+        choices=[
+            encoding.choice(
+                one.index, one.text, list(one.token_ids), one.finish_reason, plain_logprobs(one.logprobs)
+            )
+            for one in told
+        ],
+        usage=encoding.usage(*counts),
+        error=error,
+        timing=timing,
+        model=model,
+        attempts=attempts,
+        seed=seed,
+        metadata=metadata,
+    )
+    usage = Usage(prompt_tokens=counts[0], cached_tokens=counts[1], output_tokens=counts[2])
+    as_model = Result(
+        state=state, choices=tuple(told), usage=usage, error=error, timing=timing, model=model,
+        attempts=attempts, seed=seed, metadata=metadata,
+    )  # fmt: skip
+    assert by_hand == codec.encode(as_model)

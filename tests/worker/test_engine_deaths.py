@@ -1,0 +1,126 @@
+"""The engine dies, cannot be loaded, or is killed by a poisonous job: what the jobs and the operator see of
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from support.counting_worker import assert_nothing_left, counted, model_name, serving, settings, until
+from support.servers import Server
+
+from millstream import AsyncClient, JobFailed, State
+from millstream.wire.keys import QueueKeys
+from millstream.wire.record import read_job
+from millstream_worker.service import CannotServe, Service
+
+SHARD = QueueKeys("default").shard(0)
+
+
+async def test_a_stream_outlives_its_engine(
+    server: Server, tokenizer: Path, gate: Path, tmp_path: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    (gate / "7").touch()
+    model = model_name(tokenizer, gate=gate, pids=pids)
+    async with AsyncClient(server.url) as client, serving(server, model) as worker:
+        jobs = [await client.submit(f"w{10 * i}", max_tokens=20, stream=i % 2 == 0) for i in range(4)]
+        events = client.stream(jobs[0].id)
+        text = ""
+        while text != counted(1, 7):
+            text += (await anext(events)).text
+        [pid] = [int(path.name) for path in pids.iterdir()]
+        os.kill(pid, signal.SIGKILL)
+        (gate / "7").unlink()
+        text += "".join([event.text async for event in events])
+        assert text == counted(1, 20)
+        for i, job in enumerate(jobs):
+            result = await client.wait(job.id, timeout_s=30)
+            assert result.choices[0].text == counted(10 * i + 1, 20)
+            assert (result.attempts, result.usage.output_tokens) == (1, 20)
+        assert worker.metric("engine_restarts_total") == 1
+    await assert_nothing_left(redis_client)
+
+
+async def test_only_the_job_that_kills_engines_is_a_dead_letter(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    model = model_name(tokenizer, poison=666, step_s=0.002)
+    async with AsyncClient(server.url) as client, serving(server, model, engine_restarts=9) as worker:
+        mates = [await client.submit(f"w{i}", max_tokens=60) for i in range(5)]
+        poison = await client.submit("w640", max_tokens=60)
+        with pytest.raises(JobFailed, match="died 3 times computing this job, the last time alone") as failed:
+            await client.wait(poison.id, timeout_s=60)
+        for i, job in enumerate(mates):
+            assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(i + 1, 60)
+        assert worker.metric("jobs_dead_lettered_total") == 1
+        assert worker.metric("engine_restarts_total") == 3
+    assert failed.value.reason == "engine_died"
+    assert failed.value.result.choices[0].text == counted(641, 25)
+    [(_, letter)] = await redis_client.xrange(SHARD.dead)
+    assert letter[b"id"].decode() == poison.id
+    await assert_nothing_left(redis_client)
+
+
+async def test_an_engine_that_never_works_ends_the_worker_and_no_job(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    async with AsyncClient(server.url) as client:
+        job = await client.submit("w665", max_tokens=3)
+        service = Service(settings(server, model_name(tokenizer, poison=666), engine_restarts=2))
+        with pytest.raises(CannotServe, match="died 3 times in a row"):
+            async with asyncio.timeout(60):
+                await service.run()
+        record = await read_job(redis_client, SHARD, job.id)
+        assert record is not None
+        assert (record.state, record.died) == (State.QUEUED, 1)
+        async with serving(server, model_name(tokenizer)):  # a worker that works
+            assert (await client.wait(job.id, timeout_s=30)).choices[0].text == "w666 w667 w668"
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "says"),
+    [
+        ({"broken": "no such architecture"}, {}, "no such architecture"),
+        ({"tokenizer": "/nowhere"}, {}, "no usable tokenizer in /nowhere"),
+        ({}, {"engine_command": "/no/such/program"}, "/no/such/program"),
+        ({}, {"engine_command": "false", "engine_restarts": 1}, "died 2 times in a row"),
+    ],
+)
+async def test_what_cannot_serve_says_why(
+    valkey: Server, tokenizer: Path, options: dict[str, str], changes: dict[str, object], says: str
+) -> None:
+    model = model_name(**({"tokenizer": tokenizer} | options))
+    service = Service(settings(valkey, model, **changes))
+    with pytest.raises(CannotServe, match=says):
+        async with asyncio.timeout(60):
+            await service.run()
+
+
+async def test_a_worker_that_is_drained_while_loading_just_ends(valkey: Server, tokenizer: Path) -> None:
+    service = Service(settings(valkey, model_name(tokenizer)))
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(service.run())
+        await asyncio.sleep(0)
+        service.drain()
+
+
+async def test_no_engine_outlives_its_worker(valkey: Server, tokenizer: Path, tmp_path: Path) -> None:
+    def pids() -> list[int]:
+        return [int(path.name) for path in tmp_path.iterdir()]
+
+    async def ready() -> bool:
+        return bool(pids())
+
+    async with serving(valkey, model_name(tokenizer, pids=tmp_path)):
+        await until(ready)
+        [pid] = pids()
+        os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

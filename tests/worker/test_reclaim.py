@@ -1,0 +1,113 @@
+"""An entry is taken over only when the same owner was seen overdue twice, one renewal apart on the scanner's
+own clock.
+"""
+
+from __future__ import annotations
+
+import pytest
+import redis.asyncio
+from prometheus_client import CollectorRegistry
+from support.servers import Server
+
+from millstream import AsyncClient
+from millstream.wire import calls
+from millstream.wire.keys import GROUP, QueueKeys
+from millstream_worker.metrics import Metrics
+from millstream_worker.upkeep import Reclaimer
+
+SHARD = QueueKeys("default").shard(0)
+LANE = SHARD.lane("batch")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def reclaimer(redis_client: redis.asyncio.Redis, clock: Clock) -> Reclaimer:
+    metrics = Metrics(CollectorRegistry())
+    # Every entry is overdue for the server: what is tested is what the scanner makes of it.
+    return Reclaimer(redis_client, "scanner", metrics, lease_s=0, renew_s=10, monotonic=clock)
+
+
+async def deliver(server: Server, redis_client: redis.asyncio.Redis, owner: str) -> str:
+    """A job that `owner` has started; answers its id."""
+    async with AsyncClient(server.url) as client:
+        job = await client.submit("w1")
+    for lane in SHARD.lanes:
+        await redis_client.xgroup_create(lane, GROUP, id="0", mkstream=True)
+    [[_, [(entry_id, _)]]] = await redis_client.xreadgroup(GROUP, owner, {LANE: ">"}, count=1)
+    start = calls.start(
+        SHARD, job_id=job.id, lane="batch", entry_id=entry_id.decode(), owner=owner, nonce="n"
+    )
+    assert (await calls.run(redis_client, start)).attempt == 1
+    return job.id
+
+
+async def test_one_sighting_is_not_enough(
+    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+) -> None:
+    job_id = await deliver(server, redis_client, "gone")
+    await reclaimer.scan(SHARD)
+    assert await reclaimer.take(SHARD, 5) == []
+    clock.now += 9.9
+    await reclaimer.scan(SHARD)
+    assert await reclaimer.take(SHARD, 5) == []
+    clock.now += 0.2
+    await reclaimer.scan(SHARD)
+    assert await reclaimer.take(SHARD, 0) == []
+    assert [entry.job_id for entry in await reclaimer.take(SHARD, 5)] == [job_id]
+    assert await reclaimer.take(SHARD, 5) == []
+
+
+async def test_a_new_owner_starts_the_watch_again(
+    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+) -> None:
+    await deliver(server, redis_client, "gone")
+    await reclaimer.scan(SHARD)
+    [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
+    await redis_client.xclaim(LANE, GROUP, "another", 0, [row.entry_id], justid=True)
+    clock.now += 10.1
+    await reclaimer.scan(SHARD)
+    assert await reclaimer.take(SHARD, 5) == []
+    clock.now += 10.1
+    assert len(await reclaimer.take(SHARD, 5)) == 1
+
+
+async def test_what_was_released_is_free_at_once(
+    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer
+) -> None:
+    job_id = await deliver(server, redis_client, "leaving")
+    [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
+    release = calls.release(
+        SHARD, job_id=job_id, lane="batch", attempt=1, owner="leaving", entry_id=row.entry_id
+    )
+    await calls.run(redis_client, release)
+    await reclaimer.scan(SHARD)
+    entries = await reclaimer.take(SHARD, 5)
+    assert [entry.job_id for entry in entries] == [job_id]
+    reclaimer.shun(entries)
+    release_again = calls.release(
+        SHARD, job_id=job_id, lane="batch", attempt=None, owner="scanner", entry_id=row.entry_id
+    )
+    await calls.run(redis_client, release_again)
+    await reclaimer.scan(SHARD)
+    assert await reclaimer.take(SHARD, 5) == []
+
+
+async def test_own_entries_are_left_alone(
+    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+) -> None:
+    await deliver(server, redis_client, "scanner")
+    await reclaimer.scan(SHARD)
+    clock.now += 60
+    await reclaimer.scan(SHARD)
+    assert await reclaimer.take(SHARD, 5) == []

@@ -1,0 +1,190 @@
+"""What the server can do to a worker in the middle of a job: lose the end of a log, run out of memory, go
+away, give the job to somebody else. Readers see one text and pollers one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from support.counting_worker import counted, model_name, serving, until
+from support.servers import Server
+
+from millstream import AsyncClient, Result, State
+from millstream.wire import calls
+from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.record import read_job, read_log
+
+SHARD = QueueKeys("default").shard(0)
+
+
+async def streamed(client: AsyncClient, count: int, *, max_tokens: int) -> tuple[str, int]:
+    """Submit, and wait until `count` tokens are in the log; answers the job id and the log's last seq."""
+    job = await client.submit("w1", max_tokens=max_tokens, stream=True)
+    text, seq = "", 0
+    events = client.stream(job.id)
+    while text != counted(2, count):
+        event = await anext(events)
+        text, seq = text + event.text, event.seq
+    await events.aclose()
+    return job.id, seq
+
+
+async def assert_whole(client: AsyncClient, job_id: str, count: int) -> Result:
+    """The result and the stream from its start both have exactly these tokens."""
+    result = await client.wait(job_id, timeout_s=30)
+    assert result.choices[0].text == counted(2, count)
+    assert "".join([event.text async for event in client.stream(job_id)]) == counted(2, count)
+    return result
+
+
+async def test_the_lost_end_of_a_log_is_written_again(
+    server: Server, tokenizer: Path, gate: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    for place in (2, 4, 6):
+        (gate / str(place)).touch()
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate)) as worker:
+        job = await client.submit("w1", max_tokens=9, stream=True)
+        events = client.stream(job.id)
+        text = ""
+        for place in (2, 4, 6):
+            while text != counted(2, place):
+                text += (await anext(events)).text
+            if place < 6:
+                (gate / str(place)).unlink()
+        await events.aclose()
+        log = await read_log(redis_client, SHARD, job.id)
+        assert log[-1].seq >= 3
+        kept = [
+            entry for entry in log if entry.seq <= 1
+        ]  # what a server has after it lost the end of its file
+        async with redis_client.pipeline(transaction=True) as pipeline:
+            pipeline.delete(SHARD.tokens(job.id))
+            for entry in kept:
+                pipeline.xadd(SHARD.tokens(job.id), {"k": entry.kind, "b": entry.body}, id=entry.cursor)
+            pipeline.hset(SHARD.job(job.id), "seq", 1)
+            await pipeline.execute()
+        (gate / "6").unlink()
+        await assert_whole(client, job.id, 9)
+        assert worker.metric("token_log_gap_fills_total") >= 1
+
+
+async def test_a_job_ends_while_memory_is_full(
+    server: Server, tokenizer: Path, gate: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    (gate / "3").touch()
+    (gate / "6").touch()
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate)) as worker:
+        job_id, _ = await streamed(client, 3, max_tokens=9)
+        await redis_client.config_set("maxmemory", "1")
+        (gate / "3").unlink()
+
+        async def refused() -> bool:
+            return worker.metric("write_troubles_total") > 0
+
+        await until(refused)
+        (gate / "6").unlink()
+
+        async def ended() -> bool:
+            record = await read_job(redis_client, SHARD, job_id)
+            return record is not None and record.state.terminal
+
+        await until(ended)
+        await redis_client.config_set("maxmemory", "0")
+        result = await client.wait(job_id, timeout_s=30)
+        assert result.choices[0].text == counted(2, 9)
+        assert "".join([event.text async for event in client.stream(job_id)]) == counted(2, 9)
+
+
+async def test_a_job_that_somebody_else_has_taken_is_dropped(
+    server: Server, tokenizer: Path, gate: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    (gate / "3").touch()
+    async with AsyncClient(server.url) as client:
+        async with serving(server, model_name(tokenizer, gate=gate), lease_s=600, renew_s=300) as worker:
+            job_id, _ = await streamed(client, 3, max_tokens=9)
+            [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
+            overdue = [(row.entry_id, row.owner)]
+            thief = calls.reclaim(
+                SHARD, lane="batch", owner="thief", overdue=overdue, min_idle_ms=0, died=False
+            )
+            [entry] = await calls.run(redis_client, thief)
+            start = calls.start(
+                SHARD, job_id=job_id, lane="batch", entry_id=entry.entry_id, owner="thief", nonce="n"
+            )
+            assert (await calls.run(redis_client, start)).attempt == 2
+            (gate / "3").unlink()
+
+            async def fenced() -> bool:
+                return worker.metric("jobs_fenced_total") == 1
+
+            await until(fenced)
+            assert worker.metric("jobs_released_total") == 0
+        record = await read_job(redis_client, SHARD, job_id)
+        assert record is not None
+        assert (record.owner, record.attempt) == ("thief", 2)
+        assert [entry.kind for entry in await read_log(redis_client, SHARD, job_id)][-1] == "m"
+
+
+async def test_entries_of_a_lost_reply_are_found_again_uncharged(
+    server: Server, tokenizer: Path, gate: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    """A read whose reply never arrives leaves its entries pending with a worker that has not seen them."""
+    (gate / "1").touch()
+    model = model_name(tokenizer, gate=gate, rows=1)
+    async with AsyncClient(server.url) as client, serving(server, model, lookahead=1) as worker:
+        running = await client.submit("w1", max_tokens=2, stream=True)
+        events = client.stream(running.id)
+        await anext(events)
+        waiting = await client.submit("w1", max_tokens=2)
+
+        async def full() -> bool:
+            return (await client.status(waiting.id)).state is State.RUNNING
+
+        await until(full)  # from here on the worker does not read
+        job = await client.submit("w5", max_tokens=2)
+        lost = await redis_client.xreadgroup(GROUP, worker.service.name, {SHARD.lane("batch"): ">"}, count=9)
+        assert len(lost[0][1]) == 1
+        await redis_client.client_kill_filter(_type="normal", skipme=True)
+        (gate / "1").unlink()
+        result = await client.wait(job.id, timeout_s=30)
+        assert (result.choices[0].text, result.attempts) == ("w6 w7", 1)
+        await events.aclose()
+
+
+async def test_a_flushed_server_is_served_again(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
+        job = await client.submit("w1", max_tokens=1)
+        await client.wait(job.id, timeout_s=30)
+        await redis_client.flushall()
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)) as worker:
+        job = await client.submit("w1", max_tokens=1)
+        await client.wait(job.id, timeout_s=30)
+        for lane in SHARD.lanes:
+            await redis_client.xgroup_destroy(lane, GROUP)
+        job = await client.submit("w3", max_tokens=2)
+        assert (await client.wait(job.id, timeout_s=30)).choices[0].text == "w4 w5"
+        assert worker.metric("requests_total", state="completed") == 2
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def lasting(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that writes everything down before it answers."""
+    server = Server(request.param, appendonly="yes", appendfsync="always").start()
+    yield server
+    server.remove()
+
+
+async def test_a_server_that_is_killed_and_comes_back(lasting: Server, tokenizer: Path, gate: Path) -> None:
+    (gate / "4").touch()
+    async with AsyncClient(lasting.url) as client, serving(lasting, model_name(tokenizer, gate=gate)):
+        job_id, _ = await streamed(client, 4, max_tokens=12)
+        lasting.kill()
+        (gate / "4").unlink()
+        lasting.start()
+        result = await assert_whole(client, job_id, 12)
+        assert result.attempts == 1

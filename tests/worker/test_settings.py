@@ -1,0 +1,78 @@
+"""Settings: from flags and environment, and every mistake at once, by name and value."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from millstream_worker import settings
+from millstream_worker.engine.config import EngineConfig
+
+GOOD = ["--model", "m"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            [],
+            "model: is required: a local folder, a GGUF file or a hub id (got ''); set MILLSTREAM_MODEL or",
+        ),
+        ([*GOOD, "--queue", "a{b"], "queue: 1 to 100 characters without braces"),
+        ([*GOOD, "--redis-url", "http://u:secret@h"], "redis_url: must begin with redis://"),
+        ([*GOOD, "--device", "tpu"], "device: "),
+        ([*GOOD, "--dtype", "int3"], "dtype: "),
+        ([*GOOD, "--max-rows", "many"], "max_rows: "),
+        ([*GOOD, "--lookahead", "0"], "lookahead: should be greater than or equal to 1 (got '0')"),
+        ([*GOOD, "--grace-s", "-1"], "grace_s: "),
+        ([*GOOD, "--grace-s", "nan"], "grace_s: "),
+        ([*GOOD, "--metrics-port", "70000"], "metrics_port: "),
+        ([*GOOD, "--log-format", "xml"], "log_format: "),
+        ([*GOOD, "--lease-s", "5"], "lease_s 5 is under twice renew_s 10"),
+    ],
+)
+def test_a_bad_setting_is_named_with_its_value(flags: list[str], says: str) -> None:
+    with pytest.raises(settings.BadSettings) as bad:
+        settings.load(flags)
+    assert len(bad.value.lines) == 1
+    assert bad.value.lines[0].startswith(says)
+    assert "secret" not in str(bad.value)
+
+
+def test_all_bad_settings_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_BLOCK_SIZE", "zero")
+    with pytest.raises(settings.BadSettings) as bad:
+        settings.load(["--max-rows", "0", "--flush-ms", "0"])
+    assert [line.partition(":")[0] for line in bad.value.lines] == [
+        "model",
+        "block_size",
+        "max_rows",
+        "flush_ms",
+    ]
+
+
+def test_flags_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLSTREAM_QUEUE", "from-environment")
+    monkeypatch.setenv("MILLSTREAM_MAX_ROWS", "7")
+    chosen = settings.load([*GOOD, "--queue", "from-flag", "--no-prefix-cache", "--burst"])
+    assert (chosen.queue, chosen.max_rows, chosen.prefix_cache, chosen.burst) == ("from-flag", 7, False, True)
+
+
+def test_the_engine_gets_its_part() -> None:
+    chosen = settings.load([*GOOD, "--threads", "3", "--kv-memory", "2GiB"])
+    assert chosen.engine_config() == EngineConfig(model="m", threads=3, kv_memory="2GiB")
+    assert chosen.engine_argv == [sys.executable, "-m", "millstream_worker.engine"]
+    assert settings.load([*GOOD, "--engine-command", "run 'my engine'"]).engine_argv == ["run", "my engine"]
+
+
+def test_the_command_reports_bad_settings_without_a_traceback() -> None:
+    command = [sys.executable, "-m", "millstream_worker", "--max-rows=0", "--model=m", "--queue=a b"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == 2
+    lines = answer.stderr.splitlines()
+    assert [line.split(":")[:2] for line in lines] == [
+        ["millstream-worker", " queue"],
+        ["millstream-worker", " max_rows"],
+    ]

@@ -1,0 +1,184 @@
+"""The detokenizer against the tokenizer's own decode, over every family of decoders."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tokenizers import KINDS, build
+from tokenizers import Tokenizer
+
+from millstream_worker.text.detokenizer import Detokenizer
+from millstream_worker.text.pieces import Pieces
+
+TEXTS = st.text(
+    st.one_of(
+        st.sampled_from("the quick brown fox\n\t .,!?"),
+        st.sampled_from("déjà vu Łódź 日本語テスト 漢字 🙂👩‍👩‍👧🇸🇪 ज़ क़ e\u0301 ﷽"),
+        st.characters(codec="utf-8"),
+    ),
+    max_size=60,
+)
+KIND = st.sampled_from(KINDS)
+
+
+def cut(items: Sequence[int], rng: random.Random) -> list[Sequence[int]]:
+    chunks = []
+    while items:
+        size = rng.randint(1, 5)
+        chunks.append(items[:size])
+        items = items[size:]
+    return chunks
+
+
+def run(detokenizer: Detokenizer, chunks: Sequence[Sequence[int]]) -> str:
+    return "".join(detokenizer.feed(chunk) for chunk in chunks) + detokenizer.flush()
+
+
+def whole(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+@given(kind=KIND, text=TEXTS, rng=st.randoms(use_true_random=False))
+def test_any_text_in_any_pieces_equals_the_full_decode(kind: str, text: str, rng: random.Random) -> None:
+    tokenizer = build(kind)
+    ids = tokenizer.encode(text).ids
+    assert run(Detokenizer(Pieces(tokenizer)), cut(ids, rng)) == whole(tokenizer, ids)
+
+
+@given(kind=KIND, rng=st.randoms(use_true_random=False))
+def test_random_ids_equal_the_full_decode(kind: str, rng: random.Random) -> None:
+    tokenizer = build(kind)
+    pieces = Pieces(tokenizer)
+    usable = [i for i in range(pieces.vocab_size) if kind not in FALLBACK or not is_lone_byte(pieces.of(i))]
+    ids = rng.choices(usable, k=rng.randint(0, 60))
+    assert run(Detokenizer(pieces), cut(ids, rng)) == whole(tokenizer, ids)
+
+
+FALLBACK = ("bpe-byte-fallback", "unigram-byte-fallback")
+
+
+def is_lone_byte(piece: bytes) -> bool:
+    """Of bytes that are no UTF-8 the tokenizer loses the whole run: see the next test."""
+    return len(piece) == 1 and piece[0] >= 0x80
+
+
+@pytest.mark.parametrize("kind", FALLBACK)
+def test_a_broken_byte_spoils_no_neighbour(kind: str) -> None:
+    tokenizer = build(kind)
+    ids = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in (*"é".encode(), 0xFF, *"日".encode(), 0xE2)]
+    assert run(Detokenizer(Pieces(tokenizer)), [ids[:3], ids[3:]]) == "é\ufffd日\ufffd"
+
+
+@given(kind=KIND, text=TEXTS, rng=st.randoms(use_true_random=False))
+def test_no_text_is_taken_back(kind: str, text: str, rng: random.Random) -> None:
+    tokenizer = build(kind)
+    ids = tokenizer.encode(text).ids
+    full = whole(tokenizer, ids)
+    detokenizer = Detokenizer(Pieces(tokenizer))
+    out = ""
+    for chunk in cut(ids, rng):
+        out += detokenizer.feed(chunk)
+        assert full.startswith(out)
+
+
+@given(kind=KIND, text=TEXTS, stop=st.lists(st.text("the\n .é日", min_size=1, max_size=4), max_size=3),
+       rng=st.randoms(use_true_random=False))  # fmt: skip
+def test_stop_strings_cut_the_text_where_the_first_is_complete(
+    kind: str, text: str, stop: list[str], rng: random.Random
+) -> None:
+    tokenizer = build(kind)
+    ids = tokenizer.encode(text).ids
+    full = whole(tokenizer, ids)
+    ends = [(full.find(s) + len(s), full.find(s)) for s in stop if s in full]
+    detokenizer = Detokenizer(Pieces(tokenizer), stop)
+    out = run(detokenizer, cut(ids, rng))
+    assert detokenizer.stopped == bool(ends)
+    assert out == (full[: min(ends)[1]] if ends else full)
+    kept = detokenizer.kept_tokens
+    assert run(Detokenizer(Pieces(tokenizer)), [ids[:kept]]).startswith(out)
+    if ends and kept:
+        assert len(Detokenizer(Pieces(tokenizer)).feed(ids[: kept - 1])) < max(len(out), 1)
+
+
+@given(kind=KIND, text=TEXTS, stop=st.lists(st.text("the\n .é日", min_size=1, max_size=4), max_size=2),
+       rng=st.randoms(use_true_random=False))  # fmt: skip
+def test_resume_goes_on_after_the_emitted_characters(
+    kind: str, text: str, stop: list[str], rng: random.Random
+) -> None:
+    tokenizer = build(kind)
+    ids = tokenizer.encode(text).ids
+    logged = rng.randint(0, len(ids))
+    before = Detokenizer(Pieces(tokenizer), stop)
+    emitted = "".join(before.feed(chunk) for chunk in cut(ids[:logged], rng))
+    lost = rng.randint(0, len(emitted))  # the log may end before what was last released
+    after = Detokenizer(Pieces(tokenizer), stop)
+    text_after = after.resume(ids[:logged], lost) + run(after, cut(ids[logged:], rng))
+    assert emitted[:lost] + text_after == run(Detokenizer(Pieces(tokenizer), stop), [ids])
+    assert after.stopped or after.kept_tokens == len(ids)
+
+
+def byte_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return [int(i) for i in tokenizer.encode(text).ids]
+
+
+def test_text_is_held_back_only_while_a_stop_string_can_still_match() -> None:
+    tokenizer = build("byte-level")
+    detokenizer = Detokenizer(Pieces(tokenizer), ["STOP"])
+    letters = [tokenizer.token_to_id(letter) for letter in "xSTSTOPy"]
+    seen = [detokenizer.feed([letter]) for letter in letters]
+    assert seen == ["x", "", "", "ST", "", "", "", ""]
+    assert detokenizer.stopped
+    assert detokenizer.kept_tokens == 3  # "x", "S", "T": what came before the stop string
+    assert detokenizer.flush() == ""
+
+
+def test_a_held_beginning_comes_out_at_the_end() -> None:
+    tokenizer = build("byte-level")
+    detokenizer = Detokenizer(Pieces(tokenizer), ["STOP"])
+    letters = [tokenizer.token_to_id(letter) for letter in "xSTO"]
+    assert detokenizer.feed(letters) == "x"
+    assert detokenizer.flush() == "STO"
+    assert not detokenizer.stopped
+    assert detokenizer.kept_tokens == 4
+
+
+def test_a_stop_string_that_begins_inside_a_token_keeps_that_token() -> None:
+    tokenizer = build("byte-level")
+    ids = byte_ids(tokenizer, "the quick brown")
+    detokenizer = Detokenizer(Pieces(tokenizer), ["ick"])
+    assert len(ids) == 3, "the words are tokens of their own"
+    assert detokenizer.feed(ids) == "the qu"
+    assert detokenizer.kept_tokens == 2
+
+
+def test_half_a_character_waits_for_its_end_or_the_flush() -> None:
+    tokenizer = build("byte-level")
+    detokenizer = Detokenizer(Pieces(tokenizer))
+    ids = byte_ids(tokenizer, "🙂")
+    assert len(ids) == 4
+    assert [detokenizer.feed([i]) for i in ids] == ["", "", "", "🙂"]
+    assert detokenizer.feed(ids[:2]) == ""
+    assert detokenizer.flush() == "\ufffd"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_and_ids_beyond_the_vocabulary_have_no_text(kind: str) -> None:
+    tokenizer = build(kind)
+    pieces = Pieces(tokenizer)
+    end = tokenizer.token_to_id("<end>")
+    word = tokenizer.encode("the").ids
+    detokenizer = Detokenizer(pieces)
+    assert run(detokenizer, [[end], [*word, end, pieces.vocab_size + 7], [end]]) == whole(tokenizer, word)
+    assert detokenizer.kept_tokens == len(word) + 4
+    assert pieces.token_text(end) == "<end>"
+    assert pieces.token_text(pieces.vocab_size + 7) == ""
+
+
+def test_the_sentencepiece_space_goes_at_the_start_only() -> None:
+    tokenizer = build("bpe-byte-fallback")
+    the = tokenizer.token_to_id("▁the")
+    assert run(Detokenizer(Pieces(tokenizer)), [[the], [the], [the]]) == "the the the"

@@ -1,0 +1,59 @@
+"""How many more jobs this worker may take from the queue: what its engine can hold, plus a small look-ahead.
+Work beyond that stays in Redis, where other workers find it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine_link import EnginePort
+from millstream_worker.table import JobTable
+
+_LOOK_AGAIN_S = 1.0
+_WEIGHT = 0.05  # of the newest prompt in the running mean
+
+
+class Capacity:
+    def __init__(self, table: JobTable, engine: EnginePort, lookahead: int) -> None:
+        self._table = table
+        self._engine = engine
+        self._lookahead = lookahead
+        self.stats = EngineStats()
+        self.token_capacity = 0  # of the KV pool
+        self._block_size = 1
+        self._typical_tokens = 256.0  # prompt tokens of recent jobs, running mean
+
+    def reset(self, info: EngineInfo) -> None:
+        """A new engine is ready, and empty."""
+        self.token_capacity = info.token_capacity
+        self._block_size = info.block_size
+        self.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))
+
+    def update(self, stats: EngineStats) -> None:
+        self.stats = stats
+        self._table.changed.set()
+
+    def learn(self, prompt_tokens: int) -> None:
+        self._typical_tokens += _WEIGHT * (prompt_tokens - self._typical_tokens)
+
+    def room(self) -> int:
+        """Jobs. 0 while there is no engine, and while one runs that must be alone."""
+        if not self._engine.up or self._table.has_suspect:
+            return 0
+        blocks = self.stats.blocks_free + self.stats.blocks_cached
+        typical_blocks = self._typical_tokens // self._block_size + 1
+        fits = min(self.stats.free_rows, int(blocks // typical_blocks))
+        return max(0, fits + self._lookahead - self._table.waiting_rows)
+
+    async def wait(self) -> int:
+        """The room there is, as soon as something has changed about it; it may still be 0."""
+        if (room := self.room()) > 0:
+            return room
+        self._table.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                await self._table.changed.wait()
+        return self.room()

@@ -1,0 +1,111 @@
+"""What the engine's steps mean for the jobs: tokens to rows, rows to ends. Called once per frame, and free of
+I/O; text is made only where a stop string has to be looked for.
+"""
+
+from __future__ import annotations
+
+from millstream.wire.messages import ErrorInfo, FinishReason, State
+from millstream_worker import encoding
+from millstream_worker.clock import ServerClock
+from millstream_worker.encoding import Plain
+from millstream_worker.engine.frames import Refused, Step
+from millstream_worker.jobs import Job, Phase
+from millstream_worker.metrics import Metrics
+from millstream_worker.rows import Row
+from millstream_worker.table import JobTable
+from millstream_worker.text import TextModel
+
+FLUSH_STEPS = 16  # so many tokens of a row never wait for the time of the next flush
+
+_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+class Settling:
+    """`text` is set as soon as an engine has told which model it runs."""
+
+    text: TextModel
+
+    def __init__(self, table: JobTable, clock: ServerClock, metrics: Metrics) -> None:
+        self._table = table
+        self._clock = clock
+        self._metrics = metrics
+        self._steps = 0
+
+    def step(self, step: Step) -> None:
+        now_ms = self._clock.now_ms()
+        for handle, cached_tokens in step.admitted:
+            if handle in self._table.rows:
+                self._admit(self._table.rows[handle][0], cached_tokens, now_ms)
+        if step.logprobs:
+            self._take_logprobs(step)
+        watched = self._take_tokens(step, now_ms)
+        ended = [
+            self._end_row(handle, reason) for handle, reason in step.finished if handle in self._table.rows
+        ]
+        for job, row in watched:
+            if row.feed() and row.index + job.handle in self._table.rows:
+                self._table.stop_row(job, row)
+                ended.append(job)
+        for job in ended:
+            self._end_if_done(job, now_ms)
+        self._steps += 1
+        if self._steps % FLUSH_STEPS == 0:
+            self._table.to_write.set()
+
+    def refused(self, refused: Refused) -> None:
+        """The engine can never run it: the answer goes to whoever submitted it."""
+        if refused.handle in self._table.rows:
+            job, _ = self._table.rows[refused.handle]
+            error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
+            self._table.conclude(job, State.FAILED, error)
+
+    def _admit(self, job: Job, cached_tokens: int, now_ms: int) -> None:
+        if job.phase is not Phase.WAITING:
+            return
+        job.admit(cached_tokens, now_ms)
+        self._metrics.admitted(job.timing, len(job.prompt))
+
+    def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, Row]]:
+        """The hot loop: every token passes here. Answers the rows whose text has to be looked at."""
+        rows = self._table.rows
+        watched = []
+        for handle, token in zip(step.handles, step.tokens, strict=True):
+            seat = rows.get(handle)
+            if seat is None:  # stopped here while the engine was drawing
+                continue
+            row = seat[1]
+            row.ids.append(token)
+            if row.watched:
+                watched.append(seat)
+            if not row.begun:
+                self._begin(seat[0], row, now_ms)
+        return watched
+
+    def _begin(self, job: Job, row: Row, now_ms: int) -> None:
+        row.begun = True
+        if job.streamed:  # its first token counts from its publication, at once
+            job.next_flush = 0.0
+            self._table.to_write.set()
+        elif job.tell_first_token(now_ms):
+            self._metrics.first_token(job.timing)
+
+    def _take_logprobs(self, step: Step) -> None:
+        for place, logprob, top_ids, top_logprobs in step.logprobs:
+            seat = self._table.rows.get(step.handles[place])
+            if seat is not None and seat[1].logprobs is not None:
+                seat[1].logprobs.append(self._logprob(step.tokens[place], logprob, top_ids, top_logprobs))
+
+    def _logprob(self, token: int, logprob: float, top_ids: list[int], top_logprobs: list[float]) -> Plain:
+        name = self.text.token_text
+        top = [encoding.top_logprob(i, name(i), p) for i, p in zip(top_ids, top_logprobs, strict=True)]
+        return encoding.token_logprob(token, name(token), logprob, top)
+
+    def _end_row(self, handle: int, reason: str) -> Job:
+        job, row = self._table.end_row(handle)
+        row.reason = _REASONS[reason]
+        return job
+
+    def _end_if_done(self, job: Job, now_ms: int) -> None:
+        if job.phase is not Phase.ENDED and all(row.reason is not None for row in job.rows):
+            job.tell_last_token(now_ms)
+            self._table.conclude(job, State.COMPLETED)

@@ -1,0 +1,112 @@
+"""Deltas and results as msgpack, written by hand: the same bytes as the protocol's models give (a test
+compares them), without building a model per flush. What equals a field's default is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.wire import codec
+from millstream.wire.messages import ErrorInfo, State, Timing
+
+Plain = dict[str, Any]
+
+
+def top_logprob(token_id: int, token: str, logprob: float) -> Plain:
+    return {"token_id": token_id, "token": token, "logprob": logprob}
+
+
+def token_logprob(token_id: int, token: str, logprob: float, top: Sequence[Plain]) -> Plain:
+    fields = top_logprob(token_id, token, logprob)
+    if top:
+        fields["top"] = list(top)
+    return fields
+
+
+def choice_delta(
+    index: int,
+    token_ids: Sequence[int],
+    text: str,
+    logprobs: Sequence[Plain] | None,
+    finish_reason: str | None,
+) -> Plain:
+    fields: Plain = {}
+    if index:
+        fields["index"] = index
+    if token_ids:
+        fields["token_ids"] = token_ids
+    if text:
+        fields["text"] = text
+    if logprobs is not None:
+        fields["logprobs"] = logprobs
+    if finish_reason is not None:
+        fields["finish_reason"] = finish_reason
+    return fields
+
+
+def delta(choices: Sequence[Plain]) -> bytes:
+    """The body of one token log entry."""
+    return codec.pack({"choices": choices} if choices else {})
+
+
+def choice(
+    index: int,
+    text: str,
+    token_ids: Sequence[int],
+    finish_reason: str | None,
+    logprobs: Sequence[Plain] | None,
+) -> Plain:
+    fields: Plain = {}
+    if index:
+        fields["index"] = index
+    if text:
+        fields["text"] = text
+    if token_ids:
+        fields["token_ids"] = token_ids
+    if finish_reason is not None:
+        fields["finish_reason"] = finish_reason
+    if logprobs is not None:
+        fields["logprobs"] = logprobs
+    return fields
+
+
+def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Plain:
+    fields = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens, "output_tokens": output_tokens}
+    return {name: value for name, value in fields.items() if value}
+
+
+def result(
+    *,
+    state: State,
+    choices: Sequence[Plain],
+    usage: Plain,
+    error: ErrorInfo | None,
+    timing: Timing,
+    model: str,
+    attempts: int,
+    seed: int | None,
+    metadata: dict[str, str],
+) -> bytes:
+    """A job's end, as it is stored for pollers."""
+    fields: Plain = {}
+    if state is not State.COMPLETED:
+        fields["state"] = state.value
+    if choices:
+        fields["choices"] = choices
+    if usage:
+        fields["usage"] = usage
+    if error is not None:
+        fields["error"] = error.model_dump(exclude_defaults=True)
+    times = timing.model_dump(exclude_defaults=True)
+    if times:
+        fields["timing"] = times
+    if model:
+        fields["model"] = model
+    if attempts != 1:
+        fields["attempts"] = attempts
+    if seed is not None:
+        fields["seed"] = seed
+    if metadata:
+        fields["metadata"] = metadata
+    return codec.pack(fields)

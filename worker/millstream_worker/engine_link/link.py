@@ -1,0 +1,144 @@
+"""One running engine process, as the front sees it: frames to it, frames from it, and how it ended.
+
+The engine has the other end of a socket pair and a session of its own, so that Ctrl-C on the terminal reaches
+only the front. When the front dies, however it dies, the engine reads the end of the stream and ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.frames import Beat, Configure, Frame, FrameBuffer, Stop, encode
+
+_READ_BYTES = 1 << 18
+_UNREAD_BYTES = 1 << 22  # past that the front stops reading from the socket
+_UNSENT_BYTES = 1 << 22  # past that `writable` waits
+_EXIT_S = 5.0  # between the end of its stream and the end of the process
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How an engine process ended. `code` None: by `signal`, which may also have been ours."""
+
+    code: int | None
+    signal: int | None
+    last_beat: Beat | None
+
+    def __str__(self) -> str:
+        how = f"signal {self.signal}" if self.code is None else f"exit status {self.code}"
+        return f"{how}, last seen in phase {self.last_beat.phase}" if self.last_beat else how
+
+
+class EngineLink:
+    """Made by `start`. `frames()` is read by one task; `send` may be called from anywhere on the loop."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self.last_beat: Beat | None = None
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], config: EngineConfig) -> EngineLink:
+        """Start `argv` with `--fd N` and send it its configuration. Raises OSError where it cannot be
+        started.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    "--fd",
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=engine_environment(os.environ, config.threads),
+                )
+            except OSError:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_UNREAD_BYTES)
+        writer.transport.set_write_buffer_limits(high=_UNSENT_BYTES)
+        link = cls(process, reader, writer)
+        link.send(Configure(config))
+        return link
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, frame: Frame) -> None:
+        """Queue a frame; after the engine's death it goes nowhere (its jobs are taken up by the next one)."""
+        if not self._writer.is_closing():
+            self._writer.write(encode(frame))
+
+    async def writable(self) -> None:
+        """Wait while the engine is far behind in reading."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
+    async def frames(self) -> AsyncIterator[Frame]:
+        """The engine's frames until its stream ends; beats are kept in `last_beat` and passed on as well."""
+        buffer = FrameBuffer()
+        while data := await self._read():
+            for frame in buffer.feed(data):
+                if isinstance(frame, Beat):
+                    self.last_beat = frame
+                yield frame
+
+    async def stop(self, grace_s: float) -> Exit:
+        """Ask it to end; kill it after `grace_s`."""
+        self.send(Stop())
+        return await self._ended(grace_s)
+
+    async def reap(self) -> Exit:
+        """After the end of `frames()`: wait for the process, which has no reason to live on."""
+        return await self._ended(_EXIT_S)
+
+    async def _ended(self, grace_s: float) -> Exit:
+        try:
+            await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        status = self._process.returncode
+        assert status is not None, "wait() has returned"
+        code, number = (None, -status) if status < 0 else (status, None)
+        return Exit(code, number, self.last_beat)
+
+    def abandon(self) -> None:
+        """Let go of it at once, without waiting for anything."""
+        self.kill()
+        self._writer.transport.abort()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._reader.read(_READ_BYTES)
+        except ConnectionError:
+            return b""
+
+
+def engine_environment(environment: Mapping[str, str], threads: int) -> dict[str, str]:
+    """The engine's environment: threads that wait passively, unless the environment says otherwise. OpenMP
+    reads these when torch is imported, so they have to be there before; a team that spins for its next task
+    takes the cores from everybody else.
+    """
+    passive = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "0"}
+    chosen = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    return passive | dict(environment) | chosen

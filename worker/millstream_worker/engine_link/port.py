@@ -1,0 +1,41 @@
+"""Where jobs are handed to whatever engine is running now. While there is none nothing is sent: the table of
+jobs is the truth, and the supervisor gives all of them to the next engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream_worker.engine.frames import Abort, Add
+from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine_link.link import EngineLink
+
+
+class EnginePort:
+    """The supervisor plugs a ready engine in and unplugs a dead one."""
+
+    def __init__(self) -> None:
+        self._link: EngineLink | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._link is not None
+
+    def plug(self, link: EngineLink) -> None:
+        self._link = link
+
+    def unplug(self) -> None:
+        self._link = None
+
+    def add(self, request: EngineRequest) -> None:
+        if self._link is not None:
+            self._link.send(Add(request))
+
+    def abort(self, handles: Sequence[int]) -> None:
+        if self._link is not None and handles:
+            self._link.send(Abort(tuple(handles)))
+
+    async def writable(self) -> None:
+        """Wait while the engine is far behind in reading."""
+        if self._link is not None:
+            await self._link.writable()

@@ -1,0 +1,87 @@
+"""The operator's endpoints: `/metrics`, `/healthz` (the process works at all: restart it if not) and
+`/readyz` (it can take jobs). Served from a thread of its own, so that a scrape never waits for the loop nor
+holds it up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+_SILENT_S = 30.0  # without a sign of the loop, the process counts as stuck
+
+
+@dataclass(slots=True)
+class Health:
+    """Written by the loop, read by the server's threads. `problem`: why no jobs are taken; empty when all is
+    well.
+    """
+
+    problem: str = "starting"
+    seen: float = 0.0  # monotonic seconds of the loop's last sign of life
+
+    def touch(self) -> None:
+        self.seen = time.monotonic()
+
+    @property
+    def alive(self) -> bool:
+        return time.monotonic() - self.seen < _SILENT_S
+
+
+class HealthServer:
+    """Listens as soon as it is made; `port` is the real one where 0 was asked for."""
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Health) -> None:
+        self._metrics = make_wsgi_app(registry)
+        self._health = health
+        self._server = make_server(host, port, self._answer, _Server, _SilentHandler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _answer(self, environ: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
+        match environ["PATH_INFO"]:
+            case "/metrics":
+                page: Callable[..., Iterable[bytes]] = self._metrics
+                return page(environ, respond)
+            case "/healthz":
+                return _plain(respond, "" if self._health.alive else "the event loop does not answer")
+            case "/readyz":
+                return _plain(respond, self._health.problem)
+            case _:
+                respond("404 Not Found", [("Content-Type", "text/plain")])
+                return [b"/metrics, /healthz or /readyz\n"]
+
+
+def _plain(respond: StartResponse, problem: str) -> list[bytes]:
+    respond("503 Service Unavailable" if problem else "200 OK", [("Content-Type", "text/plain")])
+    return [f"{problem or 'ok'}\n".encode()]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _SilentHandler(WSGIRequestHandler):
+    """Scrapes are no news."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        return

@@ -1,0 +1,82 @@
+"""Work comes in: from the lanes and from workers that are gone, as much as the engine can hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from millstream.wire.keys import ShardKeys
+from millstream.wire.replies import LaneEntry
+from millstream_worker.capacity import Capacity
+from millstream_worker.intake.admission import Admission, Limits
+from millstream_worker.intake.lanes import LaneReader, create_groups
+from millstream_worker.table import JobTable
+
+__all__ = ["Admission", "Intake", "LaneReader", "Limits", "create_groups"]
+
+
+class Overdue(Protocol):
+    """Entries that nobody keeps a lease on."""
+
+    async def take(self, shard: ShardKeys, room: int) -> list[LaneEntry]: ...
+
+    def shun(self, entries: Sequence[LaneEntry]) -> None:
+        """Never take these again: another worker has to."""
+
+
+class Intake:
+    """One shard's loop. It ends by `stop`, never by being cancelled; `empty` is set when there was nothing to
+    do.
+    """
+
+    def __init__(
+        self,
+        reader: LaneReader,
+        admission: Admission,
+        capacity: Capacity,
+        table: JobTable,
+        overdue: Overdue,
+        *,
+        shards: int,
+        burst: bool,
+    ) -> None:
+        self.empty = asyncio.Event()
+        self._reader = reader
+        self._admission = admission
+        self._capacity = capacity
+        self._table = table
+        self._overdue = overdue
+        self._shards = shards
+        self._burst = burst
+        self._stopping = False
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._table.changed.set()
+
+    async def run(self) -> None:
+        while not self._stopping:
+            room = await self._capacity.wait()
+            if room and not self._stopping:
+                await self._take_up_to(max(1, room // self._shards))
+
+    async def _take_up_to(self, room: int) -> None:
+        entries = await self._overdue.take(self._reader.shard, room) or await self._reader.read(room)
+        if entries and self._stopping:  # they came by the read that was waiting when the stop was called
+            await self._admission.leave(self._reader.shard, entries)
+        elif entries:
+            self.empty.clear()
+            strangers = await self._admission.take(self._reader.shard, entries, lambda: self._stopping)
+            self._overdue.shun(strangers)
+        elif self._burst and not len(self._table):
+            await self._look_whether_empty()
+
+    async def _look_whether_empty(self) -> None:
+        try:
+            if await self._reader.is_empty():
+                self.empty.set()
+        except (RedisError, OSError):
+            return  # the next read meets the same trouble, and waits

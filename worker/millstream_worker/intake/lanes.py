@@ -1,0 +1,176 @@
+"""Reading one shard's lanes as a consumer of their group: which entries become ours, and that none of them is
+forgotten.
+
+The connection is this reader's alone. A read that waits is never cancelled, since entries of a reply that
+nobody reads stay pending with us, unseen; whatever is lost that way is found again by looking at our own
+pending list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+from millstream.errors import ProtocolError
+from millstream.wire import calls
+from millstream.wire.keys import GROUP, LANES, ShardKeys
+from millstream.wire.replies import LaneEntry
+from millstream_worker.backlog import first_unread
+
+_log = structlog.get_logger(__name__)
+_MOST_ENTRIES = 64  # in one read
+_MOST_BYTES = 32 * 1024 * 1024  # expected in one read
+_PAGE = 200
+_LONGEST_PAUSE_S = 2.0
+
+
+async def create_groups(redis: Any, shard: ShardKeys) -> None:
+    """Where there are none. They begin at 0, so that jobs submitted before the first worker count."""
+    for lane in shard.lanes:
+        try:
+            await redis.xgroup_create(lane, GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+
+
+class LaneReader:
+    """`held` tells what this worker knows to be pending with it; every `look_s` that is compared with what
+    really is. `max_dead` bounds the notes on garbage.
+    """
+
+    def __init__(
+        self,
+        redis: Any,
+        shard: ShardKeys,
+        owner: str,
+        held: Callable[[], Set[tuple[ShardKeys, str, str]]],
+        *,
+        block_s: float,
+        look_s: float,
+        max_dead: int,
+    ) -> None:
+        self.shard = shard
+        self._redis = redis
+        self._owner = owner
+        self._held = held
+        self._block_ms = int(block_s * 1000)
+        self._look_s = look_s
+        self._max_dead = max_dead
+        self._ungrouped = False  # somebody has deleted the lanes or their groups
+        self._mean_bytes = 1024.0
+        self._next_look = 0.0  # monotonic seconds: at our own pending list, for what we have never seen
+        self._pause_s = 0.0
+
+    async def read(self, room: int) -> list[LaneEntry]:
+        """Up to about `room` new entries, the first lane first. Waits up to `block_s` where there are none,
+        and a while where the server has trouble.
+        """
+        try:
+            if self._ungrouped:
+                await create_groups(self._redis, self.shard)
+                self._ungrouped = False
+            if time.monotonic() >= self._next_look:
+                found = await self._unseen()
+                self._next_look = time.monotonic() + self._look_s
+                if found:
+                    return found
+            entries = await self._read(self._count(room))
+            self._pause_s = 0.0
+            return entries
+        except (RedisError, OSError) as error:
+            self._next_look = 0.0  # the reply may have been lost
+            await self._recover(error)
+            return []
+
+    async def is_empty(self) -> bool:
+        """Nothing is queued here that nobody has taken, and nothing is waiting for a retry."""
+        if await self._redis.zcard(self.shard.delayed):
+            return False
+        for lane in self.shard.lanes:
+            if await first_unread(self._redis, lane) is not None:
+                return False
+        return True
+
+    async def _read(self, count: int) -> list[LaneEntry]:
+        for lane in LANES:  # one by one: a count over several streams counts each of them
+            streams = await self._redis.xreadgroup(
+                GROUP, self._owner, {self.shard.lane(lane): ">"}, count=count
+            )
+            if streams:
+                return await self._entries(streams)
+        each = max(1, count // len(LANES))
+        everywhere = dict.fromkeys(self.shard.lanes, ">")
+        streams = await self._redis.xreadgroup(
+            GROUP, self._owner, everywhere, count=each, block=self._block_ms
+        )
+        return await self._entries(streams)
+
+    async def _entries(self, streams: Sequence[Any]) -> list[LaneEntry]:
+        lanes = {self.shard.lane(lane).encode(): str(lane) for lane in LANES}
+        return [
+            entry
+            for key, rows in streams
+            for entry_id, fields in rows
+            if (entry := await self._entry(lanes[key], entry_id, fields)) is not None
+        ]
+
+    async def _entry(self, lane: str, entry_id: bytes, fields: Mapping[bytes, bytes]) -> LaneEntry | None:
+        try:
+            entry = calls.lane_entry(lane, entry_id, fields)
+        except ProtocolError as error:  # there is nobody to answer; a note is kept
+            _log.warning("entry is not a job", lane=lane, entry_id=entry_id.decode(), error=str(error))
+            await self._discard(lane, entry_id.decode(), str(error))
+            return None
+        self._mean_bytes += 0.05 * (len(entry.payload) - self._mean_bytes)
+        return entry
+
+    async def _discard(self, lane: str, entry_id: str, reason: str) -> None:
+        call = calls.discard(
+            self.shard,
+            lane=lane,
+            owner=self._owner,
+            entry_id=entry_id,
+            reason=reason,
+            max_dead=self._max_dead,
+        )
+        await calls.run(self._redis, call)
+
+    async def _unseen(self) -> list[LaneEntry]:
+        """Pending with us, but not held: delivered by a reply that never arrived."""
+        found, held = [], self._held()
+        for lane in LANES:
+            start = "-"
+            while page := await self._own_page(lane, start):
+                ids = [row["message_id"] for row in page]
+                for entry_id in ids:
+                    if (self.shard, lane, entry_id.decode()) not in held:
+                        found += await self._payload(lane, entry_id)
+                start = "(" + ids[-1].decode()
+        return found
+
+    async def _payload(self, lane: str, entry_id: bytes) -> list[LaneEntry]:
+        rows = await self._redis.xrange(self.shard.lane(lane), entry_id, entry_id)
+        return await self._entries([(self.shard.lane(lane).encode(), rows)])
+
+    async def _own_page(self, lane: str, start: str) -> Sequence[Mapping[str, Any]]:
+        rows: Sequence[Mapping[str, Any]] = await self._redis.xpending_range(
+            self.shard.lane(lane), GROUP, min=start, max="+", count=_PAGE, consumername=self._owner
+        )
+        return rows
+
+    async def _recover(self, error: Exception) -> None:
+        if not self._pause_s:
+            _log.warning("queue cannot be read", error=str(error))
+        self._ungrouped = self._ungrouped or "NOGROUP" in str(error)
+        self._pause_s = min(2 * self._pause_s or 0.05, _LONGEST_PAUSE_S)
+        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
+
+    def _count(self, room: int) -> int:
+        return max(1, min(room, _MOST_ENTRIES, int(_MOST_BYTES / max(self._mean_bytes, 1.0))))

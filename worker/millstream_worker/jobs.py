@@ -1,0 +1,185 @@
+"""One live job, with everything that an engine or a server must be able to forget: a restarted engine gets
+its rows back from here, a server that lost the tail of a token log gets it written again. It knows no Redis
+and no engine process.
+
+    delivered ─ start ─► WAITING ─ admitted ─► RUNNING ─┬─► ENDED ─ written ─► out of the table
+                            └────── cancelled, expired ─┘
+A job that is fenced or released leaves the table from any phase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+
+from millstream.wire import codec
+from millstream.wire.keys import LANES, ShardKeys
+from millstream.wire.messages import ErrorInfo, Request, State, Timing
+from millstream.wire.replies import LaneEntry
+from millstream_worker import encoding
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.rows import Row
+
+_ERRORS = {
+    State.CANCELLED: ErrorInfo(code="cancelled", message="it was cancelled before it was done"),
+    State.EXPIRED: ErrorInfo(code="expired", message="its deadline passed before it was done"),
+}
+
+
+class Phase(Enum):
+    WAITING = "waiting"  # started, not in the batch yet
+    RUNNING = "running"
+    ENDED = "ended"  # only its end has to be written
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    # from the lane and from `start`
+    shard: ShardKeys
+    entry: LaneEntry
+    request: Request
+    attempt: int
+    died: int
+    timing: Timing
+    # what it will be computed from
+    prompt: tuple[int, ...] = ()
+    max_tokens: int = 0
+    end_ids: tuple[int, ...] = ()
+    rows: list[Row] = field(default_factory=list)
+    # the engine's side
+    phase: Phase = Phase.WAITING
+    handle: int = 0  # of its first row in the engine that runs now
+    alone: bool = False  # suspect of having killed an engine: runs in a batch of its own
+    charged: bool = False  # an engine died here while it had this job
+    cached_tokens: int = 0
+    # the log: body i has sequence number i + 1
+    written: list[bytes] = field(default_factory=list)
+    acknowledged: int = 0
+    next_flush: float = 0.0  # monotonic seconds
+    not_before: float = 0.0  # the same: the server had trouble with its last write
+    # its end
+    state: State = State.RUNNING
+    error: ErrorInfo | None = None
+    letter: str | None = None  # dead letter: the reason
+
+    @property
+    def id(self) -> str:
+        return self.entry.job_id
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(len(row.ids) for row in self.rows)
+
+    @property
+    def seed(self) -> int:
+        return self.request.sampling.seed if self.request.sampling.seed is not None else derived_seed(self.id)
+
+    @property
+    def untold_tokens(self) -> int:
+        return sum(len(row.ids) - row.logged for row in self.rows)
+
+    @property
+    def streamed(self) -> bool:
+        return self.request.stream
+
+    def admit(self, cached_tokens: int, now_ms: int) -> None:
+        if self.phase is Phase.WAITING:
+            self.phase = Phase.RUNNING
+        if self.timing.admitted_ms is None:
+            self.cached_tokens = cached_tokens
+            self.timing = self.timing.model_copy(update={"admitted_ms": now_ms})
+
+    def wait(self) -> None:
+        """Its engine is gone: it goes through the next one's door again."""
+        assert self.phase is not Phase.ENDED, "an ended job is not computed again"
+        self.phase = Phase.WAITING
+
+    def end(self, state: State, error: ErrorInfo | None = None, letter: str | None = None) -> None:
+        """Decide how it ends. The first decision stands."""
+        assert state.terminal, state
+        if self.phase is not Phase.ENDED:
+            self.phase, self.state, self.letter = Phase.ENDED, state, letter
+            self.error = error or _ERRORS.get(state)
+
+    def take_delta(self) -> bool:
+        """Put what is new into the log's next body. False: nothing is."""
+        told = [part for row in self.rows if (part := row.take()) is not None]
+        if told:
+            self.written.append(encoding.delta(told))
+        return bool(told)
+
+    def merge_open(self) -> None:
+        """Make one body of all that are not acknowledged. Only where it is certain that the log has none of
+        them.
+        """
+        open_bodies = self.written[self.acknowledged :]
+        if len(open_bodies) > 1:
+            told = [part for body in open_bodies for part in codec.unpack(body)["choices"]]
+            self.written[self.acknowledged :] = [encoding.delta(told)]
+
+    def result(self, model: str, now_ms: int) -> bytes:
+        """The stored end of the job; `take_delta` comes before it."""
+        choices = [row.choice() for row in self.rows]
+        self.timing = self.timing.model_copy(update={"finished_ms": now_ms})
+        return encoding.result(
+            state=self.state,
+            choices=choices,
+            usage=encoding.usage(len(self.prompt), self.cached_tokens, sum(row.logged for row in self.rows)),
+            error=self.error,
+            timing=self.timing,
+            model=model,
+            attempts=self.attempt,
+            seed=self.seed,
+            metadata=self.request.metadata,
+        )
+
+    def tell_first_token(self, now_ms: int) -> bool:
+        """Note when the first token came, over all attempts. False: it had come before."""
+        if self.timing.first_token_ms is not None:
+            return False
+        self.timing = self.timing.model_copy(update={"first_token_ms": now_ms})
+        return True
+
+    def tell_last_token(self, now_ms: int) -> None:
+        self.timing = self.timing.model_copy(update={"last_token_ms": now_ms})
+
+    def engine_request(self) -> EngineRequest:
+        """What the engine is asked for, from what is known now: all tokens so far are prefilled again."""
+        outputs = tuple(tuple(row.ids) for row in self.rows)
+        return EngineRequest(
+            handle=self.handle,
+            prompt=self.prompt,
+            max_tokens=self.max_tokens,
+            sampling=self._sampling(),
+            choices=len(self.rows),
+            outputs=outputs if any(outputs) else (),
+            done=tuple(row.index for row in self.rows if row.reason is not None),
+            priority=LANES.index(self.request.lane),
+            deadline_ms=self.request.deadline_ms,
+            tenant=self.request.tenant,
+            salt=self.request.tenant,
+            alone=self.alone,
+        )
+
+    def _sampling(self) -> SamplingSpec:
+        asked = self.request.sampling
+        return SamplingSpec(
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k,
+            min_p=asked.min_p,
+            repetition_penalty=asked.repetition_penalty,
+            presence_penalty=asked.presence_penalty,
+            frequency_penalty=asked.frequency_penalty,
+            logit_bias=tuple(asked.logit_bias.items()),
+            min_tokens=asked.min_tokens,
+            end_ids=self.end_ids,
+            top_logprobs=asked.top_logprobs if asked.logprobs else None,
+            seed=self.seed,
+        )
+
+
+def derived_seed(job_id: str) -> int:
+    """The seed of a job that names none: the same in every attempt."""
+    return int.from_bytes(blake2b(job_id.encode(), digest_size=8).digest(), "big", signed=True)

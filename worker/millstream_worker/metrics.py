@@ -1,0 +1,123 @@
+"""What the worker measures, as Prometheus metrics in a registry that is passed in. Names and definitions are
+the field's:
+
+    queue time   submit accepted -> admitted into the batch
+    TTFT         submit accepted -> first token published (drawn, where nobody streams)
+    TPOT         (last token time - first token time) / (output tokens - 1), per request
+    end to end   submit accepted -> end written
+
+It knows neither Redis nor the engine process.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from millstream.wire.messages import State, Timing
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.frames import EngineStats
+
+# From a small model on a GPU to a long queue before a busy CPU; neighbours differ by a factor of 2.5 at most.
+_WAITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 900, 3600)
+_PER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_STEPS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+
+
+class Metrics:
+    """`settled`, `admitted`, `first_token` and `ended` derive values; plain counters are used directly."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"millstream_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"millstream_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"millstream_{name}", text, registry=registry, buckets=buckets)
+
+        self.queue_time = histogram(
+            "request_queue_time_seconds", "Submitted to admitted into the batch", _WAITS_S
+        )
+        self.ttft = histogram("time_to_first_token_seconds", "Submitted to first token published", _WAITS_S)
+        self.tpot = histogram(
+            "time_per_output_token_seconds", "Between output tokens, per request", _PER_TOKEN_S
+        )
+        self.e2e = histogram("e2e_request_latency_seconds", "Submitted to end written", _WAITS_S)
+        self.requests = counter("requests", "Jobs ended here, by terminal state", "state")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests")
+        self.generation_tokens = counter("generation_tokens", "Output tokens drawn")
+
+        self.rows_running = gauge("rows_running", "Rows in the batch")
+        self.rows_waiting = gauge("rows_waiting", "Rows held by the engine, not in the batch")
+        self.jobs_held = gauge("jobs_held", "Jobs this worker holds a lease on")
+        self.kv_blocks = gauge("kv_blocks", "KV cache blocks by use", "state")
+        self.prefix_queried = counter(
+            "prefix_cache_queried_tokens", "Prompt tokens looked up in the prefix cache"
+        )
+        self.prefix_hit = counter("prefix_cache_hit_tokens", "Prompt tokens found there")
+        self.prompt_computed = counter("prompt_tokens_computed", "Prompt tokens computed by the model")
+        self.preemptions = counter("preemptions", "Rows that lost their blocks and are computed again")
+        self.step_time = histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
+        self.step_tokens = histogram("step_tokens", "New tokens computed, per step", _TOKENS)
+
+        self.engine_restarts = counter("engine_restarts", "Engines that died and were started again")
+        self.reclaimed = counter("jobs_reclaimed", "Jobs taken over from workers that let their lease go")
+        self.released = counter("jobs_released", "Jobs given back untouched")
+        self.fenced = counter("jobs_fenced", "Jobs found to belong to another attempt")
+        self.dead_lettered = counter("jobs_dead_lettered", "Jobs put among the dead letters")
+        self.gap_fills = counter("token_log_gap_fills", "Times that a token log's lost end was written again")
+        self.write_troubles = counter("write_troubles", "Writes that the server refused or did not answer")
+        self.lease_lateness = gauge("lease_renewal_lateness_seconds", "How late the last renewal was")
+        self.oldest_queued = gauge(
+            "oldest_queued_age_seconds", "Age of the oldest job nobody has taken", "lane"
+        )
+        self.info = gauge(
+            "engine_info", "The engine that runs", "model", "architecture", "dtype", "device", "attention"
+        )
+        self._last = EngineStats()
+
+    def engine_ready(self, info: EngineInfo) -> None:
+        """A new engine: its counters begin at zero."""
+        self._last = EngineStats()
+        self.info.clear()
+        self.info.labels(info.model, info.architecture, info.dtype, info.device, info.attention).set(1)
+
+    def settled(self, stats: EngineStats) -> None:
+        self.rows_running.set(stats.rows_running)
+        self.rows_waiting.set(stats.rows_waiting)
+        self.kv_blocks.labels("used").set(stats.blocks_used)
+        self.kv_blocks.labels("cached").set(stats.blocks_cached)
+        self.kv_blocks.labels("free").set(stats.blocks_free)
+        last, self._last = self._last, stats
+        self.prefix_queried.inc(stats.prefix_queried_total - last.prefix_queried_total)
+        self.prefix_hit.inc(stats.prefix_hit_total - last.prefix_hit_total)
+        self.prompt_computed.inc(stats.prompt_computed_total - last.prompt_computed_total)
+        self.generation_tokens.inc(stats.output_total - last.output_total)
+        self.preemptions.inc(stats.preemptions_total - last.preemptions_total)
+        if stats.step_tokens:
+            self.step_time.observe(stats.step_s)
+            self.step_tokens.observe(stats.step_tokens)
+
+    def admitted(self, timing: Timing, prompt_tokens: int) -> None:
+        assert timing.admitted_ms is not None, "called once it is admitted"
+        self.queue_time.observe(_seconds(timing.submitted_ms, timing.admitted_ms))
+        self.prompt_tokens.inc(prompt_tokens)
+
+    def first_token(self, timing: Timing) -> None:
+        assert timing.first_token_ms is not None, "called once it is there"
+        self.ttft.observe(_seconds(timing.submitted_ms, timing.first_token_ms))
+
+    def ended(self, state: State, timing: Timing, output_tokens: int) -> None:
+        """A job's end is written."""
+        self.requests.labels(state.value).inc()
+        if state is not State.COMPLETED or timing.finished_ms is None:
+            return
+        self.e2e.observe(_seconds(timing.submitted_ms, timing.finished_ms))
+        if timing.first_token_ms is not None and timing.last_token_ms is not None and output_tokens > 1:
+            self.tpot.observe(_seconds(timing.first_token_ms, timing.last_token_ms) / (output_tokens - 1))
+
+
+def _seconds(begin_ms: int, end_ms: int) -> float:
+    return max(0, end_ms - begin_ms) / 1000

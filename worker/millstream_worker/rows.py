@@ -1,0 +1,104 @@
+"""One choice of a live job, from the tokens the engine drew to the text that readers get.
+
+`ids` grows with every step; text is made of them only when a flush or a stop string asks for it. What a delta
+has once told is never taken back: `logged` only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from millstream.wire.messages import ChoiceDelta, FinishReason
+from millstream_worker import encoding
+from millstream_worker.encoding import Plain
+from millstream_worker.text import Detokenizer
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    index: int  # of the choice
+    detokenizer: Detokenizer
+    watched: bool = False  # has stop strings: its text is looked at after every step
+    # filled by the engine's steps
+    begun: bool = False  # it has drawn a token in this attempt
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[Plain] | None = None  # one per id, where they were asked for
+    reason: FinishReason | None = None
+    # how far the ids have come
+    fed: int = 0  # ids given to the detokenizer
+    settled: int = 0  # ids that no stop string can take back any more
+    logged: int = 0  # ids told in a delta
+    told: bool = False  # so is the finish reason
+    # text
+    fresh: str = ""  # released, not told yet
+    settled_chars: int = 0  # of `fresh`: the text of settled ids (what is told never goes beyond its ids)
+    parts: list[str] = field(default_factory=list)  # told
+
+    def resume(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Take up what earlier attempts logged of this choice."""
+        for delta in deltas:
+            self.ids += delta.token_ids
+            if self.logprobs is not None and delta.logprobs:
+                self.logprobs += [logprob.model_dump(exclude_defaults=True) for logprob in delta.logprobs]
+            self.parts.append(delta.text)
+            self.reason = delta.finish_reason or self.reason
+        self.fed = self.settled = self.logged = len(self.ids)
+        self.told = self.reason is not None
+        if not self.told:
+            self.fresh = self.detokenizer.resume(self.ids, sum(map(len, self.parts)))
+            self._look_for_stop()
+
+    def feed(self) -> bool:
+        """Turn new ids into text. True: a stop string was found just now, and the choice has ended by it."""
+        end = len(self.ids)
+        if self.reason == "stop":
+            end -= 1  # the end token that was drawn counts as output, but is no text
+        if self.fed < end:
+            self.fresh += self.detokenizer.feed(self.ids[self.fed : end])
+            self.fed = end
+        return self._look_for_stop()
+
+    def take(self) -> Plain | None:
+        """The choice's part of the next delta; None where there is nothing new to tell."""
+        if self.told:
+            return None
+        self.feed()
+        if self.reason is not None:
+            self.fresh += self.detokenizer.flush()
+        whole = self.reason is not None or not self.watched
+        end, chars = (len(self.ids), len(self.fresh)) if whole else (self.settled, self.settled_chars)
+        if end == self.logged and not chars and self.reason is None:
+            return None
+        return self._tell(end, chars)
+
+    def _tell(self, end: int, chars: int) -> Plain:
+        text = self.fresh[:chars]
+        logprobs = self.logprobs[self.logged : end] if self.logprobs is not None else None
+        told = encoding.choice_delta(self.index, self.ids[self.logged : end], text, logprobs, self.reason)
+        self.parts.append(text)
+        self.fresh = self.fresh[chars:]
+        self.settled_chars = 0
+        self.logged = end
+        self.told = self.reason is not None
+        return told
+
+    def choice(self) -> Plain:
+        """The choice as the result tells it: exactly what all deltas together have told."""
+        logprobs = self.logprobs[: self.logged] if self.logprobs is not None else None
+        return encoding.choice(
+            self.index, "".join(self.parts), self.ids[: self.logged], self.reason, logprobs
+        )
+
+    def _look_for_stop(self) -> bool:
+        if not self.detokenizer.stopped:
+            if not self.detokenizer.undecided:
+                self.settled, self.settled_chars = self.fed, len(self.fresh)
+            return False
+        kept = max(self.detokenizer.kept_tokens, self.logged)
+        del self.ids[kept:]
+        if self.logprobs is not None:
+            del self.logprobs[kept:]
+        self.fed = self.settled = kept
+        self.reason = "stop"
+        return True

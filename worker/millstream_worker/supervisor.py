@@ -1,0 +1,176 @@
+"""Keeps an engine running: starts it, waits until it is ready, gives it the jobs of the table, passes its
+steps on, and starts the next one when it dies. A death costs no token: rows go on from what the table knows.
+
+Who is to blame for a death is decided here: jobs that the engine had are charged, and from `max_died` on
+each runs alone. Only a job that kills an engine alone is a dead letter, and only of an engine that had proved
+to work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from millstream.wire.messages import ErrorInfo, State
+from millstream_worker.engine.config import EngineConfig, EngineInfo
+from millstream_worker.engine.frames import Beat, Frame, LoadFailed, Loading, Ready, Refused, Step
+from millstream_worker.engine_link import EngineLink, EnginePort
+from millstream_worker.jobs import Job
+from millstream_worker.metrics import Metrics
+from millstream_worker.table import JobTable
+
+_log = structlog.get_logger(__name__)
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who is told: of a ready engine before it gets any job (may raise Unusable), of steps, of refusals."""
+
+    ready: Callable[[EngineInfo], Awaitable[None]]
+    step: Callable[[Step], None]
+    refused: Callable[[Refused], None]
+
+
+class Unusable(Exception):
+    """What the engine loaded cannot be used here (its tokenizer, say); the message is for the operator."""
+
+
+class Supervisor:
+    """`failed` is set, with `failure`, when there will be no engine any more."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        config: EngineConfig,
+        engine: EnginePort,
+        table: JobTable,
+        metrics: Metrics,
+        listener: Listener,
+        *,
+        max_died: int,
+        restarts: int,
+        step_timeout_s: float,
+    ) -> None:
+        self.failed = asyncio.Event()
+        self.failure = ""
+        self._argv = argv
+        self._config = config
+        self._engine = engine
+        self._table = table
+        self._metrics = metrics
+        self._listener = listener
+        self._max_died = max_died
+        self._restarts = restarts
+        self._step_timeout_s = step_timeout_s
+        self._link: EngineLink | None = None
+        self._stopping = asyncio.Event()
+        self._deaths = 0  # in a row, without a step between them
+        self._proved = False  # an engine has computed something here
+
+    async def run(self) -> None:
+        """Until `stop`, or until there is no point in starting another engine."""
+        while not self._stopping.is_set() and not self.failed.is_set():
+            await self._run_one()
+            if not self._stopping.is_set() and not self.failed.is_set():
+                await self._pause()
+
+    async def stop(self, grace_s: float) -> None:
+        """End the engine, kindly if it listens."""
+        self._stopping.set()
+        if self._link is not None:
+            await self._link.stop(grace_s)
+
+    async def _run_one(self) -> None:
+        try:
+            self._link = link = await EngineLink.start(self._argv, self._config)
+        except OSError as error:
+            self._fail(f"the engine process {self._argv[0]!r} cannot be started: {error}")
+            return
+        _log.info("engine started", pid=link.pid)
+        if self._stopping.is_set():  # by a `stop` that came before there was anything to stop
+            link.kill()
+        try:
+            async for frame in link.frames():
+                await self._take(link, frame)
+            self._engine.unplug()
+            exit_ = await link.reap()
+        except BaseException:  # also cancelled: the worker ends by an error, and takes its engine along
+            link.abandon()
+            raise
+        self._link = None
+        if not self._stopping.is_set() and not self.failed.is_set():
+            self._died(str(exit_))
+
+    async def _take(self, link: EngineLink, frame: Frame) -> None:
+        match frame:
+            case Step():
+                if frame.tokens:
+                    self._deaths, self._proved = 0, True
+                self._listener.step(frame)
+            case Refused():
+                self._listener.refused(frame)
+            case Beat("step", seconds) if seconds > self._step_timeout_s:
+                _log.error("engine is stuck in a step; it is killed", seconds=round(seconds))
+                link.kill()
+            case Loading(message):
+                _log.info("engine loading", step=message)
+            case Ready(info):
+                await self._ready(link, info)
+            case LoadFailed(message):
+                self._fail(message)
+
+    async def _ready(self, link: EngineLink, info: EngineInfo) -> None:
+        _log.info(
+            "engine ready",
+            model=info.model,
+            device=info.device,
+            dtype=info.dtype,
+            attention=info.attention,
+            token_capacity=info.token_capacity,
+            max_rows=info.max_rows,
+        )
+        self._metrics.engine_ready(info)
+        try:
+            await self._listener.ready(info)
+        except Unusable as error:
+            self._fail(str(error))
+            link.kill()
+            return
+        self._engine.plug(link)
+        self._table.seat_all()
+
+    def _died(self, how: str) -> None:
+        self._deaths += 1
+        self._metrics.engine_restarts.inc()
+        jobs = self._table.seated
+        _log.error("engine died", how=how, jobs=len(jobs), deaths_in_a_row=self._deaths)
+        for job in jobs:
+            self._charge(job, how)
+        if self._deaths > self._restarts:
+            self._fail(f"the engine died {self._deaths} times in a row, the last time by {how}")
+
+    def _charge(self, job: Job, how: str) -> None:
+        if job.alone and self._proved:
+            message = f"the engine died {job.died + 1} times computing this job, the last time alone: {how}"
+            error = ErrorInfo(code="engine_died", message=message)
+            self._table.conclude(job, State.FAILED, error, letter="engine_died")
+            return
+        job.charged = True
+        job.died += 1
+        job.alone = job.died >= self._max_died
+
+    def _fail(self, message: str) -> None:
+        self.failure = message
+        self.failed.set()
+
+    async def _pause(self) -> None:
+        pause = min(_FIRST_PAUSE_S * 2 ** (self._deaths - 1), _LONGEST_PAUSE_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._stopping.wait()

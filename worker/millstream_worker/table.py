@@ -1,0 +1,135 @@
+"""All jobs this worker holds: by id for the lanes and leases, by row handle for the engine's steps. The one
+place where a job comes in, is decided on, or leaves, so that its rows in the engine always go with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from millstream.wire.keys import ShardKeys
+from millstream.wire.messages import ErrorInfo, State
+from millstream_worker.engine_link import EnginePort
+from millstream_worker.jobs import Job, Phase
+from millstream_worker.rows import Row
+
+
+class JobTable:
+    """`to_write` is set when something must not wait for the next flush, `changed` when a job has left or
+    moved on.
+    """
+
+    def __init__(self, engine: EnginePort) -> None:
+        self.rows: dict[int, tuple[Job, Row]] = {}  # what the running engine computes, by handle
+        self.to_write = asyncio.Event()
+        self.changed = asyncio.Event()
+        self._engine = engine
+        self._jobs: dict[str, Job] = {}
+        self._unseated: dict[str, Job] = {}  # neither ended nor handed to the engine
+        self._lone: Job | None = None  # the suspect that has the engine for itself
+        self._next_handle = 1
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(list(self._jobs.values()))
+
+    def get(self, job_id: str) -> Job | None:
+        return self._jobs.get(job_id)
+
+    def holds(self, job: Job) -> bool:
+        return self._jobs.get(job.id) is job
+
+    def entries(self) -> set[tuple[ShardKeys, str, str]]:
+        """(shard, lane, entry id) of every job held."""
+        return {(job.shard, job.entry.lane, job.entry.entry_id) for job in self._jobs.values()}
+
+    @property
+    def waiting_rows(self) -> int:
+        """Handed to the engine, and not in its batch yet."""
+        return sum(len(job.rows) for job in self._jobs.values() if job.phase is Phase.WAITING)
+
+    @property
+    def has_suspect(self) -> bool:
+        return any(job.alone for job in self._jobs.values())
+
+    @property
+    def seated(self) -> list[Job]:
+        """The jobs that the engine has, in its batch or waiting before it."""
+        return list({job.id: job for job, _ in self.rows.values()}.values())
+
+    def take(self, job: Job) -> None:
+        """Hold a started job, and have it computed unless its end is already decided."""
+        older = self._jobs.get(job.id)
+        if older is not None:  # our lease on an earlier attempt was lost and we have not noticed yet
+            self.drop(older)
+        self._jobs[job.id] = job
+        self.to_write.set()
+        if job.phase is not Phase.ENDED:
+            self._unseated[job.id] = job
+            self._seat_more()
+
+    def seat_all(self) -> None:
+        """Hand everything that is not ended to a new, empty engine."""
+        self.rows.clear()
+        self._lone = None
+        self._unseated = {job.id: job for job in self._jobs.values() if job.phase is not Phase.ENDED}
+        for job in self._unseated.values():
+            job.wait()
+        self._seat_more()
+
+    def end_row(self, handle: int) -> tuple[Job, Row]:
+        """The engine has ended a choice."""
+        return self.rows.pop(handle)
+
+    def stop_row(self, job: Job, row: Row) -> None:
+        """One choice has ended here, not in the engine: stop computing it."""
+        handle = job.handle + row.index
+        del self.rows[handle]
+        self._engine.abort([handle])
+
+    def conclude(
+        self, job: Job, state: State, error: ErrorInfo | None = None, letter: str | None = None
+    ) -> None:
+        """Decide how a job ends; its rows stop, and its end is written next."""
+        job.end(state, error, letter)
+        self._unseat(job)
+        self.to_write.set()
+
+    def drop(self, job: Job) -> None:
+        """Forget a job without a word: it is written, or not ours any more."""
+        if self.holds(job):
+            del self._jobs[job.id]
+        self._unseat(job)
+        self.changed.set()
+
+    def _seat_more(self) -> None:
+        """A suspect gets the engine for itself, after all others: so it is known whom a death is to be blamed
+        on, whatever step the engine was in.
+        """
+        if not self._unseated or self._lone is not None:
+            return
+        for job in [job for job in self._unseated.values() if not job.alone]:
+            self._seat(job)
+        if self._unseated and not self.rows:
+            self._lone = next(iter(self._unseated.values()))
+            self._seat(self._lone)
+
+    def _seat(self, job: Job) -> None:
+        """Under handles that this worker has never used before."""
+        del self._unseated[job.id]
+        job.handle = self._next_handle
+        self._next_handle += len(job.rows)
+        for row in job.rows:
+            if row.reason is None:
+                self.rows[job.handle + row.index] = (job, row)
+        self._engine.add(job.engine_request())
+
+    def _unseat(self, job: Job) -> None:
+        handles = range(job.handle, job.handle + len(job.rows))
+        self._engine.abort([handle for handle in handles if self.rows.pop(handle, None)])
+        self._unseated.pop(job.id, None)
+        if self._lone is job:
+            self._lone = None
+        self._seat_more()

@@ -1,0 +1,115 @@
+"""One choice's token ids as text, as they come: no half characters, nothing that may yet prove a stop string.
+
+The text is the same however the ids are cut into calls, and equal to decoding them all at once (but where the
+bytes of byte-fallback tokens are no UTF-8, only the broken ones become U+FFFD). Knows no queue.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from millstream_worker.text.pieces import Pieces
+
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer:
+    """`feed` what was drawn, `flush` at the choice's end; after `stopped`, nothing more comes."""
+
+    def __init__(self, pieces: Pieces, stop: Sequence[str] = ()) -> None:
+        self._pieces = pieces
+        self._stop = tuple(stop)
+        self._utf8 = _utf8_decoder(errors="replace")
+        self._begun = False  # a token with text has been seen: the next ones are not the first
+        self._count = 0
+        self._ids: list[int] = []  # kept only where a stop string may ask which token it began in
+        self._held = ""  # decoded, but possibly the beginning of a stop string
+        self._released = 0  # characters handed out
+        self._kept: int | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found; the text ends before it."""
+        return self._kept is not None
+
+    @property
+    def kept_tokens(self) -> int:
+        """Of all ids fed so far, how many have a part in the text: those that begin before the stop."""
+        return self._count if self._kept is None else self._kept
+
+    @property
+    def undecided(self) -> bool:
+        """Characters are held back: the last ids may yet turn out to lie behind a stop string."""
+        return bool(self._held) or bool(self._utf8.getstate()[0])
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """The text that these ids settle. May be empty, may hold characters begun by earlier ids."""
+        if self._kept is not None:
+            return ""
+        self._count += len(ids)
+        if not self._stop:
+            return self._utf8.decode(self._bytes(ids))
+        self._ids += ids
+        return self._release(self._utf8.decode(self._bytes(ids)), final=False)
+
+    def flush(self) -> str:
+        """What was held back, at the end of the choice: there are no more tokens."""
+        if self._kept is not None:
+            return ""
+        return self._release(self._utf8.decode(b"", final=True), final=True)
+
+    def resume(self, ids: Sequence[int], emitted_chars: int) -> str:
+        """Take up a choice of an earlier attempt: all its logged ids, and how much text was published.
+
+        Answers what these ids settle beyond that. A stop string among them counts as ever.
+        """
+        assert self._count == 0, "resume comes before anything is fed"
+        return self.feed(ids)[emitted_chars:]
+
+    def _bytes(self, ids: Sequence[int]) -> bytes:
+        if self._begun:
+            return self._pieces.join(ids)
+        for place, token_id in enumerate(ids):
+            if self._pieces.of(token_id):
+                self._begun = True
+                return self._pieces.first(token_id) + self._pieces.join(ids[place + 1 :])
+        return b""
+
+    def _release(self, text: str, final: bool) -> str:
+        text = self._held + text
+        found = min(
+            ((start + len(stop), start) for stop in self._stop if (start := text.find(stop)) >= 0),
+            default=None,
+        )
+        if (
+            found is not None
+        ):  # the stop string that was complete first, as if the text had come letter by letter
+            self._held = ""
+            self._kept = self._tokens_before(self._released + found[1])
+            return text[: found[1]]
+        keep = 0 if final else self._undecided(text)
+        self._held = text[len(text) - keep :]
+        text = text[: len(text) - keep]
+        self._released += len(text)
+        return text
+
+    def _undecided(self, text: str) -> int:
+        """Length of the longest end of `text` with which a stop string could begin."""
+        longest = 0
+        for stop in self._stop:
+            for length in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest
+
+    def _tokens_before(self, chars: int) -> int:
+        """How many leading tokens begin before the text's character number `chars`. Runs once, at a stop."""
+        replay = Detokenizer(self._pieces)
+        length = 0
+        for place, token_id in enumerate(self._ids):
+            if length >= chars:
+                return place
+            length += len(replay.feed([token_id]))
+        return len(self._ids)

@@ -1,0 +1,108 @@
+"""A model's tokenizer and chat template: requests to token ids, token ids to text. No weights, no network.
+
+All methods may be called from several threads at once: the tokenizer is never reconfigured after loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from transformers import AutoTokenizer
+
+from millstream.errors import InvalidRequest
+from millstream.wire.messages import ChatMessage, Request
+from millstream_worker.text.detokenizer import Detokenizer
+from millstream_worker.text.pieces import Pieces
+
+# What a template raises on messages it was not written for: its own complaint, or Python's.
+_TEMPLATE_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class TokenizerUnusable(Exception):
+    """The folder holds no tokenizer that can be used; the message says what to do."""
+
+
+class TextModel:
+    """Made by `load`. `vocab_size` bounds the ids that the model can take."""
+
+    def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise TokenizerUnusable(
+                f"{type(tokenizer).__name__} has no tokenizer.json; save the model with its fast tokenizer"
+            )
+        backend.no_truncation()
+        backend.no_padding()
+        self._tokenizer = tokenizer
+        self._backend = backend
+        self._pieces = Pieces(backend)
+        self.vocab_size = vocab_size or self._pieces.vocab_size
+
+    @classmethod
+    def load(cls, folder: str | Path, vocab_size: int | None = None) -> TextModel:
+        """The tokenizer in a local folder. `vocab_size`: the model's, where it is known.
+
+        Raises TokenizerUnusable, naming the folder, where there is none.
+        """
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        except (OSError, ValueError, LookupError, ImportError) as error:
+            raise TokenizerUnusable(f"no usable tokenizer in {folder}: {error}") from error
+        return cls(tokenizer, vocab_size)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    def encode(self, request: Request) -> list[int]:
+        """The request's input as token ids. Raises InvalidRequest.
+
+        A prompt gets the tokenizer's usual special tokens; messages go through the chat template, up to where
+        the answer begins; token ids are taken as they are.
+        """
+        if request.token_ids is not None:
+            return self._checked("token_ids", list(request.token_ids))
+        if request.messages is not None:
+            text = self._chat_text(request.messages)
+            return self._checked("messages", self._backend.encode(text, add_special_tokens=False).ids)
+        return self._checked("prompt", self._backend.encode(request.prompt, add_special_tokens=True).ids)
+
+    def detokenizer(self, stop: Sequence[str] = ()) -> Detokenizer:
+        """For one choice, ending before the first of these stop strings."""
+        return Detokenizer(self._pieces, stop)
+
+    def token_text(self, token_id: int) -> str:
+        """One token by itself, as logprobs show it; a part of a character is U+FFFD."""
+        return self._pieces.token_text(token_id)
+
+    def _chat_text(self, messages: Sequence[ChatMessage]) -> str:
+        if not self.has_chat_template:
+            raise InvalidRequest(
+                "messages",
+                [message.role for message in messages],
+                "this model has no chat template; send a prompt (/v1/completions), or serve a chat model",
+            )
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text: str = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        except _TEMPLATE_ERRORS as error:
+            raise InvalidRequest(
+                "messages",
+                [turn["role"] for turn in turns],
+                f"the model's chat template refuses these messages: {error}; change their roles or order",
+            ) from error
+        return text
+
+    def _checked(self, field: str, ids: list[int]) -> list[int]:
+        if not ids:
+            raise InvalidRequest(field, ids, "gives no tokens at all; send at least one word")
+        if max(ids) >= self.vocab_size:
+            raise InvalidRequest(
+                field,
+                max(ids),
+                f"a token id is beyond the model's vocabulary of {self.vocab_size}; use ids below it",
+            )
+        return ids

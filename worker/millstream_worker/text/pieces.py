@@ -1,0 +1,125 @@
+"""What each token id contributes to the text, as bytes, worked out once from the tokenizer's decoder.
+
+All decoders in use are the same thing underneath: every token stands for some bytes, whatever its neighbours
+are; only the first token of a text is special (its leading space may go). With the bytes in a table,
+detokenizing is a join and an incremental UTF-8 decoder: several times faster than tokenizers' DecodeStream
+(which cannot be flushed either), and independent of how the tokens were cut into calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer
+
+_ToBytes = Callable[[str], bytes]
+_BYTE_NAME = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+class Pieces:
+    """`join(ids)`: the bytes of tokens that follow others; `first(id)`: of one that opens a text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        decoder = json.loads(tokenizer.to_str())["decoder"]
+        to_bytes, self._plain_start = _rule(decoder)
+        added = tokenizer.get_added_tokens_decoder()
+        names = {index: name for name, index in tokenizer.get_vocab(with_added_tokens=True).items()}
+        self._tokenizer = tokenizer
+        self._names = names
+        self._table = [b""] * (max(names, default=-1) + 1)
+        for index, name in names.items():
+            if index in added:
+                self._table[index] = b"" if added[index].special else self._asked(index)
+            else:
+                self._table[index] = self._asked(index) if to_bytes is None else to_bytes(name)
+
+    @property
+    def vocab_size(self) -> int:
+        """One above the highest token id that the tokenizer knows."""
+        return len(self._table)
+
+    def of(self, token_id: int) -> bytes:
+        """Empty for special tokens, and for ids that only pad the model's embedding."""
+        return self._table[token_id] if token_id < len(self._table) else b""
+
+    def join(self, ids: Sequence[int]) -> bytes:
+        try:
+            return b"".join(map(self._table.__getitem__, ids))
+        except IndexError:
+            return b"".join(map(self.of, ids))
+
+    def first(self, token_id: int) -> bytes:
+        """The token's bytes where it opens a text: mostly without the space before a word."""
+        piece = self.of(token_id)
+        if self._plain_start:
+            return piece
+        try:
+            piece.decode()
+        except UnicodeDecodeError:
+            return piece  # a part of a character: no space in front of it
+        text: str = self._tokenizer.decode([token_id], skip_special_tokens=True)
+        return text.encode()
+
+    def token_text(self, token_id: int) -> str:
+        """The token by itself, as logprobs show it; special tokens by their name."""
+        return self.of(token_id).decode(errors="replace") or self._names.get(token_id, "")
+
+    def _asked(self, token_id: int) -> bytes:
+        """What the tokenizer itself adds for the token where it follows another one."""
+        alone = self._tokenizer.decode([token_id])
+        twice: str = self._tokenizer.decode([token_id, token_id])
+        return twice.removeprefix(alone).encode()
+
+
+def _rule(decoder: dict[str, Any] | None) -> tuple[_ToBytes | None, bool]:
+    """How a token's name becomes bytes (None: ask), and whether that holds at the start of a text."""
+    steps = [] if decoder is None else decoder.get("decoders", [decoder])
+    kinds = {step["type"] for step in steps}
+    if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:
+        return _byte_level, True
+    if kinds and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip"} and all(map(_is_local, steps)):
+        swaps = [(step["pattern"]["String"], step["content"]) for step in steps if step["type"] == "Replace"]
+        return _swapping(swaps, "ByteFallback" in kinds), "Strip" not in kinds
+    return None, False
+
+
+def _is_local(step: dict[str, Any]) -> bool:
+    """A step that looks at one token at a time, apart from the start of the text."""
+    literal = step["type"] != "Replace" or "String" in step["pattern"]
+    return literal and not step.get("stop", 0)
+
+
+def _byte_level(name: str) -> bytes:
+    alphabet = _byte_alphabet()
+    try:
+        return bytes(alphabet[letter] for letter in name)
+    except KeyError:  # not spelled in the alphabet: decoders take such a name literally
+        return name.encode()
+
+
+def _swapping(swaps: Sequence[tuple[str, str]], byte_fallback: bool) -> _ToBytes:
+    def to_bytes(name: str) -> bytes:
+        if byte_fallback and (spelled := _BYTE_NAME.fullmatch(name)):
+            return bytes.fromhex(spelled[1])
+        for old, new in swaps:
+            name = name.replace(old, new)
+        return name.encode()
+
+    return to_bytes
+
+
+@cache
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's spelling of bytes as printable letters (github.com/openai/gpt-2, encoder.py)."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    rest = [byte for byte in range(256) if byte not in set(printable)]
+    spelled = {chr(byte): byte for byte in printable}
+    return spelled | {chr(256 + place): byte for place, byte in enumerate(rest)}

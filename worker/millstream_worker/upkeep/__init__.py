@@ -1,0 +1,6 @@
+"""The queue's housekeeping, which every worker does for all."""
+
+from millstream_worker.upkeep.chores import Chores, Upkeep
+from millstream_worker.upkeep.reclaim import Reclaimer
+
+__all__ = ["Chores", "Reclaimer", "Upkeep"]
