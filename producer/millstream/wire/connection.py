@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -111,12 +110,15 @@ class Endpoint:
         }
 
 
-@functools.cache
 def _cancellable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
     """The connection class, sending without `asyncio.wait_for`: in Python 3.11 that may swallow the task's
     cancellation, which then waits for ever."""
 
-    class Cancellable(kind):  # type: ignore[valid-type, misc]
+    base: Any = kind
+
+    class Cancellable(base):  # type: ignore[misc]
+        socket_timeout: float | None
+
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
             if not self.is_connected:
                 await self.connect_check_health(check_health=False)
@@ -130,7 +132,8 @@ def _cancellable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             finally:
                 self.socket_timeout = limit_s
 
-    return Cancellable
+    cancellable: type[AbstractConnection] = Cancellable
+    return cancellable
 
 
 @contextlib.contextmanager

@@ -1,0 +1,74 @@
+"""The demo: a file of documents through `batch run`, then one document streamed to the terminal.
+
+    python ops/demo/run.py              without --redis-url, on an embedded server and the demo model
+
+Writes out/results.jsonl and out/results.errors.jsonl; every run computes everything anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.batch.journal import Journal
+from millstream.batch.lines import InputFile
+from millstream.batch.run import RunOptions
+from millstream.cli.batch import answer, report
+from millstream.cli.conduct import reported
+from millstream.cli.options import Model, RedisUrl
+from millstream.cli.stack import Stack, choose_model, open_stack
+from millstream.cli.terminal import answers, say
+from millstream.cli.transcript import Follower
+from millstream.client.async_client import AsyncClient
+from millstream.wire.keys import Lane
+
+HERE = Path(__file__).parent
+SYSTEM = (
+    "Provide a concise, objective summary of the input text in up to three sentences, focusing on key "
+    "actions and intentions without using second or third person pronouns."
+)
+
+
+def main(
+    redis_url: RedisUrl = None,
+    model: Model = None,
+    out: Annotated[Path, typer.Option(help="Where the answers go.")] = Path("out/results.jsonl"),
+) -> None:
+    """Show the whole way of a job on real documents."""
+    with reported(False, lambda: "the demo was interrupted"):
+        local = choose_model(redis_url or None, model, say)
+        out.unlink(missing_ok=True)  # a new run: the last one's answers are not taken up again
+        with (
+            InputFile(HERE / "documents.jsonl") as lines,
+            Journal(out) as journal,
+            open_stack(redis_url or None, local, say=say) as stack,
+        ):
+            say(f"1. {HERE / 'documents.jsonl'} through `millstream batch run`")
+            summary = asyncio.run(answer(stack, lines, journal, RunOptions()))
+            report(summary, journal, None, as_json=False)
+            say(f"2. {HERE / 'letter.txt'}, summarised and streamed as `millstream submit --stream` does")
+            asyncio.run(stream_letter(stack, (HERE / "letter.txt").read_text(encoding="utf-8")))
+    if local is not None and model is None:
+        answers.print(
+            "\nA model of 135M parameters shows the machinery; it is no measure of answers. For a real one:\n"
+            "  millstream batch run ops/demo/documents.jsonl -o out/real.jsonl --model Qwen/Qwen3-0.6B"
+        )
+
+
+async def stream_letter(stack: Stack, letter: str) -> None:
+    async with AsyncClient(stack.url) as client:
+        job = await client.submit(
+            messages=[{"role": "system", "content": SYSTEM}, {"role": "user", "content": letter}],
+            max_tokens=120,
+            temperature=0,
+            lane=Lane.INTERACTIVE,
+            stream=True,
+        )
+        await stack.guard(Follower(job.id).follow(client))
+
+
+if __name__ == "__main__":
+    typer.run(main)

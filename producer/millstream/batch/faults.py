@@ -1,0 +1,32 @@
+"""Why a line of the input got no answer: a value that becomes an error row, never the end of the run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FaultCode(StrEnum):
+    """Stable codes of lines that were never submitted; failed jobs carry the worker's own."""
+
+    INVALID_ENCODING = "invalid_encoding"
+    INVALID_JSON = "invalid_json"
+    NOT_AN_OBJECT = "not_an_object"
+    LINE_TOO_LONG = "line_too_long"
+    MISSING_CUSTOM_ID = "missing_custom_id"
+    DUPLICATE_CUSTOM_ID = "duplicate_custom_id"
+    UNKNOWN_URL = "unknown_url"
+    INVALID_FIELD = "invalid_field"
+    UNSUPPORTED_FIELD = "unsupported_field"
+
+
+class LineFault(Exception):
+    """One line is at fault. `field` is the dotted path of what to change; None: the whole line."""
+
+    def __init__(
+        self, code: str, message: str, field: str | None = None, custom_id: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field
+        self.custom_id = custom_id

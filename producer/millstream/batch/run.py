@@ -1,0 +1,214 @@
+"""A batch run: lines in, jobs through the queues, rows out, with a bounded number of jobs under way.
+
+Every job's id follows from the run, the line's custom_id and its body, so a line that was submitted before is
+not submitted again: a run that was interrupted goes on wherever it stopped. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from millstream.batch.answers import answer_row, failure_row, fault_row, refusal_row
+from millstream.batch.faults import FaultCode, LineFault
+from millstream.batch.journal import Journal, identity
+from millstream.batch.lines import InputFile, Line
+from millstream.batch.rows import Row, custom_id_of, parse, read_row
+from millstream.batch.tally import Summary, Tally
+from millstream.client.async_client import AsyncClient
+from millstream.client.requests import JobFields
+from millstream.client.submission import Outcome, Submitted
+from millstream.errors import InvalidRequest, JobError, MillstreamError, NotFound, QueueFull, Unavailable
+from millstream.wire.keys import Lane
+from millstream.wire.messages import Result
+
+DEFAULT_WINDOW = 2000
+CHUNK_ROWS = 256  # sent in one round trip, waited for together
+MAX_ROUNDS = 5  # a job that the server does not know any more is submitted so often
+SUBMIT_S = 60.0  # how long a server that does not answer is asked again
+QUEUE_FULL_S = 60.0  # one wait for room; there is no last one
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    window: int = DEFAULT_WINDOW  # jobs under way at once
+    queue: str | None = None  # for all lines, whatever their body.model says
+    served: str | None = None  # the only queue that has a worker; None: not known here
+    lane: Lane = Lane.BATCH
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise InvalidRequest("window", self.window, "must be at least 1")
+
+
+class BatchRun:
+    """One pass over the input. `tally`, `source`, `queues` and `seconds` may be watched while it runs."""
+
+    def __init__(
+        self, source: InputFile, journal: Journal, client: AsyncClient, options: RunOptions | None = None
+    ) -> None:
+        self.source = source
+        self.tally = Tally()
+        self.queues: set[str] = set()  # that jobs were sent to
+        self._journal = journal
+        self._client = client
+        self._options = options or RunOptions()
+        self._window = asyncio.Semaphore(self._options.window)
+        self._seen: set[bytes] = set()
+        self._begun_s: float | None = None
+        self._last_s = 0.0
+
+    async def run(self) -> Summary:
+        """Raises Unavailable where the server does not answer any more; a later run goes on from there."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for queue, rows in self._chunks():
+                    self.queues.add(queue)
+                    group.create_task(self._complete(self._client.with_queue(queue), rows))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return self.tally.summary(self.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """From the first submission to the latest end."""
+        return 0.0 if self._begun_s is None else max(0.0, self._last_s - self._begun_s)
+
+    async def _chunks(self) -> AsyncIterator[tuple[str, list[Row]]]:
+        """Rows of one queue each; every row holds its place in the window."""
+        waiting: dict[str, list[Row]] = {}
+        for line in self.source:
+            if line.number % CHUNK_ROWS == 0:
+                await asyncio.sleep(0)  # a long stretch of answered lines leaves the others their turn
+            row = self._row(line)
+            if row is None:
+                continue
+            if self._window.locked():  # all else is waited for: hold nothing back
+                for queue in list(waiting):
+                    yield queue, waiting.pop(queue)
+            await self._window.acquire()
+            queue = self._queue(row)
+            waiting.setdefault(queue, []).append(row)
+            if len(waiting[queue]) == CHUNK_ROWS:
+                yield queue, waiting.pop(queue)
+        for queue, rows in waiting.items():
+            yield queue, rows
+
+    def _row(self, line: Line) -> Row | None:
+        """The line as a row to submit; None where it has its answer, or was just given its error row."""
+        try:
+            return self._parsed(line)
+        except LineFault as fault:
+            if not self._journal.has_line(line.number):
+                self._journal.write((), [fault_row(line.number, fault)])
+                self.tally.failed += 1
+            else:
+                self.tally.skipped += 1
+            return None
+
+    def _parsed(self, line: Line) -> Row | None:
+        if line.data is None:
+            raise LineFault(
+                FaultCode.LINE_TOO_LONG,
+                f"longer than {self.source.max_line_bytes} bytes; shorten its input",
+            )
+        fields = parse(line.data)
+        custom_id = custom_id_of(fields)
+        key = identity(custom_id)
+        if key in self._seen:
+            raise LineFault(
+                FaultCode.DUPLICATE_CUSTOM_ID,
+                f"custom_id: {custom_id!r} stands on an earlier line; give each line its own",
+                "custom_id",
+                custom_id,
+            )
+        self._seen.add(key)
+        if self._journal.has_id(custom_id):
+            self.tally.skipped += 1
+            return None
+        try:
+            row = read_row(
+                line.number, custom_id, fields, lane=self._options.lane, tenant=self._options.tenant
+            )
+            self._queue(row)
+        except LineFault as fault:
+            fault.custom_id = custom_id
+            raise
+        self.tally.unknown.update(row.unknown)
+        return row
+
+    def _queue(self, row: Row) -> str:
+        queue = self._options.queue or row.queue
+        if self._options.served not in (None, queue):
+            raise LineFault(
+                FaultCode.INVALID_FIELD,
+                f"body.model: no worker here serves {queue!r}; leave it out, send all lines to one "
+                "queue (--queue default), or give the --redis-url of a server that has such workers",
+                "body.model",
+            )
+        return queue
+
+    async def _complete(self, client: AsyncClient, rows: Sequence[Row]) -> None:
+        """Submit these rows and write each one's row of output when it ends."""
+        for attempt in range(1, MAX_ROUNDS + 1):
+            jobs = await self._submit(client, rows)
+            lost = []
+            async with aclosing(client.as_completed(jobs)) as ended:
+                async for job_id, end in ended:
+                    if isinstance(end, NotFound) and attempt < MAX_ROUNDS:
+                        lost.append(jobs[job_id])  # the server was emptied, or its result expired just now
+                    else:
+                        self._end(jobs[job_id], job_id, end)
+            if not lost:
+                return
+            rows = lost
+
+    async def _submit(self, client: AsyncClient, rows: Sequence[Row]) -> dict[str, Row]:
+        """Jobs by id. Refused rows are done with; a full queue or silent server is tried again."""
+        jobs: dict[str, Row] = {}
+        left = list(rows)
+        give_up_s = time.monotonic() + SUBMIT_S
+        self._begun_s = self._begun_s or time.monotonic()
+        while left:
+            outcomes = await client.submit_many([self._fields(row) for row in left], wait_s=QUEUE_FULL_S)
+            again = []
+            for row, outcome in zip(left, outcomes, strict=True):
+                match outcome:
+                    case Submitted():
+                        jobs[outcome.id] = row
+                    case QueueFull() | Unavailable():
+                        again.append((row, outcome))
+                    case _:
+                        self._refused(row, outcome)
+            await self._pause(again, give_up_s)
+            left = [row for row, _ in again]
+        return jobs
+
+    async def _pause(self, again: Sequence[tuple[Row, Outcome]], give_up_s: float) -> None:
+        for _, outcome in again:
+            if isinstance(outcome, Unavailable) and time.monotonic() > give_up_s:
+                raise outcome
+        if again:
+            await asyncio.sleep(1.0)
+
+    def _fields(self, row: Row) -> JobFields:
+        return {**row.fields, "id": self._journal.own_id(row.custom_id, row.digest)}
+
+    def _refused(self, row: Row, error: MillstreamError) -> None:
+        self._journal.write((), [refusal_row(row, error)])
+        self.tally.failed += 1
+        self._window.release()
+
+    def _end(self, row: Row, job_id: str, end: Result | JobError) -> None:
+        self._last_s = time.monotonic()
+        if isinstance(end, Result):
+            self._journal.write([answer_row(row, job_id, end)], ())
+            self.tally.add(end, row.expected)
+        else:
+            self._journal.write((), [failure_row(row, job_id, end)])
+            self.tally.failed += 1
+        self._window.release()

@@ -1,0 +1,128 @@
+"""The counts of a run as it goes, and what its summary says at the end.
+
+TTFT is first token minus submission, TPOT the time between the tokens of one job; tokens per second are
+output tokens over the wall time of the run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+
+from millstream.wire.messages import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: array[float]) -> Percentiles | None:
+        """By the nearest-rank method; None without values."""
+        if not values:
+            return None
+        ordered = sorted(values)
+        ranks = (ordered[max(0, -(-len(ordered) * share // 100) - 1)] for share in (50, 95, 99))
+        return cls(*ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`completed` and `failed` count this run; `skipped` lines were answered by earlier ones."""
+
+    completed: int
+    failed: int
+    skipped: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    seconds: float
+    ttft_ms: Percentiles | None
+    tpot_ms: Percentiles | None
+    agreed: int
+    expected: int
+    unknown_fields: tuple[tuple[str, int], ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.output_tokens / self.seconds if self.seconds else 0.0
+
+    def cost_per_million(self, price_per_hour: float) -> float | None:
+        """Of output tokens, at the speed and utilisation of this run; None where none were produced."""
+        if not self.tokens_per_second:
+            return None
+        return price_per_hour / (3600 * self.tokens_per_second) * 1e6
+
+
+class Tally:
+    """Mutable; one per run."""
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.failed = 0
+        self.skipped = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self.agreed = 0
+        self.expected = 0
+        self.unknown: Counter[str] = Counter()
+        self._ttft: array[float] = array("d")
+        self._tpot: array[float] = array("d")
+
+    @property
+    def done(self) -> int:
+        return self.completed + self.failed + self.skipped
+
+    def add(self, result: Result, expected: str | None) -> None:
+        """One completed job, and the answer that its line expects."""
+        self.completed += 1
+        self.prompt_tokens += result.usage.prompt_tokens
+        self.cached_tokens += result.usage.cached_tokens
+        self.output_tokens += result.usage.output_tokens
+        if expected is not None:
+            self.expected += 1
+            self.agreed += bool(result.choices) and agrees(result.choices[0].text, expected)
+        self._time(result)
+
+    def tokens_per_second(self, seconds: float) -> float:
+        return self.output_tokens / seconds if seconds else 0.0
+
+    def _time(self, result: Result) -> None:
+        first, last = result.timing.first_token_ms, result.timing.last_token_ms
+        if first is None:
+            return
+        self._ttft.append(first - result.timing.submitted_ms)
+        tokens = max(len(choice.token_ids) for choice in result.choices) if result.choices else 0
+        if last is not None and tokens > 1:
+            self._tpot.append((last - first) / (tokens - 1))
+
+    def summary(self, seconds: float) -> Summary:
+        return Summary(
+            completed=self.completed,
+            failed=self.failed,
+            skipped=self.skipped,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            seconds=seconds,
+            ttft_ms=Percentiles.of(self._ttft),
+            tpot_ms=Percentiles.of(self._tpot),
+            agreed=self.agreed,
+            expected=self.expected,
+            unknown_fields=tuple(self.unknown.most_common()),
+        )
+
+
+def agrees(text: str, expected: str) -> bool:
+    """Equal but for case, white space around and between words, and a full stop at the end."""
+    return _plain(text) == _plain(expected)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).removesuffix(".").casefold()

@@ -1,0 +1,116 @@
+"""`millstream batch run`: a JSONL file of requests in, files of answers and errors out."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.batch.body import DEFAULT_QUEUE
+from millstream.batch.journal import Journal
+from millstream.batch.lines import InputFile
+from millstream.batch.run import DEFAULT_WINDOW, BatchRun, RunOptions
+from millstream.batch.tally import Summary
+from millstream.cli.beside import beside
+from millstream.cli.conduct import load_model, reported
+from millstream.cli.exits import ExitCode
+from millstream.cli.options import AsJson, Model, RedisUrl
+from millstream.cli.progress import show_progress
+from millstream.cli.stack import Stack, choose_model, open_stack
+from millstream.cli.summary import as_mapping, print_summary
+from millstream.cli.terminal import print_json, say, warn
+from millstream.client.async_client import AsyncClient
+from millstream.errors import InvalidRequest
+from millstream.wire.keys import Lane
+
+UNSERVED_S = 3.0  # before it is worth a warning
+
+app = typer.Typer(help="Files of many requests.", no_args_is_help=True)
+
+
+@app.callback()
+def _batch() -> None:
+    """Files of many requests."""
+
+
+@app.command()
+def run(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="JSONL in the OpenAI Batch input format.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where the answers go.")],
+    redis_url: RedisUrl = None,
+    model: Model = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Send all lines to this queue, whatever their body.model says.")
+    ] = None,
+    window: Annotated[int, typer.Option(help="Jobs under way at once.")] = DEFAULT_WINDOW,
+    lane: Annotated[Lane, typer.Option(help="How urgent the jobs are.")] = Lane.BATCH,
+    tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try the lines of the error file again.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are error rows.")] = False,
+    price_per_hour: Annotated[
+        float | None, typer.Option(min=0, help="Of the hardware, for the cost per million tokens.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer every line of IN: answers to OUT, error rows to OUT without its ending + `.errors.jsonl`.
+
+    Interrupted and started again with the same IN and OUT, it goes on; nothing is computed twice.
+    `body.model` names the queue; without it, and for "default", the default queue.
+    """
+    with reported(as_json, lambda: "interrupted; run the same command again to go on"):
+        _check_apart(source, out)
+        options = RunOptions(window=window, queue=queue, lane=lane, tenant=tenant)
+        local = choose_model(redis_url or None, model, say)
+        with InputFile(source) as lines, Journal(out, local.name if local else None) as journal:
+            if retry_failed:
+                say(f"trying {journal.retry_failed():,} lines again")
+            with open_stack(redis_url or None, local, say=say, queue=queue or DEFAULT_QUEUE) as stack:
+                summary = asyncio.run(answer(stack, lines, journal, options))
+        report(summary, journal, price_per_hour, as_json=as_json)
+    if strict and journal.errors.stat().st_size:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+async def answer(stack: Stack, source: InputFile, journal: Journal, options: RunOptions) -> Summary:
+    """Run the batch with its progress on the screen. Raises what BatchRun and Stack raise."""
+    async with AsyncClient(stack.url) as client:
+        batch = BatchRun(source, journal, client, replace(options, served=stack.queue))
+        return await stack.guard(_shown(stack, batch))
+
+
+def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:
+    if summary.unknown_fields:
+        names = ", ".join(f"{name} ({count:,})" for name, count in summary.unknown_fields[:10])
+        warn(f"unknown fields were ignored, in so many lines: {names}")
+    if as_json:
+        print_json(as_mapping(summary, journal, price_per_hour))
+    else:
+        print_summary(summary, journal, price_per_hour)
+
+
+async def _shown(stack: Stack, batch: BatchRun) -> Summary:
+    await load_model(stack)
+    return await beside(_warn_of_unserved(stack, batch), beside(show_progress(batch), batch.run()))
+
+
+async def _warn_of_unserved(stack: Stack, batch: BatchRun) -> None:
+    """Once for each queue that has jobs and no worker: they wait, which may be what is wanted."""
+    seen: set[str] = set()
+    while True:
+        await asyncio.sleep(UNSERVED_S)
+        for queue in sorted(batch.queues - seen):
+            seen.add(queue)
+            if not await stack.has_worker(queue):
+                warn(f"no worker serves the queue {queue!r} now; its jobs wait until one does")
+
+
+def _check_apart(source: Path, out: Path) -> None:
+    journal = Journal(out)
+    for path in (journal.out, journal.errors, journal.run_file):
+        if path.exists() and source.exists() and path.samefile(source):
+            raise InvalidRequest("--output", str(out), f"{path} is the input; choose another file")

@@ -1,0 +1,238 @@
+"""`millstream submit | stream | result | cancel | status`: single jobs, by id, from any process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from millstream.cli.conduct import load_model, reported
+from millstream.cli.options import AsJson, JobId, Model, Queue, RedisUrl
+from millstream.cli.stack import Stack, choose_model, open_stack
+from millstream.cli.terminal import answers, print_json, say
+from millstream.cli.transcript import Follower, print_result
+from millstream.client.async_client import AsyncClient
+from millstream.errors import InvalidRequest, NotReady
+from millstream.wire.keys import Lane
+
+T = TypeVar("T")
+
+
+def submit(
+    prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads standard input.")],
+    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's message.")] = False,
+    system: Annotated[str | None, typer.Option(help="A system message before it (with --chat).")] = None,
+    id: Annotated[str | None, typer.Option(help="Your own id: the same id again is the same job.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of the answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the most likely token.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text to end before; may be repeated.")] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Another sampling parameter, e.g. top_p=0.9; repeatable."),
+    ] = None,
+    lane: Annotated[Lane, typer.Option(help="How urgent it is.")] = Lane.INTERACTIVE,
+    deadline_s: Annotated[float | None, typer.Option(help="Seconds until the job expires.")] = None,
+    tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
+    follow: Annotated[bool, typer.Option("--stream", help="Print the tokens as they come.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Print the result when it is there.")] = False,
+    redis_url: RedisUrl = None,
+    model: Model = None,
+    queue: Queue = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Queue a prompt and print the job's id; with --stream or --wait, its answer."""
+    place = _Place(redis_url, queue)
+    with reported(as_json, place.how_to_go_on):
+        fields: dict[str, Any] = {
+            **_input(prompt, chat=chat, system=system),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "stop": stop,
+            "id": id,
+            "lane": lane,
+            "deadline_s": deadline_s,
+            "tenant": tenant,
+            "stream": follow,
+        }
+        given = {name: value for name, value in fields.items() if value is not None}
+        fields = _parameters(param or []) | given
+
+        async def work(stack: Stack, client: AsyncClient) -> None:
+            job = await client.submit(**fields)
+            place.job_id = job.id
+            if follow or wait:
+                say(f"job {job.id}")
+                await load_model(stack)
+            elif as_json:
+                print_json({"id": job.id, "state": job.state, "created": job.created})
+            else:
+                answers.out(job.id)
+            if follow:
+                place.follower = Follower(job.id, as_json=as_json)
+                await place.follower.follow(client)
+            elif wait:
+                print_result(job.id, await client.wait(job.id), as_json=as_json)
+
+        place.run(work, model, with_worker=follow or wait)
+
+
+def stream(
+    job_id: JobId,
+    cursor: Annotated[str | None, typer.Option(help="Go on after this event; without it, all.")] = None,
+    redis_url: RedisUrl = None,
+    model: Model = None,
+    queue: Queue = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Print a job's tokens as they come, from the start or after a cursor. Ctrl-C leaves the job running."""
+    place = _Place(redis_url, queue, job_id, Follower(job_id, cursor, as_json=as_json))
+    with reported(as_json, place.how_to_go_on):
+
+        async def work(stack: Stack, client: AsyncClient) -> None:
+            await client.status(job_id)  # an unknown id is told before a model is loaded for it
+            await load_model(stack)
+            assert place.follower is not None, "set above"
+            await place.follower.follow(client)
+
+        place.run(work, model, with_worker=True)
+
+
+def result(
+    job_id: JobId,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the job's end.")] = False,
+    timeout_s: Annotated[float | None, typer.Option(help="Wait no longer than this.")] = None,
+    redis_url: RedisUrl = None,
+    model: Model = None,
+    queue: Queue = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Print a job's result; without --wait only if it has ended."""
+    place = _Place(redis_url, queue, job_id)
+    with reported(as_json, place.how_to_go_on):
+
+        async def work(stack: Stack, client: AsyncClient) -> None:
+            try:
+                outcome = await client.result(job_id)
+            except NotReady:
+                if not wait:
+                    raise
+                await load_model(stack)
+                outcome = await client.wait(job_id, timeout_s)
+            print_result(job_id, outcome, as_json=as_json)
+
+        place.run(work, model, with_worker=wait)
+
+
+def cancel(
+    job_id: JobId, redis_url: RedisUrl = None, queue: Queue = "default", as_json: AsJson = False
+) -> None:
+    """Cancel a job: at once if it waits, soon if it runs; one that has ended stays as it is."""
+    place = _Place(redis_url, queue)
+    with reported(as_json, place.how_to_go_on):
+
+        async def work(_: Stack, client: AsyncClient) -> None:
+            outcome = await client.cancel(job_id)
+            if as_json:
+                print_json({"id": job_id, "outcome": outcome})
+            else:
+                answers.out(f"{job_id}: {_CANCELLED[outcome]}")
+
+        place.run(work, None, with_worker=False)
+
+
+def status(
+    job_id: JobId, redis_url: RedisUrl = None, queue: Queue = "default", as_json: AsJson = False
+) -> None:
+    """Say where a job stands."""
+    place = _Place(redis_url, queue)
+    with reported(as_json, place.how_to_go_on):
+
+        async def work(_: Stack, client: AsyncClient) -> None:
+            now = await client.status(job_id)
+            if as_json:
+                print_json(asdict(now))
+                return
+            for name, value in asdict(now).items():
+                if value is not None:
+                    answers.out(f"{name:<16} {value}")
+
+        place.run(work, None, with_worker=False)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (submit, stream, result, cancel, status)
+_CANCELLED = {
+    "cancelled": "cancelled",
+    "requested": "is running; its worker ends it soon",
+    "terminal": "had ended before",
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """Where a command's job is, and how far it was followed: what to tell whoever interrupts it."""
+
+    redis_url: str | None
+    queue: str
+    job_id: str = ""
+    follower: Follower | None = None
+
+    def run(
+        self,
+        work: Callable[[Stack, AsyncClient], Awaitable[None]],
+        model: str | None,
+        *,
+        with_worker: bool,
+    ) -> None:
+        """Do the work with a client of the queue, on the given server or an embedded one."""
+        url = self.redis_url or None
+        local = choose_model(url, model, say) if with_worker or url else None
+        with open_stack(url, local, say=say, queue=self.queue) as stack:
+            asyncio.run(self._connected(stack, work))
+
+    async def _connected(self, stack: Stack, work: Callable[[Stack, AsyncClient], Awaitable[None]]) -> None:
+        async def connected() -> None:
+            async with AsyncClient(stack.url, queue=self.queue) as client:
+                await work(stack, client)
+
+        await stack.guard(connected())
+
+    def how_to_go_on(self) -> str:
+        if not self.job_id:
+            return "interrupted"
+        where = "" if self.queue == "default" else f" --queue {self.queue}"
+        if self.redis_url and self.redis_url != os.environ.get("MILLSTREAM_REDIS_URL"):
+            where += " --redis-url …"  # not repeated: it may hold a password
+        if self.follower is None:
+            return f"interrupted; the job goes on: millstream result {self.job_id} --wait{where}"
+        cursor = f" --cursor {self.follower.cursor}" if self.follower.cursor else ""
+        return f"interrupted; the job goes on: millstream stream {self.job_id}{cursor}{where}"
+
+
+def _input(prompt: str, *, chat: bool, system: str | None) -> dict[str, Any]:
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if system is not None and not chat:
+        raise InvalidRequest("--system", system, "needs --chat: a plain prompt has no system message")
+    if not chat:
+        return {"prompt": text}
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return {"messages": [*before, {"role": "user", "content": text}]}
+
+
+def _parameters(given: list[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs; a value that is no JSON is a text."""
+    parameters: dict[str, Any] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidRequest("--param", pair, "write NAME=VALUE")
+        try:
+            parameters[name] = json.loads(value)
+        except ValueError:
+            parameters[name] = value
+    return parameters

@@ -1,0 +1,81 @@
+"""Reading the input: numbering, encodings, and no more memory than a line."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from millstream.batch.lines import InputFile
+from millstream.errors import InvalidRequest
+
+
+def lines_of(path: Path, data: bytes, max_line_bytes: int = 100) -> list[tuple[int, bytes | None]]:
+    path.write_bytes(data)
+    with InputFile(path, max_line_bytes) as file:
+        return [(line.number, line.data) for line in file]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "in.jsonl"
+
+
+def test_blank_lines_count_and_are_skipped(path: Path) -> None:
+    assert lines_of(path, b"a\n\n  \t\r\nb\n") == [(1, b"a\n"), (4, b"b\n")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(path: Path) -> None:
+    assert lines_of(path, b"\xef\xbb\xbfa\r\nb") == [(1, b"a\r\n"), (2, b"b")]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"\xef\xbb\xbf"])
+def test_an_empty_file_has_no_lines(path: Path, data: bytes) -> None:
+    assert lines_of(path, data) == []
+
+
+def test_lines_over_the_limit_are_told_without_their_content(path: Path) -> None:
+    long = b"x" * 101
+    data = b"a\n" + long + b"\n" + b"y" * 5_000_000 + b"\nb\n" + long
+    assert lines_of(path, data) == [(1, b"a\n"), (2, None), (3, None), (4, b"b\n"), (5, None)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_another_encoding_is_refused_at_once(path: Path, encoding: str) -> None:
+    path.write_bytes("\ufeff{}".encode(encoding))
+    with pytest.raises(InvalidRequest, match="is UTF-16; convert it to UTF-8"):
+        InputFile(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"cannot be read: No such file.*nowhere"):
+        InputFile(tmp_path / "nowhere")
+    with pytest.raises(InvalidRequest, match="Is a directory"):
+        InputFile(tmp_path)
+
+
+def test_the_number_of_lines_is_estimated_until_all_are_read(path: Path) -> None:
+    path.write_bytes(b"12345678\n" * 1000)
+    with InputFile(path) as file:
+        numbers = iter(file)
+        assert file.estimated_lines == 0
+        next(numbers)
+        assert file.estimated_lines == 1000
+        assert sum(1 for _ in numbers) == 999
+        assert file.done
+        assert file.estimated_lines == 1000
+
+
+def test_a_large_file_takes_the_memory_of_its_longest_line(path: Path) -> None:
+    with path.open("wb") as file:
+        for _ in range(60):
+            file.write(b"x" * 1_000_000 + b"\n")
+    with InputFile(path, 2_000_000) as source:
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in source) == 60
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak < 8_000_000

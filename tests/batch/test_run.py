@@ -1,0 +1,278 @@
+"""Whole runs through a real server, answered by a worker in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support.answering import answering, completion, read_rows, write_lines
+from support.servers import Server
+
+from millstream import AsyncClient, ClientOptions, InvalidRequest, Request, Unavailable
+from millstream.batch.journal import Journal
+from millstream.batch.lines import InputFile
+from millstream.batch.run import BatchRun, RunOptions
+from millstream.batch.tally import Summary
+from millstream.wire.keys import QueueKeys
+
+
+class Place:
+    """A server, and the input and output of runs in a folder of the test's own."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        self.source = folder / "in.jsonl"
+        self.out = folder / "out.jsonl"
+        self.errors = folder / "out.errors.jsonl"
+
+    async def run(
+        self, options: RunOptions | None = None, *, retry: bool = False, client: ClientOptions | None = None
+    ) -> Summary:
+        with InputFile(self.source, 10_000) as source, Journal(self.out) as journal:
+            if retry:
+                journal.retry_failed()
+            async with AsyncClient(self.server.url, options=client) as connected:
+                return await BatchRun(source, journal, connected, options).run()
+
+    def write(self, *lines: object) -> None:
+        write_lines(self.source, lines)
+
+    def answers(self) -> dict[str, str]:
+        rows = read_rows(self.out)
+        assert len({row["custom_id"] for row in rows}) == len(rows), "an answer stands there twice"
+        return {row["custom_id"]: row["response"]["body"]["choices"][0]["text"] for row in rows}
+
+    def faults(self) -> list[tuple[int, str, str | None]]:
+        errors = [row["error"] for row in read_rows(self.errors)]
+        return sorted((error["line"], error["code"], error["param"]) for error in errors)
+
+
+@pytest.fixture
+def place(valkey: Server, tmp_path: Path) -> Place:
+    return Place(valkey, tmp_path)
+
+
+def documents(count: int) -> Sequence[dict[str, Any]]:
+    return [completion(f"doc-{i}", f"text {i}") for i in range(count)]
+
+
+async def test_every_line_has_its_answer(server: Server, tmp_path: Path) -> None:
+    place = Place(server, tmp_path)
+    place.write(*documents(300))
+    with answering(place.server.url) as worker:
+        summary = await place.run(RunOptions(window=40))
+    assert place.answers() == {f"doc-{i}": f"TEXT {i}" for i in range(300)}
+    assert place.faults() == []
+    assert (summary.completed, summary.failed, summary.skipped) == (300, 0, 0)
+    assert set(worker.answered.values()) == {1}
+    assert summary.output_tokens == sum(len(text) for text in place.answers().values())
+
+
+async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: Place) -> None:
+    place.write(
+        b"\xef\xbb\xbf" + b'{"custom_id": "bom", "url": "/v1/completions", "body": {"prompt": "one"}}\r\n',
+        "",
+        "{not json",
+        "[1, 2]",
+        {"url": "/v1/completions", "body": {"prompt": "x"}},
+        completion("bom", "repeated"),
+        completion("u") | {"url": "/v1/embeddings"},
+        completion("t", temperature="hot"),
+        completion("s", tools=[{"type": "function"}]),
+        completion("l", "x" * 20_000),
+        b'{"custom_id": "bytes \xff"}\n',
+        completion("f", "please fail"),
+        completion("ok", "日本 🙂", tempo=3),
+    )
+    with answering(place.server.url):
+        summary = await place.run()
+    assert place.answers() == {"bom": "ONE", "ok": "日本 🙂"}
+    assert place.faults() == [
+        (3, "invalid_json", None),
+        (4, "not_an_object", None),
+        (5, "missing_custom_id", "custom_id"),
+        (6, "duplicate_custom_id", "custom_id"),
+        (7, "unknown_url", "url"),
+        (8, "invalid_field", "body.temperature"),
+        (9, "unsupported_field", "body.tools"),
+        (10, "line_too_long", None),
+        (11, "invalid_encoding", None),
+        (12, "model_refused", "body.prompt"),
+    ]
+    assert (summary.completed, summary.failed) == (2, 10)
+    assert summary.unknown_fields == (("tempo", 1),)
+    by_line = {row["error"]["line"]: row for row in read_rows(place.errors)}
+    assert [by_line[line]["custom_id"] for line in (3, 6, 8, 12)] == [None, "bom", "t", "f"]
+
+
+async def test_a_finished_run_has_nothing_left_to_do(place: Place) -> None:
+    place.write(*documents(5), "{bad", completion("doc-0"), completion("x", "fail"))
+    with answering(place.server.url) as worker:
+        await place.run()
+        before = (place.out.read_bytes(), place.errors.read_bytes())
+        summary = await place.run()
+    assert (summary.completed, summary.failed, summary.skipped) == (0, 0, 8)
+    assert (place.out.read_bytes(), place.errors.read_bytes()) == before
+    assert set(worker.answered.values()) == {1}
+
+
+async def test_an_interrupted_run_goes_on_without_computing_twice(place: Place) -> None:
+    place.write(*documents(60))
+    with answering(place.server.url) as worker:
+        worker.after = 25
+        running = asyncio.create_task(place.run(RunOptions(window=30)))
+        await asyncio.to_thread(worker.full_stop.wait, 30)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        place.out.write_bytes(place.out.read_bytes()[:-7])  # and the last write was torn
+        worker.gate.set()
+        await place.run(RunOptions(window=30))
+    assert place.answers() == {f"doc-{i}": f"TEXT {i}" for i in range(60)}
+    assert len(worker.answered) == 60
+    assert set(worker.answered.values()) == {1}
+
+
+async def test_lines_that_were_added_later_are_answered_later(place: Place) -> None:
+    place.write(*documents(3))
+    with answering(place.server.url):
+        await place.run()
+        place.write(*reversed(documents(6)))
+        summary = await place.run()
+    assert (summary.completed, summary.skipped) == (3, 3)
+    assert len(place.answers()) == 6
+
+
+async def test_failed_lines_are_retried_on_request_only(place: Place) -> None:
+    place.write(completion("a"), completion("b", "fail"), completion("c", temperature="hot"))
+    with answering(place.server.url):
+        await place.run()
+    assert len(place.faults()) == 2
+    place.write(completion("a"), completion("b", "fail"), completion("c", temperature=0))
+    with answering(place.server.url, answer=lambda request: "better") as worker:
+        assert (await place.run()).skipped == 3
+        assert not worker.answered
+        await place.run(retry=True)
+        assert len(worker.answered) == 2
+    assert place.answers() == {"a": "HELLO", "b": "better", "c": "better"}
+    assert place.faults() == []
+
+
+async def test_no_more_than_the_window_is_under_way(place: Place) -> None:
+    place.write(*documents(50))
+    with answering(place.server.url) as worker:
+        worker.gate.clear()
+        running = asyncio.create_task(place.run(RunOptions(window=7)))
+        await lane_holds(place.server, 7)
+        for _ in range(20):  # the run has every chance to submit more
+            await asyncio.sleep(0)
+        assert lane_length(place.server) == 7
+        worker.gate.set()
+        assert (await running).completed == 50
+
+
+def lane_length(server: Server) -> int:
+    with redis.Redis(port=server.port) as client:
+        return int(client.xlen(QueueKeys("default").shard(0).lane("batch")))
+
+
+async def lane_holds(server: Server, entries: int) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if lane_length(server) >= entries:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def test_a_full_queue_is_waited_for(place: Place) -> None:
+    place.write(*documents(30))
+    with answering(place.server.url) as worker:
+        summary = await place.run(RunOptions(window=20), client=ClientOptions(max_entries=4))
+    assert summary.completed == 30
+    assert set(worker.answered.values()) == {1}
+
+
+async def test_the_model_names_the_queue(place: Place) -> None:
+    place.write(completion("a", model="org/large"), completion("b"))
+    large = answering(place.server.url, "org/large", lambda _: "large")
+    with large, answering(place.server.url, "default", lambda _: "standard"):
+        await place.run()
+    assert place.answers() == {"a": "large", "b": "standard"}
+
+
+async def test_one_queue_may_take_all_lines(place: Place) -> None:
+    place.write(completion("a", model="gpt"), completion("b"))
+    with answering(place.server.url, "special"):
+        await place.run(RunOptions(queue="special"))
+    assert set(place.answers()) == {"a", "b"}
+
+
+async def test_a_queue_that_nobody_here_serves_is_an_error_row(place: Place) -> None:
+    place.write(completion("a", model="gpt"), completion("b"))
+    with answering(place.server.url):
+        await place.run(RunOptions(served="default"))
+    assert set(place.answers()) == {"b"}
+    assert place.faults() == [(1, "invalid_field", "body.model")]
+    assert "--queue default" in read_rows(place.errors)[0]["error"]["message"]
+
+
+async def test_jobs_that_the_server_forgot_are_submitted_again(place: Place) -> None:
+    place.write(*documents(4))
+    with answering(place.server.url) as worker:
+        worker.gate.clear()
+        running = asyncio.create_task(place.run())
+        await lane_holds(place.server, 4)
+        place.server.flush()
+        worker.gate.set()
+        summary = await running
+    assert summary.completed == 4
+    assert len(place.answers()) == 4
+
+
+async def test_a_server_that_stays_away_ends_the_run(tmp_path: Path) -> None:
+    server = Server("valkey", appendonly="yes", appendfsync="always").start()
+    place = Place(server, tmp_path)
+    try:
+        place.write(*documents(4))
+        running = asyncio.create_task(place.run(client=ClientOptions(reconnect_s=0.2)))
+        await lane_holds(server, 4)
+        server.kill()
+        with pytest.raises(Unavailable):
+            await running
+        server.start()
+        with answering(server.url) as worker:
+            await place.run()
+        assert len(place.answers()) == 4
+        assert set(worker.answered.values()) == {1}
+    finally:
+        server.remove()
+
+
+async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: Place) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_completion_tokens": 7,
+        "metadata": {"expected": "no"},
+    }
+    place.write({"custom_id": "a", "url": "/v1/chat/completions", "body": body})
+    with answering(place.server.url, answer=lambda _: " No. ") as worker:
+        summary = await place.run(RunOptions(tenant="acme"))
+    [request] = worker.requests.values()
+    assert isinstance(request, Request)
+    assert request.messages is not None
+    assert request.messages[0].content == "hi"
+    assert request.sampling.max_tokens == 7
+    assert request.tenant == "acme"
+    assert (summary.agreed, summary.expected) == (1, 1)
+    [row] = read_rows(place.out)
+    assert row["response"]["body"]["choices"][0]["message"]["content"] == " No. "
+    assert row["response"]["body"]["metadata"] == {"expected": "no"}
+
+
+def test_a_window_of_nothing_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="window: must be at least 1"):
+        RunOptions(window=0)

@@ -1,0 +1,51 @@
+"""The summary's figures on values that can be checked by hand."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from millstream.batch.tally import Percentiles, Tally, agrees
+from millstream.wire.messages import Choice, Result, Timing, Usage
+
+
+def result(first_ms: int, last_ms: int, tokens: int, text: str = "yes") -> Result:
+    return Result(
+        choices=(Choice(text=text, token_ids=tuple(range(tokens))),),
+        usage=Usage(prompt_tokens=10, cached_tokens=4, output_tokens=tokens),
+        timing=Timing(submitted_ms=1000, first_token_ms=first_ms, last_token_ms=last_ms),
+    )
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    assert Percentiles.of(array("d", range(1, 101))) == Percentiles(50, 95, 99)
+    assert Percentiles.of(array("d", [7])) == Percentiles(7, 7, 7)
+    assert Percentiles.of(array("d")) is None
+
+
+def test_a_run_of_two_jobs() -> None:
+    tally = Tally()
+    tally.add(result(1100, 1500, 5), expected="Yes.")
+    tally.add(result(1300, 1300, 1), expected="no")
+    summary = tally.summary(seconds=2.0)
+    assert (summary.prompt_tokens, summary.cached_tokens, summary.output_tokens) == (20, 8, 6)
+    assert summary.tokens_per_second == 3.0
+    assert summary.ttft_ms == Percentiles(100, 300, 300)
+    assert summary.tpot_ms == Percentiles(100, 100, 100)  # a single token has no time between tokens
+    assert (summary.agreed, summary.expected) == (1, 2)
+    assert summary.cost_per_million(price_per_hour=3.6) == pytest.approx(1e3 / 3)
+
+
+def test_a_run_without_output_has_no_cost() -> None:
+    summary = Tally().summary(0.0)
+    assert summary.tokens_per_second == 0
+    assert summary.cost_per_million(3.6) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "same"),
+    [(" 31  May 2025\n", "31 may 2025", True), ("Yes.", "yes", True), ("Yes", "no", False), ("", "x", False)],
+)
+def test_agreement_ignores_case_spaces_and_the_full_stop(text: str, expected: str, same: bool) -> None:
+    assert agrees(text, expected) is same

@@ -1,0 +1,169 @@
+"""The embedded server and its worker: started, shared, left behind, and found dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+from support.answering import completion, read_rows, write_lines
+from support.commands import invoke, process
+from support.counting_worker import counted, model_name, write_tokenizer
+from support.fake_engine import COMMAND
+
+from millstream.cli.embedded_server import EmbeddedServer, ServerFailed, ServerInUse, running_url
+from millstream.cli.instance import Instance
+from millstream.cli.local_worker import LocalWorker, WorkerEnded
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def ping(url: str) -> bool:
+    with redis.Redis.from_url(url) as client:
+        return bool(client.ping())
+
+
+def test_data_outlasts_the_server(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server, redis.Redis.from_url(server.url) as client:
+        client.set("job", "kept")
+        note = Instance.read(tmp_path)
+        assert note is not None
+        assert running_url(tmp_path) == server.url
+    assert not alive(note.server)
+    assert running_url(tmp_path) is None
+    with EmbeddedServer(tmp_path) as server, redis.Redis.from_url(server.url) as client:
+        assert client.get("job") == b"kept"
+
+
+def test_one_command_at_a_time_owns_it(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path), pytest.raises(ServerInUse, match=f"process {os.getpid()}"):
+        EmbeddedServer(tmp_path).__enter__()
+    with EmbeddedServer(tmp_path) as server:
+        assert ping(server.url)
+
+
+def test_a_long_path_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / ("x" * 120)) as server:
+        assert ping(server.url)
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(ServerFailed, match="cannot be written"):
+        EmbeddedServer(blocked).__enter__()
+
+
+OWNER = """
+import subprocess, sys, time
+from pathlib import Path
+from millstream.cli.embedded_server import EmbeddedServer
+server = EmbeddedServer(Path(sys.argv[1])).__enter__()
+sleeping = [sys.executable, "-c", "import time; time.sleep(600)", server.url]
+worker = subprocess.Popen(sleeping, stdout=subprocess.DEVNULL, start_new_session=True)
+server.note_worker(worker.pid)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_command_left_running_is_ended(tmp_path: Path) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    with owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        left = Instance.read(tmp_path)
+        owner.kill()
+    assert left is not None
+    assert left.worker is not None
+    assert alive(left.server)
+    assert alive(left.worker)
+    with EmbeddedServer(tmp_path) as server:
+        assert not alive(left.server)
+        assert not alive(left.worker)
+        assert ping(server.url)
+
+
+def test_a_process_that_only_has_the_old_pid_is_left_alone(tmp_path: Path) -> None:
+    tmp_path.joinpath("instance.json").write_text(
+        json.dumps(
+            {"socket": str(tmp_path / "gone.sock"), "owner": 1, "server": os.getpid(), "worker": os.getpid()}
+        )
+    )
+    with EmbeddedServer(tmp_path) as server:
+        assert ping(server.url)
+
+
+def test_a_worker_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    code = "import sys; print('the model is broken'); sys.exit(4)"
+    with LocalWorker("unix:///x", "default", "m", log, (sys.executable, "-c", code)) as worker:
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(WorkerEnded, match=r"ended with code 4: \n?(?s:.*)the model is broken"):
+            worker.check()
+
+
+@pytest.fixture
+def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model that counts; the commands of the test have a folder of their own."""
+    monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
+    monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MILLSTREAM_ENGINE_COMMAND", COMMAND)
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    return model_name(write_tokenizer(folder))
+
+
+def test_jobs_and_batches_without_any_server(counting: str, tmp_path: Path) -> None:
+    job_id = invoke("submit", "w7", "--max-tokens", 3).stdout.strip()
+    assert invoke("status", job_id, "--json").stdout.count("queued") == 1
+    source = write_lines(
+        tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=2), completion("b", model="gpt")]
+    )
+    done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", counting, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "using an embedded server" in done.stderr
+    [row] = read_rows(tmp_path / "out.jsonl")
+    assert row["response"]["body"]["choices"][0]["text"] == counted(2, 2)
+    [error] = read_rows(tmp_path / "out.errors.jsonl")
+    assert error["error"]["param"] == "body.model"
+    assert invoke("result", job_id).stdout == f"{counted(8, 3)}\n"  # was answered along with the batch
+    other = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", "another")
+    assert other.exit_code == 2
+    assert "was begun with counting" in other.stderr
+
+
+def test_ctrl_c_stops_the_worker_and_the_server(counting: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    (gate / "1").touch()  # no row gets beyond its first token
+    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=5)])
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", f"{counting},gate={gate}")
+    kept = {name: os.environ[name] for name in ("MILLSTREAM_HOME", "MILLSTREAM_ENGINE_COMMAND")}
+    with process(*command, **kept) as running:
+        assert running.stderr is not None
+        while "using an embedded server" not in running.stderr.readline():
+            pass
+        note = None
+        while note is None or note.worker is None:
+            note = Instance.read(tmp_path / "home" / "embedded")
+        running.send_signal(signal.SIGINT)
+        _, messages = running.communicate(timeout=60)
+    assert running.returncode == 130, messages
+    assert not alive(note.server)
+    assert not alive(note.worker)
+
+
+def test_a_model_that_cannot_be_loaded_is_one_clear_message(counting: str, tmp_path: Path) -> None:
+    done = invoke("submit", "w1", "--wait", "--model", f"{counting},broken=out of luck")
+    assert done.exit_code == 3
+    assert "out of luck" in done.stderr
+    assert str(tmp_path / "home" / "embedded" / "worker.log") in done.stderr
