@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## Run the main job: documents in, streamed tokens and a results file out
-	@$(BIN)/millstream demo --output out
+	@$(BIN)/python ops/demo/run.py
 
 test: $(STAMP) ## Run the tests, on Valkey and on Redis
 	@echo "running the tests"

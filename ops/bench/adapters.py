@@ -24,7 +24,6 @@ class Millstream:
 
     def __init__(self, folder: Path, *, device: str, threads: int, kv_tokens: int) -> None:
         from millstream_worker.engine.assembly import build
-
         from millstream_worker.engine.config import EngineConfig
 
         blocks = kv_tokens // 16 + 256  # every row at once, and a last block each

@@ -1,20 +1,20 @@
 """Every exception Millstream raises, in one tree.
 
-    MillstreamError
-    ├── InvalidRequest        a field of the request is wrong; nothing was queued
-    ├── Conflict              the id is taken by a request with another payload
-    ├── QueueFull             the queue's bound is reached; try again after `retry_after_s`
-    ├── QueueMismatch         shards, pub/sub mode or version differ from what the queue was created with
-    ├── Unavailable           the Redis server did not answer in time
-    ├── MissingExtra          an optional part of the distribution is not installed
-    ├── ProtocolError         bytes from the wire that are not what the protocol says
-    └── JobError              about one accepted job (`job_id`)
-        ├── NotFound          no job of that id: never submitted, or its result has expired
-        ├── NotReady          the job has no result yet
-        ├── CursorExpired     the token log behind the cursor is gone
-        ├── JobFailed         terminal: failed, with `reason`
-        ├── JobCancelled      terminal: cancelled
-        └── JobExpired        terminal: its deadline passed
+MillstreamError
+├── InvalidRequest        a field of the request is wrong; nothing was queued
+├── Conflict              the id is taken by a request with another payload
+├── QueueFull             the queue's bound is reached; try again after `retry_after_s`
+├── QueueMismatch         shards, pub/sub mode or version differ from what the queue was created with
+├── Unavailable           the Redis server did not answer in time
+├── MissingExtra          an optional part of the distribution is not installed
+├── ProtocolError         bytes from the wire that are not what the protocol says
+└── JobError              about one accepted job (`job_id`)
+    ├── NotFound          no job of that id: never submitted, or its result has expired
+    ├── NotReady          the job has no result yet
+    ├── CursorExpired     the token log behind the cursor is gone
+    ├── JobFailed         terminal: failed, with `reason`
+    ├── JobCancelled      terminal: cancelled
+    └── JobExpired        terminal: its deadline passed
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ class Counting:
     gate: str = ""  # folder: output token number N of any row is drawn once the file `N` is not there
     pids: str = ""  # folder: gets a file named after the process
     poison: int = -1  # drawing this token kills the process
+    nan: int = -1  # where this token would be drawn, the logits are no numbers
     refuse: int = -1  # a prompt that begins with this token is refused
     broken: str = ""  # why it cannot be loaded
 
@@ -95,8 +96,10 @@ class CountingEngine:
         if not running and not admitted:
             time.sleep(0.001)
             return None
+        finished = [(row.handle, "error") for row in running if self._next(row) == self.model.nan]
+        running = [row for row in running if self._next(row) != self.model.nan]
         tokens = [self._draw(row) for row in running]
-        finished = [(row.handle, reason) for row in running if (reason := self._reason(row))]
+        finished += [(row.handle, reason) for row in running if (reason := self._reason(row))]
         logprobs = [
             (place, -0.5, [token, 0], [-0.5, -1.5])
             for place, (row, token) in enumerate(zip(running, tokens, strict=True))
@@ -133,9 +136,12 @@ class CountingEngine:
     def _gated(self, row: CountingRow) -> bool:
         return bool(self.model.gate) and Path(self.model.gate, str(len(row.output))).exists()
 
-    def _draw(self, row: CountingRow) -> int:
+    def _next(self, row: CountingRow) -> int:
         last = row.output[-1] if row.output else row.request.prompt[-1] + row.choice
-        token = (last + 1) % 1000
+        return (last + 1) % 1000
+
+    def _draw(self, row: CountingRow) -> int:
+        token = self._next(row)
         if token == self.model.poison:
             os.kill(os.getpid(), signal.SIGKILL)
         row.output.append(token)

@@ -51,6 +51,19 @@ async def test_a_request_that_cannot_be_computed_fails_with_its_field(
     assert result.error.field == field
 
 
+async def test_logits_that_are_no_numbers_fail_their_job_alone(valkey: Server, tokenizer: Path) -> None:
+    async with AsyncClient(valkey.url) as client:
+        async with serving(valkey, model_name(tokenizer, nan=15)):
+            bad = await client.submit("w11", max_tokens=20, stream=True)
+            good = await client.submit("w100", max_tokens=20)
+            with pytest.raises(JobFailed, match="not finite after 3 output tokens") as failed:
+                await client.wait(bad.id, timeout_s=30)
+            assert (await client.wait(good.id, timeout_s=30)).usage.output_tokens == 20
+            text = [event.text async for event in client.stream(bad.id)]
+    assert failed.value.reason == "model_error"
+    assert failed.value.result.choices[0].text == "".join(text) == "w12 w13 w14"
+
+
 async def test_exactly_what_fits_is_computed(valkey: Server, tokenizer: Path) -> None:
     async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, context=64)):
         asked = await client.submit("w1 w2", max_tokens=62)

@@ -153,7 +153,7 @@ class Settings(BaseSettings):
 def load(arguments: Sequence[str] = ()) -> Settings:
     """Read flags and environment. Raises BadSettings with every bad setting at once; SystemExit on --help."""
     try:
-        return Settings(_cli_parse_args=list(arguments))
+        return Settings(_cli_parse_args=list(arguments))  # type: ignore[call-arg]  # pydantic-settings' own
     except ValidationError as error:
         raise BadSettings([_line(problem) for problem in error.errors(include_url=False)]) from error
 

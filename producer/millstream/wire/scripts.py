@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError
 from millstream.errors import ProtocolError
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 _INCLUDE = "-- include:"
 
 
@@ -29,13 +30,13 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(Generic[R_co]):
     """One script with its arguments, and the reader of its reply. Nothing is sent yet."""
 
     script: Script
     keys: tuple[str, ...]
     args: tuple[str | bytes | int, ...]
-    parse: Callable[[Any], R]
+    parse: Callable[[Any], R_co]
 
     @property
     def by_digest(self) -> tuple[str | bytes | int, ...]:

@@ -182,3 +182,20 @@ def test_the_sentencepiece_space_goes_at_the_start_only() -> None:
     tokenizer = build("bpe-byte-fallback")
     the = tokenizer.token_to_id("▁the")
     assert run(Detokenizer(Pieces(tokenizer)), [[the], [the], [the]]) == "the the the"
+
+
+@given(text=TEXTS, rng=st.randoms(use_true_random=False), min_tokens=st.integers(0, 30))
+def test_no_stop_string_is_looked_for_in_the_first_tokens(
+    text: str, rng: random.Random, min_tokens: int
+) -> None:
+    """The end is where it would be if the stop strings were looked for in the rest alone."""
+    tokenizer = build("byte-level")
+    pieces = Pieces(tokenizer)
+    ids = tokenizer.encode(text).ids
+    stop = ("e", "o", "本", " b")
+    free = pieces.join(ids[:min_tokens])
+    if free.decode("utf-8", errors="ignore").encode() != free:
+        return  # the boundary cuts a character: its rest belongs to the later text
+    got = run(Detokenizer(pieces, stop, min_tokens), cut(ids, rng))
+    rest = run(Detokenizer(pieces, stop), [ids[min_tokens:]])
+    assert got == free.decode() + rest

@@ -39,9 +39,12 @@ class Settling:
         if step.logprobs:
             self._take_logprobs(step)
         watched = self._take_tokens(step, now_ms)
-        ended = [
-            self._end_row(handle, reason) for handle, reason in step.finished if handle in self._table.rows
-        ]
+        ended = []
+        for handle, reason in step.finished:
+            if handle in self._table.rows and reason == "error":
+                self._break(handle)
+            elif handle in self._table.rows:
+                ended.append(self._end_row(handle, reason))
         for job, row in watched:
             if row.feed() and row.index + job.handle in self._table.rows:
                 self._table.stop_row(job, row)
@@ -104,6 +107,15 @@ class Settling:
         job, row = self._table.end_row(handle)
         row.reason = _REASONS[reason]
         return job
+
+    def _break(self, handle: int) -> None:
+        """The model gave no numbers for this row: its job fails with the text so far; others go on."""
+        job, row = self._table.rows[handle]
+        message = (
+            f"the model's logits were not finite after {len(row.ids)} output tokens; "
+            "its weights may be damaged or its dtype too narrow: try float32 or bfloat16"
+        )
+        self._table.conclude(job, State.FAILED, ErrorInfo(code="model_error", message=message))
 
     def _end_if_done(self, job: Job, now_ms: int) -> None:
         if job.phase is not Phase.ENDED and all(row.reason is not None for row in job.rows):

@@ -40,7 +40,7 @@ _LEVELS = {
     State.FAILED: logging.WARNING,
 }
 
-Call = calls.Call[AppendReply] | calls.Call[EndOutcome]
+Call = calls.Call[AppendReply | EndOutcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +160,14 @@ class Writer:
         if job.streamed and job.output_tokens:
             self._tell_first_token(job, now_ms)
         result = job.result(self.model, now_ms)
-        attempt = {
-            "job_id": job.id,
-            "lane": job.entry.lane,
-            "attempt": job.attempt,
-            "owner": self._owner,
-            "entry_id": job.entry.entry_id,
-        }
         if job.letter is not None:
             return calls.bury(
                 job.shard,
-                **attempt,
+                job_id=job.id,
+                lane=job.entry.lane,
+                attempt=job.attempt,
+                owner=self._owner,
+                entry_id=job.entry.entry_id,
                 reason=job.letter,
                 result=result,
                 ttl_ms=self._pace.result_ttl_ms,
@@ -179,7 +176,11 @@ class Writer:
         open_body = job.written[-1] if job.acknowledged < len(job.written) else None
         return calls.finish(
             job.shard,
-            **attempt,
+            job_id=job.id,
+            lane=job.entry.lane,
+            attempt=job.attempt,
+            owner=self._owner,
+            entry_id=job.entry.entry_id,
             state=job.state,
             result=result,
             seq=len(job.written) + (open_body is None),

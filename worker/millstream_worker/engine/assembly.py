@@ -26,7 +26,9 @@ def build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], Engin
     """An engine ready for requests. Raises CannotLoad with one clear message."""
     try:
         return _build(config, report)
-    except (CheckpointError, UnsupportedModel, ValueError, OSError) as error:
+    except CheckpointError as error:  # names the model itself
+        raise CannotLoad(str(error)) from error
+    except (UnsupportedModel, ValueError, OSError) as error:
         raise CannotLoad(f"model {config.model!r}: {error}") from error
 
 

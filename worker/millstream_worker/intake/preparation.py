@@ -40,7 +40,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel) -> None:
     job.written = bodies
     job.acknowledged = len(bodies)
     for index in range(asked.n):
-        row = Row(index, text.detokenizer(asked.stop), watched=bool(asked.stop))
+        row = Row(index, text.detokenizer(asked.stop, asked.min_tokens), watched=bool(asked.stop))
         row.logprobs = [] if asked.logprobs else None
         row.resume([delta for delta in deltas if delta.index == index])
         job.rows.append(row)

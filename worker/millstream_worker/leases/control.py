@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 
 import structlog
-from redis.asyncio import Connection
-from redis.exceptions import RedisError
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ConnectionError, RedisError
 
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import RELEASED, ShardKeys
@@ -42,7 +42,7 @@ class Control:
         self._on_released = on_released
         self._pause_s = 0.0
         self._stopping = asyncio.Event()
-        self._connection: Connection | None = None
+        self._connection: AbstractConnection | None = None
 
     async def run(self) -> None:
         """Listen until `stop`, through any number of lost connections."""
@@ -65,8 +65,9 @@ class Control:
         if self._connection is not None:  # nothing else ends a read
             await self._connection.disconnect(nowait=True)
 
-    async def _listen(self, connection: Connection) -> None:
-        await connection.connect()
+    async def _listen(self, connection: AbstractConnection) -> None:
+        async with asyncio.timeout(_PING_S):
+            await connection.connect()  # type: ignore[no-untyped-call]
         command = "SSUBSCRIBE" if self._shards[0].sharded else "SUBSCRIBE"
         for shard in self._shards:
             await connection.send_command(command, shard.control)
@@ -74,12 +75,12 @@ class Control:
             reply = await connection.read_response(timeout=_PING_S)
             if reply is None:
                 await connection.send_command("PING")
-                reply = await connection.read_response()
+                reply = await connection.read_response(timeout=_PING_S)
+                if reply is None:
+                    raise ConnectionError(f"the server has not answered for {2 * _PING_S:g} s")
             if isinstance(reply, list) and reply[0] in (b"message", b"smessage"):
                 self._obey(reply[2])
             self._pause_s = 0.0
-        self._stopping = asyncio.Event()
-        self._connection: Connection | None = None
 
     def _obey(self, message: bytes) -> None:
         if message == RELEASED.encode():

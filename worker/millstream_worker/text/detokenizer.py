@@ -15,11 +15,15 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
-    """`feed` what was drawn, `flush` at the choice's end; after `stopped`, nothing more comes."""
+    """`feed` what was drawn, `flush` at the choice's end; after `stopped`, nothing more comes.
 
-    def __init__(self, pieces: Pieces, stop: Sequence[str] = ()) -> None:
+    No stop string is looked for in the text of the first `min_tokens` ids.
+    """
+
+    def __init__(self, pieces: Pieces, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
         self._pieces = pieces
         self._stop = tuple(stop)
+        self._min_tokens = min_tokens
         self._utf8 = _utf8_decoder(errors="replace")
         self._begun = False  # a token with text has been seen: the next ones are not the first
         self._count = 0
@@ -47,11 +51,14 @@ class Detokenizer:
         """The text that these ids settle. May be empty, may hold characters begun by earlier ids."""
         if self._kept is not None:
             return ""
+        free = max(0, self._min_tokens - self._count) if self._stop else len(ids)
         self._count += len(ids)
+        text = self._utf8.decode(self._bytes(ids[:free]))
         if not self._stop:
-            return self._utf8.decode(self._bytes(ids))
+            return text
         self._ids += ids
-        return self._release(self._utf8.decode(self._bytes(ids)), final=False)
+        self._released += len(text)
+        return text + self._release(self._utf8.decode(self._bytes(ids[free:])), final=False)
 
     def flush(self) -> str:
         """What was held back, at the end of the choice: there are no more tokens."""

@@ -70,9 +70,9 @@ class TextModel:
             return self._checked("messages", self._backend.encode(text, add_special_tokens=False).ids)
         return self._checked("prompt", self._backend.encode(request.prompt, add_special_tokens=True).ids)
 
-    def detokenizer(self, stop: Sequence[str] = ()) -> Detokenizer:
-        """For one choice, ending before the first of these stop strings."""
-        return Detokenizer(self._pieces, stop)
+    def detokenizer(self, stop: Sequence[str] = (), min_tokens: int = 0) -> Detokenizer:
+        """For one choice, ending before the first of these stop strings behind its first `min_tokens` ids."""
+        return Detokenizer(self._pieces, stop, min_tokens)
 
     def token_text(self, token_id: int) -> str:
         """One token by itself, as logprobs show it; a part of a character is U+FFFD."""

@@ -132,14 +132,17 @@ class Chores:
 
     async def _promote(self) -> None:
         for shard in self._shards:
-            while len(await calls.run(self._redis, calls.promote(shard, limit=_LIMIT))) == _LIMIT:
-                continue
+            await self._exhaust(calls.promote(shard, limit=_LIMIT))
 
     async def _expire(self) -> None:
         for shard in self._shards:
-            call = calls.expire(shard, limit=_LIMIT, ttl_ms=self._result_ttl_ms)
-            while len(await calls.run(self._redis, call)) == _LIMIT:
-                continue
+            await self._exhaust(calls.expire(shard, limit=_LIMIT, ttl_ms=self._result_ttl_ms))
+
+    async def _exhaust(self, call: calls.Call[tuple[str, ...]]) -> None:
+        """Again, as long as there was more than one call may do."""
+        done: tuple[str, ...] = await calls.run(self._redis, call)
+        while len(done) == _LIMIT:
+            done = await calls.run(self._redis, call)
 
     async def _scan(self) -> None:
         for shard in self._shards:
