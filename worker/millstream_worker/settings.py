@@ -73,7 +73,9 @@ class Settings(BaseSettings):
     max_step_tokens: int = Field(2048, ge=1, description="new tokens computed in one step")
     max_context: int = Field(0, ge=0, description="tokens per row, prompt and output; 0: the model's own")
     prefix_cache: bool = Field(True, description="share the KV cache of equal prefixes")
-    attention: Literal["auto", "torch", "triton"] = Field("auto", description="attention backend")
+    attention: Literal["auto", "torch", "triton"] = Field(
+        "auto", description="attention backend: auto, torch or triton"
+    )
     cache_dir: str = Field("", description="where converted checkpoints are kept; unset: ~/.cache/millstream")
     engine_command: str = Field("", description="program of the engine process; unset: Millstream's own")
 
@@ -105,7 +107,9 @@ class Settings(BaseSettings):
     metrics_host: str = Field("127.0.0.1", description="address of /metrics, /healthz and /readyz")
     metrics_port: int = Field(0, ge=0, le=65_535, description="their port; 0: not served")
     log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error"
+    )
     log_payloads: bool = Field(False, description="log prompts and texts, too (with log level debug)")
     burst: bool = Field(False, description="end when the queue is empty")
 
