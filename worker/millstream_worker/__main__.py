@@ -1,52 +1,24 @@
-"""`millstream-worker`: read the settings, set up logging and signals, serve.
-
-Exit status: 0 drained, 1 the worker cannot serve (the last line says why), 2 a setting is wrong.
-"""
+"""The console script `millstream-worker`. Its libraries are an extra: without them, one clear line."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
+import importlib.util
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import structlog
+from millstream.errors import MissingExtra
 
-from millstream_worker import logs, settings
-
-if TYPE_CHECKING:
-    from millstream_worker.service import Service
-
-_log = structlog.get_logger(__name__)
+NEEDED = ("torch", "transformers", "pydantic_settings", "prometheus_client")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one request is one text: threads only cost
-    try:
-        chosen = settings.load(sys.argv[1:] if arguments is None else arguments)
-    except settings.BadSettings as error:
-        for line in error.lines:
-            sys.stderr.write(f"millstream-worker: {line}\n")
+    """The exit status: see `millstream_worker.command`."""
+    if any(importlib.util.find_spec(module) is None for module in NEEDED):
+        sys.stderr.write(f"millstream-worker: {MissingExtra('worker', 'the worker')}\n")
         return 2
-    logs.configure(chosen.log_format, chosen.log_level)
-    from millstream_worker.service import CannotServe, Service  # slow to import: not for a wrong setting
+    from millstream_worker.command import run
 
-    try:
-        asyncio.run(_serve(Service(chosen), chosen))
-    except CannotServe as error:
-        _log.error("worker ends", reason=str(error))
-        return 1
-    return 0
-
-
-async def _serve(service: Service, chosen: settings.Settings) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, service.drain)
-    _log.info("worker starts", name=service.name, queue=chosen.queue, model=chosen.model)
-    await service.run()
+    return run(sys.argv[1:] if arguments is None else arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,49 @@
+"""What `millstream-worker` does: read the settings, set up logging and signals, serve.
+
+Exit status: 0 drained, 1 the worker cannot serve (the last line says why), 2 a setting is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from millstream_worker import logs, settings
+
+if TYPE_CHECKING:
+    from millstream_worker.service import Service
+
+_log = structlog.get_logger(__name__)
+
+
+def run(arguments: Sequence[str]) -> int:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one request is one text: threads only cost
+    try:
+        chosen = settings.load(arguments)
+    except settings.BadSettings as error:
+        for line in error.lines:
+            sys.stderr.write(f"millstream-worker: {line}\n")
+        return 2
+    logs.configure(chosen.log_format, chosen.log_level)
+    from millstream_worker.service import CannotServe, Service  # slow to import: not for a wrong setting
+
+    try:
+        asyncio.run(_serve(Service(chosen), chosen))
+    except CannotServe as error:
+        _log.error("worker ends", reason=str(error))
+        return 1
+    return 0
+
+
+async def _serve(service: Service, chosen: settings.Settings) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.drain)
+    _log.info("worker starts", name=service.name, queue=chosen.queue, model=chosen.model)
+    await service.run()
