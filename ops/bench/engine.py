@@ -3,8 +3,7 @@
     python -m ops.bench.engine --shapes tiny14m smol135m --workloads a r b c
 
 Every engine runs in a process of its own, one after the other, so that none takes another's cores or memory.
-The bound is what decoding would take if it only read the weights once per step and each row's keys and values
-once per token, at the bandwidth measured in this run.
+The bound is what the work takes at the memory bandwidth and the bf16 matrix rate measured in this run.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 
 from ops.bench import machine
 from ops.bench.adapters import ADAPTERS, shaped_checkpoint
+from ops.bench.machine import Limits
 from ops.bench.shapes import SHAPES
 from ops.bench.workloads import CPU_WORKLOADS, NAMES, Workload, make
 
@@ -40,35 +40,37 @@ def main() -> None:
     if options.child:
         _child(options)
         return
-    bandwidth = machine.read_bandwidth(options.threads)
-    print(f"{machine.describe()}, {options.threads} threads, {bandwidth / 1e9:.0f} GB/s read")
+    limits = machine.measure(options.threads)
+    print(f"{machine.describe()}, {options.threads} threads, {limits}")
     for shape in options.shapes:
         shaped_checkpoint(shape)
         _print_head(shape, options.engines)
         for name in options.workloads:
             workload = make(name, SHAPES[shape]["vocab_size"], options.scale)
             outcomes = {engine: _run(engine, shape, name, options) for engine in options.engines}
-            _print_row(workload, outcomes, bound_tokens_s(SHAPES[shape], workload, bandwidth))
+            _print_row(workload, outcomes, bound_tokens_s(SHAPES[shape], workload, limits))
 
 
-def bound_tokens_s(shape: dict[str, Any], workload: Workload, bandwidth: float) -> float:
-    """Output tokens/s if the memory's read bandwidth were the only limit of decoding (prefill counted as
-    free).
+def bound_tokens_s(shape: dict[str, Any], workload: Workload, limits: Limits) -> float:
+    """Output tokens/s of a machine that reads and multiplies at its measured rates and wastes nothing.
 
-    Bytes: bf16 weights once for each of the longest row's steps, 2 x layers x kv heads x head dim x 2 bytes
-    for each token of context that a step reads.
+    Prefill: 2 FLOPs for each weight of the layers and each distinct prompt token. Decode: the larger of 2
+    FLOPs for each weight and output token, and the bytes: all weights once for each step of the longest row, and
+    2 (keys, values) x layers x KV heads x head size x 2 bytes for each token of context that a step reads.
     """
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     head, kv_heads = shape["head_dim"], shape["num_key_value_heads"]
     attention = hidden * head * (2 * shape["num_attention_heads"] + 2 * kv_heads)
-    weights = layers * (attention + 3 * hidden * shape["intermediate_size"]) + hidden * shape["vocab_size"]
-    per_token = 2 * 2 * layers * kv_heads * head
+    in_layers = layers * (attention + 3 * hidden * shape["intermediate_size"])
+    weights = in_layers + hidden * shape["vocab_size"]
     context = sum(
         length * len(prompt) + length * (length - 1) // 2
         for prompt, length in zip(workload.prompts, workload.output_lengths, strict=True)
     )
-    steps = max(workload.output_lengths)
-    seconds: float = (2 * weights * steps + per_token * context) / bandwidth
+    prefill_s = 2 * in_layers * workload.distinct_prompt_tokens / limits.flops_s
+    read_bytes = 2 * weights * max(workload.output_lengths) + 2 * 2 * layers * kv_heads * head * context
+    decode_s = max(2 * weights * workload.output_tokens / limits.flops_s, read_bytes / limits.read_bytes_s)
+    seconds: float = prefill_s + decode_s
     return workload.output_tokens / seconds
 
 

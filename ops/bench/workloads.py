@@ -21,6 +21,14 @@ class Workload:
         return sum(map(len, self.prompts))
 
     @property
+    def distinct_prompt_tokens(self) -> int:
+        """The prompts' tokens, what all of them begin with counted once."""
+        first, *others = self.prompts
+        columns = enumerate(zip(*self.prompts, strict=False))
+        shared = next((place for place, column in columns if len(set(column)) > 1), len(first))
+        return self.prompt_tokens - shared * len(others)
+
+    @property
     def output_tokens(self) -> int:
         return sum(self.output_lengths)
 
