@@ -55,8 +55,9 @@ def bound_tokens_s(shape: dict[str, Any], workload: Workload, limits: Limits) ->
     """Output tokens/s of a machine that reads and multiplies at its measured rates and wastes nothing.
 
     Prefill: 2 FLOPs for each weight of the layers and each distinct prompt token. Decode: the larger of 2
-    FLOPs for each weight and output token, and the bytes: all weights once for each step of the longest row, and
-    2 (keys, values) x layers x KV heads x head size x 2 bytes for each token of context that a step reads.
+    FLOPs for each weight and output token, and the bytes. These are all weights once for each step of the
+    longest row, and 2 (keys, values) x layers x KV heads x head size x 2 bytes for each token of context
+    that a step reads.
     """
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     head, kv_heads = shape["head_dim"], shape["num_key_value_heads"]
