@@ -135,10 +135,13 @@ class EngineLink:
 
 
 def engine_environment(environment: Mapping[str, str], threads: int) -> dict[str, str]:
-    """The engine's environment: threads that wait passively, unless the environment says otherwise. OpenMP
-    reads these when torch is imported, so they have to be there before; a team that spins for its next task
-    takes the cores from everybody else.
+    """The engine's environment: threads that spin for some microseconds, then sleep, unless the environment
+    says otherwise. OpenMP reads these when torch is imported, so they have to be there before.
+
+    A team that spins on takes the cores from everybody else; one that sleeps at once pays a wake-up for every
+    operation. Measured with two threads on two cores, output tokens/s of a 135M shape: no spinning 433, 5,000
+    turns 630, OpenMP's own policy 510.
     """
-    passive = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "0"}
+    passive = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "5000"}
     chosen = {"OMP_NUM_THREADS": str(threads)} if threads else {}
     return passive | dict(environment) | chosen
