@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,6 +85,24 @@ def test_frames_arrive_whole_from_any_pieces(sent: list[frames.Frame], piece: in
 
 def test_every_kind_of_frame_is_covered() -> None:
     assert {type(frame) for frame in FRAMES} == set(frames._KINDS.values())
+
+
+class Built(tuple[int, ...]):
+    """Counts how often one is made."""
+
+    made = 0
+
+    def __new__(cls, ids: Iterable[int]) -> Built:
+        cls.made += 1
+        return super().__new__(cls, ids)
+
+
+def test_a_long_prompt_is_not_copied_on_its_way_into_bytes() -> None:
+    prompt = Built(range(100))
+    (frame,) = frames.FrameBuffer().feed(frames.encode(frames.Add(EngineRequest(1, prompt, 5))))
+    assert isinstance(frame, frames.Add)
+    assert frame.request.prompt == tuple(range(100))
+    assert Built.made == 1
 
 
 def test_an_oversized_frame_is_refused_before_it_is_read() -> None:

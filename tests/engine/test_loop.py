@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.counting import CountingRunner, counted
 
+from millstream_worker.engine.brain.plan import Drawn
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.frames import Step
 from millstream_worker.engine.loop import Engine
@@ -52,6 +53,25 @@ def test_rows_of_any_length_share_the_batch(depth: int) -> None:
     assert max(step.stats.rows_running for step in steps) == 4
     assert steps[-1].stats.output_total == sum(map(len, tokens.values()))
     assert steps[-1].stats.blocks_used == 0
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_steps_time_is_its_own_and_not_that_of_the_step_before(depth: int) -> None:
+    """The device takes a second for each step, also for one that was launched while another ran."""
+
+    class Slow(CountingRunner):
+        now = 100.0
+
+        def settle(self, handle: Drawn) -> Drawn:
+            self.now += 1.0
+            return handle
+
+    runner = Slow(blocks=64, block_size=4, max_rows=4)
+    scheduler = engine(depth).scheduler
+    loop = Engine(scheduler, runner, depth=depth, clock=lambda: runner.now)
+    loop.add(EngineRequest(1, (1, 2, 3), max_tokens=5))
+    _, _, steps = run(loop)
+    assert [step.stats.step_s for step in steps] == [1.0] * 5
 
 
 def test_a_request_that_can_never_fit_is_refused_by_field() -> None:

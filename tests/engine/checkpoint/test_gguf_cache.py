@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
@@ -141,6 +142,35 @@ def test_a_broken_file_is_refused_and_leaves_nothing_behind(
     with pytest.raises(GGUFError):
         cache.folder_of(file, Told())
     assert not [path for path in (tmp_path / "cache").glob("tiny-*") if path.suffix == "" and path.is_dir()]
+
+
+def test_a_full_disk_gets_back_what_the_conversion_took(
+    file: Path, cache: GGUFCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AutoTokenizer, "from_pretrained", full)  # the last to be written, after the weights
+        with pytest.raises(GGUFError, match="No space left on device"):
+            cache.folder_of(file, Told())
+
+    assert not list((tmp_path / "cache").glob("*.partial"))
+    assert (cache.folder_of(file, Told()) / "model.safetensors").is_file()
+
+
+def test_one_file_of_several_is_no_model(tmp_path: Path, cache: GGUFCache) -> None:
+    """The first part of a split model names all its layers, and has the weights of some."""
+    part = tiny_llama()
+    whole = part.state_dict()
+    weights = {name: tensor for name, tensor in whole.items() if ".layers.1." not in name}
+    part.state_dict = lambda: weights  # type: ignore[method-assign, assign]
+
+    with pytest.raises(
+        GGUFError, match=r"lacks 9 of .* first is model.layers.1.input_layernorm.* merge them first"
+    ):
+        cache.folder_of(write_gguf(tmp_path / "tiny-00001-of-00002.gguf", part), Told())
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
 
 
 def test_a_cache_that_cannot_be_written_is_named(file: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from support.checkpoints import build
 
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.runner.cgroup import ControlGroups
@@ -19,7 +20,9 @@ from millstream_worker.engine.runner.memory import (
     capacity_line,
     free_bytes,
     pool_blocks,
+    step_bytes,
 )
+from millstream_worker.engine.runner.model import load_model
 from millstream_worker.engine.runner.threads import available_cores, use_threads
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
@@ -76,6 +79,27 @@ def test_what_is_no_size_is_said_with_its_value_and_a_remedy(setting: str, says:
 
     assert f"kv_memory {setting!r}" in str(refused.value)
     assert says in str(refused.value)
+
+
+def test_what_a_step_needs_is_never_the_pools() -> None:
+    assert pool_blocks("100%", KIB, CPU, step=4 * GIB, free=10 * GIB) == 6 * 2**20
+    assert pool_blocks("auto", GIB, CUDA, step=20 * GIB, free=100 * GIB) == 68
+    with pytest.raises(BadKVMemory, match=r"only 6.00 GiB are free on cpu beside the 4.00 GiB that a step"):
+        pool_blocks("9GiB", KIB, CPU, step=4 * GIB, free=10 * GIB)
+    with pytest.raises(BadKVMemory, match=r"not even one block .* lower max_step_tokens or max_rows"):
+        pool_blocks("auto", KIB, CPU, step=4 * GIB, free=GIB)
+
+
+@pytest.mark.parametrize("case", ["llama", "gpt2", "mixtral"])
+def test_a_step_needs_more_the_more_tokens_and_rows_it_has(case: str, tmp_path: Path) -> None:
+    loaded = load_model(str(build(case, tmp_path)), dtype=torch.float32, device=CPU)
+    width = {"llama": 48, "gpt2": 128, "mixtral": 2 * 96}[case]  # of two experts, each of two halves of 48
+
+    def step(tokens: int, rows: int) -> int:
+        return step_bytes(loaded.model, vocab_size=loaded.vocab_size, tokens=tokens, rows=rows)
+
+    assert step(1000, 8) - step(0, 8) == 1000 * width * 6 * 4
+    assert step(8, 1000) - step(8, 0) == 1000 * loaded.vocab_size * 96
 
 
 def test_what_is_free_here() -> None:

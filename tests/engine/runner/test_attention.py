@@ -137,6 +137,17 @@ def test_a_broken_row_leaves_the_next_user_of_its_block_alone(bad: float) -> Non
         torch.testing.assert_close(*rows.step(new), atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["grouped", "window"])
+def test_a_long_context_costs_no_mask_for_what_all_queries_see(name: str) -> None:
+    """2,048 new tokens of a row that has 30,000: a mask of each by each would take 262 MB in every kind of
+    layer, for a whole step."""
+    storage = KVStorage([LAYERS[name]], 2010, 16, torch.float32, CPU)
+    attention = MatmulAttention(storage)
+    attention.begin(pack([Segment(0, [0] * 2048, 30_000, range(2003))], 16))
+    (step,) = attention._steps.values()
+    assert sum(bucket.bias.nbytes for bucket in step.buckets) < 2 * 2**20
+
+
 def test_queries_of_any_strides() -> None:
     """Modules hand over transposed views."""
     rows = Rows(LAYERS["grouped"], 1, 4, torch.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,18 @@ def test_missing_weights_are_an_error_and_not_random(tmp_path: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
         UnsupportedModel, match=r"lacks 1 weights, the first is model.layers.1.mlp.up_proj.weight"
+    ):
+        load_model(str(folder), dtype=torch.float32, device=CPU)
+
+
+def test_weights_of_other_shapes_are_an_error_that_names_them(tmp_path: Path) -> None:
+    folder = build("llama", tmp_path)
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 40}))
+    with pytest.raises(
+        UnsupportedModel,
+        match=r"6 weights that do not fit .* first is model.layers.0.mlp.down_proj.weight: "
+        r"\[32, 48\] instead of \[32, 40\]",
     ):
         load_model(str(folder), dtype=torch.float32, device=CPU)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +103,29 @@ def test_context_ends_where_rope_would_depend_on_other_rows(rope: dict[str, Any]
     assert note is None or "limited to 75 of 300 tokens" in note
 
 
+def test_a_rope_that_no_test_has_seen_is_refused() -> None:
+    config = AutoConfig.for_model("llama")
+    config.rope_parameters = {"full_attention": {"rope_type": "novel"}, "sliding_attention": {}}
+    with pytest.raises(UnsupportedModel, match=r"its RoPE is of type 'novel', .* \(default, dynamic, linear"):
+        check(config)
+
+
 def test_a_model_without_a_context_length_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="max_position_embeddings is missing"):
         context_length(PretrainedConfig())
 
 
-def test_a_configuration_with_a_wrong_value_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": "long"}')
-    assert "max_position_embeddings" in refusal(tmp_path)
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"max_position_embeddings": "long"}, "max_position_embeddings"),
+        ({"rope_scaling": {"type": "yarn"}}, "Missing required keys in `rope_parameters`.*factor"),
+        ({"num_attention_heads": 0}, "config.json: "),
+    ],
+    ids=["another type", "a missing value", "an impossible value"],
+)
+def test_a_configuration_with_a_wrong_value_is_refused(
+    wrong: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | wrong))
+    assert re.search(says, refusal(tmp_path))

@@ -13,7 +13,7 @@ from support.draws import Row, distribution, draw, draw_plan
 
 from millstream_worker.engine.brain.plan import RowLoad
 from millstream_worker.engine.request import SamplingSpec
-from millstream_worker.engine.runner.sampler import _PIECE_ELEMENTS, Sampler
+from millstream_worker.engine.runner.sampler import PIECE_ELEMENTS, Sampler
 
 VOCAB = 37
 
@@ -77,7 +77,7 @@ def test_more_rows_than_are_weighed_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         Row(chance.standard_normal(VOCAB).astype(np.float32), noise=float(chance.random())) for _ in range(11)
     ]
     whole = draw(batch).tokens
-    monkeypatch.setitem(_PIECE_ELEMENTS, "cpu", 4 * VOCAB)
+    monkeypatch.setitem(PIECE_ELEMENTS, "cpu", 4 * VOCAB)
 
     assert draw(batch).tokens.tolist() == whole.tolist()
 

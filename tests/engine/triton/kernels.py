@@ -225,6 +225,7 @@ def test_splits() -> None:
     assert split(255, 1, 500) == (1, 256)
     assert split(4096, 8, 528) == (16, 256)
     assert split(4096, 256, 528) == (2, 2048)
+    assert split(4096, 75, 528) == (4, 1024), "a power of two: seven kernels to compile, and not 64"
     assert split(4096, 2048, 528) == (1, 4096)
     parts, keys = split(10**6, 1, 10**4)
     assert parts == 64

@@ -11,7 +11,7 @@ from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
-from millstream_worker.engine.runner.memory import capacity_line, pool_blocks
+from millstream_worker.engine.runner.memory import capacity_line, pool_blocks, step_bytes
 from millstream_worker.engine.runner.model import LoadedModel, load_config, load_model
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampler import Sampler
@@ -28,6 +28,12 @@ def build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], Engin
         return _build(config, report)
     except CheckpointError as error:  # names the model itself
         raise CannotLoad(str(error)) from error
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition("\n")[0]
+        raise CannotLoad(
+            f"model {config.model!r} does not fit on device {config.device!r}: {reason} Use a smaller model, "
+            f"a smaller dtype (it is {config.dtype!r}), or less kv_memory (it is {config.kv_memory!r})"
+        ) from error
     except (UnsupportedModel, ValueError, OSError) as error:
         raise CannotLoad(f"model {config.model!r}: {error}") from error
 
@@ -45,7 +51,13 @@ def _build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], Engi
         attention=config.attention,
     )
     block_bytes = bytes_per_block(loaded.layers, config.block_size, loaded.dtype)
-    blocks = pool_blocks(config.kv_memory, block_bytes, device)
+    own_bytes = step_bytes(
+        loaded.model,
+        vocab_size=loaded.vocab_size,
+        tokens=config.max_step_tokens,
+        rows=min(config.max_rows, config.max_step_tokens),
+    )
+    blocks = pool_blocks(config.kv_memory, block_bytes, device, step=own_bytes)
     info = _info(config, checkpoint, loaded, blocks, block_bytes)
     for line in (*loaded.notes, capacity_line(info)):
         report(line)
@@ -57,10 +69,15 @@ def _build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], Engi
 
 def _device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r}: this torch build sees no CUDA device; use 'cpu' or 'auto'")
+    if device.type == "cuda":
+        index, count = device.index or 0, torch.cuda.device_count()
+        if index >= count:
+            raise ValueError(f"device {name!r}: there are {count} CUDA devices here, counted from cuda:0")
+        torch.cuda.set_device(index)  # events and Triton's kernels belong to the current device
     return device
 
 

@@ -26,6 +26,8 @@ class Channel:
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
+        self._arrivals = select.poll()  # unlike select(), it takes descriptors of any number
+        self._arrivals.register(peer, select.POLLIN)
         self._inbox = FrameBuffer()
         self._outbox: queue.Queue[bytes | None] = queue.Queue(_OUTBOX_FRAMES)
         self._writer = threading.Thread(target=self._write, name="frames-out", daemon=True)
@@ -36,7 +38,7 @@ class Channel:
         for frame in self._inbox.feed(b""):  # what an earlier call read and its caller did not take
             wait_s = 0.0
             yield frame
-        while select.select([self._peer], [], [], wait_s)[0]:
+        while self._arrivals.poll(None if wait_s is None else 1000 * wait_s):
             try:
                 data = self._peer.recv(_RECEIVE_BYTES)
             except ConnectionResetError:
@@ -57,8 +59,13 @@ class Channel:
         self._peer.close()
 
     def _write(self) -> None:
+        """Send until told to end. Once the front is gone frames are still taken, and dropped: a full outbox
+        would hold the batch loop for ever, and only receive() tells it."""
+        gone = False
         while (data := self._outbox.get()) is not None:
+            if gone:
+                continue
             try:
                 self._peer.sendall(data)
             except OSError:
-                return  # the front is gone: receive() says so to the loop
+                gone = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import msgpack
@@ -73,7 +73,7 @@ class Refused:
 class Beat:
     """Progress: what the engine is in since when (its own monotonic clock), sent while it is there."""
 
-    phase: str  # loading | compiling | step | idle
+    phase: str  # loading | step | idle
     seconds: float
 
 
@@ -84,9 +84,9 @@ class EngineStats:
     rows_running: int = 0
     rows_waiting: int = 0
     free_rows: int = 0
-    blocks_used: int = 0
-    blocks_cached: int = 0  # free, but holding a prefix that can be found again
-    blocks_free: int = 0
+    blocks_used: int = 0  # by rows; these three add up to the pool
+    blocks_cached: int = 0  # by no row, but holding a prefix that can be found again
+    blocks_free: int = 0  # holding nothing
     step_s: float = 0.0
     step_tokens: int = 0
     prefix_queried_total: int = 0  # prompt tokens looked up in the prefix cache
@@ -133,19 +133,15 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def encode(frame: Frame) -> bytes:
     """The frame with its length prefix."""
-    if isinstance(frame, Step):  # the hot one: no recursion into its lists
-        fields: tuple[Any, ...] = (
-            frame.handles,
-            frame.tokens,
-            frame.finished,
-            frame.admitted,
-            frame.logprobs,
-            astuple(frame.stats),
-        )
-    else:
-        fields = astuple(frame)
-    body: bytes = msgpack.packb((_NAMES[type(frame)], *fields))
+    body: bytes = msgpack.packb((_NAMES[type(frame)], *_fields(frame)))
     return _LENGTH.pack(len(body)) + body
+
+
+def _fields(message: Any) -> tuple[Any, ...]:
+    """A message's fields, with those of messages inside it. `astuple` would copy every list number by number:
+    60 ms for a prompt of 100,000 tokens, in which the front does nothing else."""
+    values = (getattr(message, name) for name in message.__slots__)
+    return tuple(_fields(value) if is_dataclass(value) else value for value in values)
 
 
 def decode(body: bytes) -> Frame:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from millstream_worker.engine.brain.plan import Drawn, Plan
@@ -44,6 +45,7 @@ class Engine(Generic[H]):
         self._depth = depth
         self._clock = clock
         self._in_flight: deque[tuple[H, float, int]] = deque()  # handle, launch time, tokens
+        self._settled_at = -inf  # the step before: the device computes one after the other
 
     @property
     def idle(self) -> bool:
@@ -66,6 +68,7 @@ class Engine(Generic[H]):
         handle, launched, tokens = self._in_flight.popleft()
         drawn = self._runner.settle(handle)
         now = self._clock()
+        step_s, self._settled_at = now - max(launched, self._settled_at), now
         settled = self.scheduler.settle(drawn, now)
         return Step(
             handles=settled.handles,
@@ -73,7 +76,7 @@ class Engine(Generic[H]):
             finished=over + settled.finished,
             admitted=settled.admitted,
             logprobs=settled.logprobs,
-            stats=self.scheduler.stats(step_s=now - launched, step_tokens=tokens),
+            stats=self.scheduler.stats(step_s=step_s, step_tokens=tokens),
         )
 
     def report(self, finished: list[tuple[int, str]] | None = None) -> Step:

@@ -44,7 +44,8 @@ class Phase:
     since: float = field(default_factory=time.monotonic)
 
     def enter(self, name: str) -> None:
-        self.name, self.since = name, time.monotonic()
+        self.since = time.monotonic()  # first: a beat between the two may take an idle hour for a step's
+        self.name = name
 
 
 def serve(channel: Channel, build: Build) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +45,4 @@ class EngineRequest:
     deadline_ms: int | None = None
     tenant: str = ""
     salt: str = ""  # rows share cached blocks only within one salt
-    alone: bool = field(default=False)  # run in a batch of its own (suspect of having killed an engine)
+    alone: bool = False  # run in a batch of its own (suspect of having killed an engine)

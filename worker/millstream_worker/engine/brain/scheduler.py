@@ -205,7 +205,7 @@ class Scheduler:
             free_rows=len(self._batch.free_slots),
             blocks_used=pool.total - pool.free,
             blocks_cached=pool.cached,
-            blocks_free=pool.free,
+            blocks_free=pool.free - pool.cached,
             step_s=step_s,
             step_tokens=step_tokens,
             prefix_queried_total=totals.prefix_queried,

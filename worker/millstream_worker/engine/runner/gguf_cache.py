@@ -63,9 +63,11 @@ def _convert(file: Path, kept: Path, report: Report) -> None:
     report(f"converting {file.name} to safetensors; this is done once, and kept in {kept}")
     try:
         _write(file, partial)
+        partial.rename(kept)
     except _UNREADABLE as error:
         raise GGUFError(f"no GGUF file that transformers can read: {error!r}") from error
-    partial.rename(kept)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # half a model on a disk that may be full by it
 
 
 def _write(file: Path, folder: Path) -> None:
@@ -75,7 +77,8 @@ def _write(file: Path, folder: Path) -> None:
     if hasattr(transformers, "GgufConfig"):  # newer ones would keep the weights packed
         weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
     with contextlib.redirect_stderr(io.StringIO()):  # progress bars that have no switch
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(**weights)
+        loaded, found = transformers.AutoModelForCausalLM.from_pretrained(**weights, output_loading_info=True)
+        _check_whole(found)
         with torch.device("meta"):  # what was read from GGUF refuses to be saved: move its weights over
             model = transformers.AutoModelForCausalLM.from_config(loaded.config, dtype=loaded.dtype)
         model.load_state_dict(loaded.state_dict(), assign=True)
@@ -83,6 +86,16 @@ def _write(file: Path, folder: Path) -> None:
         model.generation_config = loaded.generation_config
         model.save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+
+
+def _check_whole(found: dict[str, Any]) -> None:
+    """Transformers goes on with random numbers for what a file does not have."""
+    missing = sorted(found["missing_keys"])
+    if missing:
+        raise GGUFError(
+            f"it lacks {len(missing)} of the model's weights, the first is {missing[0]}; "
+            "if the model was split into several GGUF files, merge them first (llama-gguf-split --merge)"
+        )
 
 
 def _dtype(file: Path) -> torch.dtype:

@@ -1,4 +1,5 @@
-"""How many KV blocks fit: the setting `kv_memory` against what is free once the weights are loaded."""
+"""How many KV blocks fit: the setting `kv_memory` against what is free once the weights are loaded and the
+largest step has what it needs besides."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ import re
 from pathlib import Path
 
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 
 from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.runner.attention.tiles import MAX_SCORE_BYTES
 from millstream_worker.engine.runner.cgroup import ControlGroups
+from millstream_worker.engine.runner.sampler import PIECE_ELEMENTS
 
 GIB = 2**30
 
@@ -27,31 +32,71 @@ _UNITS = {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE)
 _SHARE = re.compile(r"(0?\.\d+|1\.0*|\d+(?:\.\d+)?%)")
 _AUTO_CPU_SHARE, _AUTO_CPU_MOST = 0.4, 4 * GIB  # the memory is not ours alone
-_AUTO_CUDA_SHARE = 0.85  # the rest is for a step's activations and logits
+_AUTO_CUDA_SHARE = 0.85  # the allocator leaves gaps
+# What a step holds at once, at the most. Measured on the CPU (a slice of a 135M model, 64 rows with all kinds
+# of sampling, chunks of 2,048 of 12,000 tokens): 195 MiB in float32, 372 MiB in bfloat16.
+_WIDE_TENSORS = 6  # per token, each as wide as the model's widest layer: gate, up, their product, residuals
+_LOGIT_BYTES = 32  # per row and token id: logits in both dtypes, changed, counted, as logprobs with sort keys
+_DRAW_BYTES = 64  # per row and token id of those drawn at a time: weights, keys, sums, all of 8 bytes
+_SCORES = 5  # times a bucket's scores: as multiplied, in float32, their softmax, and keys or values
+_WORKSPACE_BYTES = 128 << 20  # of torch's libraries: packed weights, and what their products are summed in
 
 
 class BadKVMemory(ValueError):
     """`kv_memory` is no size, or holds no cache. The message names the setting, its value and the remedy."""
 
 
-def pool_blocks(kv_memory: str, bytes_per_block: int, device: torch.device, free: int | None = None) -> int:
+def pool_blocks(
+    kv_memory: str, bytes_per_block: int, device: torch.device, *, step: int = 0, free: int | None = None
+) -> int:
     """Blocks in the pool, at least one. Call it when the weights are on the device.
 
     `kv_memory`: "auto", bytes ("2GiB", "500MB", "1073741824"), or a share of the free memory ("0.6", "60%").
-    `free`: bytes of it; by default as measured. Raises BadKVMemory.
+    `free`: bytes of it; by default as measured. `step` of them (`step_bytes`) are never the pool's: a pool
+    that took them would end the engine in the middle of its first long prompt. Raises BadKVMemory.
     """
-    free = free_bytes(device) if free is None else free
+    free = max(0, (free_bytes(device) if free is None else free) - step)
+    beside = f" beside the {_size(step)} that a step may need" if step else ""
     wanted = _wanted(kv_memory, device, free)
     if wanted > free:
         raise BadKVMemory(
-            f"kv_memory {kv_memory!r}: only {_size(free)} are free on {device}; give less, or a share (0.6)"
+            f"kv_memory {kv_memory!r}: only {_size(free)} are free on {device}{beside}; "
+            "give less, or a share (0.6)"
         )
     if wanted < bytes_per_block:
         raise BadKVMemory(
             f"kv_memory {kv_memory!r}: {_size(wanted)} hold not even one block of {_size(bytes_per_block)}, "
-            f"with {_size(free)} free on {device}; give more"
+            f"with {_size(free)} free on {device}{beside}; "
+            "give more, or lower max_step_tokens or max_rows"
         )
     return wanted // bytes_per_block
+
+
+def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: int) -> int:
+    """Memory that a step of so many new tokens, and so many rows that draw one, takes beside weights and
+    pool: activations, logits, sampling and attention. An estimate from above, from the shapes of the weights.
+    """
+    parameter: torch.Tensor = next(model.parameters())
+    activations = tokens * _widest(model) * _WIDE_TENSORS * parameter.element_size()
+    elements = rows * vocab_size
+    drawing = min(elements, max(PIECE_ELEMENTS[parameter.device.type], vocab_size))
+    sampling = elements * _LOGIT_BYTES + drawing * _DRAW_BYTES
+    return activations + sampling + _SCORES * MAX_SCORE_BYTES + _WORKSPACE_BYTES
+
+
+def _widest(model: PreTrainedModel) -> int:
+    """Numbers per token in the output or input of the widest layer, the logits excepted. Each token goes
+    through several experts of a mixture at once."""
+    head = model.get_output_embeddings()
+    shapes = [
+        parameter.shape[-2:]
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding) and module is not head
+        for parameter in module.parameters(recurse=False)
+        if parameter.ndim > 1
+    ]
+    experts: int = getattr(model.config, "num_experts_per_tok", None) or 1
+    return max((max(shape) for shape in shapes), default=1) * experts
 
 
 def free_bytes(device: torch.device) -> int:

@@ -33,6 +33,9 @@ from millstream_worker.engine.runner.support import UnsupportedModel
 
 ATTENTION = "millstream"  # our name among transformers' attention functions
 _SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
+_BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing, wrong or of another type
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError,
+)  # fmt: skip
 _KNOWN_TENSORS = {
     "s_aux",
     "position_ids",
@@ -105,11 +108,11 @@ def load_model(
 
 
 def load_config(folder: str) -> PretrainedConfig:
-    """The folder's configuration; `UnsupportedModel` for a kind of model that transformers does not know."""
+    """The folder's configuration; `UnsupportedModel` for one that transformers cannot make sense of."""
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, StrictDataclassError) as error:  # unknown model_type, code of its own, a bad value
-        raise UnsupportedModel(f"{folder}: {' '.join(str(error).split())}") from error
+    except _BAD_CONFIG as error:
+        raise UnsupportedModel(f"{folder}: config.json: {' '.join(str(error).split())}") from error
 
 
 def connect(loaded: LoadedModel, storage: KVStorage) -> AttentionBackend:
@@ -147,10 +150,17 @@ def _load_weights(
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to name them: its own error only points to a report in the log
             device_map=None if device.type == "cpu" else {"": device},
         )
-    if missing := sorted(report["missing_keys"]):  # transformers would go on with random ones
-        name = type(model).__name__
+    name = type(model).__name__
+    if wrong := sorted(report["mismatched_keys"]):  # transformers would go on with random ones
+        weight, found, wanted = wrong[0]
+        raise UnsupportedModel(
+            f"{name}: {folder} has {len(wrong)} weights that do not fit its config.json, the first is "
+            f"{weight}: {list(found)} instead of {list(wanted)}"
+        )
+    if missing := sorted(report["missing_keys"]):  # here, too
         raise UnsupportedModel(f"{name}: {folder} lacks {len(missing)} weights, the first is {missing[0]}")
     return model.eval()
 

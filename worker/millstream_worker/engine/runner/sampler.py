@@ -28,7 +28,7 @@ from millstream_worker.engine.runner.transfer import to_device, to_host
 Slots = NDArray[np.int32]
 
 # Rows x vocabulary worked on at a time: what the caches of a CPU hold, what memory of a GPU can be spared.
-_PIECE_ELEMENTS = {"cpu": 2**18, "cuda": 2**24}
+PIECE_ELEMENTS = {"cpu": 2**18, "cuda": 2**24}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class Sampler:
         self.last_tokens = torch.zeros(max_rows, dtype=torch.int64, device=device)  # by slot
         self._device = device
         self._vocab_size = vocab_size
-        self._piece_rows = max(1, _PIECE_ELEMENTS[device.type] // vocab_size)
+        self._piece_rows = max(1, PIECE_ELEMENTS[device.type] // vocab_size)
         self._settings = sampling_settings.empty(max_rows)
         self._penalties = Penalties(vocab_size, max_rows, device)
         self._bias = SlotBias(vocab_size, max_rows, device)

@@ -50,6 +50,8 @@ _FAMILIES = {
 }  # fmt: skip
 _REASONS = {family: reason for reason, families in _FAMILIES.items() for family in families}
 
+_PROVEN_ROPE = frozenset(("default", "linear", "dynamic", "yarn", "longrope", "llama3"))
+
 # Beyond the original length, its frequencies depend on the longest row of a call: a row's neighbours would
 # change its keys. Up to that length they are the same for all.
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
@@ -102,6 +104,10 @@ def _reason_against(config: PretrainedConfig) -> str | None:
         return _REASONS[config.model_type]
     if config.model_type not in PROVEN:
         return f"it is not among the tested ones, which are {', '.join(sorted(PROVEN))}"
+    strange = {rope.get("rope_type") or "default" for rope in _ropes(config)} - _PROVEN_ROPE
+    if strange:
+        tested = ", ".join(sorted(_PROVEN_ROPE))
+        return f"its RoPE is of type {min(strange)!r}, which is not among the tested ones ({tested})"
     quantised = getattr(config, "quantization_config", None)
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method

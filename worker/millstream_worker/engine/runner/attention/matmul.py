@@ -30,7 +30,7 @@ class Bucket:
     queries: int
     tokens: torch.Tensor  # [R * q] packed positions
     pages: torch.Tensor  # [R * kv_heads * blocks] the storage's (block, head) pages to gather
-    bias: torch.Tensor  # [R, 1, q, K] float32: 0 where a query sees a key, else -inf
+    bias: torch.Tensor  # [R, 1, q, <= K] float32, of the last keys: 0 where a query sees one, else -inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +121,10 @@ class MatmulAttention:
         blocks = tiles.block_index(bucket, table)
         rows, queries = tokens.shape
         pages = blocks[:, None, :] * shape.kv_heads + np.arange(shape.kv_heads)[:, None]
-        key_positions = torch.arange(blocks.shape[1] * self._storage.block_size, device=self._storage.device)
+        # All queries see the keys before the first of them: a long context costs no bias.
+        known = int(bucket.offsets.min()) if shape.window is None else 0
+        keys = blocks.shape[1] * self._storage.block_size
+        key_positions = torch.arange(known, keys, device=self._storage.device)
         query_positions = self._index(positions).view(rows, 1, queries, 1)
         hidden = key_positions > query_positions
         if shape.window is not None:
@@ -155,7 +158,7 @@ def _weights(
     """Softmax of float32 scores [R, heads, q, K], which are overwritten."""
     if spec.softcap is not None:
         scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
-    scores.add_(bias)
+    scores[..., -bias.shape[-1] :].add_(bias)
     weights = torch.softmax(scores, dim=-1)
     if sinks is None:
         return weights

@@ -126,9 +126,10 @@ class TritonAttention:
 
 def split(longest: int, programs: int, wanted: int) -> tuple[int, int]:
     """Parts that contexts of up to `longest` keys are read in, and keys of a part, when one part each makes
-    `programs` programs and the device wants as many as `wanted`."""
+    `programs` programs and the device wants as many as `wanted`. Powers of two only: each number of parts is
+    a kernel to compile, in the middle of the batch."""
     most = min(-(-longest // _LEAST_SPLIT_KEYS), _MOST_SPLITS)
-    parts = max(1, min(most, wanted // max(programs, 1)))
+    parts = 1 << max(1, min(most, wanted // max(programs, 1))).bit_length() - 1
     keys = -(-longest // parts)
     return parts, -(-keys // 64) * 64
 

@@ -1,0 +1,62 @@
+"""What the configuration may ask for that is not there: each is one message, and no engine that dies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support import checkpoints
+
+from millstream_worker.engine import assembly
+from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.process import CannotLoad
+from millstream_worker.engine.runner import memory
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> EngineConfig:
+    return EngineConfig(str(checkpoints.build("llama", tmp_path)), device="cpu", threads=1, kv_memory="1MiB")
+
+
+def why(config: EngineConfig) -> str:
+    with pytest.raises(CannotLoad) as refused:
+        assembly.build(config, lambda _: None)
+    return str(refused.value)
+
+
+def test_cuda_where_there_is_none(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "device 'cuda:1': this torch build sees no CUDA device" in why(replace(config, device="cuda:1"))
+
+
+def test_the_device_that_is_asked_for_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events are recorded, and Triton's kernels are launched, on the current one whatever the tensors say."""
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+
+    assert [str(assembly._device(name)) for name in ("cuda:1", "auto", "cuda")] == ["cuda:1", "cuda", "cuda"]
+    assert current == [1, 0, 0]
+    with pytest.raises(
+        ValueError, match="device 'cuda:2': there are 2 CUDA devices here, counted from cuda:0"
+    ):
+        assembly._device("cuda:2")
+
+
+def test_a_model_that_does_not_fit(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand a table")
+
+    monkeypatch.setattr(assembly, "load_model", full)
+    message = why(config)
+    assert "does not fit on device 'cpu': CUDA out of memory. Tried to allocate 2.00 GiB." in message
+    assert "\n" not in message
+
+
+def test_steps_that_leave_no_room_for_a_cache(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**30)
+    assembly.build(config, lambda _: None)
+    assert "lower max_step_tokens" in why(replace(config, kv_memory="auto", max_step_tokens=10**6))

@@ -1,0 +1,61 @@
+"""The engine's end of the socket pair, where the front at the other end fails it."""
+
+from __future__ import annotations
+
+import fcntl
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from millstream_worker.engine import channel
+from millstream_worker.engine.channel import Channel, PeerGone
+from millstream_worker.engine.frames import Abort, Loading, encode
+
+
+def test_a_front_that_dies_without_reading_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outbox and socket are full, so the batch loop waits in `send`; it must come to hear of the death."""
+    monkeypatch.setattr(channel, "_OUTBOX_FRAMES", 2)
+    ours, theirs = socket.socketpair()
+    end, many = Channel(theirs), 100
+    sent: list[int] = []
+
+    def loop() -> None:
+        for number in range(many):
+            end.send(Loading("x" * 65_536))
+            sent.append(number)
+        with pytest.raises(PeerGone):
+            list(end.receive(None))
+        end.close()
+        sent.append(many)
+
+    batch = threading.Thread(target=loop, daemon=True)
+    batch.start()
+    batch.join(timeout=0.2)
+    assert len(sent) < many, "it does not wait for the front"
+    ours.close()
+    batch.join(timeout=20)
+    assert sent[-1] == many
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip("this system has no descriptor above 1024")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_descriptor_of_any_number_will_do(many_files: None) -> None:
+    """The engine inherits the number that the front had; one of many connections may have a high one."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        end = Channel(socket.socket(fileno=fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, 1500)))
+        assert list(end.receive(0.0)) == []
+        ours.sendall(encode(Abort((1,))))
+        assert list(end.receive(None)) == [Abort((1,))]
+        end.close()
