@@ -37,6 +37,7 @@ class Counting:
     step_s: float = 0.0  # pause in every step
     gate: str = ""  # folder: output token number N of any row is drawn once the file `N` is not there
     pids: str = ""  # folder: gets a file named after the process
+    stillborn: str = ""  # folder: while it has a file, a process takes one away and dies in loading
     poison: int = -1  # drawing this token kills the process
     nan: int = -1  # where this token would be drawn, the logits are no numbers
     refuse: int = -1  # a prompt that begins with this token is refused
@@ -47,7 +48,7 @@ class Counting:
         name, _, rest = model.partition(":")
         if name != "counting":
             raise CannotLoad(f"model {model!r} is not counting:…")
-        kinds = {"tokenizer": str, "gate": str, "pids": str, "broken": str, "step_s": float}
+        kinds = {"tokenizer": str, "gate": str, "pids": str, "stillborn": str, "broken": str, "step_s": float}
         pairs = (part.split("=", 1) for part in rest.split(",") if part)
         return cls(**{name: kinds.get(name, int)(value) for name, value in pairs})
 
@@ -176,6 +177,9 @@ def build(config: EngineConfig, report: Callable[[str], None]) -> tuple[Counting
     report("learning to count")
     if model.broken:
         raise CannotLoad(model.broken)
+    if model.stillborn and (left := list(Path(model.stillborn).iterdir())):
+        left[0].unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
     if model.pids:
         Path(model.pids, str(os.getpid())).touch()
     info = EngineInfo(

@@ -51,6 +51,23 @@ async def test_a_request_that_cannot_be_computed_fails_with_its_field(
     assert result.error.field == field
 
 
+async def test_a_refused_request_of_several_choices_takes_no_seat_of_others(
+    valkey: Server, tokenizer: Path, gate: Path
+) -> None:
+    (gate / "2").touch()
+    model = model_name(tokenizer, context=64, gate=gate)
+    async with AsyncClient(valkey.url) as client, serving(valkey, model):
+        good = await client.submit("w1", max_tokens=4, stream=True)
+        events = client.stream(good.id)
+        await anext(events)
+        bad = await client.submit("w1 " * 80, n=4)
+        with pytest.raises(JobFailed, match="80 tokens"):
+            await client.wait(bad.id, timeout_s=30)
+        (gate / "2").unlink()
+        assert (await client.wait(good.id, timeout_s=15)).choices[0].text == "w2 w3 w4 w5"
+        await events.aclose()
+
+
 async def test_logits_that_are_no_numbers_fail_their_job_alone(valkey: Server, tokenizer: Path) -> None:
     async with AsyncClient(valkey.url) as client:
         async with serving(valkey, model_name(tokenizer, nan=15)):
@@ -107,6 +124,36 @@ async def test_a_payload_that_cannot_be_read_is_answered(
         with pytest.raises(JobFailed, match=says):
             await client.wait("0-garbage", timeout_s=30)
     await assert_nothing_left(redis_client)
+
+
+async def test_a_log_that_cannot_be_read_fails_its_job_alone(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    async with AsyncClient(server.url) as client:
+        bad = await client.submit("w1", max_tokens=2)
+        await redis_client.xadd(SHARD.tokens(bad.id), {"k": "?", "b": "of a stranger"}, id="0-1")
+        async with serving(server, model_name(tokenizer)):
+            with pytest.raises(JobFailed) as failed:
+                await client.wait(bad.id, timeout_s=15)
+            good = await client.submit("w1", max_tokens=2)
+            assert (await client.wait(good.id, timeout_s=15)).choices[0].text == "w2 w3"
+    assert failed.value.reason == "log_damaged"
+    await assert_nothing_left(redis_client)
+
+
+async def test_a_job_whose_keys_are_overwritten_holds_up_no_other(valkey: Server, tokenizer: Path) -> None:
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        bad = await client.submit("w1", max_tokens=2)
+        await direct.set(SHARD.job(bad.id), "something else")
+        await direct.xgroup_create(SHARD.lane("batch"), GROUP, id="0")
+
+        async def read() -> bool:
+            return (await direct.xpending(SHARD.lane("batch"), GROUP))["pending"] == 1
+
+        async with serving(valkey, model_name(tokenizer)):
+            await until(read)
+            good = await client.submit("w1", max_tokens=2)
+            assert (await client.wait(good.id, timeout_s=15)).choices[0].text == "w2 w3"
 
 
 async def test_an_entry_that_names_no_job_is_put_aside(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import pytest
 import redis.asyncio
 from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
 from support.servers import Server
@@ -12,6 +14,7 @@ from millstream import AsyncClient, State
 from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import QueueKeys
 from millstream.wire.record import read_job
+from millstream_worker.upkeep import Chores
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -38,6 +41,26 @@ async def test_running_jobs_finish_within_the_grace_period(
         result = await client.result(job.id)
         assert (result.choices[0].text, result.attempts) == (counted(2, 6), 1)
         assert (await client.status(late.id)).state is State.QUEUED
+
+
+async def test_the_heartbeat_ends_with_the_worker(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a beat is under way just then."""
+    beating = asyncio.Event()
+    beat = Chores._beat
+
+    async def slowly(chores: Chores, renew_s: float) -> None:
+        beating.set()
+        await asyncio.sleep(0.5)
+        await beat(chores, renew_s)
+
+    monkeypatch.setattr(Chores, "_beat", slowly)
+    async with serving(valkey, model_name(tokenizer), renew_s=5.0, lease_s=30.0) as worker:
+        await beating.wait()
+        worker.service.drain()
+    async with redis.asyncio.Redis.from_url(valkey.url) as direct:
+        assert [key async for key in direct.scan_iter(match="*:worker:*")] == []
 
 
 async def test_released_jobs_are_gone_on_with_elsewhere(

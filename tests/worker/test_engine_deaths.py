@@ -84,6 +84,77 @@ async def test_an_engine_that_never_works_ends_the_worker_and_no_job(
             assert (await client.wait(job.id, timeout_s=30)).choices[0].text == "w666 w667 w668"
 
 
+async def test_jobs_are_charged_only_for_engines_that_had_them(
+    valkey: Server, tokenizer: Path, gate: Path, tmp_path: Path
+) -> None:
+    """Engines that die in loading had none, however many there are of them."""
+    pids, stillborn = tmp_path / "pids", tmp_path / "stillborn"
+    pids.mkdir()
+    stillborn.mkdir()
+    (gate / "3").touch()
+    model = model_name(tokenizer, gate=gate, pids=pids, stillborn=stillborn)
+    async with AsyncClient(valkey.url) as client, serving(valkey, model, engine_restarts=9) as worker:
+        job = await client.submit("w1", max_tokens=9, stream=True)
+        events = client.stream(job.id)
+        text = ""
+        while text != counted(2, 3):
+            text += (await anext(events)).text
+        for number in range(3):
+            (stillborn / str(number)).touch()
+        [pid] = [int(path.name) for path in pids.iterdir()]
+        os.kill(pid, signal.SIGKILL)
+        (gate / "3").unlink()
+        text += "".join([event.text async for event in events])
+        assert text == counted(2, 9)
+        assert (await client.result(job.id)).attempts == 1
+        assert worker.metric("engine_restarts_total") == 4
+        assert worker.metric("request_queue_time_seconds_count") == 1  # admitted twice, and it waited once
+        assert worker.metric("prompt_tokens_total") == 1
+
+
+async def test_an_engine_that_falls_silent_is_replaced(
+    valkey: Server, tokenizer: Path, gate: Path, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    (gate / "3").touch()
+    model = model_name(tokenizer, gate=gate, pids=pids)
+    async with AsyncClient(valkey.url) as client, serving(valkey, model, silence_timeout_s=2) as worker:
+        job = await client.submit("w1", max_tokens=9, stream=True)
+        events = client.stream(job.id)
+        text = ""
+        while text != counted(2, 3):
+            text += (await anext(events)).text
+        [pid] = [int(path.name) for path in pids.iterdir()]
+        os.kill(pid, signal.SIGSTOP)
+        (gate / "3").unlink()
+        text += "".join([event.text async for event in events])
+        assert text == counted(2, 9)
+        assert worker.metric("engine_restarts_total") == 1
+
+
+async def test_an_idle_engine_is_not_silent(valkey: Server, tokenizer: Path) -> None:
+    async with AsyncClient(valkey.url) as client:
+        async with serving(valkey, model_name(tokenizer), silence_timeout_s=2) as worker:
+            job = await client.submit("w1", max_tokens=1)
+            await client.wait(job.id, timeout_s=30)
+            await asyncio.sleep(3)  # the silence of a batch that has nothing to do, with its beats
+            assert worker.metric("engine_restarts_total") == 0
+
+
+async def test_the_stream_of_a_dead_letter_equals_its_result(valkey: Server, tokenizer: Path) -> None:
+    model = model_name(tokenizer, poison=666)
+    quiet = {"engine_restarts": 9, "log_flush_s": 600.0}  # nothing is in the log before the end
+    async with AsyncClient(valkey.url) as client, serving(valkey, model, **quiet):
+        mate = await client.submit("w1", max_tokens=5)
+        await client.wait(mate.id, timeout_s=30)
+        poison = await client.submit("w640", max_tokens=60)
+        with pytest.raises(JobFailed) as failed:
+            await client.wait(poison.id, timeout_s=60)
+        told = [event.text async for event in client.stream(poison.id)]
+    assert "".join(told) == failed.value.result.choices[0].text == counted(641, 25)
+
+
 @pytest.mark.parametrize(
     ("options", "changes", "says"),
     [

@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
+import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
+import redis.asyncio
 import structlog
 from prometheus_client import CollectorRegistry
-from support.counting_worker import model_name, serving, until
+from support.counting_worker import model_name, serving, settings, until
 from support.servers import Server, free_port
 
 from millstream import AsyncClient, JobFailed
+from millstream.wire import calls
+from millstream.wire.keys import QueueKeys
 from millstream_worker import logs
 from millstream_worker.health import Health, HealthServer
 from millstream_worker.server_check import warnings
+from millstream_worker.service import CannotServe, Service
 
 
 def fetch(port: int, path: str) -> tuple[int, str]:
@@ -67,6 +74,84 @@ async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> N
     assert worker.metric("step_tokens_sum") == 20
     assert worker.metric("rows_running") == 0
     assert worker.metric("kv_blocks", state="free") == 512
+
+
+async def test_the_times_of_a_streamed_job_are_in_order(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tokens are drawn before the first is published: the last comes no sooner to its reader."""
+    send = calls.run_many
+
+    async def slowly(redis: Any, many: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return await send(redis, many)
+
+    monkeypatch.setattr(calls, "run_many", slowly)
+    async with (
+        AsyncClient(valkey.url) as client,
+        serving(valkey, model_name(tokenizer, step_s=0.01)) as worker,
+    ):
+        job = await client.submit("w1", max_tokens=4, stream=True)
+        times = (await client.wait(job.id, timeout_s=30)).timing
+
+        async def ended() -> bool:
+            return worker.metric("e2e_request_latency_seconds_count") == 1
+
+        await until(ended)
+        assert times.submitted_ms < times.first_token_ms <= times.last_token_ms <= times.finished_ms
+        end_to_end = worker.metric("e2e_request_latency_seconds_sum")
+        parts = worker.metric("time_to_first_token_seconds_sum") + 3 * worker.metric(
+            "time_per_output_token_seconds_sum"
+        )
+        assert end_to_end == pytest.approx(parts)
+
+
+async def test_a_worker_starts_without_a_warning(valkey: Server, tokenizer: Path) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer)):
+            job = await client.submit("w1", max_tokens=1)
+            await client.wait(job.id, timeout_s=30)
+    warned = [line["event"] for line in lines if line["log_level"] not in ("debug", "info")]
+    assert all(event.startswith("appendonly is no") for event in warned), warned
+    assert next(line for line in lines if line["event"] == "job ended")["job_id"] == job.id
+
+
+async def test_readiness_tells_that_the_server_is_away(tokenizer: Path) -> None:
+    server = Server("valkey").start()
+    try:
+        async with serving(server, model_name(tokenizer)) as worker:
+            health = worker.service.health
+
+            async def ready() -> bool:
+                return health.problem == ""
+
+            async def tells() -> bool:
+                return "Connection" in health.problem or "connect" in health.problem
+
+            await until(ready)
+            server.kill()
+            await until(tells)
+            server.start()
+            await until(ready)
+    finally:
+        server.remove()
+
+
+async def test_a_port_in_use_is_named(valkey: Server, tokenizer: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        service = Service(settings(valkey, model_name(tokenizer), metrics_port=port))
+        with pytest.raises(CannotServe, match=f"metrics_port {port} of 127.0.0.1: .*choose another"):
+            await service.run()
+
+
+async def test_damaged_metadata_of_a_queue_is_named(valkey: Server, tokenizer: Path) -> None:
+    async with redis.asyncio.Redis.from_url(valkey.url) as direct:
+        await direct.hset(QueueKeys("default").meta, mapping={"shards": "many", "pubsub": "plain"})
+    with pytest.raises(CannotServe, match="metadata is damaged"):
+        await Service(settings(valkey, model_name(tokenizer))).run()
 
 
 def test_readiness_and_liveness_tell_what_is_wrong() -> None:
@@ -122,3 +207,23 @@ def test_logs_are_json_for_machines_and_lines_for_people() -> None:
         assert "{" not in person.getvalue()
     finally:
         structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_tracebacks_do_not_tell_what_is_in_variables(log_format: Literal["json", "console"]) -> None:
+    def fail(prompt: str) -> None:
+        raise RuntimeError(f"{len(prompt)} letters")
+
+    stream = io.StringIO()
+    try:
+        logs.configure(log_format, "info", stream)
+        try:
+            fail("between you and " + "me")
+        except RuntimeError:
+            structlog.get_logger().exception("ours")
+            logging.getLogger("asyncio").exception("theirs")
+    finally:
+        structlog.reset_defaults()
+        logging.getLogger().handlers.clear()
+    assert stream.getvalue().count("18 letters") == 2
+    assert "between you and me" not in stream.getvalue()

@@ -103,6 +103,19 @@ async def test_what_was_released_is_free_at_once(
     assert await reclaimer.take(SHARD, 5) == []
 
 
+async def test_no_more_is_taken_at_once_than_one_reply_should_hold(valkey: Server, clock: Clock) -> None:
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        await client.submit_many({"prompt": f"w{n}"} for n in range(70))
+        for lane in SHARD.lanes:
+            await direct.xgroup_create(lane, GROUP, id="0", mkstream=True)
+        await direct.xreadgroup(GROUP, "gone", {LANE: ">"}, count=100)
+        metrics = Metrics(CollectorRegistry())
+        reclaimer = Reclaimer(direct, "scanner", metrics, lease_s=0, renew_s=10, monotonic=clock)
+        await reclaimer.scan(SHARD)
+        clock.now += 10.1
+        assert [len(await reclaimer.take(SHARD, 100)) for _ in range(3)] == [64, 6, 0]
+
+
 async def test_own_entries_are_left_alone(
     server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
 ) -> None:

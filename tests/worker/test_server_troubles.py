@@ -4,8 +4,9 @@ away, give the job to somebody else. Readers see one text and pollers one result
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -16,6 +17,7 @@ from millstream import AsyncClient, Result, State
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.record import read_job, read_log
+from millstream_worker.delivery import writer
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -169,6 +171,33 @@ async def test_a_flushed_server_is_served_again(
         job = await client.submit("w3", max_tokens=2)
         assert (await client.wait(job.id, timeout_s=30)).choices[0].text == "w4 w5"
         assert worker.metric("requests_total", state="completed") == 2
+
+
+async def test_large_ends_do_not_go_out_all_at_once(
+    valkey: Server, tokenizer: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that takes the line longer than its answer may take would never get through."""
+    together: list[int] = []
+    send = calls.run_many
+
+    async def counting(redis: Any, many: Sequence[calls.Call[Any]]) -> Any:
+        together.append(sum(call.script.name == "finish" for call in many))
+        return await send(redis, many)
+
+    monkeypatch.setattr(calls, "run_many", counting)
+    monkeypatch.setattr(writer, "_MOST_BYTES", 500)
+    (gate / "1").touch()
+    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, gate=gate)):
+        jobs = await client.submit_many({"prompt": f"w{n}", "max_tokens": 40} for n in range(8))
+
+        async def all_run() -> bool:
+            return all([(await client.status(job.id)).state is State.RUNNING for job in jobs])
+
+        await until(all_run)
+        (gate / "1").unlink()  # they end in the same step
+        for n, job in enumerate(jobs):
+            assert (await client.wait(job.id, timeout_s=30)).choices[0].text == counted(n + 1, 40)
+    assert 0 < max(together) < 8
 
 
 @pytest.fixture(params=["valkey", "redis"])

@@ -22,6 +22,11 @@ GOOD = ["--model", "m"]
         ),
         ([*GOOD, "--queue", "a{b"], "queue: 1 to 100 characters without braces"),
         ([*GOOD, "--redis-url", "http://u:secret@h"], "redis_url: must begin with redis://"),
+        ([*GOOD, "--redis-url", "redis://u:secret@h:port"], "redis_url: not a Redis URL"),
+        ([*GOOD, "--redis-url", "redis://h?socket_timeout=1"], "redis_url: not an option of the URL"),
+        ([*GOOD, "--name", "my worker"], "name: "),
+        ([*GOOD, "--kv-memory", "plenty"], "kv_memory: must be auto, a size (2GiB, 500MB) or a share"),
+        ([*GOOD, "--silence-timeout-s", "1"], "silence_timeout_s: "),
         ([*GOOD, "--device", "tpu"], "device: "),
         ([*GOOD, "--dtype", "int3"], "dtype: "),
         ([*GOOD, "--max-rows", "many"], "max_rows: "),
@@ -39,6 +44,11 @@ def test_a_bad_setting_is_named_with_its_value(flags: list[str], says: str) -> N
     assert len(bad.value.lines) == 1
     assert bad.value.lines[0].startswith(says)
     assert "secret" not in str(bad.value)
+
+
+@pytest.mark.parametrize("size", ["auto", "2GiB", "500MB", "1073741824", "0.6", ".5", "60%", "1.5 g"])
+def test_sizes_that_the_engine_can_read(size: str) -> None:
+    assert settings.load([*GOOD, "--kv-memory", size]).kv_memory == size
 
 
 def test_all_bad_settings_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

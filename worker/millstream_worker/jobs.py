@@ -83,12 +83,15 @@ class Job:
     def streamed(self) -> bool:
         return self.request.stream
 
-    def admit(self, cached_tokens: int, now_ms: int) -> None:
-        if self.phase is Phase.WAITING:
-            self.phase = Phase.RUNNING
-        if self.timing.admitted_ms is None:
-            self.cached_tokens = cached_tokens
-            self.timing = self.timing.model_copy(update={"admitted_ms": now_ms})
+    def admit(self, cached_tokens: int, now_ms: int) -> bool:
+        """It is in the batch. False: it was before, in an engine that is gone."""
+        assert self.phase is Phase.WAITING, self.phase
+        self.phase = Phase.RUNNING
+        if self.timing.admitted_ms is not None:
+            return False
+        self.cached_tokens = cached_tokens
+        self.timing = self.timing.model_copy(update={"admitted_ms": now_ms})
+        return True
 
     def wait(self) -> None:
         """Its engine is gone: it goes through the next one's door again."""

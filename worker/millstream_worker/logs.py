@@ -1,5 +1,5 @@
 """Logging: JSON lines where a machine reads them, readable lines on a terminal. Everything goes to standard
-error.
+error. Tracebacks come without local variables, which may be somebody's prompt.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import sys
 from typing import Literal, TextIO
 
 import structlog
+from structlog.processors import ExceptionRenderer
+from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import Processor
 
 
@@ -24,9 +26,16 @@ def configure(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: list[Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [
+            ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
+            structlog.processors.JSONRenderer(),
+        ]
     )
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(

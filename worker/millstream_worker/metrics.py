@@ -4,7 +4,7 @@ the field's:
     queue time   submit accepted -> admitted into the batch
     TTFT         submit accepted -> first token published (drawn, where nobody streams)
     TPOT         (last token time - first token time) / (output tokens - 1), per request
-    end to end   submit accepted -> end written
+    end to end   TTFT + TPOT x (output tokens - 1): submit accepted -> last token
 
 It knows neither Redis nor the engine process.
 """
@@ -44,7 +44,7 @@ class Metrics:
         self.tpot = histogram(
             "time_per_output_token_seconds", "Between output tokens, per request", _PER_TOKEN_S
         )
-        self.e2e = histogram("e2e_request_latency_seconds", "Submitted to end written", _WAITS_S)
+        self.e2e = histogram("e2e_request_latency_seconds", "Submitted to last token", _WAITS_S)
         self.requests = counter("requests", "Jobs ended here, by terminal state", "state")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests")
         self.generation_tokens = counter("generation_tokens", "Output tokens drawn")
@@ -69,7 +69,7 @@ class Metrics:
         self.dead_lettered = counter("jobs_dead_lettered", "Jobs put among the dead letters")
         self.gap_fills = counter("token_log_gap_fills", "Times that a token log's lost end was written again")
         self.write_troubles = counter("write_troubles", "Writes that the server refused or did not answer")
-        self.lease_lateness = gauge("lease_renewal_lateness_seconds", "How late the last renewal was")
+        self.lease_lateness = gauge("lease_renewal_lateness_seconds", "How late the last try to renew was")
         self.oldest_queued = gauge(
             "oldest_queued_age_seconds", "Age of the oldest job nobody has taken", "lane"
         )
@@ -114,7 +114,7 @@ class Metrics:
         self.requests.labels(state.value).inc()
         if state is not State.COMPLETED or timing.finished_ms is None:
             return
-        self.e2e.observe(_seconds(timing.submitted_ms, timing.finished_ms))
+        self.e2e.observe(_seconds(timing.submitted_ms, timing.last_token_ms or timing.finished_ms))
         if timing.first_token_ms is not None and timing.last_token_ms is not None and output_tokens > 1:
             self.tpot.observe(_seconds(timing.first_token_ms, timing.last_token_ms) / (output_tokens - 1))
 

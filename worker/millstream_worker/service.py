@@ -6,6 +6,7 @@ SIGTERM once: no new work, running jobs get the grace period. Twice: everything 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 from collections.abc import Coroutine, Sequence
@@ -16,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from millstream.errors import InvalidRequest, QueueMismatch
+from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
 from millstream.wire.connection import Endpoint
 from millstream.wire.heartbeat import Heartbeat
 from millstream.wire.keys import ShardKeys
@@ -80,13 +81,9 @@ class Service:
         except InvalidRequest as error:
             raise CannotServe(str(error)) from error
         self.health.touch()
+        server = self._serve_health()
         self._redis = self._endpoint.commands(self.name)
         self._readers: list[Redis] = []
-        server = (
-            HealthServer(settings.metrics_host, settings.metrics_port, self._registry, self.health)
-            if settings.metrics_port
-            else None
-        )
         try:
             shards = await self._open_queue()
             if shards:
@@ -96,6 +93,16 @@ class Service:
                 server.close()
             for client in (*self._readers, self._redis):
                 await client.aclose()
+
+    def _serve_health(self) -> HealthServer | None:
+        host, port = self._settings.metrics_host, self._settings.metrics_port
+        if not port:
+            return None
+        try:
+            return HealthServer(host, port, self._registry, self.health)
+        except (OSError, OverflowError) as error:
+            message = f"metrics_port {port} of {host}: {error}; choose another, or 0 for none"
+            raise CannotServe(message) from error
 
     async def _open_queue(self) -> list[ShardKeys]:
         """The queue's shards, as soon as the server is there; none where the worker is drained before."""
@@ -110,13 +117,15 @@ class Service:
                 for shard in shards:
                     await create_groups(self._redis, shard)
                 return shards
-            except QueueMismatch as error:
+            except (QueueMismatch, ProtocolError) as error:
                 raise CannotServe(str(error)) from error
             except (RedisError, OSError) as error:
                 self.health.problem = f"Redis at {self._endpoint}: {error}"
                 _log.warning("queue cannot be opened yet", server=str(self._endpoint), error=str(error))
                 self.health.touch()
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause * random.uniform(0.5, 1.5)):
+                        await self._ending.wait()
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
         return []
 
@@ -128,11 +137,11 @@ class Service:
             taking = [group.create_task(intake.run(), name="intake") for intake in self._intakes]
             group.create_task(self._leases.run(), name="leases")
             group.create_task(self._control.run(), name="control")
-            group.create_task(self._upkeep.run(), name="upkeep")
+            keeping = group.create_task(self._upkeep.run(), name="upkeep")
             watching = [group.create_task(watch) for watch in self._watches()]
             try:
                 await self._ending.wait()
-                await self._end(taking, writing)
+                await self._end(taking, writing, keeping)
                 await self._supervisor.stop(_ENGINE_STOP_S)  # 6 nobody waits for its tokens any more
                 await supervising
             finally:  # also after an error: none of these ends by being cancelled alone
@@ -143,9 +152,14 @@ class Service:
             raise CannotServe(self._supervisor.failure)
         _log.info("ended")
 
-    async def _end(self, taking: Sequence[asyncio.Task[None]], writing: asyncio.Task[None]) -> None:
+    async def _end(
+        self,
+        taking: Sequence[asyncio.Task[None]],
+        writing: asyncio.Task[None],
+        keeping: asyncio.Task[None],
+    ) -> None:
         self.health.problem = "draining"
-        _log.info("draining", jobs=len(self._table))
+        _log.info("draining")
         for intake in self._intakes:
             intake.stop()
         await asyncio.wait(taking)  # 1 no new work
@@ -156,6 +170,7 @@ class Service:
         await self._hand_back()  # 4 others go on with the rest
         self._leases.stop()  # 5 only now let the leases and the heartbeat go
         self._upkeep.stop()
+        await keeping  # a beat that is under way would come after the last word
         await self._stop_beating()
 
     async def _stop_all(self) -> None:
@@ -223,6 +238,7 @@ class Service:
             max_died=settings.max_died,
             restarts=settings.engine_restarts,
             step_timeout_s=settings.step_timeout_s,
+            silence_timeout_s=settings.silence_timeout_s,
         )
 
     async def _engine_ready(self, info: EngineInfo) -> None:
@@ -234,7 +250,8 @@ class Service:
         self._settling.text = text
         self._admission.ready(text, info)
         self._capacity.reset(info)
-        self.health.problem = ""
+        if not self._ending.is_set():
+            self.health.problem = self._upkeep.trouble
 
     def _engine_stepped(self, step: Step) -> None:
         self._settling.step(step)
@@ -253,6 +270,8 @@ class Service:
         )
 
     async def _finish_running(self) -> None:
+        if len(self._table):
+            _log.info("finishing running jobs", jobs=len(self._table), grace_s=self._settings.grace_s)
         try:
             async with asyncio.timeout(self._settings.grace_s):
                 while len(self._table) and not self._hurry.is_set() and not self._supervisor.failed.is_set():
@@ -279,7 +298,7 @@ class Service:
             self.health.touch()
             self._metrics.jobs_held.set(len(self._table))
             if not self._ending.is_set():
-                self.health.problem = "" if self._engine.up else "no engine is ready"
+                self.health.problem = self._upkeep.trouble if self._engine.up else "no engine is ready"
             await asyncio.sleep(_PULSE_S)
 
     async def _end_on_failure(self) -> None:

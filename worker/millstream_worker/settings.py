@@ -18,11 +18,14 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from millstream.errors import InvalidRequest
+from millstream.wire.connection import Endpoint
 from millstream.wire.keys import QueueKeys
 from millstream_worker.engine.config import EngineConfig
 
 PREFIX = "MILLSTREAM_"
 _PASSWORD = re.compile(r"//[^@/]*@")
+# What it means is for the engine to say, once it has loaded the weights: a slip is told before.
+_KV_MEMORY = re.compile(r"auto|\d*\.?\d+\s*(%|[kmgt]?i?b?)", re.IGNORECASE)
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -55,8 +58,11 @@ class Settings(BaseSettings):
     shards: int | None = Field(
         None, ge=1, le=1024, description="shards of the queue; unset: as it was created"
     )
-    name: str = Field(
-        "", max_length=64, description="first part of the worker's name; unset: the host's name"
+    name: str = Field(  # a server takes no other letters in the name of a connection
+        "",
+        max_length=64,
+        pattern=r"^[!-~]*$",
+        description="first part of the worker's name; unset: the host's name",
     )
 
     model: str = Field("", description="local folder, GGUF file or hub id (required)")
@@ -65,9 +71,7 @@ class Settings(BaseSettings):
     )
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0: from the cores really available")
-    kv_memory: str = Field(
-        "auto", min_length=1, description="KV cache: auto, bytes (2GiB) or share of what is free (0.6)"
-    )
+    kv_memory: str = Field("auto", description="KV cache: auto, bytes (2GiB) or share of what is free (0.6)")
     block_size: int = Field(16, ge=1, le=1024, description="tokens per KV block")
     max_rows: int = Field(64, ge=1, le=65_536, description="rows in the batch")
     max_step_tokens: int = Field(2048, ge=1, description="new tokens computed in one step")
@@ -102,6 +106,9 @@ class Settings(BaseSettings):
     step_timeout_s: Seconds = Field(
         600.0, description="an engine that is longer in one step is stuck, and killed"
     )
+    silence_timeout_s: float = Field(  # it says something every second
+        60.0, ge=2, le=86_400, description="a loaded engine that is silent for so long is stuck, and killed"
+    )
     lookahead: int = Field(16, ge=1, le=4096, description="jobs held ready beyond those in the batch")
 
     metrics_host: str = Field("127.0.0.1", description="address of /metrics, /healthz and /readyz")
@@ -127,7 +134,18 @@ class Settings(BaseSettings):
     def _redis_scheme(cls, url: str) -> str:
         if not url.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("must begin with redis://, rediss:// or unix://")
+        try:
+            Endpoint.of(url)
+        except InvalidRequest as error:
+            raise ValueError(error.problem) from error
         return url
+
+    @field_validator("kv_memory")
+    @classmethod
+    def _kv_memory_readable(cls, size: str) -> str:
+        if not _KV_MEMORY.fullmatch(size.strip()):
+            raise ValueError("must be auto, a size (2GiB, 500MB) or a share of the free memory (0.6)")
+        return size
 
     @field_validator("model")
     @classmethod

@@ -1,6 +1,9 @@
 """Keeps an engine running: starts it, waits until it is ready, gives it the jobs of the table, passes its
 steps on, and starts the next one when it dies. A death costs no token: rows go on from what the table knows.
 
+An engine that is in one step for too long, or silent (its beats come from a thread of their own), is killed:
+it dies like any other.
+
 Who is to blame for a death is decided here: jobs that the engine had are charged, and from `max_died` on
 each runs alone. Only a job that kills an engine alone is a dead letter, and only of an engine that had proved
 to work.
@@ -18,8 +21,8 @@ import structlog
 from millstream.wire.messages import ErrorInfo, State
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.frames import Beat, Frame, LoadFailed, Loading, Ready, Refused, Step
-from millstream_worker.engine_link import EngineLink, EnginePort
-from millstream_worker.jobs import Job
+from millstream_worker.engine_link import EngineLink, EnginePort, Silence
+from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.table import JobTable
 
@@ -56,6 +59,7 @@ class Supervisor:
         max_died: int,
         restarts: int,
         step_timeout_s: float,
+        silence_timeout_s: float,
     ) -> None:
         self.failed = asyncio.Event()
         self.failure = ""
@@ -68,6 +72,7 @@ class Supervisor:
         self._max_died = max_died
         self._restarts = restarts
         self._step_timeout_s = step_timeout_s
+        self._silence_timeout_s = silence_timeout_s
         self._link: EngineLink | None = None
         self._stopping = asyncio.Event()
         self._deaths = 0  # in a row, without a step between them
@@ -99,15 +104,16 @@ class Supervisor:
             async for frame in link.frames():
                 await self._take(link, frame)
             self._engine.unplug()
+            lost = self._table.vacate()
             exit_ = await link.reap()
         except BaseException:  # also cancelled: the worker ends by an error, and takes its engine along
             link.abandon()
             raise
         self._link = None
         if not self._stopping.is_set() and not self.failed.is_set():
-            self._died(str(exit_))
+            self._died(str(exit_), lost)
 
-    async def _take(self, link: EngineLink, frame: Frame) -> None:
+    async def _take(self, link: EngineLink, frame: Frame | Silence) -> None:
         match frame:
             case Step():
                 if frame.tokens:
@@ -118,12 +124,22 @@ class Supervisor:
             case Beat("step", seconds) if seconds > self._step_timeout_s:
                 _log.error("engine is stuck in a step; it is killed", seconds=round(seconds))
                 link.kill()
+            case Silence(seconds) if seconds >= self._longest_silence_s:
+                _log.error("engine has stopped answering; it is killed", silent_s=round(seconds))
+                link.kill()
             case Loading(message):
                 _log.info("engine loading", step=message)
             case Ready(info):
                 await self._ready(link, info)
             case LoadFailed(message):
                 self._fail(message)
+
+    @property
+    def _longest_silence_s(self) -> float:
+        """Before it is ready, importing and reading weights may keep its beats back."""
+        if self._engine.up:
+            return self._silence_timeout_s
+        return max(self._silence_timeout_s, self._step_timeout_s)
 
     async def _ready(self, link: EngineLink, info: EngineInfo) -> None:
         _log.info(
@@ -145,13 +161,14 @@ class Supervisor:
         self._engine.plug(link)
         self._table.seat_all()
 
-    def _died(self, how: str) -> None:
+    def _died(self, how: str, jobs: Sequence[Job]) -> None:
+        """`jobs` had a seat in it, and nobody else is charged."""
         self._deaths += 1
         self._metrics.engine_restarts.inc()
-        jobs = self._table.seated
         _log.error("engine died", how=how, jobs=len(jobs), deaths_in_a_row=self._deaths)
         for job in jobs:
-            self._charge(job, how)
+            if self._table.holds(job) and job.phase is not Phase.ENDED:
+                self._charge(job, how)
         if self._deaths > self._restarts:
             self._fail(f"the engine died {self._deaths} times in a row, the last time by {how}")
 

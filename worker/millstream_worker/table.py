@@ -5,13 +5,16 @@ place where a job comes in, is decided on, or leaves, so that its rows in the en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import ErrorInfo, State
+from millstream.wire.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.rows import Row
+
+Entry = tuple[ShardKeys, str, str]  # shard, lane, entry id
 
 
 class JobTable:
@@ -23,9 +26,10 @@ class JobTable:
         self.rows: dict[int, tuple[Job, Row]] = {}  # what the running engine computes, by handle
         self.to_write = asyncio.Event()
         self.changed = asyncio.Event()
+        self._coming: dict[Entry, str] = {}  # job ids by entry: delivered, being made jobs of
         self._engine = engine
         self._jobs: dict[str, Job] = {}
-        self._unseated: dict[str, Job] = {}  # neither ended nor handed to the engine
+        self._unseated: dict[str, Job] = {}  # neither ended nor handed to the engine that runs
         self._lone: Job | None = None  # the suspect that has the engine for itself
         self._next_handle = 1
 
@@ -41,9 +45,11 @@ class JobTable:
     def holds(self, job: Job) -> bool:
         return self._jobs.get(job.id) is job
 
-    def entries(self) -> set[tuple[ShardKeys, str, str]]:
-        """(shard, lane, entry id) of every job held."""
-        return {(job.shard, job.entry.lane, job.entry.entry_id) for job in self._jobs.values()}
+    def entries(self) -> dict[Entry, str]:
+        """What this worker has a lease on, with its job ids: jobs held, and entries that become jobs."""
+        return self._coming | {
+            (job.shard, job.entry.lane, job.entry.entry_id): job.id for job in self._jobs.values()
+        }
 
     @property
     def waiting_rows(self) -> int:
@@ -54,10 +60,13 @@ class JobTable:
     def has_suspect(self) -> bool:
         return any(job.alone for job in self._jobs.values())
 
-    @property
-    def seated(self) -> list[Job]:
-        """The jobs that the engine has, in its batch or waiting before it."""
-        return list({job.id: job for job, _ in self.rows.values()}.values())
+    def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+        """These were delivered to this worker; making jobs of them may outlast a lease."""
+        self._coming |= {(shard, entry.lane, entry.entry_id): entry.job_id for entry in entries}
+
+    def expect_no_more(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+        for entry in entries:
+            self._coming.pop((shard, entry.lane, entry.entry_id), None)
 
     def take(self, job: Job) -> None:
         """Hold a started job, and have it computed unless its end is already decided."""
@@ -72,12 +81,20 @@ class JobTable:
 
     def seat_all(self) -> None:
         """Hand everything that is not ended to a new, empty engine."""
+        assert not self.rows, "the engine before it was vacated"
+        self._seat_more()
+
+    def vacate(self) -> list[Job]:
+        """The engine is gone: nobody has a seat until there is the next one. Answers the jobs that it had, in
+        its batch or waiting before it.
+        """
+        seated = list({job.id: job for job, _ in self.rows.values()}.values())
         self.rows.clear()
         self._lone = None
-        self._unseated = {job.id: job for job in self._jobs.values() if job.phase is not Phase.ENDED}
-        for job in self._unseated.values():
+        for job in seated:
             job.wait()
-        self._seat_more()
+        self._unseated = {job.id: job for job in self._jobs.values() if job.phase is not Phase.ENDED}
+        return seated
 
     def end_row(self, handle: int) -> tuple[Job, Row]:
         """The engine has ended a choice."""
@@ -108,7 +125,7 @@ class JobTable:
         """A suspect gets the engine for itself, after all others: so it is known whom a death is to be blamed
         on, whatever step the engine was in.
         """
-        if not self._unseated or self._lone is not None:
+        if not self._unseated or self._lone is not None or not self._engine.up:
             return
         for job in [job for job in self._unseated.values() if not job.alone]:
             self._seat(job)
@@ -128,7 +145,10 @@ class JobTable:
 
     def _unseat(self, job: Job) -> None:
         handles = range(job.handle, job.handle + len(job.rows))
-        self._engine.abort([handle for handle in handles if self.rows.pop(handle, None)])
+        seats = [handle for handle in handles if handle in self.rows and self.rows[handle][0] is job]
+        for handle in seats:
+            del self.rows[handle]
+        self._engine.abort(seats)
         self._unseated.pop(job.id, None)
         if self._lone is job:
             self._lone = None

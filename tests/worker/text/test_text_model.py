@@ -13,6 +13,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.messages import ChatMessage, Request
 from millstream_worker.text import TextModel, TokenizerUnusable
 
+DAMAGED = '{"version": "1.0", "added_tokens": [], "model": {"type": "Nope"}}'
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tool role') }}{% endif %}"
     "<begin>{{ m.role }}: {{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<begin>{% endif %}"
@@ -93,6 +94,12 @@ def test_input_without_any_token_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerUnusable, match=str(tmp_path)):
         TextModel.load(tmp_path)
+
+
+def test_a_damaged_tokenizer_is_named(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(DAMAGED)
+    with pytest.raises(TokenizerUnusable, match=f"{folder}: data did not match"):
+        TextModel.load(folder)
 
 
 def test_many_threads_may_encode_at_once(folder: Path) -> None:

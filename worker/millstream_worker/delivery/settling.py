@@ -65,8 +65,8 @@ class Settling:
     def _admit(self, job: Job, cached_tokens: int, now_ms: int) -> None:
         if job.phase is not Phase.WAITING:
             return
-        job.admit(cached_tokens, now_ms)
-        self._metrics.admitted(job.timing, len(job.prompt))
+        if job.admit(cached_tokens, now_ms):
+            self._metrics.admitted(job.timing, len(job.prompt))
 
     def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, Row]]:
         """The hot loop: every token passes here. Answers the rows whose text has to be looked at."""

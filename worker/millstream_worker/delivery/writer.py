@@ -32,6 +32,7 @@ from millstream_worker.table import JobTable
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
+_MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round that never gets through would come again as it was
 
 _LEVELS = {
     State.COMPLETED: logging.DEBUG,
@@ -90,11 +91,21 @@ class Writer:
         await self.write(list(self._table))
 
     async def write(self, jobs: Sequence[Job]) -> None:
-        """One round for these jobs."""
-        planned = [(job, self._calls(job)) for job in jobs]
-        planned = [(job, batch) for job, batch in planned if batch]
-        if not planned:
-            return
+        """One round for these jobs: in one go, unless that is more than a slow line takes in its time."""
+        planned: list[tuple[Job, list[Call]]] = []
+        size = 0
+        for job in jobs:
+            batch = self._calls(job) if self._table.holds(job) else []
+            if batch:
+                planned.append((job, batch))
+                size += _size(batch)
+            if size >= _MOST_BYTES:
+                await self._send(planned)
+                planned, size = [], 0
+        if planned:
+            await self._send(planned)
+
+    async def _send(self, planned: Sequence[tuple[Job, Sequence[Call]]]) -> None:
         try:
             replies = await calls.run_many(self._redis, [call for _, batch in planned for call in batch])
         except (RedisError, OSError) as error:
@@ -137,8 +148,9 @@ class Writer:
         )
         if job.phase is not Phase.ENDED:
             return self._appends(job, len(job.written))
-        # The last body goes with the end; where more are open, the log comes first.
-        return self._appends(job, len(job.written) - 1) or [self._end(job)]
+        # The last body goes with the end, but not with a dead letter's. All others go before it.
+        before = len(job.written) if job.letter is not None else len(job.written) - 1
+        return self._appends(job, before) or [self._end(job)]
 
     def _appends(self, job: Job, end: int) -> list[Call]:
         return [
@@ -157,8 +169,10 @@ class Writer:
 
     def _end(self, job: Job) -> Call:
         now_ms = self._clock.now_ms()
-        if job.streamed and job.output_tokens:
+        if job.streamed and job.output_tokens:  # published with the end at the latest
             self._tell_first_token(job, now_ms)
+            if job.timing.last_token_ms is not None:
+                job.tell_last_token(now_ms)
         result = job.result(self.model, now_ms)
         if job.letter is not None:
             return calls.bury(
@@ -213,9 +227,18 @@ class Writer:
             self._tell_first_token(job, self._clock.now_ms())
         if outcome is AppendOutcome.CANCELLED:
             self._table.conclude(job, State.CANCELLED)
-            job.merge_open()  # nothing more is appended: what is left goes with the end
+            self._close_log(job)
         if job.acknowledged < len(job.written) or job.phase is Phase.ENDED:
             self._table.to_write.set()
+
+    def _close_log(self, job: Job) -> None:
+        """Nothing more is appended: what is left goes with the end. A dead letter's takes nothing along; the
+        result has it.
+        """
+        if job.letter is None:
+            job.merge_open()
+        else:
+            del job.written[job.acknowledged :]
 
     def _lost_log(self, job: Job) -> None:
         self._metrics.gap_fills.inc()
@@ -246,7 +269,7 @@ class Writer:
         self._metrics.write_troubles.inc()
         job.not_before = self._monotonic() + self._pause_s
         if isinstance(error, OutOfMemoryError) and job.phase is Phase.ENDED:
-            job.merge_open()  # the end passes where the log does not: it takes along all that is left
+            self._close_log(job)  # the end passes where the log does not
 
     def _next_pause(self, replies: Sequence[AppendReply | EndOutcome | Exception]) -> float:
         trouble = next((reply for reply in replies if isinstance(reply, Exception)), None)
@@ -262,3 +285,7 @@ class Writer:
     def _tell_first_token(self, job: Job, now_ms: int) -> None:
         if job.tell_first_token(now_ms):
             self._metrics.first_token(job.timing)
+
+
+def _size(batch: Sequence[Call]) -> int:
+    return sum(len(arg) for call in batch for arg in call.args if isinstance(arg, bytes))

@@ -19,7 +19,15 @@ from millstream_worker.engine.frames import Beat, Configure, Frame, FrameBuffer,
 _READ_BYTES = 1 << 18
 _UNREAD_BYTES = 1 << 22  # past that the front stops reading from the socket
 _UNSENT_BYTES = 1 << 22  # past that `writable` waits
+LOOK_S = 0.5
 _EXIT_S = 5.0  # between the end of its stream and the end of the process
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Nothing has come from the engine for so long, not even a beat."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class EngineLink:
                     start_new_session=True,
                     env=engine_environment(os.environ, config.threads),
                 )
-            except OSError:
+            except BaseException:  # also cancelled
                 ours.close()
                 raise
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_UNREAD_BYTES)
@@ -81,15 +89,31 @@ class EngineLink:
         if not self._writer.is_closing():
             self._writer.write(encode(frame))
 
-    async def writable(self) -> None:
-        """Wait while the engine is far behind in reading."""
-        with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
+    async def writable(self, wait_s: float) -> bool:
+        """Wait while the engine is far behind in reading; False where it still is after `wait_s`."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._writer.drain()
+        except ConnectionError:  # it is dead: its jobs go to the next one
+            return True
+        except TimeoutError:
+            return False
+        return True
 
-    async def frames(self) -> AsyncIterator[Frame]:
-        """The engine's frames until its stream ends; beats are kept in `last_beat` and passed on as well."""
+    async def frames(self) -> AsyncIterator[Frame | Silence]:
+        """The engine's frames until its stream ends; beats are kept in `last_beat` and passed on as well.
+
+        While nothing comes, a Silence each `LOOK_S`. It is measured in looks, not by the clock: when this
+        process was stopped itself, nothing is known of the engine.
+        """
         buffer = FrameBuffer()
-        while data := await self._read():
+        looks = 0
+        while (data := await self._read()) != b"":
+            if data is None:
+                looks += 1
+                yield Silence(looks * LOOK_S)
+                continue
+            looks = 0
             for frame in buffer.feed(data):
                 if isinstance(frame, Beat):
                     self.last_beat = frame
@@ -106,7 +130,8 @@ class EngineLink:
 
     async def _ended(self, grace_s: float) -> Exit:
         try:
-            await asyncio.wait_for(self._process.wait(), grace_s)
+            async with asyncio.timeout(grace_s):  # wait_for may swallow a cancellation (Python 3.11)
+                await self._process.wait()
         except TimeoutError:
             self.kill()
             await self._process.wait()
@@ -127,9 +152,13 @@ class EngineLink:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> bytes | None:
+        """What has come; empty at the stream's end, None where nothing came for `LOOK_S`."""
         try:
-            return await self._reader.read(_READ_BYTES)
+            async with asyncio.timeout(LOOK_S):
+                return await self._reader.read(_READ_BYTES)
+        except TimeoutError:
+            return None
         except ConnectionError:
             return b""
 

@@ -35,7 +35,6 @@ class EnginePort:
         if self._link is not None and handles:
             self._link.send(Abort(tuple(handles)))
 
-    async def writable(self) -> None:
-        """Wait while the engine is far behind in reading."""
-        if self._link is not None:
-            await self._link.writable()
+    async def writable(self, wait_s: float) -> bool:
+        """Wait while the engine is far behind in reading; False where it still is after `wait_s`."""
+        return self._link is None or await self._link.writable(wait_s)

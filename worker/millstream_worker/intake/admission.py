@@ -15,9 +15,10 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.errors import InvalidRequest, ProtocolError
-from millstream.wire import calls, codec
+from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import WIRE_VERSION, ErrorInfo, Request, State, Timing
+from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry, StartReply
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
@@ -28,8 +29,9 @@ from millstream_worker.table import JobTable
 from millstream_worker.text import TextModel
 
 _log = structlog.get_logger(__name__)
-_LONG_BYTES = 4096  # past that tokenizing would hold up the loop
+_LONG_BYTES = 4096  # past that reading and tokenizing would hold up the loop
 _LONGEST_PAUSE_S = 2.0
+_LOOK_S = 0.5  # between two looks whether the worker is stopping
 _UNREADABLE = Request(token_ids=(0,))  # stands in for a payload that cannot be decoded
 
 
@@ -82,17 +84,30 @@ class Admission:
         not one this worker takes. While the server takes no writes it is asked again, until `stopping`:
         entries not started then are given back.
         """
-        known = [entry for entry in entries if entry.version == WIRE_VERSION]
+        self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
+        try:
+            known = [entry for entry in entries if entry.version == WIRE_VERSION]
+            await self._start_all(shard, known, stopping)
+            return await self._leave_strangers(shard, entries)
+        finally:
+            self._table.expect_no_more(shard, entries)
+
+    async def _start_all(
+        self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
+    ) -> None:
+        left = list(entries)
         pause = 0.05
-        nonces = {entry.entry_id: uuid4().hex for entry in known}  # the same for every repetition
-        while known:
-            known = await self._start(shard, known, nonces)
-            if known and stopping():
-                await self.leave(shard, known)
-                break
-            if known:
+        nonces = {entry.entry_id: uuid4().hex for entry in left}  # the same for every repetition
+        while left:
+            left = await self._start(shard, left, nonces, stopping)
+            if left and stopping():
+                await self.leave(shard, left)
+                return
+            if left:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _leave_strangers(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> list[LaneEntry]:
         strangers = [entry for entry in entries if entry.version != WIRE_VERSION]
         if strangers:
             _log.warning(
@@ -117,7 +132,11 @@ class Admission:
             _log.warning("entries not given back", entries=len(entries), error=str(error))
 
     async def _start(
-        self, shard: ShardKeys, entries: Sequence[LaneEntry], nonces: dict[str, str]
+        self,
+        shard: ShardKeys,
+        entries: Sequence[LaneEntry],
+        nonces: dict[str, str],
+        stopping: Callable[[], bool],
     ) -> list[LaneEntry]:
         """Answers the entries that have to be started again."""
         starts = [
@@ -138,12 +157,36 @@ class Admission:
             return list(entries)
         again = []
         for entry, reply in zip(entries, replies, strict=True):
-            if isinstance(reply, Exception):
-                _log.warning("job not started yet", job_id=entry.job_id, error=str(reply))
-                again.append(entry)
+            if isinstance(reply, ProtocolError):
+                await self._fail_unreadable(shard, entry, reply)
+            elif isinstance(reply, Exception) and "WRONGTYPE" in str(reply):
+                _log.error("job's keys are damaged; it is left alone", job_id=entry.job_id, error=str(reply))
+                self._table.expect_no_more(shard, [entry])
+            elif isinstance(reply, Exception):
+                again.append((entry, reply))
             elif reply.started:
                 await self._admit(shard, entry, reply)
-        return again
+                await self._let_engine_read(stopping)
+        if again:
+            _log.warning("jobs not started yet", jobs=len(again), error=str(again[0][1]))
+        return [entry for entry, _ in again]
+
+    async def _fail_unreadable(self, shard: ShardKeys, entry: LaneEntry, error: ProtocolError) -> None:
+        """It is started, but the log that came with the answer is none."""
+        try:
+            record = await read_job(self._redis, shard, entry.job_id)
+        except (RedisError, OSError, ProtocolError):
+            return  # the entry is pending with us: the reader finds it again
+        if record is not None and record.owner == self._owner:
+            timing = Timing(submitted_ms=record.submitted_ms, first_token_ms=record.first_token_ms)
+            job = Job(shard, entry, _UNREADABLE, record.attempt, record.died, timing)
+            _fail(job, "log_damaged", str(error))
+            self._table.take(job)
+
+    async def _let_engine_read(self, stopping: Callable[[], bool]) -> None:
+        """Wait while the engine is far behind; one that hangs does not hold up a drain."""
+        while not await self._engine.writable(_LOOK_S) and not stopping():
+            continue
 
     async def _admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
         timing = Timing(submitted_ms=started.submitted_ms, first_token_ms=started.first_token_ms)
@@ -159,13 +202,11 @@ class Admission:
         shown = {"request": job.request.model_dump(exclude_defaults=True)} if self._log_payloads else {}
         _log.debug("job started", job_id=job.id, attempt=job.attempt, prompt_tokens=len(job.prompt), **shown)
         self._table.take(job)
-        await self._engine.writable()
 
     async def _read(self, job: Job, started: StartReply) -> None:
         assert self._text is not None, "entries are taken once an engine is ready"
         assert self._info is not None, "the same"
         try:
-            job.request = codec.decode(Request, job.entry.payload)
             if len(job.entry.payload) > _LONG_BYTES:
                 await asyncio.to_thread(prepare, job, started, self._text, self._info)
             else:

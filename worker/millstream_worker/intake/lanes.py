@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -50,7 +50,7 @@ class LaneReader:
         redis: Any,
         shard: ShardKeys,
         owner: str,
-        held: Callable[[], Set[tuple[ShardKeys, str, str]]],
+        held: Callable[[], Container[tuple[ShardKeys, str, str]]],
         *,
         block_s: float,
         look_s: float,

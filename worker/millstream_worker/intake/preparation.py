@@ -22,7 +22,10 @@ class LogDamaged(Exception):
 
 
 def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo) -> None:
-    """Fill in the job. Raises InvalidRequest for its sender, LogDamaged where it cannot go on."""
+    """Fill in the job. Raises ProtocolError where its payload is no request, InvalidRequest where that cannot
+    be computed here, LogDamaged where it cannot go on.
+    """
+    job.request = codec.decode(Request, job.entry.payload)
     _take_log(job, started, text)
     job.prompt = tuple(text.encode(job.request))
     job.max_tokens = _max_tokens(job.request, len(job.prompt), info)

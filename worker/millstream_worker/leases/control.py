@@ -68,6 +68,8 @@ class Control:
     async def _listen(self, connection: AbstractConnection) -> None:
         async with asyncio.timeout(_PING_S):
             await connection.connect()  # type: ignore[no-untyped-call]
+        if self._stopping.is_set():  # `stop` found nothing to disconnect
+            return
         command = "SSUBSCRIBE" if self._shards[0].sharded else "SUBSCRIBE"
         for shard in self._shards:
             await connection.send_command(command, shard.control)

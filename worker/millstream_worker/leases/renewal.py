@@ -9,7 +9,8 @@ import contextlib
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -26,6 +27,15 @@ from millstream_worker.table import JobTable
 _log = structlog.get_logger(__name__)
 _PAGE = 500  # jobs in one call: a script holds up the server
 _RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one call renews: (job id, entry id) pairs of one lane."""
+
+    shard: ShardKeys
+    lane: str
+    held: list[tuple[str, str]]
 
 
 class Leases:
@@ -52,43 +62,62 @@ class Leases:
     async def run(self) -> None:
         """Renew until `stop`: the last thing a worker ends, as long as it holds anything."""
         due = self._monotonic() + self._renew_s
-        while not await self._stopped_within(due - self._monotonic()):
-            try:
-                await self.renew()
-            except (RedisError, OSError) as error:
-                _log.warning("leases not renewed yet", jobs=len(self._table), error=str(error))
-                due = self._monotonic() + min(_RETRY_S, self._renew_s) * random.uniform(0.5, 1.5)
-                continue
+        pause = self._renew_s
+        while not await self._stopped_within(pause):
+            renewed = await self._try_renew()
             now = self._monotonic()
             self._metrics.lease_lateness.set(max(0.0, now - due))
-            due = now + self._renew_s
+            if renewed:
+                due, pause = now + self._renew_s, self._renew_s
+            else:
+                pause = min(_RETRY_S, self._renew_s) * random.uniform(0.5, 1.5)
+
+    async def _try_renew(self) -> bool:
+        try:
+            await self.renew()
+        except (RedisError, OSError) as error:
+            _log.warning("leases not renewed yet", jobs=len(self._table), error=str(error))
+            return False
+        return True
 
     async def renew(self) -> None:
         """Renew all leases once. Raises redis-py's errors where the server is not there."""
+        jobs = list(self._table)
         pages = self._pages()
-        renewals = [
-            calls.renew(
-                shard, lane=lane, owner=self._owner, held=[(job.id, job.entry.entry_id) for job in jobs]
-            )
-            for shard, lane, jobs in pages
-        ]
-        replies = await calls.run_many(self._redis, renewals)
-        for (_, _, jobs), reply in zip(pages, replies, strict=True):
-            if isinstance(reply, Exception):
-                raise reply
+        for page, reply in zip(pages, await self._run(pages), strict=True):
+            if isinstance(reply, RenewReply):
+                self._settle(jobs, reply)
+            else:
+                await self._renew_one_by_one(jobs, page, reply)
+
+    async def _renew_one_by_one(self, jobs: list[Job], page: Page, error: Exception) -> None:
+        """One job whose keys are damaged fails its whole page, and shall not cost the others their lease."""
+        alone = [Page(page.shard, page.lane, [pair]) for pair in page.held]
+        renewed = [reply for reply in await self._run(alone) if isinstance(reply, RenewReply)]
+        if not renewed:
+            raise error
+        _log.error("some leases cannot be renewed", jobs=len(alone) - len(renewed), error=str(error))
+        for reply in renewed:
             self._settle(jobs, reply)
 
-    def _pages(self) -> list[tuple[ShardKeys, str, list[Job]]]:
-        lanes: dict[tuple[ShardKeys, str], list[Job]] = defaultdict(list)
-        for job in self._table:
-            lanes[job.shard, job.entry.lane].append(job)
+    async def _run(self, pages: Sequence[Page]) -> list[RenewReply | Exception]:
+        return await calls.run_many(
+            self._redis,
+            [calls.renew(page.shard, lane=page.lane, owner=self._owner, held=page.held) for page in pages],
+        )
+
+    def _pages(self) -> list[Page]:
+        lanes: dict[tuple[ShardKeys, str], list[tuple[str, str]]] = defaultdict(list)
+        for (shard, lane, entry_id), job_id in self._table.entries().items():
+            lanes[shard, lane].append((job_id, entry_id))
         return [
-            (shard, lane, jobs[at : at + _PAGE])
-            for (shard, lane), jobs in lanes.items()
-            for at in range(0, len(jobs), _PAGE)
+            Page(shard, lane, held[at : at + _PAGE])
+            for (shard, lane), held in lanes.items()
+            for at in range(0, len(held), _PAGE)
         ]
 
     def _settle(self, jobs: list[Job], reply: RenewReply) -> None:
+        """`jobs`: those that were held when it was asked for."""
         lost, cancelled = set(reply.lost), set(reply.cancelled)
         for job in jobs:
             if not self._table.holds(job) or job.phase is Phase.ENDED:

@@ -24,6 +24,7 @@ from millstream_worker.metrics import Metrics
 from millstream_worker.upkeep.reclaim import Reclaimer
 
 _log = structlog.get_logger(__name__)
+_AGAIN_S = 1.0  # after a failure
 _LIMIT = 200  # jobs in one call: a script holds up the server
 
 
@@ -33,7 +34,7 @@ class Chore:
     every_s: float
     run: Callable[[], Awaitable[None]]
     due: float = field(default=0.0)  # monotonic seconds
-    failing: bool = False
+    trouble: str = ""  # why it failed the last time; empty where it did not
 
 
 class Upkeep:
@@ -44,6 +45,11 @@ class Upkeep:
         self._monotonic = monotonic
         self._woken = asyncio.Event()
         self._stopping = False
+
+    @property
+    def trouble(self) -> str:
+        """What a chore has failed of just now; empty where all have worked."""
+        return next((chore.trouble for chore in self._chores.values() if chore.trouble), "")
 
     def wake(self, name: str) -> None:
         self._chores[name].due = 0.0
@@ -78,11 +84,12 @@ class Upkeep:
         try:
             await chore.run()
         except (RedisError, OSError, ProtocolError) as error:
-            if not chore.failing:
+            if not chore.trouble:
                 _log.warning("upkeep failed", chore=chore.name, error=str(error))
-            chore.failing = True
+            chore.trouble = f"{chore.name}: {error}"
+            chore.due = min(chore.due, self._monotonic() + _AGAIN_S)
         else:
-            chore.failing = False
+            chore.trouble = ""
 
 
 class Chores:

@@ -20,6 +20,7 @@ from millstream_worker.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 _PAGE = 500
+_MOST_CLAIMED = 64  # in one call, which answers with their payloads
 _MOST_SHUNNED = 10_000
 
 
@@ -71,7 +72,7 @@ class Reclaimer:
         """Claim up to `room` entries that are overdue by now; none where the server has trouble."""
         taken: list[LaneEntry] = []
         for lane in LANES:
-            found = self._ripe(shard, lane, room - len(taken))
+            found = self._ripe(shard, lane, min(room, _MOST_CLAIMED) - len(taken))
             if found:
                 taken += await self._claim(shard, lane, found)
         return taken

@@ -1,0 +1,96 @@
+"""Whatever a worker holds stays its own while it lives, and it hears of what it shall stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from prometheus_client import CollectorRegistry
+from support.counting_worker import model_name, serving, until
+from support.servers import Server, free_port
+
+from millstream import AsyncClient, State
+from millstream.wire import calls
+from millstream.wire.connection import Endpoint
+from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.replies import LaneEntry
+from millstream_worker.engine_link import EnginePort
+from millstream_worker.intake import admission
+from millstream_worker.intake.preparation import prepare
+from millstream_worker.leases import Control, Leases
+from millstream_worker.metrics import Metrics
+from millstream_worker.table import JobTable
+
+SHARD = QueueKeys("default").shard(0)
+
+
+async def test_jobs_keep_their_lease_while_others_are_tokenized(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are all started at once, and prepared one after the other: that may take longer than a lease."""
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.8)
+        prepare(*arguments)
+
+    monkeypatch.setattr(admission, "prepare", slowly)
+    model = model_name(tokenizer, context=4096)
+    async with AsyncClient(valkey.url) as client:
+        jobs = [await client.submit("w1 " * 2000, max_tokens=2) for _ in range(5)]  # long: in a thread
+        async with serving(valkey, model) as first:
+
+            async def started() -> bool:
+                return (await client.status(jobs[-1].id)).state is State.RUNNING
+
+            await until(started)
+            async with serving(valkey, model) as second:
+                results = [await client.wait(job.id, timeout_s=60) for job in jobs]
+                taken_over = first.metric("jobs_reclaimed_total") + second.metric("jobs_reclaimed_total")
+    assert taken_over == 0
+    assert [result.attempts for result in results] == [1] * 5
+
+
+async def test_a_job_whose_keys_are_damaged_costs_no_other_its_lease(valkey: Server) -> None:
+    lane = SHARD.lane("batch")
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        good, bad = await client.submit("w1"), await client.submit("w2")
+        await direct.xgroup_create(lane, GROUP, id="0")
+        [[_, rows]] = await direct.xreadgroup(GROUP, "worker", {lane: ">"}, count=2)
+        entries = [calls.lane_entry("batch", entry_id, fields) for entry_id, fields in rows]
+        table = JobTable(EnginePort())
+        table.expect(SHARD, entries)
+        await direct.set(SHARD.job(bad.id), "something else")
+        await direct.xclaim(lane, GROUP, "worker", 0, [entries[0].entry_id], idle=60_000, justid=True)
+        await Leases(direct, "worker", table, Metrics(CollectorRegistry()), renew_s=10).renew()
+        [first, _] = await calls.scan_pending(direct, SHARD, lane="batch", start="-", count=9)
+        assert entries[0].job_id == good.id
+        assert first.idle_ms < 30_000
+
+
+async def test_lateness_grows_while_the_server_is_away() -> None:
+    registry = CollectorRegistry()
+    table = JobTable(EnginePort())
+    table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
+    async with redis.asyncio.Redis(port=free_port()) as nobody:
+        leases = Leases(nobody, "worker", table, Metrics(registry), renew_s=0.05)
+
+        async def late() -> bool:
+            value = registry.get_sample_value("millstream_lease_renewal_lateness_seconds")
+            return value is not None and value > 0.3
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(leases.run())
+            await until(late)
+            leases.stop()
+
+
+async def test_a_stop_while_connecting_is_heard(valkey: Server) -> None:
+    control = Control(Endpoint.of(valkey.url), "w", [SHARD], JobTable(EnginePort()), lambda: None)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(control.run())
+        await asyncio.sleep(0)
+        await control.stop()
