@@ -101,7 +101,9 @@ class RawClient:
                 if not entries:  # at first, after silence, and where a message did not join on
                     state = self.redis.hget(job, "state")
                     entries = self.read_log(log, place)
-                    if not entries and (state is None or state.decode() in TERMINAL):
+                    if state is None:
+                        raise KeyError(job_id)
+                    if not entries and state.decode() in TERMINAL:
                         return  # ended without a log: what there is, is in the result
                 for attempt, seq, kind, body in entries:
                     if seq != place[1] + (kind != b"m"):

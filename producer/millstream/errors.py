@@ -43,6 +43,10 @@ __all__ = [
 class MillstreamError(Exception):
     """The root of the tree: `except MillstreamError` catches all that Millstream raises on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For errors that cross processes: Exception's own would call the class with the message alone."""
+        return _again, (type(self), self.args, self.__dict__)
+
 
 class InvalidRequest(MillstreamError):
     """A request field is wrong. `field` is its dotted path, `value` what was given."""
@@ -149,6 +153,12 @@ class JobExpired(JobError):
     def __init__(self, job_id: str, result: Any = None) -> None:
         self.result = result
         super().__init__(job_id, "its deadline passed")
+
+
+def _again(kind: type[MillstreamError], args: tuple[Any, ...], fields: dict[str, Any]) -> MillstreamError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 def _shown(value: Any) -> str:

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import redis.asyncio
 from support.servers import Server
 
 from millstream.client.dispatcher import BATCH_CHANNELS, Dispatcher
-from millstream.client.mailbox import Mailbox
+from millstream.client.mailbox import MAX_BYTES, Mailbox
 from millstream.wire.connection import Endpoint
 
 
@@ -80,6 +81,17 @@ async def test_a_mailbox_that_runs_over_says_so() -> None:
     assert await box.take(0) is None
 
 
+async def test_a_mailbox_is_bounded_in_bytes_too() -> None:
+    box = Mailbox(1000)
+    for number in range(5):
+        box.deliver("c", bytes([number]) * (MAX_BYTES // 2))
+    mail = await box.take(0)
+    assert mail is not None
+    assert (mail.lost, [payload[0] for payload in mail.payloads]) == (True, [4])
+    box.deliver("c", b"x" * MAX_BYTES)
+    assert await box.take(0) == ([b"x" * MAX_BYTES], False)
+
+
 async def test_an_acknowledgement_that_comes_late_is_told() -> None:
     box = Mailbox(3)
     assert not await box.ready(0)
@@ -100,6 +112,95 @@ async def test_closing_at_any_moment(server: Server) -> None:
                 await box.ready(20)
         async with asyncio.timeout(20):
             await dispatcher.aclose()
+
+
+class Breaking:
+    """A connection that breaks at the moment in which its reading is cancelled."""
+
+    def __init__(self) -> None:
+        self.reading = asyncio.Event()
+
+    async def connect(self) -> None: ...
+    async def disconnect(self) -> None: ...
+    async def send_command(self, *command: str, check_health: bool) -> None: ...
+
+    async def read_response(self, **options: Any) -> None:
+        self.reading.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("broken") from None
+
+
+class OnlyConnection:
+    def __init__(self, connection: Breaking | Slow) -> None:
+        self.connection = connection
+
+    def subscriber(self, name: str) -> Breaking | Slow:
+        return self.connection
+
+
+async def test_closing_while_the_connection_breaks() -> None:
+    connection = Breaking()
+    dispatcher = Dispatcher(OnlyConnection(connection), "test-dispatcher", sharded=False)  # type: ignore[arg-type]
+    with dispatcher.subscription(["c"], Mailbox(10)):
+        await connection.reading.wait()
+        async with asyncio.timeout(5):
+            await dispatcher.aclose()
+
+
+class Slow:
+    """A connection that acknowledges all it is sent; sending waits while `open` is not set."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, ...]] = []
+        self.replies: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        self.open = asyncio.Event()
+        self.sending = asyncio.Event()
+
+    async def connect(self) -> None: ...
+    async def disconnect(self) -> None: ...
+
+    async def send_command(self, name: str, *channels: str, check_health: bool) -> None:
+        self.sent.append((name, *channels))
+        for channel in channels:
+            self.replies.put_nowait([name.lower().encode(), channel.encode(), b"1"])
+        self.sending.set()
+        await self.open.wait()
+
+    async def read_response(self, **options: Any) -> list[bytes]:
+        return await self.replies.get()
+
+
+async def test_a_channel_that_is_taken_again_while_others_are_sent() -> None:
+    connection = Slow()
+    connection.open.set()
+    dispatcher = Dispatcher(OnlyConnection(connection), "test-dispatcher", sharded=False)  # type: ignore[arg-type]
+    with dispatcher.subscription(["a"], box := Mailbox(10)):
+        assert await box.ready(20)
+    connection.open.clear()
+    connection.sending.clear()
+    with dispatcher.subscription(["b"], Mailbox(10)):
+        await connection.sending.wait()  # next would be that nobody wants "a"
+        with dispatcher.subscription(["a"], box := Mailbox(10)):
+            connection.open.set()
+            assert await box.ready(20)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert connection.sent == [("SUBSCRIBE", "a"), ("SUBSCRIBE", "b")]
+    await dispatcher.aclose()
+
+
+async def test_closing_passes_on_a_cancellation(dispatcher: Dispatcher) -> None:
+    box = Mailbox(10)
+    with dispatcher.subscription(["c"], box):
+        assert await box.ready(20)
+        closing = asyncio.ensure_future(dispatcher.aclose())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await dispatcher.aclose()
 
 
 async def test_sharded_channels(valkey: Server) -> None:

@@ -12,6 +12,7 @@ from support.servers import Server
 from millstream import (
     AsyncClient,
     CancelOutcome,
+    Choice,
     ClientOptions,
     Conflict,
     ErrorInfo,
@@ -31,6 +32,10 @@ from millstream import (
     Submitted,
     Unavailable,
 )
+from millstream.client import submission
+from millstream.client.backlog import Backlog
+from millstream.wire import calls, codec
+from millstream.wire.codec import MAX_MESSAGE_BYTES
 
 
 async def test_from_submit_to_result(client: AsyncClient, worker: HandWorker) -> None:
@@ -88,8 +93,23 @@ async def test_a_full_queue(server: Server, worker: HandWorker) -> None:
         await worker.serve(lambda request: "x", jobs=2)
         assert (await waiting).created
     async with AsyncClient(server.url, options=ClientOptions(max_bytes=1000)) as client:
-        with pytest.raises(QueueFull, match="bytes"):
+        with pytest.raises(InvalidRequest, match="may take 1000; shorten it"):  # fits no empty queue either
             await client.submit("x" * 1000)
+        await client.submit("x" * 600)
+        with pytest.raises(QueueFull, match="bytes"):
+            await client.submit("x" * 600)
+
+
+async def test_who_waits_for_room_does_not_trust_the_estimate(
+    server: Server, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "LONGEST_PAUSE_S", 0.05, raising=False)
+    monkeypatch.setattr(Backlog, "retry_after_s", lambda self, max_entries: 60.0)  # as after a standstill
+    async with AsyncClient(server.url, options=ClientOptions(max_entries=1)) as client, asyncio.timeout(15):
+        await client.submit("x")
+        waiting = asyncio.ensure_future(client.submit("y", wait_s=100))
+        await worker.serve(lambda request: "x", jobs=2)
+        assert (await waiting).created
 
 
 async def test_a_request_that_is_too_large(server: Server) -> None:
@@ -214,6 +234,32 @@ async def test_many_jobs_as_they_complete(client: AsyncClient, worker: HandWorke
     assert all(isinstance(seen[job_id], JobCancelled) for job_id in ids[100:])
 
 
+async def test_thousands_of_jobs_as_they_complete(client: AsyncClient, worker: HandWorker) -> None:
+    count = 5000
+    outcomes = await client.submit_many({"prompt": "x", "id": str(n)} for n in range(count))
+    ids = [outcome.id for outcome in outcomes if isinstance(outcome, Submitted)]
+    await asyncio.gather(*(client.cancel(job_id) for job_id in ids[:50]))
+    seen = await client.wait_many(ids, timeout_s=0.5)
+    assert len(seen) == count
+    assert sum(isinstance(outcome, JobCancelled) for outcome in seen.values()) == 50
+    assert sum(isinstance(outcome, NotReady) for outcome in seen.values()) == count - 50
+
+
+async def test_a_result_larger_than_a_request_may_be(client: AsyncClient, worker: HandWorker) -> None:
+    submitted = await client.submit("Hello")
+    job = await worker.take()
+    choice = Choice(text="x" * (MAX_MESSAGE_BYTES + 1), finish_reason="stop")
+    call = calls.finish(
+        worker.keys, job_id=job.id, lane=job.entry.lane, attempt=job.attempt, owner=worker.name,
+        entry_id=job.entry.entry_id, state=State.COMPLETED, result=codec.encode(Result(choices=(choice,))),
+        seq=1, delta=None, ttl_ms=60_000,
+    )  # fmt: skip
+    await calls.run(worker.redis, call)
+    assert (await client.result(submitted.id)).choices == (choice,)
+    await worker.redis.delete(worker.keys.tokens(job.id))
+    assert [event.text async for event in client.stream(submitted.id)] == [choice.text, ""]
+
+
 async def test_waiting_outlasts_lost_subscriptions(client: AsyncClient, worker: HandWorker) -> None:
     ids = [(await client.submit("Hello")).id for _ in range(5)]
     waiting = asyncio.ensure_future(client.wait_many(ids, timeout_s=60))
@@ -263,6 +309,32 @@ async def test_a_server_that_does_not_answer(server: Server) -> None:
                 await call
         with pytest.raises(Unavailable):
             await anext(client.stream("0-a"))
+
+
+async def test_the_time_to_wait_counts_while_the_server_is_away() -> None:
+    server = Server("valkey").start()
+    async with AsyncClient(server.url, options=ClientOptions(timeout_s=0.5)) as client, asyncio.timeout(30):
+        submitted = await client.submit("Hello")
+        server.remove()
+        with pytest.raises(Unavailable):
+            await client.wait(submitted.id, timeout_s=0.2)
+
+
+async def test_the_clock_is_known_while_the_server_is_away(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = client._session
+    known_ms = await session.now_ms()
+    monkeypatch.setattr(session, "_clock_read_s", session._clock_read_s - 3600)
+
+    async def fail() -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(session.redis, "time", fail)
+    assert 0 <= await session.now_ms() - known_ms < 10_000
+    monkeypatch.setattr(session, "_clock_read_s", float("-inf"))
+    with pytest.raises(Unavailable):
+        await session.now_ms()
 
 
 async def test_a_server_without_memory(client: AsyncClient, worker: HandWorker) -> None:

@@ -85,6 +85,8 @@ async def test_results_and_cancellation(server: Server, example: ModuleType) -> 
         assert list(raw.stream(job_id)) == []
         with pytest.raises(KeyError):
             raw.result("0-nobody")
+        with pytest.raises(KeyError):
+            list(raw.stream("0-nobody"))
 
 
 async def test_both_clients_mean_the_same_job(server: Server, example: ModuleType) -> None:
@@ -94,6 +96,10 @@ async def test_both_clients_mean_the_same_job(server: Server, example: ModuleTyp
         assert (again.id, again.created) == (job_id, False)
         with pytest.raises(Conflict):
             await client.submit("Grüße", id="a", max_tokens=6)
+        floats = {"temperature": 0.0, "frequency_penalty": 1.0, "logit_bias": {"7": 2.0}}
+        job_id = raw.submit("Hello", "b", **floats)
+        again = await client.submit("Hello", id="b", temperature=0, frequency_penalty=1, logit_bias={7: 2})
+        assert (again.id, again.created) == (job_id, False)
 
 
 @pytest.mark.parametrize("name", ["submit", "cancel", "describe", "expire_one"])

@@ -167,6 +167,30 @@ def test_a_long_log_is_read_in_pages() -> None:
     assert world.seen.text() == world.kept()
 
 
+@pytest.mark.parametrize("text", ["", "a"])
+def test_a_job_that_was_begun_more_often_than_a_page_has_entries(text: str) -> None:
+    log = [marker(1, 0), *([delta(1, 1, text)] if text else [])]
+    log += [marker(attempt, len(text)) for attempt in range(2, PAGE_ENTRIES + 3)]
+    world = World(State.RUNNING, log)
+    world.read()
+    assert world.reader.want is Want.MESSAGES
+    last = log[-1].attempt
+    world.emit(world.reader.messages([delta(last, len(text) + 1, "b"), end(last, len(text) + 2)]))
+    assert world.seen.text() == text + "b"
+    assert world.reader.want is Want.NOTHING
+
+
+@pytest.mark.parametrize("forged", [LogEntry(1, 2, "d", b"\xc1"), LogEntry(1, 2, "e", b"nonsense")])
+def test_a_message_that_cannot_be_read_is_not_taken(forged: LogEntry) -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
+    world.read()
+    assert world.reader.messages([forged]) == []
+    assert (world.reader.want, world.reader.place) == (Want.TAIL, Cursor(1, 1))
+    world.log.append(delta(1, 2, "b"))
+    world.read()
+    assert world.seen.text() == "ab"
+
+
 def test_rewind_where_the_server_lost_the_tail_and_a_new_attempt_began() -> None:
     world = World(State.RUNNING, [marker(1, 0), *(delta(1, n, f"{n} ") for n in range(1, 8))])
     world.read()
@@ -222,7 +246,21 @@ def test_a_finished_job_without_a_log_is_told_from_its_result() -> None:
     world = World(State.COMPLETED, result=result)
     world.read()
     assert texts(world.events) == ["whole"]
-    assert world.events[-1] == EndEvent("0-0", JOB, State.COMPLETED)
+    assert world.events[-1] == EndEvent("0-2", JOB, State.COMPLETED)
+    for event in world.events:  # nothing says how much of the result belongs to the cursor
+        again = World(State.COMPLETED, result=result, reader=StreamReader(JOB, Cursor.parse(event.cursor)))
+        with pytest.raises(CursorExpired):
+            again.read()
+
+
+def test_what_the_result_told_is_not_told_again() -> None:
+    log = [marker(1, 0), delta(1, 1, "ab")]
+    world = World(State.COMPLETED, log, Result(choices=(Choice(text="abc", finish_reason="stop"),)))
+    world.read()
+    assert texts(world.events) == ["ab", "c"]
+    world.reader = StreamReader(JOB, Cursor.parse(world.events[1].cursor))
+    world.read()
+    assert world.seen.text() == "abc"
 
 
 def test_an_end_marker_that_found_no_room() -> None:

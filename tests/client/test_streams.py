@@ -228,25 +228,47 @@ async def test_a_closed_client_ends_its_streams(server: Server, worker: HandWork
             await task
 
 
-async def test_what_others_publish_is_not_believed(client: AsyncClient, worker: HandWorker) -> None:
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"hello",
+        b"1-2 d",
+        b"1-2 d \xc1",
+        b"1-2 e whatever",
+        b"1-2 z x",
+        b"\xff\xfe d x",
+        b"9-9 d x",
+        b"1-9999999999999999999 d ",
+    ],
+)
+async def test_what_others_publish_is_not_believed(
+    client: AsyncClient, worker: HandWorker, garbage: bytes
+) -> None:
     submitted = await client.submit("Hello")
     job = await worker.take()
     events = client.stream(submitted.id)
     await job.say("a")
     seen = [await anext(events)]
-    for garbage in (
-        b"",
-        b"hello",
-        b"1-2 d",
-        b"1-2 z x",
-        b"\xff\xfe d x",
-        b"9-9 d x",
-        b"1-9999999999999999999 d ",
-    ):
-        await worker.redis.publish(worker.keys.events(job.id), garbage)
+    waiting = asyncio.ensure_future(anext(events))
+    await worker.redis.publish(worker.keys.events(job.id), garbage)
     await job.say("b")
+    seen.append(await waiting)
     await job.end()
     assert text(seen + await read(events)) == "ab"
+
+
+async def test_a_closed_client_opens_nothing(server: Server, worker: HandWorker) -> None:
+    client = AsyncClient(server.url, options=ClientOptions(name="closed-client"))
+    submitted = await client.submit("Hello")
+    await client.aclose()
+    before = asyncio.all_tasks()
+    with pytest.raises(RuntimeError, match="closed"):
+        await anext(client.stream(submitted.id))
+    with pytest.raises(RuntimeError, match="closed"):
+        await client.wait(submitted.id)
+    assert asyncio.all_tasks() == before
+    assert not [one for one in await worker.redis.client_list() if one["name"].startswith("closed-client")]
 
 
 async def test_two_streams_of_one_job(client: AsyncClient, worker: HandWorker) -> None:
@@ -299,7 +321,7 @@ async def test_a_deadline_passes_while_no_worker_looks(client: AsyncClient) -> N
         end.raise_for_state()
 
 
-@pytest.mark.parametrize("job_id", ["nonsense", "0-", "x-1", ""])
+@pytest.mark.parametrize("job_id", ["nonsense", "0-", "x-1", "", "9" * 5000 + "-a", None, 7, b"0-a"])
 async def test_what_is_no_job_id(client: AsyncClient, job_id: str) -> None:
     with pytest.raises(InvalidRequest, match="job_id"):
         await read(client.stream(job_id))

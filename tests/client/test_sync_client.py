@@ -21,12 +21,14 @@ from millstream import (
     Client,
     EndEvent,
     InvalidRequest,
+    JobFields,
     NotReady,
     Request,
     Result,
     State,
     Submitted,
 )
+from millstream.client.submission import BATCH_JOBS
 
 
 @pytest.fixture
@@ -119,6 +121,24 @@ def test_closing_wakes_the_threads_that_wait(server: Server) -> None:
 def server_subscriptions(server: Server) -> list[bytes]:
     with redis.Redis.from_url(server.url) as commands:
         return list(commands.pubsub_channels())
+
+
+def test_what_makes_the_jobs_runs_in_the_callers_thread(client: Client) -> None:
+    threads: list[threading.Thread] = []
+
+    def jobs() -> Iterator[JobFields]:
+        for number in range(BATCH_JOBS + 2):
+            threads.append(threading.current_thread())
+            yield {"prompt": "abc", "id": str(number)}
+        client.submit("abc", id="from-within")
+
+    outcomes = client.submit_many(jobs())
+    assert [one.id for one in outcomes if isinstance(one, Submitted)] == [f"0-{n}" for n in range(258)]
+    ids = (one.id for one in (client.status(f"0-{n}") for n in range(3)))
+    assert len(client.wait_many(ids, timeout_s=0)) == 3
+    ids = (one.id for one in (client.status(f"0-{n}") for n in range(3)))
+    assert len(list(client.as_completed(ids, timeout_s=0))) == 3
+    assert set(threads) == {threading.current_thread()}
 
 
 def test_a_program_ends_that_closes_nothing(server: Server) -> None:

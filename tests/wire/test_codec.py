@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ProtocolError
-from millstream.wire.codec import MAX_MESSAGE_BYTES, decode, encode, pack, unpack
+from millstream.wire.codec import MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, decode, encode, pack, unpack
 from millstream.wire.messages import ChoiceDelta, Delta, Request, Result
 
 PLAIN = st.recursive(
@@ -92,6 +92,7 @@ def test_the_byte_of_a_timestamp_inside_a_plain_value_is_no_timestamp() -> None:
 
 def test_size_is_bounded() -> None:
     assert unpack(pack(b"x" * (MAX_MESSAGE_BYTES - 5))) is not None
+    assert decode(Result, pack({"model": "m" * MAX_MESSAGE_BYTES}), MAX_RESULT_BYTES).model[0] == "m"
     with pytest.raises(ProtocolError, match="over the limit of 16777216"):
         unpack(pack(b"x" * MAX_MESSAGE_BYTES))
 

@@ -14,9 +14,9 @@ from support.desk import Desk, Held
 from support.servers import Server
 
 from millstream.errors import ProtocolError
-from millstream.wire.calls import Call, run, run_many
+from millstream.wire.calls import Call, cancel, run, run_many
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.replies import AppendOutcome, AppendReply
+from millstream.wire.replies import AppendOutcome, AppendReply, CancelOutcome
 from millstream.wire.scripts import script
 
 LUA = files("millstream.wire").joinpath("lua")
@@ -85,6 +85,20 @@ async def test_a_reply_that_is_not_the_scripts_is_a_protocol_error(desk: Desk) -
         await run(desk.redis, call)
     (error,) = await run_many(desk.redis, [call])
     assert isinstance(error, ProtocolError)
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -1, 10**300])
+async def test_a_time_that_no_server_takes_is_refused_before_anything_is_sent(
+    desk: Desk, ttl_ms: int
+) -> None:
+    with pytest.raises(ValueError, match="ttl_ms must be at least 1 and at most"):
+        cancel(desk.keys, job_id="0-a", ttl_ms=ttl_ms)
+
+
+async def test_the_longest_time_to_live_is_one_that_servers_take(desk: Desk) -> None:
+    await desk.submit()
+    assert await desk.run(cancel(desk.keys, job_id="0-a", ttl_ms=2**52)) is CancelOutcome.CANCELLED
+    assert await desk.redis.pttl(desk.keys.job("0-a")) > 2**51
 
 
 async def test_a_server_that_is_gone_raises(servers: dict[str, Server]) -> None:

@@ -44,6 +44,7 @@ class Dispatcher:
         self._work = asyncio.Event()
         self._pause_s = BACKOFF_S[0]
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     @contextlib.contextmanager
     def subscription(self, channels: Iterable[str], sink: Sink) -> Iterator[None]:
@@ -68,14 +69,17 @@ class Dispatcher:
 
     async def aclose(self) -> None:
         """End the connection, and wake all sinks, for which nothing comes any more."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self._closed = True
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])  # unlike `await task`, passes on a cancellation of our own
             self._task = None
         for channel, sinks in self._sinks.items():
             for sink in sinks:
                 sink.subscribed(channel)
+        if task is not None and not task.cancelled():
+            task.result()  # a fault in here is not to be hidden
 
     def _add(self, channel: str, sink: Sink) -> None:
         if self._task is None or self._task.done():
@@ -108,6 +112,8 @@ class Dispatcher:
                 with contextlib.suppress(RedisError):
                     await connection.disconnect()
                 self._forget()
+            if self._closed:  # Python 3.11's TaskGroup forgets a cancellation that comes with an error
+                return
             await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
             self._pause_s = min(2 * self._pause_s, BACKOFF_S[1])
 
@@ -136,8 +142,12 @@ class Dispatcher:
                 self._unacknowledged.update(batch)
                 await _send(connection, self._subscribe, *batch)
             for batch in _batches(unwanted):
-                self._sent.difference_update(batch)
-                await _send(connection, self._unsubscribe, *batch)
+                left = [
+                    channel for channel in batch if channel not in self._sinks
+                ]  # not taken again meanwhile
+                self._sent.difference_update(left)
+                if left:
+                    await _send(connection, self._unsubscribe, *left)
 
     async def _read(self, connection: AbstractConnection) -> None:
         pinged = False

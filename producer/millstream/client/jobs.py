@@ -9,7 +9,7 @@ from millstream.client.reader import PAGE_ENTRIES
 from millstream.client.session import Session
 from millstream.errors import JobCancelled, JobError, JobExpired, JobFailed
 from millstream.wire import calls
-from millstream.wire.codec import decode
+from millstream.wire.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.keys import QueueKeys, ShardKeys, shard_of
 from millstream.wire.messages import ErrorInfo, Result, State
 from millstream.wire.queue_info import QueueInfo, open_queue, read_queue
@@ -113,7 +113,7 @@ class Jobs:
     async def conclude(self, record: JobRecord) -> Result | JobError:
         """What a terminal job came to. Without a stored result (cancelled, expired), what its log holds."""
         if record.result is not None:
-            result = decode(Result, record.result)
+            result = decode(Result, record.result, MAX_RESULT_BYTES)
         else:
             log, _ = await self.whole(record.job_id)
             result = partial_result(record, log)

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class Source(Generic[T]):
+    """A generator whose caller may be interrupted in the middle of a fetch, and closes it then."""
+
+    def __init__(self, items: AsyncGenerator[T, None]) -> None:
+        self._items = items
+        self._fetching: asyncio.Task[Any] | None = None
+
+    async def fetch(self) -> T:
+        self._fetching = asyncio.current_task()
+        try:
+            return await anext(self._items)
+        finally:
+            self._fetching = None
+
+    async def close(self) -> None:
+        if self._fetching is not None:  # a generator that runs cannot be closed
+            if not self._fetching.cancelling():  # a second cancellation would break off its cleaning up
+                self._fetching.cancel()
+            await asyncio.wait([self._fetching])
+        await self._items.aclose()
 
 
 class LoopThread:
@@ -19,17 +42,16 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
-
-    @property
-    def closed(self) -> bool:
-        return self._loop.is_closed()
+        # Work that got in after the last look at what still runs would be waited for in vain. Reentrant,
+        # because an iteration may be left by the garbage collector, at any point of any thread.
+        self._gate = threading.RLock()
+        self._closed = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The coroutine's value, or its exception. Interrupted (Ctrl-C), it is cancelled."""
-        if self.closed:
-            work.close()
+        future = self._begin(work)
+        if future is None:
             raise RuntimeError("this client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except CancelledError:
@@ -38,36 +60,55 @@ class LoopThread:
             future.cancel()
             raise
 
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T] | None:
+        with self._gate:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        return None
+
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         """The generator's items, each fetched when asked for; it is closed when the iteration is left."""
+        source = Source(items)
         try:
             while True:
                 try:
-                    item = self.run(_next(items))
+                    item = self.run(source.fetch())
                 except StopAsyncIteration:
                     return
                 yield item
         finally:
-            if not self.closed and not sys.is_finalizing():  # at exit nothing runs on a daemon thread
-                self.run(items.aclose())
+            if not sys.is_finalizing():  # at exit nothing runs on a daemon thread
+                self._leave(source.close())
 
-    def close(self) -> None:
-        """Cancel what still runs, for whichever thread, and end the thread."""
-        if self.closed:
-            return
-        self.run(_cancel_all())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def _leave(self, closing: Coroutine[Any, Any, None]) -> None:
+        future = self._begin(closing)
+        if future is not None and threading.current_thread() is not self._thread:
+            with contextlib.suppress(CancelledError):  # closed meanwhile, and the generator with all others
+                future.result()
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `last`, cancel what still runs, for whichever thread, and end the thread."""
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+            ended = asyncio.run_coroutine_threadsafe(_end(last()), self._loop)
+        ended.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
+        try:
+            ended.result()
+        finally:
+            if ended.done():  # else interrupted: the thread ends by itself
+                self._thread.join()
+                self._loop.close()
 
 
-async def _next(items: AsyncGenerator[T, None]) -> T:
-    return await anext(items)
-
-
-async def _cancel_all() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+async def _end(last: Coroutine[Any, Any, None]) -> None:
+    try:
+        await last
+    finally:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_asyncgens()

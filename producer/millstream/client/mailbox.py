@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from typing import NamedTuple, Protocol
 
+MAX_BYTES = 4 * 1024**2  # of messages that wait for one reader
+
 
 class Sink(Protocol):
     """Receives a channel's messages on the event loop. Must not wait."""
@@ -23,27 +25,28 @@ class Mail(NamedTuple):
 
 
 class Mailbox:
-    """One channel's messages for one reader. When `limit` are waiting, all are dropped and `lost` is said."""
+    """One channel's messages for one reader. When `limit` are waiting, or MAX_BYTES, all are dropped and
+    `lost` is said."""
 
-    __slots__ = ("_arrived", "_limit", "_lost", "_payloads", "_ready")
+    __slots__ = ("_arrived", "_held_bytes", "_limit", "_lost", "_payloads", "_ready")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._payloads: deque[bytes] = deque()
+        self._held_bytes = 0
         self._lost = False
         self._arrived = asyncio.Event()
         self._ready = asyncio.Event()
 
     def deliver(self, channel: str, payload: bytes) -> None:
-        if len(self._payloads) >= self._limit:
-            self._payloads.clear()
-            self._lost = True
+        if len(self._payloads) >= self._limit or self._held_bytes + len(payload) > MAX_BYTES:
+            self._empty(lost=True)
         self._payloads.append(payload)
+        self._held_bytes += len(payload)
         self._arrived.set()
 
     def subscribed(self, channel: str) -> None:
-        self._payloads.clear()
-        self._lost = True
+        self._empty(lost=True)
         self._ready.set()
         self._arrived.set()
 
@@ -54,8 +57,7 @@ class Mailbox:
         """
         if not await within(timeout_s, self._ready):
             return False
-        self._payloads.clear()
-        self._lost = False
+        self._empty(lost=False)
         self._arrived.clear()
         return True
 
@@ -64,10 +66,14 @@ class Mailbox:
         if not await within(timeout_s, self._arrived):
             return None
         mail = Mail(list(self._payloads), self._lost)
-        self._payloads.clear()
-        self._lost = False
+        self._empty(lost=False)
         self._arrived.clear()
         return mail
+
+    def _empty(self, *, lost: bool) -> None:
+        self._payloads.clear()
+        self._held_bytes = 0
+        self._lost = lost
 
 
 async def within(timeout_s: float, event: asyncio.Event) -> bool:

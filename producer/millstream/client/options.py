@@ -8,6 +8,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.codec import MAX_MESSAGE_BYTES
 from millstream.wire.queue_info import PubSub
 
+MAX_RESULT_TTL_S = 10 * 365 * 86_400.0
 ABOVE_ZERO = (
     "max_entries",
     "max_bytes",
@@ -44,7 +45,9 @@ class ClientOptions:
         for field in ABOVE_ZERO:
             if not getattr(self, field) > 0:
                 raise InvalidRequest(field, getattr(self, field), "must be above 0")
-        if self.reconnect_s < 0:
+        if self.result_ttl_s > MAX_RESULT_TTL_S:
+            raise InvalidRequest("result_ttl_s", self.result_ttl_s, "must be at most ten years")
+        if not self.reconnect_s >= 0:
             raise InvalidRequest("reconnect_s", self.reconnect_s, "must not be negative")
         if self.max_payload_bytes > MAX_MESSAGE_BYTES:
             limit = f"workers take no message above {MAX_MESSAGE_BYTES} bytes"

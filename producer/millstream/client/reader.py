@@ -69,7 +69,10 @@ class StreamReader:
                 continue
             if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):
                 self._patience_s = RUNNING_PATIENCE_S
-                events += self._take(entry)
+                try:
+                    events += self._take(entry)
+                except ProtocolError:  # anybody may publish: only the log is believed
+                    self.want = Want.TAIL
             else:
                 self.want = Want.TAIL
         return events
@@ -98,8 +101,11 @@ class StreamReader:
                 self.want = Want.WHOLE
                 return events
             events += self._take(entry)
-        if self.want is not Want.NOTHING and len(entries) < PAGE_ENTRIES:
-            self._settle(state, quiet=not events)
+        if self.want is not Want.NOTHING:
+            if len(entries) < PAGE_ENTRIES:
+                self._settle(state, quiet=not events)
+            elif not events:  # markers only: there is no place to turn the page from
+                self.want = Want.WHOLE
         return events
 
     def whole(self, entries: Sequence[LogEntry], record: JobRecord | None) -> list[Event]:
@@ -127,15 +133,22 @@ class StreamReader:
         return entry.seq == self.place.seq + (entry.kind != MARKER)
 
     def _take(self, entry: LogEntry) -> list[Event]:
+        events = self._read(entry)  # before anything changes: what cannot be read is not taken
         self._attempt = entry.attempt
         if entry.kind == MARKER:
-            return []
+            return events
         self.place = Cursor(entry.attempt, entry.seq)
         self._delivered.append(_digest(entry))
+        if entry.kind == END:
+            self.want = Want.NOTHING
+        return events
+
+    def _read(self, entry: LogEntry) -> list[Event]:
         if entry.kind == DELTA:
             return [TokenEvent(entry.cursor, entry.seq, codec.decode(Delta, entry.body).choices)]
-        self.want = Want.NOTHING
-        return [EndEvent(entry.cursor, self._job_id, _terminal(entry.body))]
+        if entry.kind == END:
+            return [EndEvent(entry.cursor, self._job_id, _terminal(entry.body))]
+        return []
 
     def _is_place(self, entry: LogEntry) -> bool:
         """Whether the log still has, at our place, what was read there."""
@@ -204,16 +217,21 @@ class StreamReader:
     def _from_result(self, record: JobRecord, log: Sequence[LogEntry]) -> list[Event]:
         """The stored result as events, less what `log` brought already."""
         self.want = Want.NOTHING
-        cursor = str(self.place)
         error: ErrorInfo | None = None
         events: list[Event] = []
         if record.result is not None:
-            result = codec.decode(Result, record.result)
+            result = codec.decode(Result, record.result, codec.MAX_RESULT_BYTES)
             error = result.error
             read = [codec.decode(Delta, entry.body) for entry in log if entry.kind == DELTA]
             if choices := missing_deltas(result.choices, read):
-                events.append(TokenEvent(cursor, self.place.seq + 1, choices))
-        return [*events, EndEvent(cursor, self._job_id, record.state, error)]
+                self._pass_by()
+                events.append(TokenEvent(str(self.place), self.place.seq, choices))
+        self._pass_by()
+        return [*events, EndEvent(str(self.place), self._job_id, record.state, error)]
+
+    def _pass_by(self) -> None:
+        """One place on, as if the log had it: whoever resumes from there is not told the same again."""
+        self.place = Cursor(self.place.attempt, self.place.seq + 1)
 
 
 def _digest(entry: LogEntry) -> int:

@@ -20,6 +20,7 @@ from millstream.wire.queue_info import PubSub
 T = TypeVar("T")
 RETRIES = 3  # every command of a client is safe to repeat
 CLOCK_S = 60.0  # for which the difference of the two clocks is believed
+NEVER = float("-inf")
 
 
 class Session:
@@ -35,20 +36,24 @@ class Session:
         self._uses = 0  # of the server, right now
         self._idle = asyncio.Event()
         self._dispatchers: dict[PubSub, Dispatcher] = {}
-        self._clock_read_s = float("-inf")
+        self._clock_read_s = NEVER
         self._clock_ahead_s = 0.0  # server's wall clock less our monotonic one
 
     def dispatcher(self, pubsub: PubSub) -> Dispatcher:
+        self._check_open()  # a closed client's dispatcher would connect again, and nobody would end it
         if pubsub not in self._dispatchers:
             name = f"{self.options.name}:{pubsub}"
             self._dispatchers[pubsub] = Dispatcher(self.endpoint, name, sharded=pubsub is PubSub.SHARDED)
         return self._dispatchers[pubsub]
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this client is closed")
+
     @contextlib.contextmanager
     def reach(self) -> Iterator[None]:
         """Around every use of the server: its errors come out as Unavailable."""
-        if self._closed:
-            raise RuntimeError("this client is closed")
+        self._check_open()
         self._uses += 1
         try:
             with unavailable(self.endpoint):
@@ -59,18 +64,26 @@ class Session:
                 self._idle.set()
 
     async def now_ms(self) -> int:
-        """The server's clock, in Unix milliseconds; asked once a minute."""
+        """The server's clock, in Unix milliseconds; asked once a minute, or as soon as it answers again."""
         if time.monotonic() - self._clock_read_s > CLOCK_S:
-            before = time.monotonic()
-            with self.reach():
-                seconds, microseconds = await self.redis.time()
-            self._clock_read_s = time.monotonic()
-            self._clock_ahead_s = seconds + microseconds / 1e6 - (before + self._clock_read_s) / 2
+            try:
+                await self._read_clock()
+            except Unavailable:
+                if self._clock_read_s == NEVER:
+                    raise
         return round((time.monotonic() + self._clock_ahead_s) * 1000)
 
-    async def outlast(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a read until the server answers; raises Unavailable when it has not for `reconnect_s`."""
-        give_up = time.monotonic() + self.options.reconnect_s
+    async def _read_clock(self) -> None:
+        before = time.monotonic()
+        with self.reach():
+            seconds, microseconds = await self.redis.time()
+        self._clock_read_s = time.monotonic()
+        self._clock_ahead_s = seconds + microseconds / 1e6 - (before + self._clock_read_s) / 2
+
+    async def outlast(self, read: Callable[[], Awaitable[T]], give_up_s: float = float("inf")) -> T:
+        """Repeat a read until the server answers; raises Unavailable when it has not for `reconnect_s`, or at
+        the time `give_up_s` of the monotonic clock. One read is always tried."""
+        give_up = min(give_up_s, time.monotonic() + self.options.reconnect_s)
         pause_s = 0.1
         while True:
             try:

@@ -11,7 +11,7 @@ from millstream.client.jobs import Jobs
 from millstream.client.mailbox import Mailbox
 from millstream.client.reader import StreamReader, Want
 from millstream.errors import ProtocolError
-from millstream.wire.codec import decode
+from millstream.wire.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.messages import Result, State
 from millstream.wire.record import parse_event
 from millstream.wire.replies import LogEntry
@@ -61,4 +61,4 @@ async def _explained(jobs: Jobs, event: EndEvent) -> EndEvent:
     [record] = await jobs.session.outlast(lambda: jobs.read([event.job_id]))
     if record is None or record.result is None:
         return event
-    return replace(event, error=decode(Result, record.result).error)
+    return replace(event, error=decode(Result, record.result, MAX_RESULT_BYTES).error)

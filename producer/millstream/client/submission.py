@@ -24,6 +24,7 @@ from millstream.wire.replies import SubmitOutcome, SubmitReply
 
 BATCH_JOBS = 256
 BATCH_BYTES = 4 * 1024**2
+LONGEST_PAUSE_S = 5.0  # of a producer that waits for room: the estimate of when there is some may be far off
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,12 @@ class Submission:
 
     def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[Draft | InvalidRequest]:
         ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
+        options = self._session.options
+        max_bytes = min(options.max_payload_bytes, options.max_bytes)  # more would not fit an empty queue
         for item in items:
             try:
                 now_ms = round(ahead_ms + time.monotonic() * 1000)
-                yield draft(item, now_ms, self._session.options.max_payload_bytes)
+                yield draft(item, now_ms, max_bytes)
             except InvalidRequest as error:
                 yield error
 
@@ -89,7 +92,8 @@ class Submission:
                 break
             left = {i: left[i] for i in full}
             if left:
-                await asyncio.sleep(min(pause_s * random.uniform(0.5, 1.0), remaining_s))
+                pause_s = min(pause_s, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+                await asyncio.sleep(min(pause_s, remaining_s))
         return [outcomes[i] for i in range(len(batch))]
 
     async def _send(self, info: QueueInfo, drafts: Sequence[Draft]) -> list[Outcome]:

@@ -8,7 +8,9 @@ with Client("redis://localhost:6379") as client:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -20,7 +22,7 @@ from millstream.client.loop_thread import LoopThread
 from millstream.client.options import ClientOptions
 from millstream.client.requests import JobFields, SamplingFields
 from millstream.client.status import JobStatus
-from millstream.client.submission import Outcome, Submitted
+from millstream.client.submission import BATCH_JOBS, Outcome, Submitted
 from millstream.errors import JobError
 from millstream.wire.keys import Lane
 from millstream.wire.messages import ChatMessage, Result
@@ -80,9 +82,8 @@ class Client:
 
     def close(self) -> None:
         """Close all connections and end the background thread."""
-        if self._owner and not self._thread.closed:
-            self._thread.run(self._client.aclose())
-            self._thread.close()
+        if self._owner:
+            self._thread.close(self._client.aclose)
 
     @_as(AsyncClient.submit)
     def submit(
@@ -122,7 +123,14 @@ class Client:
 
     @_as(AsyncClient.submit_many)
     def submit_many(self, jobs: Iterable[JobFields], *, wait_s: float = 0.0) -> list[Outcome]:
-        return self._thread.run(self._client.submit_many(jobs, wait_s=wait_s))
+        give_up_s = time.monotonic() + wait_s
+        outcomes: list[Outcome] = []
+        # Drawn from `jobs` here: what makes them may be slow, use this client, or belong to this thread.
+        items = iter(jobs)
+        while batch := list(islice(items, BATCH_JOBS)):
+            remaining_s = max(0.0, give_up_s - time.monotonic())
+            outcomes += self._thread.run(self._client.submit_many(batch, wait_s=remaining_s))
+        return outcomes
 
     @_as(AsyncClient.stream)
     def stream(self, job_id: str, cursor: str | None = None) -> Iterator[Event]:
@@ -140,13 +148,13 @@ class Client:
     def wait_many(
         self, job_ids: Iterable[str], timeout_s: float | None = None
     ) -> dict[str, Result | JobError]:
-        return self._thread.run(self._client.wait_many(job_ids, timeout_s))
+        return self._thread.run(self._client.wait_many(list(job_ids), timeout_s))
 
     @_as(AsyncClient.as_completed)
     def as_completed(
         self, job_ids: Iterable[str], timeout_s: float | None = None
     ) -> Iterator[tuple[str, Result | JobError]]:
-        return self._thread.iterate(self._client.as_completed(job_ids, timeout_s))
+        return self._thread.iterate(self._client.as_completed(list(job_ids), timeout_s))
 
     @_as(AsyncClient.cancel)
     def cancel(self, job_id: str) -> CancelOutcome:

@@ -60,16 +60,16 @@ async def as_completed(
     with dispatcher.subscription(channels.values(), ends):
         while left and not polls.over:
             due = await ends.take(polls.pause_s(len(left)))
-            if not due:
+            if not due or not polls.pause_s(len(left)):  # its time comes also while messages never cease
                 polls.next()
                 due = list(left)
-            async for job_id, record in _records(jobs, [job_id for job_id in due if job_id in left]):
+            async for job_id, record in _records(jobs, [one for one in due if one in left], polls.give_up_s):
                 if record is not None and not record.state.terminal:
                     left[job_id] = record.state
                     continue
                 del left[job_id]
                 dispatcher.drop(channels[job_id], ends)
-                yield job_id, await _outcome(jobs, job_id, record)
+                yield job_id, await _outcome(jobs, job_id, record, polls.give_up_s)
     for job_id, state in left.items():
         yield job_id, NotReady(job_id, state)
 
@@ -78,30 +78,32 @@ class Polls:
     """When all that are left are looked at, whatever was published; and when the waiting is over."""
 
     def __init__(self, give_up_s: float | None) -> None:
-        self._give_up_s = float("inf") if give_up_s is None else give_up_s
+        self.give_up_s = float("inf") if give_up_s is None else give_up_s
         self._every_s, self._last_s = POLL_S[0], time.monotonic()
         self.over = False
 
     def pause_s(self, left: int) -> float:
         due_s = self._last_s + max(self._every_s, left / POLLS_PER_S)
-        return max(0.0, min(due_s, self._give_up_s) - time.monotonic())
+        return max(0.0, min(due_s, self.give_up_s) - time.monotonic())
 
     def next(self) -> None:
         """One look at all begins; the last one, where the time is over."""
         self._last_s = time.monotonic()
         self._every_s = min(2 * self._every_s, POLL_S[1])
-        self.over = self._last_s >= self._give_up_s
+        self.over = self._last_s >= self.give_up_s
 
 
-async def _records(jobs: Jobs, job_ids: Sequence[str]) -> AsyncGenerator[tuple[str, JobRecord | None], None]:
+async def _records(
+    jobs: Jobs, job_ids: Sequence[str], give_up_s: float
+) -> AsyncGenerator[tuple[str, JobRecord | None], None]:
     for start in range(0, len(job_ids), READ_JOBS):
         batch = job_ids[start : start + READ_JOBS]
-        records = await jobs.session.outlast(partial(jobs.read, batch))
+        records = await jobs.session.outlast(partial(jobs.read, batch), give_up_s)
         for pair in zip(batch, records, strict=True):
             yield pair
 
 
-async def _outcome(jobs: Jobs, job_id: str, record: JobRecord | None) -> Result | JobError:
+async def _outcome(jobs: Jobs, job_id: str, record: JobRecord | None, give_up_s: float) -> Result | JobError:
     if record is None:
         return NotFound(job_id)
-    return await jobs.session.outlast(partial(jobs.conclude, record))
+    return await jobs.session.outlast(partial(jobs.conclude, record), give_up_s)

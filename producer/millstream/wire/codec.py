@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from millstream.errors import ProtocolError
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_RESULT_BYTES = 512 * 1024 * 1024  # as large as a server's value may be: logprobs of many choices add up
 
 _TIMESTAMP = b"\xff"  # the type byte of msgpack's own extension, which no hook sees; no byte of UTF-8 text
 
@@ -24,9 +25,9 @@ def encode(message: BaseModel) -> bytes:
     return pack(message.model_dump(mode="json", exclude_defaults=True))
 
 
-def decode(kind: type[M], data: bytes) -> M:
+def decode(kind: type[M], data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> M:
     """Read a message of `kind`. Raises ProtocolError with what is wrong, never anything else."""
-    fields = unpack(data)
+    fields = unpack(data, max_bytes)
     if not isinstance(fields, dict):
         raise ProtocolError(f"{kind.__name__}: expected a map, got {type(fields).__name__}")
     try:
@@ -43,10 +44,10 @@ def pack(value: Any) -> bytes:
     return data
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
     """One plain value. Raises ProtocolError where `data` is not exactly one well-formed msgpack value."""
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise ProtocolError(f"message of {len(data)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+    if len(data) > max_bytes:
+        raise ProtocolError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
     try:
         value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_ext)
         if _TIMESTAMP in data:

@@ -14,6 +14,7 @@ from millstream.errors import InvalidRequest
 GROUP = "workers"
 RELEASED = "released"  # the consumer that holds entries given back until someone reclaims them
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
+_JOB_ID = re.compile(r"[0-9]{1,9}-[A-Za-z0-9._:-]{1,200}")
 _QUEUE = re.compile(r"[^{}\s\x00-\x1f]{1,100}")
 
 
@@ -118,7 +119,8 @@ def job_id_of(own_id: str, shards: int) -> str:
 
 
 def shard_of(job_id: str) -> int:
-    shard, dash, own_id = job_id.partition("-")
-    if not (dash and shard.isascii() and shard.isdecimal() and _ID.fullmatch(own_id)):
+    if not isinstance(job_id, str):
+        raise InvalidRequest("job_id", job_id, "must be a string: what submit answered has it as `.id`")
+    if not _JOB_ID.fullmatch(job_id):
         raise InvalidRequest("job_id", job_id, "a job id looks like <shard>-<own id>, e.g. 0-invoice-17")
-    return int(shard)
+    return int(job_id.partition("-")[0])

@@ -69,9 +69,10 @@ def _expand(folder: Any, path: str, seen: set[str]) -> str:
 
 
 def positive(name: str, value: int) -> int:
-    """An argument that a server would read as something else if it were below 1 (PEXPIRE 0 deletes)."""
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1 (got {value})")
+    """An argument that a server would read as something else if it were below 1 (PEXPIRE 0 deletes), or that
+    no time can be added to: the script would fail after its first writes."""
+    if not 1 <= value <= 2**52:
+        raise ValueError(f"{name} must be at least 1 and at most {2**52} (got {value})")
     return value
 
 
