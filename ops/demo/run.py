@@ -8,6 +8,8 @@ Writes out/results.jsonl and out/results.errors.jsonl; every run computes everyt
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +27,8 @@ from millstream.cli.transcript import Follower
 from millstream.client.async_client import AsyncClient
 from millstream.wire.keys import Lane
 
-HERE = Path(__file__).parent
+DOCUMENTS = Path(__file__).with_name("documents.jsonl")
+LETTER = Path(__file__).with_name("letter.txt")
 SYSTEM = (
     "Provide a concise, objective summary of the input text in up to three sentences, focusing on key "
     "actions and intentions without using second or third person pronouns."
@@ -40,22 +43,25 @@ def main(
     """Show the whole way of a job on real documents."""
     with reported(False, lambda: "the demo was interrupted"):
         local = choose_model(redis_url or None, model, say)
-        out.unlink(missing_ok=True)  # a new run: the last one's answers are not taken up again
-        with (
-            InputFile(HERE / "documents.jsonl") as lines,
-            Journal(out) as journal,
-            open_stack(redis_url or None, local, say=say) as stack,
-        ):
-            say(f"1. {HERE / 'documents.jsonl'} through `millstream batch run`")
-            summary = asyncio.run(answer(stack, lines, journal, RunOptions()))
+        with open_stack(redis_url or None, local, say=say) as stack:  # one demo at a time, so first of all
+            out.unlink(missing_ok=True)  # a new run: the last one's answers are not taken up again
+            with InputFile(DOCUMENTS) as lines, Journal(out) as journal:
+                say(f"1. {from_here(DOCUMENTS)} through `millstream batch run`")
+                summary = asyncio.run(answer(stack, lines, journal, RunOptions()))
             report(summary, journal, None, as_json=False)
-            say(f"2. {HERE / 'letter.txt'}, summarised and streamed as `millstream submit --stream` does")
-            asyncio.run(stream_letter(stack, (HERE / "letter.txt").read_text(encoding="utf-8")))
+            say(f"2. {from_here(LETTER)}: summarised, and streamed as `millstream submit --stream` does")
+            asyncio.run(stream_letter(stack, LETTER.read_text(encoding="utf-8").strip()))
     if local is not None and model is None:
         answers.print(
             "\nA model of 135M parameters shows the machinery; it is no measure of answers. For a real one:\n"
-            "  millstream batch run ops/demo/documents.jsonl -o out/real.jsonl --model Qwen/Qwen3-0.6B"
+            f"  {from_here(Path(sys.executable).with_name('millstream'))} batch run {from_here(DOCUMENTS)} "
+            "-o out/real.jsonl --model Qwen/Qwen3-0.6B"
         )
+
+
+def from_here(path: Path) -> str:
+    """As it would be typed."""
+    return os.path.relpath(path)
 
 
 async def stream_letter(stack: Stack, letter: str) -> None:

@@ -184,3 +184,8 @@ def test_bad_fields_of_chat(body: dict[str, Any], field: str, problem: str) -> N
         chat(**body)
     assert caught.value.field == field
     assert problem in caught.value.message
+
+
+def test_unknown_fields_of_messages_are_reported_too() -> None:
+    messages = [{"role": "user", "content": "x", "name": "Ann", "refusal": None}, {**HELLO[0], "nmae": 1}]
+    assert chat(messages=messages).unknown == ("messages.name", "messages.nmae")

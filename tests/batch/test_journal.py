@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.limits import no_file_above
 
-from millstream.batch.journal import Journal
+from millstream.batch.journal import Journal, WriteFailed
 from millstream.errors import InvalidRequest
 
 
@@ -73,6 +76,124 @@ def test_a_torn_last_line_is_cut(out: Path, torn: bytes) -> None:
     assert journal.errors.read_bytes() == failed
 
 
+@pytest.mark.parametrize("name", ["results.jsonl", "results.errors.jsonl", "results.run.jsonl"])
+def test_a_death_in_the_middle_of_any_write_loses_that_row_only(out: Path, name: str) -> None:
+    with Journal(out, "small") as journal:
+        journal.write([answer("a"), answer("bé")], [failure("c", 3), failure(None, 4, ran=False)])
+        begun, own_id = journal.run, journal.own_id("e", "d")
+    path, ids = out.with_name(name), ["a", "bé", "c"]
+    whole = path.read_bytes()
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        with Journal(out, "small") as later:
+            lost = [custom_id for custom_id in ids if not later.has_id(custom_id)]
+            kept_run = (later.run, later.own_id("e", "d")) == (begun, own_id)
+        rows_left = whole[:size].count(b"\n")
+        assert kept_run is (path != journal.run_file or rows_left == 1)
+        assert lost == {out: ids[:2], journal.errors: ids[2:]}.get(path, [])[rows_left:]
+        journal.run_file.write_bytes(whole if path == journal.run_file else journal.run_file.read_bytes())
+
+
+def test_a_run_file_that_is_gone_keeps_the_answers(out: Path) -> None:
+    with Journal(out) as journal:
+        journal.write([answer("a")], [failure("b", 2)])
+    journal.run_file.unlink()
+    with Journal(out) as later:
+        assert later.has_id("a")
+        assert later.has_id("b")
+        assert later.run != journal.run
+
+
+def test_a_full_disk_is_told_and_leaves_whole_rows(out: Path) -> None:
+    with Journal(out) as journal:
+        journal.write([answer("a")], ())
+        with no_file_above(100_000), pytest.raises(WriteFailed, match=r"results\.jsonl .*: File too large"):
+            journal.write([answer("b" * 200_000)], ())
+    assert [json.loads(line)["custom_id"] for line in out.read_bytes().splitlines()] == ["a"]
+    with Journal(out) as later:
+        assert later.has_id("a")
+        later.write([answer("c")], ())
+    assert len(out.read_bytes().splitlines()) == 2
+
+
+def test_a_disk_that_is_full_from_the_start(out: Path) -> None:
+    with (
+        pytest.raises(WriteFailed, match=r"results\.run\.jsonl cannot be written"),
+        no_file_above(0),
+        Journal(out),
+    ):
+        pass
+    with Journal(out) as later:
+        assert later.run
+
+
+@pytest.mark.parametrize("name", ["results.errors.jsonl", "results.run.jsonl"])
+def test_a_file_beside_a_new_output_that_is_not_ours_is_left_alone(out: Path, name: str) -> None:
+    out.parent.mkdir()
+    other = out.with_name(name)
+    other.write_text('{"custom_id": "mine", "errors": 0}\n')
+    with pytest.raises(InvalidRequest, match="line 1 is no row of a batch run"), Journal(out):
+        pass
+    assert other.read_text() == '{"custom_id": "mine", "errors": 0}\n'
+
+
+def test_the_error_file_of_a_run_is_no_output(out: Path) -> None:
+    with Journal(out) as journal:
+        journal.write((), [failure("b", 2)])
+    with pytest.raises(InvalidRequest, match="is no row of a batch run"), Journal(journal.errors):
+        pass
+
+
+def test_outputs_that_would_share_their_other_files_are_refused(out: Path) -> None:
+    with Journal(out) as journal:
+        journal.write([answer("a")], [failure("b", 2)])
+    with (
+        pytest.raises(InvalidRequest, match=r"belongs to the run of results\.jsonl"),
+        Journal(out.with_suffix("")),
+    ):
+        pass
+    with Journal(out) as later:
+        assert later.run == journal.run
+        assert later.has_id("b")
+    moved = out.rename(out.with_suffix(".txt"))  # a run may be renamed
+    with Journal(moved) as later:
+        assert later.run == journal.run
+
+
+@pytest.mark.parametrize("name", [".", "", "/"])
+def test_an_output_without_a_name(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="OUT: names no file"):
+        Journal(Path(name))
+
+
+def test_outputs_that_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequest, match="is no regular file"), Journal(tmp_path / "pipe"):
+        pass
+    (tmp_path / "out.errors.jsonl").mkdir()
+    with (
+        pytest.raises(InvalidRequest, match=r"cannot be written: Is a directory: out\.errors\.jsonl"),
+        Journal(tmp_path / "out"),
+    ):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidRequest, match="file is no folder"), Journal(tmp_path / "file" / "out"):
+        pass
+
+
+def test_what_is_known_takes_little_memory_however_long_the_ids(out: Path) -> None:
+    with Journal(out) as journal:
+        journal.write((answer(f"{i:0500}") for i in range(5000)), ())
+    tracemalloc.start()
+    try:
+        with Journal(out) as later:
+            held, _ = tracemalloc.get_traced_memory()
+            assert later.has_id(f"{4999:0500}")
+    finally:
+        tracemalloc.stop()
+    assert held < 5000 * 150 + 100_000
+
+
 @pytest.mark.parametrize("text", ["my thesis\nchapter 1\n", '{"custom_id": "a", "body": {}}\n', "[]\n"])
 def test_a_file_of_another_kind_is_left_alone(out: Path, text: str) -> None:
     out.parent.mkdir()
@@ -124,3 +245,11 @@ def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) ->
         assert journal.own_id("b", "d") == second_try
         assert not journal.has_id("b")
         assert journal.errors.read_bytes() == b""
+
+
+def test_a_retry_takes_up_nothing_that_has_its_answer(out: Path) -> None:
+    with Journal(out) as journal:  # the emptying of the error file was lost with the machine's power
+        journal.write([answer("a")], [failure("a", 1)])
+    with Journal(out) as journal:
+        journal.retry_failed()
+        assert journal.has_id("a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -53,6 +54,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         InputFile(tmp_path / "nowhere")
     with pytest.raises(InvalidRequest, match="Is a directory"):
         InputFile(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequest, match="is no regular file; write its lines to one first"):
+        InputFile(tmp_path / "pipe")
 
 
 def test_the_number_of_lines_is_estimated_until_all_are_read(path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import redis
 from support.answering import answering, completion, read_rows, write_lines
 from support.servers import Server
 
-from millstream import AsyncClient, ClientOptions, InvalidRequest, Request, Unavailable
+from millstream import AsyncClient, ClientOptions, InvalidRequest, QueueFull, Request, Unavailable
+from millstream.batch import run as module
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
+from millstream.batch.rows import Row
 from millstream.batch.run import BatchRun, RunOptions
 from millstream.batch.tally import Summary
 from millstream.wire.keys import QueueKeys
@@ -137,6 +140,16 @@ async def test_an_interrupted_run_goes_on_without_computing_twice(place: Place) 
     assert set(worker.answered.values()) == {1}
 
 
+async def test_custom_ids_come_back_as_they_were(place: Place) -> None:
+    ids = ["ключ 7", "🙂" * 512, "a\x00b", 'line\n"quoted"\\', "é", "e\u0301", " ", "\u2028", "null", "0"]
+    place.write(*(completion(custom_id, f"text {i}") for i, custom_id in enumerate(ids)))
+    with answering(place.server.url) as worker:
+        await place.run()
+        assert place.answers() == {custom_id: f"TEXT {i}" for i, custom_id in enumerate(ids)}
+        assert (await place.run()).skipped == len(ids)
+    assert set(worker.answered.values()) == {1}
+
+
 async def test_lines_that_were_added_later_are_answered_later(place: Place) -> None:
     place.write(*documents(3))
     with answering(place.server.url):
@@ -175,16 +188,47 @@ async def test_no_more_than_the_window_is_under_way(place: Place) -> None:
         assert (await running).completed == 50
 
 
+async def test_no_more_bytes_than_the_window_has_are_under_way(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WINDOW_BYTES", 10_000)
+    place.write(*(completion(f"doc-{i}", "x" * 2_900) for i in range(9)))
+    with answering(place.server.url) as worker:
+        worker.gate.clear()
+        running = asyncio.create_task(place.run())
+        await lane_holds(place.server, 3)
+        for _ in range(20):  # the run has every chance to submit more
+            await asyncio.sleep(0)
+        assert lane_length(place.server) == 3
+        worker.gate.set()
+        assert (await running).completed == 9
+
+
+async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: Place) -> None:
+    place.write(*(completion(f"chunk-{i}") for i in range(50)))
+    with answering(place.server.url) as worker:
+        worker.after = 49
+        running = asyncio.create_task(place.run())
+        await until(lambda: len(place.answers()) == 49)
+        alive = [row for row in gc.get_objects() if type(row) is Row and row.custom_id.startswith("chunk")]
+        assert len(alive) < 5
+        worker.gate.set()
+        assert (await running).completed == 50
+
+
 def lane_length(server: Server) -> int:
     with redis.Redis(port=server.port) as client:
         return int(client.xlen(QueueKeys("default").shard(0).lane("batch")))
 
 
 async def lane_holds(server: Server, entries: int) -> None:
+    await until(lambda: lane_length(server) >= entries)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what other processes and threads bring about."""
     async with asyncio.timeout(30):
-        while True:
-            if lane_length(server) >= entries:
-                return
+        while not condition():  # noqa: ASYNC110 - it sets no event here
             await asyncio.sleep(0.005)
 
 
@@ -252,6 +296,109 @@ async def test_a_server_that_stays_away_ends_the_run(tmp_path: Path) -> None:
         server.remove()
 
 
+async def test_a_server_that_restarts_in_the_middle_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    server = Server("valkey", appendonly="yes", appendfsync="always").start()
+    place = Place(server, tmp_path)
+    try:
+        place.write(*documents(40))
+        running = asyncio.create_task(place.run(RunOptions(window=20)))
+        await lane_holds(server, 20)
+        server.kill()
+        server.start()
+        with answering(server.url) as worker:
+            summary = await running
+        assert summary.completed == 40
+        assert len(place.answers()) == 40
+        assert set(worker.answered.values()) == {1}
+    finally:
+        server.remove()
+
+
+async def test_a_server_that_is_away_when_a_chunk_is_to_be_sent(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    submit_many, calls = AsyncClient.submit_many, 0
+
+    async def away_at_times(client: AsyncClient, jobs: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 3, 5):
+            raise Unavailable("away")
+        return await submit_many(client, jobs, **options)
+
+    monkeypatch.setattr(AsyncClient, "submit_many", away_at_times)
+    place.write(*documents(60))
+    with answering(place.server.url) as worker:
+        summary = await place.run(RunOptions(window=10))
+    assert summary.completed == 60
+    assert set(worker.answered.values()) == {1}
+
+
+async def test_a_server_that_takes_nothing_more_is_given_up_in_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(module, "SUBMIT_S", 0.1)
+    submit_many, calls = AsyncClient.submit_many, 0
+
+    async def soon_away(client: AsyncClient, jobs: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise Unavailable("away")
+        return await submit_many(client, jobs, **options)
+
+    monkeypatch.setattr(AsyncClient, "submit_many", soon_away)
+    place.write(*documents(30))
+    with answering(place.server.url), pytest.raises(Unavailable, match="away"):
+        await place.run(RunOptions(window=10))
+    assert calls > 3
+    calls = 1
+    with pytest.raises(Unavailable, match="away"):  # never there: told at once
+        await place.run(RunOptions(window=10))
+    assert calls == 2
+
+
+async def test_a_full_queue_does_not_use_up_the_patience_with_a_silent_server(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(module, "SUBMIT_S", 0.1)
+    submit_many, begun = AsyncClient.submit_many, asyncio.get_running_loop().time()
+    calls = 0
+
+    async def full_then_away(client: AsyncClient, jobs: Any, **options: Any) -> Any:
+        nonlocal calls
+        if asyncio.get_running_loop().time() - begun < 0.3:
+            return [QueueFull("default", 1, 1, 1.0) for _ in jobs]
+        calls += 1
+        if calls == 1:
+            raise Unavailable("away")
+        return await submit_many(client, jobs, **options)
+
+    monkeypatch.setattr(AsyncClient, "submit_many", full_then_away)
+    place.write(*documents(3))
+    with answering(place.server.url):
+        assert (await place.run()).completed == 3
+
+
+async def test_each_queue_has_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_queue, made = AsyncClient.with_queue, []
+
+    def noted(client: AsyncClient, queue: str) -> AsyncClient:
+        made.append(queue)
+        return with_queue(client, queue)
+
+    monkeypatch.setattr(AsyncClient, "with_queue", noted)
+    place.write(*documents(30))
+    with answering(place.server.url):
+        await place.run(RunOptions(window=3))
+    assert made == ["default"]
+
+
 async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: Place) -> None:
     body = {
         "messages": [{"role": "user", "content": "hi"}],
@@ -276,3 +423,5 @@ async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: Place
 def test_a_window_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="window: must be at least 1"):
         RunOptions(window=0)
+    with pytest.raises(InvalidRequest, match="queue: 1 to 100 characters"):
+        RunOptions(queue="a b")

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from millstream.batch.tally import Percentiles, Tally, agrees
+from millstream.batch.tally import MAX_UNKNOWN, Percentiles, Tally, agrees
 from millstream.wire.messages import Choice, Result, Timing, Usage
 
 
@@ -49,3 +49,15 @@ def test_a_run_without_output_has_no_cost() -> None:
 )
 def test_agreement_ignores_case_spaces_and_the_full_stop(text: str, expected: str, same: bool) -> None:
     assert agrees(text, expected) is same
+
+
+def test_unknown_names_are_counted_in_bounded_memory() -> None:
+    tally = Tally()
+    tally.note_unknown(["tempo", "\ud800", "x" * 10_000])
+    for i in range(2 * MAX_UNKNOWN):
+        tally.note_unknown(["tempo", f"name-{i}"])
+    assert tally.unknown["tempo"] == 2 * MAX_UNKNOWN + 1
+    assert tally.unknown["\\ud800"] == 1
+    assert tally.unknown["…"] > 0
+    assert len(tally.unknown) <= MAX_UNKNOWN + 1
+    assert max(map(len, tally.unknown)) == 100

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
+import redis
 from support.answering import answering, completion, read_rows, write_lines
-from support.commands import invoke, process
+from support.commands import environment, invoke, process
+from support.limits import no_file_above
 from support.servers import Server, free_port
+
+from millstream.cli import batch as module
+from millstream.wire.keys import GROUP, QueueKeys
 
 DOCUMENTS = [completion(f"doc-{i}", f"text {i}") for i in range(60)]
 
@@ -93,6 +103,8 @@ def test_an_output_in_use_is_refused(valkey: Server, source: Path, tmp_path: Pat
         (("-o", "out.jsonl", "--window", 0), "window: must be at least 1"),
         (("-o", "out.jsonl", "--model", "m"), "--model: is for the worker of an embedded server"),
         (("-o", "out.jsonl", "--queue", "a b"), "queue: 1 to 100 characters"),
+        (("-o", "."), "OUT: names no file"),
+        (("-o", "in.jsonl/out.jsonl"), "OUT: in.jsonl is no folder"),
         ((), "Missing option"),
     ],
 )
@@ -114,3 +126,139 @@ def test_a_missing_input_and_a_missing_server(source: Path, tmp_path: Path) -> N
     unreachable = invoke("batch", "run", source, "-o", tmp_path / "o.jsonl", "--redis-url", url)
     assert unreachable.exit_code == 3
     assert url.removeprefix("redis://") in unreachable.stderr
+
+
+def test_an_output_in_a_new_folder(valkey: Server, source: Path, tmp_path: Path) -> None:
+    write_lines(source, [*DOCUMENTS, "{bad"])
+    out = tmp_path / ("a" * 60) / ("b" * 60) / "out.jsonl"
+    with answering(valkey.url):
+        done = invoke("batch", "run", source, "-o", out, "--redis-url", valkey.url)
+    assert done.exit_code == 0
+    assert len(read_rows(out)) == len(DOCUMENTS)
+    assert f"answers   {out}\n" in done.stdout
+    assert f"errors    {out.with_suffix('.errors.jsonl')} (--retry-failed" in done.stdout
+
+
+def test_an_empty_input_is_answered(valkey: Server, tmp_path: Path) -> None:
+    source, out = write_lines(tmp_path / "in.jsonl", ["", ""]), tmp_path / "out.jsonl"
+    done = invoke("batch", "run", source, "-o", out, "--redis-url", valkey.url, "--strict")
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "lines     0 completed, 0 failed")
+    assert out.read_bytes() == b""
+
+
+def test_a_full_disk_ends_the_run_which_goes_on_later(valkey: Server, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [completion(f"doc-{i}", "x" * 9_000) for i in range(40)])
+    out = tmp_path / "out.jsonl"
+    command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url)
+    with answering(valkey.url) as worker:
+        with no_file_above(200_000):
+            full = invoke(*command)
+        assert full.exit_code == 3
+        assert f"{out} cannot be written: File too large" in full.stderr
+        assert 0 < len(read_rows(out)) < 40
+        assert invoke(*command).exit_code == 0
+    assert len({row["custom_id"] for row in read_rows(out)}) == len(read_rows(out)) == 40
+    assert set(worker.answered.values()) == {1}
+
+
+def test_a_queue_that_no_worker_serves_is_told_once(
+    valkey: Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNSERVED_S", 0.05)
+    warned = threading.Event()
+    monkeypatch.setattr(module, "warn", lambda text: (warnings.append(text), warned.set()))
+    warnings: list[str] = []
+    with answering(valkey.url) as worker:  # it says nothing of itself, as a worker would
+        worker.gate.clear()
+        open_gate = threading.Thread(target=lambda: (warned.wait(30), worker.gate.set()))
+        open_gate.start()
+        done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+        open_gate.join()
+    assert done.exit_code == 0
+    assert warnings == ["no worker serves the queue 'default' now; its jobs wait until one does"]
+
+
+def test_a_served_queue_is_not_warned_of(
+    valkey: Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = QueueKeys("default").shard(0)
+    with redis.Redis(port=valkey.port) as client:
+        client.xgroup_create(shard.lane("batch"), GROUP, "0", mkstream=True)
+        client.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
+        client.hset(shard.worker("w"), mapping={"name": "w", "model": "m"})
+    monkeypatch.setattr(module, "UNSERVED_S", 0.0)
+    looks: list[str] = []
+    has_worker = module.Stack.has_worker
+    away = iter([True])
+
+    async def looked(stack: module.Stack, queue: str) -> bool:
+        if next(away, False):
+            raise module.MillstreamError("a server that is away for a moment ends nothing")
+        found = await has_worker(stack, queue)
+        looks.append(queue)
+        worker.gate.set()
+        return found
+
+    monkeypatch.setattr(module.Stack, "has_worker", looked)
+    with answering(valkey.url) as worker:
+        worker.gate.clear()
+        done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+    assert done.exit_code == 0, done.output
+    assert looks == ["default"]
+    assert "warning" not in done.stderr
+
+
+def test_the_progress_bar_on_a_terminal(valkey: Server, source: Path, tmp_path: Path) -> None:
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+    mine, its = pty.openpty()
+    shown = b""
+    with answering(valkey.url) as worker:
+        worker.after = 25
+        running = subprocess.Popen(
+            [sys.executable, "-m", "millstream", *map(str, command)],
+            stdout=subprocess.DEVNULL,
+            stderr=its,
+            env=environment(TERM="xterm", COLUMNS="100"),
+        )
+        os.close(its)
+        while b"25/60" not in shown:
+            shown += os.read(mine, 10_000)
+        assert len(read_rows(tmp_path / "out.jsonl")) == 25  # rows are written as they finish
+        worker.gate.set()
+        while b"60/60" not in shown:
+            shown += os.read(mine, 10_000)
+        assert running.wait(30) == 0
+        os.close(mine)
+    for part in (b"0 failed", b"tokens/s", b"ETA 0:00:0"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("ignored", "sent", "code"),
+    [
+        ("HUP", signal.SIGHUP, 0),  # under nohup it goes on
+        ("USR1", signal.SIGHUP, 130),
+        ("INT", signal.SIGTERM, 130),  # in the background of a script, where Ctrl-C is not for it
+    ],
+)
+def test_signals_that_the_caller_ignores(
+    valkey: Server, source: Path, tmp_path: Path, ignored: str, sent: signal.Signals, code: int
+) -> None:
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+    with answering(valkey.url) as worker:
+        worker.after = 5
+        running = subprocess.Popen(
+            ["sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", sys.executable, "-m", "millstream"]
+            + [str(part) for part in command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            text=True,
+        )
+        assert worker.full_stop.wait(30)
+        running.send_signal(sent)
+        if code == 0:
+            worker.gate.set()
+        _, messages = running.communicate(timeout=30)
+    assert running.returncode == code, messages
+    assert "Traceback" not in messages

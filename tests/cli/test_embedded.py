@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from support.fake_engine import COMMAND
 from millstream.cli.embedded_server import EmbeddedServer, ServerFailed, ServerInUse, running_url
 from millstream.cli.instance import Instance
 from millstream.cli.local_worker import LocalWorker, WorkerEnded
+from millstream.cli.stack import Stack
 
 
 def alive(pid: int) -> bool:
@@ -58,8 +60,18 @@ def test_a_long_path_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None
         assert ping(server.url)
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(ServerFailed, match="cannot be written"):
+    with pytest.raises(ServerFailed, match=r"cannot be used \(.*\); set MILLSTREAM_HOME"):
         EmbeddedServer(blocked).__enter__()
+    (tmp_path / "strange" / "lock").mkdir(parents=True)
+    with pytest.raises(ServerFailed, match=r"lock cannot be used \(Is a directory\)"):
+        EmbeddedServer(tmp_path / "strange").__enter__()
+
+
+def test_a_socket_outside_the_folder_leaves_nothing_behind(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / ("x" * 120)) as server:
+        socket = Path(server.url.removeprefix("unix://"))
+        assert socket.exists()
+    assert not socket.parent.exists()
 
 
 OWNER = """
@@ -111,6 +123,18 @@ def test_a_worker_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
             worker.check()
 
 
+async def test_a_server_that_ends_while_a_model_loads_is_told_as_such(tmp_path: Path) -> None:
+    looks = iter(range(2))
+
+    def check() -> None:
+        if next(looks, None) is None:
+            raise ServerFailed("the embedded server ended")
+
+    stack = Stack(f"unix://{tmp_path}/gone", "default", (check,))
+    with pytest.raises(ServerFailed):
+        await stack.guard(stack.worker_ready())
+
+
 @pytest.fixture
 def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A model that counts; the commands of the test have a folder of their own."""
@@ -141,6 +165,19 @@ def test_jobs_and_batches_without_any_server(counting: str, tmp_path: Path) -> N
     assert "was begun with counting" in other.stderr
 
 
+def test_single_jobs_without_any_server(counting: str) -> None:
+    streamed = invoke("submit", "w1", "--max-tokens", 3, "--stream", "--model", counting)
+    assert (streamed.exit_code, streamed.stdout) == (0, f"{counted(2, 3)}\n"), streamed.stderr
+    submitted = invoke("submit", "w5", "--max-tokens", 2, "--id", "later")
+    job_id = submitted.stdout.strip()
+    assert "using an embedded server" in submitted.stderr
+    assert f"it waits for a worker; for one, and the answer: millstream result {job_id}" in submitted.stderr
+    waited = invoke("result", job_id, "--wait", "--model", counting)
+    assert (waited.exit_code, waited.stdout) == (0, f"{counted(6, 2)}\n"), waited.stderr
+    again = invoke("stream", job_id, "--model", counting)
+    assert (again.exit_code, again.stdout) == (0, f"{counted(6, 2)}\n"), again.stderr
+
+
 def test_ctrl_c_stops_the_worker_and_the_server(counting: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.mkdir()
@@ -160,6 +197,89 @@ def test_ctrl_c_stops_the_worker_and_the_server(counting: str, tmp_path: Path) -
     assert running.returncode == 130, messages
     assert not alive(note.server)
     assert not alive(note.worker)
+
+
+def test_a_finished_batch_starts_neither_a_server_nor_a_model(counting: str, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=2), "{bad"])
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", counting, "--json")
+    assert invoke(*command).exit_code == 0
+    shutil.rmtree(tmp_path / "home")
+    done = invoke(*command)
+    assert done.exit_code == 0, done.stderr
+    assert "embedded server" not in done.stderr
+    assert not (tmp_path / "home").exists()
+    summary = json.loads(done.stdout)
+    assert (summary["completed"], summary["failed"], summary["skipped"]) == (0, 0, 2)
+
+
+def started(running: subprocess.Popen[str], home: Path, gate: Path) -> Instance:
+    """The embedded server's note, once the worker has taken the job as far as its gate."""
+    assert running.stderr is not None
+    while "using an embedded server" not in running.stderr.readline():
+        pass
+    note = None
+    while note is None or note.worker is None:
+        note = Instance.read(home / "embedded")
+    assert os.getsid(note.server) == note.server  # Ctrl-C does not reach it
+    assert os.getsid(note.worker) == note.worker
+    with redis.Redis(unix_socket_path=note.socket) as client:
+        while not any(b":tokens:" in key for key in client.scan_iter()):
+            pass
+    return note
+
+
+@pytest.mark.parametrize("victim", ["server", "worker", "command"])
+def test_a_process_of_the_command_that_dies_ends_the_run_which_goes_on_later(
+    counting: str, tmp_path: Path, victim: str
+) -> None:
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    (gate / "1").touch()
+    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=5)])
+    model = f"{counting},gate={gate}"
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", model)
+    kept = {name: os.environ[name] for name in ("MILLSTREAM_HOME", "MILLSTREAM_ENGINE_COMMAND")}
+    with process(*command, **kept) as running:
+        note = started(running, tmp_path / "home", gate)
+        assert note.worker is not None
+        os.kill({"server": note.server, "worker": note.worker}.get(victim, running.pid), signal.SIGKILL)
+        _, messages = running.communicate(timeout=60)
+    if victim != "command":
+        assert running.returncode == 3, messages
+        assert f"the {'embedded server' if victim == 'server' else 'worker'} ended" in messages
+        assert "Traceback" not in messages.partition("ended")[0]
+        assert not alive(note.server)
+        assert not alive(note.worker)
+    (gate / "1").unlink()
+    run = json.loads((tmp_path / "out.run.jsonl").read_text())["run"]
+    done = invoke(*command)
+    assert done.exit_code == 0, done.output
+    [row] = read_rows(tmp_path / "out.jsonl")
+    assert row["response"]["body"]["choices"][0]["text"] == counted(2, 5)
+    assert row["response"]["request_id"].startswith(f"0-{run}.")  # the same job, gone on with
+    assert not alive(note.server)
+    assert not alive(note.worker)
+
+
+def test_ctrl_c_twice_does_not_wait(counting: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    (gate / "1").touch()
+    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=5)])
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", f"{counting},gate={gate}")
+    kept = {name: os.environ[name] for name in ("MILLSTREAM_HOME", "MILLSTREAM_ENGINE_COMMAND")}
+    with process(*command, **kept) as running:
+        note = started(running, tmp_path / "home", gate)
+        os.kill(note.worker or 0, signal.SIGSTOP)  # it does not end on request
+        running.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(3.0)
+        running.send_signal(signal.SIGINT)
+        _, messages = running.communicate(timeout=15)
+    assert running.returncode == 130, messages
+    assert "Traceback" not in messages
+    assert not alive(note.server)
+    assert not alive(note.worker or 0)
 
 
 def test_a_model_that_cannot_be_loaded_is_one_clear_message(counting: str, tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ import pytest
 from support.answering import Answering, answering
 from support.commands import invoke, process
 from support.servers import Server
+from typer.testing import CliRunner
+
+from millstream.cli.app import app
 
 
 @pytest.fixture
@@ -98,3 +101,13 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(valkey: Server, wor
     assert "the job goes on: millstream stream 0-mine" in messages
     worker.gate.set()
     assert invoke("stream", "0-mine").stdout == "HELLO\n"
+
+
+def test_what_is_wrong_on_the_command_line_is_named(worker: Answering) -> None:
+    unknown = invoke("submit", "x", "--param", "wait_s=abc")
+    assert unknown.exit_code == 2
+    assert "--param: no such sampling parameter; there are max_tokens" in unknown.stderr
+    latin = CliRunner().invoke(app, ["submit", "-"], input=b"caf\xe9")
+    assert latin.exit_code == 2
+    assert "standard input is not UTF-8" in latin.stderr
+    assert not worker.requests

@@ -46,6 +46,7 @@ _KNOWN = {
     Endpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs"},
     Endpoint.COMPLETIONS: _COMMON | {"prompt"},
 }
+_OF_MESSAGES = {"role", "content", "tool_calls", "function_call", "audio", "refusal", "annotations"}
 _WITHOUT_EFFECT = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 # Known to the API, not done here; beside each, the values that ask for nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -75,7 +76,11 @@ def read_body(endpoint: Endpoint, body: Mapping[str, Any], *, lane: Lane, tenant
     """Raises LineFault naming the field. Null is the same as absent, everywhere."""
     given = {name: value for name, value in body.items() if value is not None}
     unknown = _check_names(given, _KNOWN[endpoint])
-    inputs = _chat_input(given) if endpoint is Endpoint.CHAT else _completion_input(given)
+    if endpoint is Endpoint.CHAT:
+        inputs = _chat_input(given)
+        unknown += _unknown_in(given["messages"])
+    else:
+        inputs = _completion_input(given)
     try:
         request = Request(
             **inputs,
@@ -188,6 +193,11 @@ def _chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(messages, list) or not messages:
         raise _invalid("messages", messages, "give a list of at least one {role, content}")
     return {"messages": tuple(_message(f"messages[{place}]", item) for place, item in enumerate(messages))}
+
+
+def _unknown_in(messages: list[dict[str, Any]]) -> tuple[str, ...]:
+    names = {name for message in messages for name, value in message.items() if value is not None}
+    return tuple(f"messages.{name}" for name in sorted(names - _OF_MESSAGES))
 
 
 def _message(where: str, message: Any) -> ChatMessage:

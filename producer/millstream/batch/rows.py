@@ -30,6 +30,7 @@ class Row:
     digest: str
     expected: str | None
     unknown: tuple[str, ...]  # field names that nobody knows
+    size: int = 0  # bytes of the line: about what it takes while it is under way
 
 
 def parse(data: bytes) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.batch.answers import answer_row, failure_row, fault_row, refusal_row
 from millstream.batch.faults import FaultCode, LineFault
@@ -18,18 +18,21 @@ from millstream.batch.journal import Journal, identity
 from millstream.batch.lines import InputFile, Line
 from millstream.batch.rows import Row, custom_id_of, parse, read_row
 from millstream.batch.tally import Summary, Tally
+from millstream.batch.window import Window
 from millstream.client.async_client import AsyncClient
 from millstream.client.requests import JobFields
 from millstream.client.submission import Outcome, Submitted
 from millstream.errors import InvalidRequest, JobError, MillstreamError, NotFound, QueueFull, Unavailable
-from millstream.wire.keys import Lane
+from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages import Result
 
 DEFAULT_WINDOW = 2000
+WINDOW_BYTES = 128 * 1024**2  # of input lines under way at once, however few they are
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # a job that the server does not know any more is submitted so often
 SUBMIT_S = 60.0  # how long a server that does not answer is asked again
 QUEUE_FULL_S = 60.0  # one wait for room; there is no last one
+AGAIN_S = 1.0  # before rows that found no room, or no server, are sent again
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,12 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.window < 1:
             raise InvalidRequest("window", self.window, "must be at least 1")
+        if self.queue:
+            QueueKeys(self.queue)  # refuses a bad name
 
 
 class BatchRun:
-    """One pass over the input. `tally`, `source`, `queues` and `seconds` may be watched while it runs."""
+    """One pass over the input. `tally`, `source`, `queues` and the times may be watched while it runs."""
 
     def __init__(
         self, source: InputFile, journal: Journal, client: AsyncClient, options: RunOptions | None = None
@@ -57,8 +62,10 @@ class BatchRun:
         self._journal = journal
         self._client = client
         self._options = options or RunOptions()
-        self._window = asyncio.Semaphore(self._options.window)
-        self._seen: set[bytes] = set()
+        self._clients: dict[str, AsyncClient] = {}  # by queue
+        self._reached = False  # the server has answered before
+        self._window = Window(self._options.window, WINDOW_BYTES)
+        self._seen: set[bytes] = set()  # custom_ids of this pass, as digests: about 100 bytes a line
         self._begun_s: float | None = None
         self._last_s = 0.0
 
@@ -68,7 +75,7 @@ class BatchRun:
             async with asyncio.TaskGroup() as group:
                 async for queue, rows in self._chunks():
                     self.queues.add(queue)
-                    group.create_task(self._complete(self._client.with_queue(queue), rows))
+                    group.create_task(self._complete(self._client_of(queue), rows))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return self.tally.summary(self.seconds)
@@ -77,6 +84,17 @@ class BatchRun:
     def seconds(self) -> float:
         """From the first submission to the latest end."""
         return 0.0 if self._begun_s is None else max(0.0, self._last_s - self._begun_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first submission until now: a run that stands still gets slower."""
+        return 0.0 if self._begun_s is None else time.monotonic() - self._begun_s
+
+    def _client_of(self, queue: str) -> AsyncClient:
+        """One for each queue: it knows the queue's shape, and how fast the queue empties."""
+        if queue not in self._clients:
+            self._clients[queue] = self._client.with_queue(queue)
+        return self._clients[queue]
 
     async def _chunks(self) -> AsyncIterator[tuple[str, list[Row]]]:
         """Rows of one queue each; every row holds its place in the window."""
@@ -87,10 +105,10 @@ class BatchRun:
             row = self._row(line)
             if row is None:
                 continue
-            if self._window.locked():  # all else is waited for: hold nothing back
+            if not self._window.try_enter(row.size):  # all else is waited for: hold nothing back
                 for queue in list(waiting):
                     yield queue, waiting.pop(queue)
-            await self._window.acquire()
+                await self._window.enter(row.size)
             queue = self._queue(row)
             waiting.setdefault(queue, []).append(row)
             if len(waiting[queue]) == CHUNK_ROWS:
@@ -138,62 +156,81 @@ class BatchRun:
         except LineFault as fault:
             fault.custom_id = custom_id
             raise
-        self.tally.unknown.update(row.unknown)
-        return row
+        self.tally.note_unknown(row.unknown)
+        return replace(row, size=len(line.data))
 
     def _queue(self, row: Row) -> str:
         queue = self._options.queue or row.queue
         if self._options.served not in (None, queue):
             raise LineFault(
                 FaultCode.INVALID_FIELD,
-                f"body.model: no worker here serves {queue!r}; leave it out, send all lines to one "
-                "queue (--queue default), or give the --redis-url of a server that has such workers",
+                f"body.model: no worker here serves {queue!r}; run again with --queue default --retry-failed "
+                "to send all lines to this command's worker, or with the --redis-url of a server that has "
+                "such workers",
                 "body.model",
             )
         return queue
 
-    async def _complete(self, client: AsyncClient, rows: Sequence[Row]) -> None:
+    async def _complete(self, client: AsyncClient, rows: list[Row]) -> None:
         """Submit these rows and write each one's row of output when it ends."""
         for attempt in range(1, MAX_ROUNDS + 1):
             jobs = await self._submit(client, rows)
-            lost = []
+            rows.clear()  # a row is let go when it ends: a slow one does not keep the others in memory
             async with aclosing(client.as_completed(jobs)) as ended:
                 async for job_id, end in ended:
                     if isinstance(end, NotFound) and attempt < MAX_ROUNDS:
-                        lost.append(jobs[job_id])  # the server was emptied, or its result expired just now
+                        rows.append(
+                            jobs.pop(job_id)
+                        )  # the server was emptied, or its result expired just now
                     else:
-                        self._end(jobs[job_id], job_id, end)
-            if not lost:
+                        self._end(jobs.pop(job_id), job_id, end)
+            if not rows:
                 return
-            rows = lost
 
     async def _submit(self, client: AsyncClient, rows: Sequence[Row]) -> dict[str, Row]:
-        """Jobs by id. Refused rows are done with; a full queue or silent server is tried again."""
+        """Jobs by id. Refused rows are done with; a full queue or silent server is tried again.
+
+        Raises Unavailable where the server has not answered for `SUBMIT_S`, or never has.
+        """
         jobs: dict[str, Row] = {}
         left = list(rows)
-        give_up_s = time.monotonic() + SUBMIT_S
+        silent_s: float | None = None  # since when
         self._begun_s = self._begun_s or time.monotonic()
-        while left:
-            outcomes = await client.submit_many([self._fields(row) for row in left], wait_s=QUEUE_FULL_S)
-            again = []
-            for row, outcome in zip(left, outcomes, strict=True):
+        while True:
+            again, silence = [], None
+            for row, outcome in zip(left, await self._outcomes(client, left), strict=True):
                 match outcome:
                     case Submitted():
                         jobs[outcome.id] = row
-                    case QueueFull() | Unavailable():
-                        again.append((row, outcome))
+                    case QueueFull():
+                        again.append(row)
+                    case Unavailable():
+                        again.append(row)
+                        silence = outcome
                     case _:
                         self._refused(row, outcome)
-            await self._pause(again, give_up_s)
-            left = [row for row, _ in again]
-        return jobs
+            if not again:
+                return jobs
+            left, silent_s = again, self._patient(silence, silent_s)
+            await asyncio.sleep(AGAIN_S)
 
-    async def _pause(self, again: Sequence[tuple[Row, Outcome]], give_up_s: float) -> None:
-        for _, outcome in again:
-            if isinstance(outcome, Unavailable) and time.monotonic() > give_up_s:
-                raise outcome
-        if again:
-            await asyncio.sleep(1.0)
+    async def _outcomes(self, client: AsyncClient, rows: Sequence[Row]) -> list[Outcome]:
+        """One for each row."""
+        try:
+            outcomes = await client.submit_many([self._fields(row) for row in rows], wait_s=QUEUE_FULL_S)
+        except Unavailable as error:  # before any row was sent
+            return [error] * len(rows)
+        self._reached = True
+        return outcomes
+
+    def _patient(self, silence: Unavailable | None, since_s: float | None) -> float | None:
+        """Since when the server is silent; None where it answered. Raises `silence` when that is too long."""
+        if silence is None:
+            return None
+        since_s = since_s or time.monotonic()
+        if not self._reached or time.monotonic() - since_s > SUBMIT_S:
+            raise silence
+        return since_s
 
     def _fields(self, row: Row) -> JobFields:
         return {**row.fields, "id": self._journal.own_id(row.custom_id, row.digest)}
@@ -201,7 +238,7 @@ class BatchRun:
     def _refused(self, row: Row, error: MillstreamError) -> None:
         self._journal.write((), [refusal_row(row, error)])
         self.tally.failed += 1
-        self._window.release()
+        self._window.leave(row.size)
 
     def _end(self, row: Row, job_id: str, end: Result | JobError) -> None:
         self._last_s = time.monotonic()
@@ -211,4 +248,4 @@ class BatchRun:
         else:
             self._journal.write((), [failure_row(row, job_id, end)])
             self.tally.failed += 1
-        self._window.release()
+        self._window.leave(row.size)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millstream.wire.messages import Result
+
+MAX_UNKNOWN = 1000  # names that are counted one by one: a file may have a new one on every line
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,12 @@ class Tally:
             self.expected += 1
             self.agreed += bool(result.choices) and agrees(result.choices[0].text, expected)
         self._time(result)
+
+    def note_unknown(self, names: Iterable[str]) -> None:
+        """Field names of one line that nobody knows."""
+        for name in names:
+            shown = ascii(name[:100])[1:-1] if not name.isprintable() else name[:100]
+            self.unknown[shown if len(self.unknown) < MAX_UNKNOWN or shown in self.unknown else "…"] += 1
 
     def tokens_per_second(self, seconds: float) -> float:
         return self.output_tokens / seconds if seconds else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from types import FrameType
 
 import typer
 
@@ -25,6 +26,19 @@ for command in jobs.COMMANDS:
 
 def run() -> None:
     """The console script."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: end in order, leave nothing running
-        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a script's job in the background: Ctrl-C is not for it, but to end in order on the other signals
+        # takes Python's handler
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: it is to go on
+            signal.signal(number, _as_ctrl_c)
     app()
+
+
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
+    """End in order, leave nothing running."""
+    handler = signal.getsignal(signal.SIGINT)  # asyncio has its own while it runs
+    assert callable(handler), "run() saw to it"
+    handler(signal.SIGINT, frame)

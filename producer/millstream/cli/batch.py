@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from millstream.batch.body import DEFAULT_QUEUE
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
+from millstream.batch.remaining import anything_left
 from millstream.batch.run import DEFAULT_WINDOW, BatchRun, RunOptions
 from millstream.batch.tally import Summary
 from millstream.cli.beside import beside
@@ -19,14 +21,15 @@ from millstream.cli.conduct import load_model, reported
 from millstream.cli.exits import ExitCode
 from millstream.cli.options import AsJson, Model, RedisUrl
 from millstream.cli.progress import show_progress
-from millstream.cli.stack import Stack, choose_model, open_stack
+from millstream.cli.stack import LocalModel, Stack, choose_model, open_stack
 from millstream.cli.summary import as_mapping, print_summary
 from millstream.cli.terminal import print_json, say, warn
 from millstream.client.async_client import AsyncClient
-from millstream.errors import InvalidRequest
+from millstream.errors import InvalidRequest, MillstreamError
 from millstream.wire.keys import Lane
 
 UNSERVED_S = 3.0  # before it is worth a warning
+NO_SERVER = "unix:///dev/null"  # of a run that sends nothing
 
 app = typer.Typer(help="Files of many requests.", no_args_is_help=True)
 
@@ -69,11 +72,22 @@ def run(
         with InputFile(source) as lines, Journal(out, local.name if local else None) as journal:
             if retry_failed:
                 say(f"trying {journal.retry_failed():,} lines again")
-            with open_stack(redis_url or None, local, say=say, queue=queue or DEFAULT_QUEUE) as stack:
+            with _stack(redis_url or None, local, source, journal, queue or DEFAULT_QUEUE) as stack:
                 summary = asyncio.run(answer(stack, lines, journal, options))
         report(summary, journal, price_per_hour, as_json=as_json)
     if strict and journal.errors.stat().st_size:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _stack(
+    redis_url: str | None, local: LocalModel | None, source: Path, journal: Journal, queue: str
+) -> AbstractContextManager[Stack]:
+    """A server and a worker of the command's own are started only where there is work for them."""
+    if local is not None:
+        with InputFile(source) as lines:
+            if not anything_left(lines, journal):
+                return nullcontext(Stack(NO_SERVER))
+    return open_stack(redis_url, local, say=say, queue=queue)
 
 
 async def answer(stack: Stack, source: InputFile, journal: Journal, options: RunOptions) -> Summary:
@@ -104,8 +118,12 @@ async def _warn_of_unserved(stack: Stack, batch: BatchRun) -> None:
     while True:
         await asyncio.sleep(UNSERVED_S)
         for queue in sorted(batch.queues - seen):
+            try:
+                served = await stack.has_worker(queue)
+            except MillstreamError:
+                continue  # a server that is away for a moment is the run's own matter
             seen.add(queue)
-            if not await stack.has_worker(queue):
+            if not served:
                 warn(f"no worker serves the queue {queue!r} now; its jobs wait until one does")
 
 

@@ -65,16 +65,17 @@ class EmbeddedServer:
         binary = _binary()
         try:
             (self.folder / "data").mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise ServerFailed(
-                f"{self.folder} cannot be written ({error.strerror}); set MILLSTREAM_HOME"
-            ) from error
-        self._take_lock()
-        try:
+            self._take_lock()
             self._end_leftovers()
             self._socket = self._new_socket()
             self._start(binary)
             self._wait_ready()
+        except OSError as error:
+            self._stop()
+            raise ServerFailed(
+                f"{error.filename or self.folder} cannot be used ({error.strerror}); set MILLSTREAM_HOME to "
+                "a folder that can be written"
+            ) from error
         except BaseException:
             self._stop()
             raise
@@ -98,7 +99,7 @@ class EmbeddedServer:
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(self._lock)
             self._lock = None
             owner = Instance.read(self.folder)
@@ -116,7 +117,7 @@ class EmbeddedServer:
         for pid in (left.worker, left.server):
             if pid is not None:
                 end(pid, left.socket)
-        Path(left.socket).unlink(missing_ok=True)
+        self._remove_socket(Path(left.socket))
         Instance.remove(self.folder)
 
     def _new_socket(self) -> Path:
@@ -124,6 +125,12 @@ class EmbeddedServer:
         if len(os.fsencode(socket)) > _SOCKET_PATH_BYTES:
             socket = Path(tempfile.mkdtemp(prefix="millstream-")) / "valkey.sock"
         return socket
+
+    def _remove_socket(self, socket: Path) -> None:
+        socket.unlink(missing_ok=True)
+        if socket.parent != self.folder.absolute():  # it has a folder of its own
+            with contextlib.suppress(OSError):
+                socket.parent.rmdir()
 
     def _start(self, binary: Path) -> None:
         settings = {
@@ -173,12 +180,12 @@ class EmbeddedServer:
                 self._process.terminate()
                 try:
                     self._process.wait(STOP_S)
-                except subprocess.TimeoutExpired:
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):  # its file is appended to: it may die
                     self._process.kill()
                     self._process.wait()
             self._process = None
             Instance.remove(self.folder)
-            self._socket.unlink(missing_ok=True)
+            self._remove_socket(self._socket)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -39,7 +39,7 @@ MEANINGS = {
     ExitCode.OK: "done; for a batch: every line has its answer or its error row",
     ExitCode.FAILED: "the job failed; with --strict: there are error rows",
     ExitCode.USAGE: "a wrong argument or request field",
-    ExitCode.UNAVAILABLE: "server, worker or model cannot be reached or started; try again",
+    ExitCode.UNAVAILABLE: "server, worker, model or disk cannot be used now; try again",
     ExitCode.NOT_FOUND: "no such job, or its result has expired",
     ExitCode.NOT_READY: "the job has not ended yet",
     ExitCode.CANCELLED: "the job was cancelled",

@@ -20,6 +20,7 @@ from millstream.cli.transcript import Follower, print_result
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest, NotReady
 from millstream.wire.keys import Lane
+from millstream.wire.sampling import SamplingParams
 
 T = TypeVar("T")
 
@@ -73,6 +74,8 @@ def submit(
                 print_json({"id": job.id, "state": job.state, "created": job.created})
             else:
                 answers.out(job.id)
+                if not redis_url:
+                    say(f"it waits for a worker; for one, and the answer: millstream result {job.id} --wait")
             if follow:
                 place.follower = Follower(job.id, as_json=as_json)
                 await place.follower.follow(client)
@@ -215,13 +218,20 @@ class _Place:
 
 
 def _input(prompt: str, *, chat: bool, system: str | None) -> dict[str, Any]:
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _standard_input() if prompt == "-" else prompt
     if system is not None and not chat:
         raise InvalidRequest("--system", system, "needs --chat: a plain prompt has no system message")
     if not chat:
         return {"prompt": text}
     before = [] if system is None else [{"role": "system", "content": system}]
     return {"messages": [*before, {"role": "user", "content": text}]}
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("-", error.object[:40], "standard input is not UTF-8; convert it") from error
 
 
 def _parameters(given: list[str]) -> dict[str, Any]:
@@ -231,6 +241,9 @@ def _parameters(given: list[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise InvalidRequest("--param", pair, "write NAME=VALUE")
+        if name not in SamplingParams.model_fields:
+            known = ", ".join(SamplingParams.model_fields)
+            raise InvalidRequest("--param", name, f"no such sampling parameter; there are {known}")
         try:
             parameters[name] = json.loads(value)
         except ValueError:

@@ -13,10 +13,11 @@ from types import TracebackType
 from millstream.cli.embedded_server import tail
 from millstream.errors import MillstreamError, MissingExtra
 
-GRACE_S = (
-    2.0  # what is running then is given back, with its tokens in the log: the next worker goes on with it
-)
+GRACE_S = 2.0  # then running jobs are given back, with their tokens in the log: the next worker goes on
 STOP_S = 20.0
+# It is alone on its server: nobody takes its jobs over too early, and those of a killed one are soon free.
+LEASE_S, RENEW_S = 5.0, 1.0
+BLOCK_S = 0.25  # how long it reads an empty queue, and so takes to see that it is to end
 RESULT_TTL_S = 7 * 86_400  # an interrupted run may be taken up again in a week without computing twice
 
 
@@ -33,6 +34,7 @@ class LocalWorker:
         self._command = [
             *(command or _worker_command()),
             *("--redis-url", url, "--queue", queue, "--model", model, "--grace-s", str(GRACE_S)),
+            *("--lease-s", str(LEASE_S), "--renew-s", str(RENEW_S), "--block-s", str(BLOCK_S)),
             *("--result-ttl-s", str(RESULT_TTL_S), "--log-format", "console", "--metrics-port", "0"),
         ]
         self._process: subprocess.Popen[bytes] | None = None

@@ -13,7 +13,7 @@ from millstream.cli.beside import beside
 from millstream.cli.demo_model import demo_model
 from millstream.cli.embedded_server import EmbeddedServer, home, running_url
 from millstream.cli.local_worker import LocalWorker
-from millstream.errors import InvalidRequest
+from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.heartbeat import read_workers
 from millstream.wire.queue_info import QueueInfo, read_queue
@@ -46,10 +46,11 @@ class Stack:
             await redis.aclose()
 
     async def worker_ready(self) -> None:
-        """Wait until this command's own worker has loaded its model; at once where it has none."""
-        while True:
-            if self.queue is None or await self.has_worker(self.queue):
-                return
+        """Wait, inside `guard`, until this command's own worker has loaded its model; at once without one."""
+        while self.queue is not None:
+            with contextlib.suppress(Unavailable):  # a server that has ended, `guard` tells better
+                if await self.has_worker(self.queue):
+                    return
             await asyncio.sleep(LOOK_S)
 
     async def _watch(self) -> None:
@@ -103,10 +104,12 @@ def open_stack(
         yield Stack(redis_url)
         return
     if model is None and (running := running_url(folder)):
+        say(f"no --redis-url: using the embedded server ({folder}) that another command runs")
         yield Stack(running)
         return
     with EmbeddedServer(folder) as server, contextlib.ExitStack() as exits:
         if model is None:
+            say(f"no --redis-url: using an embedded server ({folder}) while this command runs")
             yield Stack(server.url, checks=(server.check,))
             return
         say(

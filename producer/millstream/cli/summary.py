@@ -1,11 +1,9 @@
-"""A batch run's summary: as a table for people, as a mapping for programs."""
+"""A batch run's summary: as aligned lines for people, as a mapping for programs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
-
-from rich.table import Table
 
 from millstream.batch.journal import Journal
 from millstream.batch.tally import Percentiles, Summary
@@ -26,13 +24,11 @@ def as_mapping(summary: Summary, journal: Journal, price_per_hour: float | None)
 
 
 def print_summary(summary: Summary, journal: Journal, price_per_hour: float | None) -> None:
-    table = Table.grid(padding=(0, 2))
-    for name, text in _lines(summary, price_per_hour):
-        table.add_row(name, text)
-    table.add_row("answers", str(journal.out))
-    if journal.errors.stat().st_size:
-        table.add_row("errors", str(journal.errors))
-    answers.print(table)
+    more = "--retry-failed tries these lines again" if journal.errors.stat().st_size else "none"
+    lines = _lines(summary, price_per_hour)
+    lines += [("answers", str(journal.out)), ("errors", f"{journal.errors} ({more})")]
+    for name, text in lines:  # no table: it would break a long path in two
+        answers.out(f"{name:<10}{text}")
 
 
 def _lines(summary: Summary, price_per_hour: float | None) -> list[tuple[str, str]]:

@@ -1,0 +1,40 @@
+"""The bounds of what is under way, and who waits at them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.batch.window import Window
+
+
+def test_it_is_full_of_jobs_or_of_bytes() -> None:
+    window = Window(jobs=2, input_bytes=100)
+    assert window.try_enter(60)
+    assert not window.try_enter(41)
+    assert window.try_enter(40)
+    assert not window.try_enter(0)
+    window.leave(60)
+    assert window.try_enter(60)
+
+
+def test_a_line_above_all_bytes_goes_alone() -> None:
+    window = Window(jobs=9, input_bytes=100)
+    assert window.try_enter(1000)
+    assert not window.try_enter(1)
+    window.leave(1000)
+    assert window.try_enter(1)
+    assert not window.try_enter(1000)
+
+
+async def test_waiting_for_room() -> None:
+    window = Window(jobs=9, input_bytes=100)
+    window.try_enter(50)
+    window.try_enter(50)
+    waiting = asyncio.create_task(window.enter(80))
+    window.leave(50)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()  # 50 and 80 are too many yet
+    window.leave(50)
+    await waiting
+    assert not window.try_enter(30)
