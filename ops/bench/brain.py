@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import argparse
 import gc
-import platform
 import statistics
 import time
-from datetime import UTC, datetime
 from itertools import count
 
 import numpy as np
+from ops.bench import machine
 
 from millstream_worker.engine.brain.plan import Drawn, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.request import EngineRequest
 
 ROWS = 256
+CONTEXT = 8192
 
 
 class Stepper:
@@ -33,8 +33,8 @@ class Stepper:
             max_rows=ROWS,
             max_step_tokens=max_step_tokens,
             block_size=16,
-            blocks=32_768,
-            context_length=8192,
+            blocks=ROWS * CONTEXT // 16,  # nothing is preempted
+            context_length=CONTEXT,
             prefix_cache=True,
             hash_seed=b"bench",
             pipeline_depth=depth,
@@ -94,8 +94,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     steps = parser.parse_args().steps
     gc.disable()  # the collector's pauses are the process's, not the brain's
-    machine = platform.processor() or platform.machine()
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {machine}, Python {platform.python_version()}")
+    print(machine.describe())
     for name, run, depth in (
         ("decode, depth 0", decode, 0),
         ("decode, depth 1", decode, 1),
