@@ -4,6 +4,7 @@ and a client connected to one (`redis_client`)."""
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from support.servers import KINDS, Server, binary
 # parallel test processes on few cores: no spinning thread teams
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# A background job of a shell ignores SIGINT, and so would every command that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI") == "true"
 
