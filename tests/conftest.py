@@ -15,8 +15,10 @@ from support.servers import KINDS, Server, binary
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-# A background job of a shell ignores SIGINT, and so would every command that the tests start and interrupt.
+# Started in a script's background, or by nohup, this process ignores them, and so would every command that the
+# tests start and send them to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 IN_CI = os.environ.get("CI") == "true"
 
