@@ -15,8 +15,8 @@ from support.servers import KINDS, Server, binary
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-# Started in a script's background, or by nohup, this process ignores them, and so would every command that the
-# tests start and send them to.
+# Started in a script's background, or by nohup, this process ignores them, and so would every command that
+# the tests start and send them to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
