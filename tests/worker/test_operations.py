@@ -37,6 +37,20 @@ def fetch(port: int, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+async def test_queue_time_ends_where_the_first_step_begins(valkey: Server, tokenizer: Path) -> None:
+    async with (
+        AsyncClient(valkey.url) as client,
+        serving(valkey, model_name(tokenizer, step_s=0.4)) as worker,
+    ):
+        job = await client.submit("w1", max_tokens=1)
+        timing = (await client.wait(job.id, timeout_s=30)).timing
+        queued_s = worker.metric("request_queue_time_seconds_sum")
+    assert timing.admitted_ms is not None
+    assert timing.first_token_ms is not None
+    assert timing.first_token_ms - timing.admitted_ms >= 390
+    assert queued_s == pytest.approx((timing.admitted_ms - timing.submitted_ms) / 1000, abs=0.002)
+
+
 async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> None:
     port = free_port()
     async with AsyncClient(valkey.url) as client:

@@ -83,14 +83,16 @@ class Job:
     def streamed(self) -> bool:
         return self.request.stream
 
-    def admit(self, cached_tokens: int, now_ms: int) -> bool:
-        """It is in the batch. False: it was before, in an engine that is gone."""
+    def admit(self, cached_tokens: int, begun_ms: int) -> bool:
+        """It is in the batch, since the step that began at `begun_ms`. False: it was before, in an engine
+        that is gone."""
         assert self.phase is Phase.WAITING, self.phase
         self.phase = Phase.RUNNING
         if self.timing.admitted_ms is not None:
             return False
         self.cached_tokens = cached_tokens
-        self.timing = self.timing.model_copy(update={"admitted_ms": now_ms})
+        admitted_ms = max(begun_ms, self.timing.submitted_ms)
+        self.timing = self.timing.model_copy(update={"admitted_ms": admitted_ms})
         return True
 
     def wait(self) -> None:

@@ -33,9 +33,10 @@ class Settling:
 
     def step(self, step: Step) -> None:
         now_ms = self._clock.now_ms()
+        begun_ms = now_ms - round(step.stats.step_s * 1000)  # admitted into it, not by its end
         for handle, cached_tokens in step.admitted:
             if handle in self._table.rows:
-                self._admit(self._table.rows[handle][0], cached_tokens, now_ms)
+                self._admit(self._table.rows[handle][0], cached_tokens, begun_ms)
         if step.logprobs:
             self._take_logprobs(step)
         watched = self._take_tokens(step, now_ms)
@@ -62,10 +63,10 @@ class Settling:
             error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
             self._table.conclude(job, State.FAILED, error)
 
-    def _admit(self, job: Job, cached_tokens: int, now_ms: int) -> None:
+    def _admit(self, job: Job, cached_tokens: int, begun_ms: int) -> None:
         if job.phase is not Phase.WAITING:
             return
-        if job.admit(cached_tokens, now_ms):
+        if job.admit(cached_tokens, begun_ms):
             self._metrics.admitted(job.timing, len(job.prompt))
 
     def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, Row]]:
