@@ -1,4 +1,4 @@
-"""A TLS connection to a real server with a certificate of our own. The embedded Valkey has no TLS: on Redis."""
+"""TLS to a real server, with a certificate of our own. On Redis: the embedded Valkey has none."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ async def test_a_job_goes_through_tls(tls_url: str, certificate: Path) -> None:
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_url: str) -> None:
     async with AsyncClient(tls_url) as client:
-        with pytest.raises(Unavailable, match="(?i)certificate"):
+        with pytest.raises(Unavailable, match=r"(?i)certificate"):
             await client.submit("over the wire")
