@@ -209,30 +209,39 @@ class Service:
         )
         self._readers = [self._endpoint.blocking(name, block_s=settings.block_s) for _ in shards]
         self._intakes = [
-            Intake(
-                LaneReader(
-                    reader,
-                    shard,
-                    name,
-                    table.entries,
-                    block_s=settings.block_s,
-                    look_s=settings.renew_s,
-                    max_dead=settings.max_dead,
-                ),
-                self._admission,
-                self._capacity,
-                table,
-                reclaimer,
-                shards=len(shards),
-                burst=settings.burst,
-            )
+            self._make_intake(reader, shard, reclaimer)
             for reader, shard in zip(self._readers, shards, strict=True)
         ]
-        self._supervisor = Supervisor(
+        self._supervisor = self._make_supervisor()
+
+    def _make_intake(self, reader: Redis, shard: ShardKeys, reclaimer: Reclaimer) -> Intake:
+        settings, table = self._settings, self._table
+        lanes = LaneReader(
+            reader,
+            shard,
+            self.name,
+            table.entries,
+            block_s=settings.block_s,
+            look_s=settings.renew_s,
+            max_dead=settings.max_dead,
+        )
+        return Intake(
+            lanes,
+            self._admission,
+            self._capacity,
+            table,
+            reclaimer,
+            shards=len(self._readers),
+            burst=settings.burst,
+        )
+
+    def _make_supervisor(self) -> Supervisor:
+        settings = self._settings
+        return Supervisor(
             settings.engine_argv,
             settings.engine_config(),
             self._engine,
-            table,
+            self._table,
             self._metrics,
             Listener(self._engine_ready, self._engine_stepped, self._settling.refused),
             max_died=settings.max_died,
