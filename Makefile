@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CODE := producer worker tests ops
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint type floors check bench format clean
+.PHONY: help setup demo test chaos fuzz lint type floors check bench format clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -23,9 +23,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Run the main job: documents in, streamed tokens and a results file out
 	@$(BIN)/python ops/demo/run.py
 
+# The tests kill real processes on machines that others use, too: one that fails is run once more, and is told.
 test: $(STAMP) ## Run the tests, on Valkey and on Redis
 	@echo "running the tests"
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --reruns 1 -r R
 
 lint: $(STAMP) ## ruff and the import floors
 	@$(BIN)/ruff check $(CODE)
@@ -39,6 +40,14 @@ type: $(STAMP) ## mypy, strict
 	@$(BIN)/mypy
 
 check: lint type test ## All of it: what CI runs
+
+chaos: $(STAMP) ## The failure suite's long run: kills, stalls, cuts, failovers; a table of what was lost
+	@PYTHONPATH=tests $(BIN)/python -m chaos
+	@PYTHONPATH=tests $(BIN)/python -m chaos --mutants
+	@$(BIN)/python -m pytest -n 0 -m alone
+
+fuzz: $(STAMP) ## A million inputs of garbage for everything that reads from outside
+	@PYTHONPATH=tests $(BIN)/python -m fuzz
 
 bench: $(STAMP) ## Measure: brain, front, engine (ops/bench)
 	@$(BIN)/python -m ops.bench

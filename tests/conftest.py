@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import redis.asyncio
-from support.servers import KINDS, Server, binary
+from support.servers import KINDS, Server, binary, require
 
 # parallel test processes on few cores: no spinning thread teams
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,8 +19,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # the tests start and send them to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-IN_CI = os.environ.get("CI") == "true"
 
 
 def pytest_report_header() -> str:
@@ -57,10 +55,7 @@ async def redis_client(server: Server) -> AsyncIterator[redis.asyncio.Redis]:
 
 
 def _running(kind: str, servers: dict[str, Server]) -> Server:
-    if binary(kind) is None:
-        if IN_CI:
-            pytest.fail(f"{kind}-server is not on the PATH; CI runs the tests on both servers")
-        pytest.skip(f"{kind}-server is not on the PATH")
+    require(kind)
     if kind not in servers:
         servers[kind] = Server(kind).start()
     servers[kind].flush()

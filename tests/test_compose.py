@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import redis
 import yaml
 from support import checkpoints
 from support.counting_worker import write_tokenizer
+from support.secured import ROLES, make_acl, variable
 from support.servers import binary, free_port
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +82,36 @@ def environment_of(service: str, replaced: Mapping[str, str]) -> dict[str, str]:
     return dict(zip(given, here(list(given.values()), replaced), strict=True))
 
 
-def test_the_stack_works(tmp_path: Path) -> None:
+def with_roles(services: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`docker compose -f compose.yaml -f ops/compose.acl.yaml`: lists of mounts and environments are joined,
+    all else is replaced."""
+    over: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "ops" / "compose.acl.yaml").read_text())[
+        "services"
+    ]
+    merged = {name: dict(service) for name, service in services.items()}
+    for name, changed in over.items():
+        for key, value in changed.items():
+            match merged[name].get(key), value:
+                case dict(before), dict(new):
+                    merged[name][key] = before | new
+                case list(before), list(new) if key == "volumes":
+                    merged[name][key] = before + new
+                case _:
+                    merged[name][key] = value
+    return merged
+
+
+@pytest.fixture(params=["open", "with roles"])
+def stack(request: pytest.FixtureRequest) -> Iterator[dict[str, dict[str, Any]]]:
+    """The services as compose has them, also for this module's readers of SERVICES."""
+    before = dict(SERVICES)
+    if request.param == "with roles":
+        SERVICES.update(with_roles(SERVICES))
+    yield SERVICES
+    SERVICES.update(before)
+
+
+def test_the_stack_works(stack: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     cli = shutil.which("valkey-cli") or shutil.which("redis-cli")
     if cli is None and os.environ.get("CI") != "true":
         pytest.skip("neither valkey-cli nor redis-cli is on the PATH")
@@ -92,10 +123,15 @@ def test_the_stack_works(tmp_path: Path) -> None:
     line = {"method": "POST", "url": "/v1/completions", "body": body}
     documents = "".join(json.dumps({"custom_id": f"row-{n}", **line}) + "\n" for n in range(3))
     (tmp_path / "documents.jsonl").write_text(documents)
+    passwords = {role: secrets.token_hex(16) for role in ROLES}
+    (tmp_path / "users.acl").write_text(make_acl(passwords).stdout)
     replaced = {
+        **{f"${{{variable(role)}:?set it in .env}}": word for role, word in passwords.items()},
         "valkey-server": str(binary("valkey")),
         "valkey-cli": cli,
         "/etc/millstream/redis.conf": str(ROOT / "ops" / "redis.conf"),
+        "/etc/millstream/users.acl": str(tmp_path / "users.acl"),
+        "@redis:6379": f"@127.0.0.1:{port}",
         "redis://redis:6379": f"redis://127.0.0.1:{port}",
         "6379": port,
         "9400": metrics_port,
@@ -103,12 +139,18 @@ def test_the_stack_works(tmp_path: Path) -> None:
         "/data/": f"{tmp_path}/data/",
         "${MILLSTREAM_MODEL:-HuggingFaceTB/SmolLM2-135M-Instruct}": str(model),
     }
+    secured = "--aclfile" in stack["redis"]["command"]
     flags = ["--port", port, "--dir", str(tmp_path), "--bind", "127.0.0.1"]
     with running("redis", [*here(entrypoint("redis"), replaced), *flags], {}) as server:
         until_healthy("redis", replaced, server)
-        with contextlib.closing(redis.Redis(port=int(port))) as client:
+        login = {"username": "admin", "password": passwords["admin"]} if secured else {}
+        with contextlib.closing(redis.Redis(port=int(port), **login)) as client:
             assert client.config_get("appendonly")["appendonly"] == "yes"
             assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
+        with contextlib.closing(redis.Redis(port=int(port))) as client:
+            if secured:
+                with pytest.raises(redis.AuthenticationError):
+                    client.ping()
         worker = here(entrypoint("worker-cpu"), {"millstream-worker": str(BIN / "millstream-worker")})
         environment = environment_of("worker-cpu", replaced) | {"MILLSTREAM_KV_MEMORY": "4MiB"}
         with running("worker-cpu", worker, environment) as process:
@@ -120,6 +162,11 @@ def test_the_stack_works(tmp_path: Path) -> None:
     answers = [json.loads(row) for row in (tmp_path / "data" / "results.jsonl").read_text().splitlines()]
     assert {row["custom_id"] for row in answers} == {"row-0", "row-1", "row-2"}
     assert all(row["response"]["body"]["usage"]["completion_tokens"] == 3 for row in answers)
+
+
+def test_each_service_of_the_stack_with_roles_is_one_of_the_stack() -> None:
+    over = yaml.safe_load((ROOT / "ops" / "compose.acl.yaml").read_text())["services"]
+    assert set(over) == set(SERVICES)
 
 
 @pytest.mark.parametrize("service", ["worker-cpu", "worker-gpu"])

@@ -13,25 +13,47 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("producer/**/*.py"), *ROOT.glob("worker/**/*.py"), *ROOT.glob("ops/**/*.py")])
-EXECUTES_ON_LOAD = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+EXECUTES_ON_LOAD = {
+    "pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle", "yaml", "code",
+    "codeop",
+}  # fmt: skip
+# Run their argument, as Python or in a shell, or unpickle a file.
+RUNS = {"eval", "exec", "compile", "__import__"}
+RUNS_OR_UNPICKLES = {
+    "os.system", "os.popen", "asyncio.create_subprocess_shell", "torch.load", "torch.serialization.load",
+    "yaml.load", "numpy.load", "np.load", "pandas.read_pickle", *(f"builtins.{name}" for name in RUNS),
+}  # fmt: skip
+ONLY_FALSE = {"trust_remote_code", "shell", "allow_pickle"}  # as a keyword of any call
 
 
 def forbidden(tree: ast.AST) -> list[str]:
     """What a source file does that none may: one line each."""
     found = []
     for node in ast.walk(tree):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name.partition(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module.partition(".")[0]]
-        found += [f"line {node.lineno}: import of {name}" for name in names if name in EXECUTES_ON_LOAD]
-        if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
-            refused = isinstance(node.value, ast.Constant) and node.value.value is False
-            found += [] if refused else [f"line {node.value.lineno}: trust_remote_code"]
-        if isinstance(node, ast.Attribute) and node.attr == "load" and ast.unparse(node.value) == "torch":
-            found.append(f"line {node.lineno}: torch.load")
+        match node:
+            case ast.Import(names=names):
+                found += _imports(node.lineno, [alias.name for alias in names])
+            case ast.ImportFrom(module=str(module), names=names):
+                found += _imports(node.lineno, [module, *(f"{module}.{alias.name}" for alias in names)])
+            case ast.keyword(arg=str(name), value=value) if name in ONLY_FALSE:
+                if not (isinstance(value, ast.Constant) and value.value is False):
+                    found.append(f"line {value.lineno}: {name}")
+            case ast.Dict(keys=keys):  # for `**options`
+                constants = [key.value for key in keys if isinstance(key, ast.Constant)]
+                found += [f"line {node.lineno}: {key}" for key in constants if key in ONLY_FALSE]
+            case ast.Attribute() if ast.unparse(node) in RUNS_OR_UNPICKLES:
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case ast.Name(id=name) if name in RUNS:
+                found.append(f"line {node.lineno}: {name}")
     return found
+
+
+def _imports(line: int, modules: list[str]) -> list[str]:
+    return [
+        f"line {line}: import of {name}"
+        for name in modules
+        if name in RUNS_OR_UNPICKLES or name.partition(".")[0] in EXECUTES_ON_LOAD
+    ]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -45,7 +67,25 @@ def test_nothing_executes_on_load(path: Path) -> None:
         "import pickle",
         "from marshal import loads",
         "torch.load(f)",
+        "torch.serialization.load(f)",
+        "from torch import load",
+        "numpy.load(f)",
+        "np.load(f, allow_pickle=True)",
+        "yaml.load(f)",
+        "import yaml",
+        "eval(text)",
+        "exec(text)",
+        "builtins.eval(text)",
+        "compile(text, '', 'exec')",
+        "__import__(name)",
+        "os.system(line)",
+        "os.popen(line)",
+        "subprocess.run(line, shell=True)",
+        "subprocess.run(line, shell=shell)",
+        "asyncio.create_subprocess_shell(line)",
         "AutoModel.from_pretrained(x, trust_remote_code=True)",
+        "AutoModel.from_pretrained(x, trust_remote_code=trust)",
+        "AutoModel.from_pretrained(x, **{'trust_remote_code': True})",
     ],
 )
 def test_the_rule_finds_what_it_forbids(code: str) -> None:

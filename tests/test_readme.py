@@ -38,6 +38,13 @@ def test_every_link_leads_somewhere() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+def test_every_promise_names_tests_that_exist() -> None:
+    promises = (ROOT / "ops" / "promises.md").read_text("utf-8")
+    named = re.findall(r"`(tests/[a-z_/.]+)`", promises)
+    assert len(named) > 10
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_python_examples_parse() -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert blocks

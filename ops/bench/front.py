@@ -3,9 +3,10 @@ draws random tokens in a given rhythm; all else is real, and shares this machine
 
     python -m ops.bench.front [--tokenizer FOLDER] [--jobs 256] [--tokens 2048] [--short-jobs 10000]
 
-Jobs that nobody streams, jobs with a streaming reader each (in another process), and short jobs end to end
-with their producer. Beside each rate stand the CPU seconds that each process took for it. Without a rhythm
-tokens come in large pieces, which is easier: the paced runs are what an engine of that speed would ask for.
+Jobs that nobody streams, jobs with a streaming reader each (in another process), jobs with subscribers that
+never read, and short jobs end to end with their producer. Beside each rate stand the CPU seconds that each
+process took for it. Without a rhythm tokens come in large pieces, which is easier: the paced runs are what an
+engine of that speed would ask for.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import argparse
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 from ops.bench import machine
@@ -28,9 +31,11 @@ from ops.bench.tokenizer import bench_tokenizer
 
 from millstream import AsyncClient, JobError, JobFields, NotFound, Result, TokenEvent
 from millstream.cli.embedded_server import EmbeddedServer
+from millstream.wire.keys import QueueKeys
 
 QUEUE = "bench"
 READERS = 256
+DEAF = 50  # subscribers that never read
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ def main() -> None:
     print(machine.describe())
     print("| run | offered | reached | CPU seconds: where the time goes |\n|---|---|---|---|")
     for steps_s in options.steps_s:
-        for measure in (_unread, _streamed):
+        for measure in (_unread, _streamed, _stalled):
             with _stack(options, steps_s) as stack:
                 asyncio.run(_run(measure, stack, options))
     with _stack(options, 0.0) as stack:
@@ -85,6 +90,32 @@ async def _streamed(client: AsyncClient, stack: Stack, options: argparse.Namespa
             extra["readers"] = await _read_elsewhere(readers, ids, jobs * tokens)
 
 
+async def _stalled(client: AsyncClient, stack: Stack, options: argparse.Namespace) -> None:
+    """Jobs whose tokens are published: to nobody, then to subscribers that have stopped reading."""
+    jobs, tokens = options.jobs, options.tokens
+    for count in (0, DEAF):
+        with contextlib.ExitStack() as sockets:
+            name = f"{jobs} jobs x {tokens} tokens published, {count} subscribers that never read"
+            own = [f"0-{uuid4().hex}" for _ in range(jobs)]
+            for job_id in own[:count]:
+                sockets.enter_context(_deaf(stack.url, QueueKeys(QUEUE).shard(0).events(job_id)))
+            with _row(stack, name, jobs * tokens, "tokens/s"):
+                ids = await _submit(client, jobs, tokens, stream=True, own_ids=[one[2:] for one in own])
+                assert ids == own
+                await _drain(client, ids)
+
+
+@contextlib.contextmanager
+def _deaf(url: str, channel: str) -> Iterator[None]:
+    """Subscribed, and reading nothing from then on."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(url.removeprefix("unix://"))
+        peer.sendall(f"SUBSCRIBE {channel}\r\n".encode())
+        assert peer.recv(4096)
+        yield
+
+
 async def _short(client: AsyncClient, stack: Stack, options: argparse.Namespace) -> None:
     """Submit in windows and collect, as a batch run does, one window ahead."""
     jobs, window = options.short_jobs, 1000
@@ -98,11 +129,15 @@ async def _short(client: AsyncClient, stack: Stack, options: argparse.Namespace)
                 collecting = group.create_task(_drain(client, ids))
 
 
-async def _submit(client: AsyncClient, jobs: int, tokens: int, *, stream: bool = False) -> list[str]:
+async def _submit(
+    client: AsyncClient, jobs: int, tokens: int, *, stream: bool = False, own_ids: Sequence[str] = ()
+) -> list[str]:
     work: list[JobFields] = [
         {"prompt": f"document {n}", "max_tokens": tokens, "ignore_eos": True, "stream": stream}
         for n in range(jobs)
     ]
+    for fields, own_id in zip(work, own_ids, strict=False):
+        fields["id"] = own_id
     outcomes = await client.submit_many(work)
     refused = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     assert not refused, refused[0]

@@ -23,6 +23,7 @@ from millstream_worker.engine.channel import Channel
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.frames import EngineStats, Refused, Step
 from millstream_worker.engine.process import Report, serve
+from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.request import EngineRequest
 
 BLOCK_SIZE = 16
@@ -83,6 +84,9 @@ class StandIn:
         time.sleep(max(0.0, self._due - now))
         self._due = max(now, self._due) + self._step_s
 
+    def check(self) -> None:
+        """There is no pool to audit."""
+
     def report(self) -> Step:
         return Step([], [], [], [], [], self._stats(0))
 
@@ -98,7 +102,7 @@ class StandIn:
         )
 
 
-def build(step_s: float, config: EngineConfig, _report: Report) -> tuple[Any, EngineInfo]:
+def build(step_s: float, config: EngineConfig, _report: Report, _mark: Mark) -> tuple[Any, EngineInfo]:
     vocab_size = Tokenizer.from_file(f"{config.model}/tokenizer.json").get_vocab_size()
     info = EngineInfo(
         model="stand-in",

@@ -81,8 +81,9 @@ class RawClient:
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         payload = msgpack.packb({"prompt": prompt, "sampling": sampling, "stream": True})
         names = [f"job:{job_id}", f"tokens:{job_id}", "delayed", "deadlines", "bytes"]
-        names += ["lane:batch", "lane:interactive"]
-        args = [job_id, "batch", 1, payload, digest, "", "1", "", 100_000, 2**30]
+        names += ["parked:batch", "tenants:batch", "lane:batch", "lane:interactive"]
+        cost = len(prompt.encode()) // 4 + sampling.get("max_tokens", 256)
+        args = [job_id, "batch", 1, payload, digest, "", "1", "", 100_000, 2**30, "", cost]
         outcome, *_ = self.call("submit", [self.key(job_id, name) for name in names], args)
         if outcome in (b"conflict", b"full"):
             raise RuntimeError(f"{job_id}: {outcome.decode()}")
@@ -139,6 +140,7 @@ class RawClient:
 
     def cancel(self, job_id: str) -> str:
         names = [f"job:{job_id}", f"tokens:{job_id}", "delayed", "deadlines", "bytes"]
+        names += ["parked:interactive", "tenants:interactive", "parked:batch", "tenants:batch"]
         channels = [self.key(job_id, f"events:{job_id}"), self.key(job_id, "control")]
         args = [job_id, 86_400_000, "PUBLISH", *channels]
         return self.call("cancel", [self.key(job_id, name) for name in names], args).decode()

@@ -11,6 +11,7 @@ from millstream.client.status import JobStatus
 from millstream.client.submission import Submitted
 from millstream.client.sync_client import Client
 from millstream.errors import (
+    AccessDenied,
     Conflict,
     CursorExpired,
     InvalidRequest,
@@ -20,6 +21,8 @@ from millstream.errors import (
     JobFailed,
     MillstreamError,
     MissingExtra,
+    NotDead,
+    NotDurable,
     NotFound,
     NotReady,
     ProtocolError,
@@ -27,6 +30,8 @@ from millstream.errors import (
     QueueMismatch,
     Unavailable,
 )
+from millstream.wire.dead import DeadLetter
+from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
 from millstream.wire.messages import (
     ChatMessage,
@@ -46,6 +51,7 @@ from millstream.wire.replies import CancelOutcome
 from millstream.wire.sampling import SamplingParams
 
 __all__ = [
+    "AccessDenied",
     "AsyncClient",
     "CancelOutcome",
     "ChatMessage",
@@ -55,6 +61,8 @@ __all__ = [
     "ClientOptions",
     "Conflict",
     "CursorExpired",
+    "DeadLetter",
+    "Durability",
     "EndEvent",
     "ErrorInfo",
     "Event",
@@ -68,6 +76,8 @@ __all__ = [
     "Lane",
     "MillstreamError",
     "MissingExtra",
+    "NotDead",
+    "NotDurable",
     "NotFound",
     "NotReady",
     "ProtocolError",

@@ -3,14 +3,17 @@
 MillstreamError
 ├── InvalidRequest        a field of the request is wrong; nothing was queued
 ├── Conflict              the id is taken by a request with another payload
-├── QueueFull             the queue's bound is reached; try again after `retry_after_s`
+├── QueueFull             the queue's bound or the server's memory is reached; try again after `retry_after_s`
 ├── QueueMismatch         shards, pub/sub mode or version differ from what the queue was created with
 ├── Unavailable           the Redis server did not answer in time
+├── AccessDenied          the Redis server refused the user, its password or one of its commands
 ├── MissingExtra          an optional part of the distribution is not installed
 ├── ProtocolError         bytes from the wire that are not what the protocol says
 └── JobError              about one accepted job (`job_id`)
     ├── NotFound          no job of that id: never submitted, or its result has expired
     ├── NotReady          the job has no result yet
+    ├── NotDurable        queued, but not as durably as asked
+    ├── NotDead           no dead letter of that id
     ├── CursorExpired     the token log behind the cursor is gone
     ├── JobFailed         terminal: failed, with `reason`
     ├── JobCancelled      terminal: cancelled
@@ -22,6 +25,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AccessDenied",
     "Conflict",
     "CursorExpired",
     "InvalidRequest",
@@ -31,6 +35,8 @@ __all__ = [
     "JobFailed",
     "MillstreamError",
     "MissingExtra",
+    "NotDead",
+    "NotDurable",
     "NotFound",
     "NotReady",
     "ProtocolError",
@@ -55,7 +61,8 @@ class InvalidRequest(MillstreamError):
         self.field = field
         self.value = value
         self.problem = problem
-        super().__init__(f"{field}: {problem} (got {_shown(value)})")
+        named = field if len(field) <= 200 else f"{field[:197]}..."  # it may be any key of a caller's mapping
+        super().__init__(f"{named}: {problem} (got {_shown(value)})")
 
 
 class Conflict(MillstreamError):
@@ -67,15 +74,21 @@ class Conflict(MillstreamError):
 
 
 class QueueFull(MillstreamError):
-    """The queue holds as many entries or bytes as it may. Nothing was queued."""
+    """The queue holds as much as it may. Nothing was queued. `reason` says what is used up: `entries` or
+    `bytes` of the queue's bounds, or the server's `memory` (its maxmemory)."""
 
-    def __init__(self, queue: str, entries: int, held_bytes: int, retry_after_s: float) -> None:
+    def __init__(
+        self, queue: str, entries: int, held_bytes: int, retry_after_s: float, reason: str = "entries"
+    ) -> None:
         self.queue = queue
         self.entries = entries
         self.held_bytes = held_bytes
         self.retry_after_s = retry_after_s
+        self.reason = reason
+        full = "finds the server at its maxmemory" if reason == "memory" else "is full"
         super().__init__(
-            f"queue {queue!r} is full ({entries} entries, {held_bytes} bytes); retry in {retry_after_s:.1f} s"
+            f"queue {queue!r} {full} ({entries} entries, {held_bytes} bytes held); "
+            f"retry in {retry_after_s:.1f} s"
         )
 
 
@@ -85,6 +98,11 @@ class QueueMismatch(MillstreamError):
 
 class Unavailable(MillstreamError):
     """The Redis server could not be reached, or did not answer in time."""
+
+
+class AccessDenied(MillstreamError):
+    """The Redis server refused the user: a wrong name or password, or a right that its ACL does not give it.
+    Trying again does not help."""
 
 
 class MissingExtra(MillstreamError):
@@ -117,9 +135,33 @@ class NotFound(JobError):
 class NotReady(JobError):
     """The job is not terminal yet. `state` is where it stands."""
 
-    def __init__(self, job_id: str, state: str) -> None:
+    def __init__(self, job_id: str, state: str, problem: str = "no result yet") -> None:
         self.state = state
-        super().__init__(job_id, f"no result yet: the job is {state}")
+        super().__init__(job_id, f"{problem}: the job is {state}")
+
+
+class NotDurable(JobError):
+    """The job is queued and will run, but what `durability` asks for was not reached in time: until it is, a
+    server that fails may forget the job. Do not submit it under another id; under its own one, which the
+    message names, is safe."""
+
+    def __init__(self, job_id: str, wanted: str, replicas: int) -> None:
+        self.wanted = wanted
+        self.replicas = replicas
+        super().__init__(
+            job_id,
+            f"queued, but durability {wanted} was not reached in time ({replicas} replicas acknowledged); "
+            f"submit it again with id={job_id.partition('-')[2]!r} to ask once more",
+        )
+
+
+class NotDead(JobError):
+    """No dead letter of that id, which is a job's or a letter's."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            job_id, "no dead letter: it never died, or was requeued, dropped or pushed out by newer ones"
+        )
 
 
 class CursorExpired(JobError):
@@ -162,5 +204,8 @@ def _again(kind: type[MillstreamError], args: tuple[Any, ...], fields: dict[str,
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # of a number of many thousand digits Python writes none
+        text = f"a value of type {type(value).__name__} that is too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

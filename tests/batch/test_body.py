@@ -126,6 +126,7 @@ def test_unknown_fields_are_reported_and_ignored() -> None:
         ({"logprobs": 99}, "body.logprobs", "less than or equal to 20"),
         ({"logit_bias": [1]}, "body.logit_bias", "object of token ids"),
         ({"logit_bias": {"x": 1}}, "body.logit_bias", "strings of digits"),
+        ({"logit_bias": {"9" * 5000: 1}}, "body.logit_bias", "strings of digits"),
         ({"logit_bias": {"5": 101}}, "body.logit_bias.5", "less than or equal to 100"),
         ({"metadata": "x"}, "body.metadata", "object whose values are strings"),
         ({"metadata": {"a": 1}}, "body.metadata", "object whose values are strings"),

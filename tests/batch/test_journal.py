@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,24 @@ def test_a_file_of_another_kind_is_left_alone(out: Path, text: str) -> None:
     assert out.read_text() == text + "torn"
 
 
+@pytest.mark.parametrize("line", [[], {}, "3", None])
+def test_an_error_row_of_another_kind_is_told(out: Path, line: object) -> None:
+    with Journal(out):
+        pass
+    row = {"custom_id": None, "response": None, "error": {"code": "x", "line": line}}
+    out.with_suffix(".errors.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(InvalidRequest, match="error file: line 1 is no row of a batch run"), Journal(out):
+        pass
+
+
+def test_the_model_of_another_run_is_told_in_short(out: Path) -> None:
+    with Journal(out, "m" * 5000):
+        pass
+    with pytest.raises(InvalidRequest) as refused, Journal(out, "n"):
+        pass
+    assert len(str(refused.value)) < 600
+
+
 def test_two_runs_cannot_write_one_file(out: Path) -> None:
     with Journal(out), pytest.raises(InvalidRequest, match="another run is writing this file"), Journal(out):
         pass
@@ -253,3 +273,24 @@ def test_a_retry_takes_up_nothing_that_has_its_answer(out: Path) -> None:
     with Journal(out) as journal:
         journal.retry_failed()
         assert journal.has_id("a")
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_file_system_that_syncs_files_and_no_folders_will_do(
+    out: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    sync = os.fsync
+
+    def refuse_folders(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with Journal(out) as journal:
+        journal.write([answer("a")], ())
+        if number == errno.EINVAL:
+            journal.sync()
+        else:  # a disk that fails is another matter
+            with pytest.raises(WriteFailed, match="Input/output error"):
+                journal.sync()

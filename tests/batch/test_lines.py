@@ -83,3 +83,8 @@ def test_a_large_file_takes_the_memory_of_its_longest_line(path: Path) -> None:
         finally:
             tracemalloc.stop()
     assert peak < 8_000_000
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="IN: cannot be read: File name too long"):
+        InputFile(tmp_path / ("x" * 5000))

@@ -217,8 +217,10 @@ async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: P
 
 
 def lane_length(server: Server) -> int:
+    """With what is parked beside it."""
+    shard = QueueKeys("default").shard(0)
     with redis.Redis(port=server.port) as client:
-        return int(client.xlen(QueueKeys("default").shard(0).lane("batch")))
+        return int(client.xlen(shard.lane("batch"))) + int(client.zcard(shard.parked("batch")))
 
 
 async def lane_holds(server: Server, entries: int) -> None:

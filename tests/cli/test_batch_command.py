@@ -84,6 +84,74 @@ def test_a_run_that_dies_goes_on_without_computing_twice(
     assert set(worker.answered.values()) == {1}
 
 
+def test_a_run_that_is_killed_after_it_forgot_jobs_goes_on(valkey: Server, tmp_path: Path) -> None:
+    """Its rows are on disk before the server forgets them."""
+    lines = [completion(f"doc-{i}", f"text {i}") for i in range(700)]
+    source, out = write_lines(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url, "--window", 200)
+    with answering(valkey.url) as worker:
+        worker.after = 650
+        with process(*command) as running:
+            assert worker.full_stop.wait(60)
+            with redis.Redis(port=valkey.port) as client:
+                while len(list(client.scan_iter("*:job:*", count=1000))) > 700 - 256:
+                    assert running.poll() is None
+            running.kill()
+        worker.gate.set()
+        assert invoke(*command).exit_code == 0
+        with redis.Redis(port=valkey.port) as client:
+            assert len(list(client.scan_iter("*:job:*"))) < 700 - 256  # what was cut off goes with its time
+    assert len({row["custom_id"] for row in read_rows(out)}) == len(read_rows(out)) == 700
+    assert len(worker.answered) == 700
+    assert set(worker.answered.values()) == {1}
+
+
+def test_results_may_be_kept_on_the_server(valkey: Server, source: Path, tmp_path: Path) -> None:
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+    with answering(valkey.url):
+        assert invoke(*command, "--keep-results").exit_code == 0
+    for row in read_rows(tmp_path / "out.jsonl"):
+        job_id, text = row["response"]["request_id"], row["response"]["body"]["choices"][0]["text"]
+        assert invoke("result", job_id, "--redis-url", valkey.url).stdout == f"{text}\n"
+
+
+def test_durability_that_is_not_reached_is_told(valkey: Server, source: Path, tmp_path: Path) -> None:
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url, "--json")
+    with answering(valkey.url):
+        refused = invoke(*command, "--durability", "aof")
+        assert refused.exit_code == 2
+        assert "durability: the server keeps no append-only file" in refused.stdout
+        done = invoke(*command, "--durability", "replicas", "--durability-timeout-s", 0.1)
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["not_durable"] == 60
+    assert "60 jobs were queued, but not as durable in time as --durability asks" in done.stderr
+
+
+def test_a_server_without_room_is_told_and_waited_for(
+    valkey: Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "UNSERVED_S", 0.05)
+    monkeypatch.setattr("millstream.batch.run.QUEUE_FULL_S", 0.05)
+    monkeypatch.setattr("millstream.batch.run.AGAIN_S", 0.05)
+    warnings: list[str] = []
+    with redis.Redis(port=valkey.port) as client:
+
+        def warned(text: str) -> None:
+            warnings.append(text)
+            if "maxmemory" in text:
+                client.config_set("maxmemory", "0")
+
+        monkeypatch.setattr(module, "warn", warned)
+        with answering(valkey.url):
+            invoke("submit", "x", "--wait", "--redis-url", valkey.url)
+            client.config_set("maxmemory", "1")
+            done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+    assert done.exit_code == 0, done.output
+    assert len(read_rows(tmp_path / "out.jsonl")) == 60
+    [full] = [text for text in warnings if "maxmemory" in text]
+    assert full.endswith("the run waits until there is room")
+
+
 def test_an_output_in_use_is_refused(valkey: Server, source: Path, tmp_path: Path) -> None:
     command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
     with answering(valkey.url) as worker:

@@ -148,7 +148,7 @@ def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_jobs_and_batches_without_any_server(counting: str, tmp_path: Path) -> None:
     job_id = invoke("submit", "w7", "--max-tokens", 3).stdout.strip()
-    assert invoke("status", job_id, "--json").stdout.count("queued") == 1
+    assert invoke("status", job_id, "--json").stdout.count('"queued"') == 1
     source = write_lines(
         tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=2), completion("b", model="gpt")]
     )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
 
 import pytest
+import redis
+import redis.asyncio
 from support.answering import Answering, answering
 from support.commands import invoke, process
 from support.servers import Server
 from typer.testing import CliRunner
 
+from millstream import AsyncClient, ClientOptions
 from millstream.cli.app import app
+from millstream.cli.stack import Stack
+from millstream.wire.keys import GROUP, QueueKeys
 
 
 @pytest.fixture
@@ -40,11 +46,21 @@ def test_submit_prints_an_id_by_which_the_result_is_found(worker: Answering) -> 
 def test_streaming() -> None:
     streamed = invoke("submit", "hello", "--stream")
     assert (streamed.exit_code, streamed.stdout) == (0, "HELLO\n")
-    job_id = streamed.stderr.split()[-1]
+    job_id = streamed.stderr.split()[2]
     events = [json.loads(line) for line in invoke("stream", job_id, "--json").stdout.splitlines()]
     assert [event["event"] for event in events] == ["tokens", "end"]
     rest = invoke("stream", job_id, "--cursor", events[0]["cursor"])
     assert (rest.exit_code, rest.stdout) == (0, "\n")
+
+
+@pytest.mark.usefixtures("worker")
+def test_what_a_stranger_wrote_does_not_command_the_terminal(valkey: Server) -> None:
+    job_id = invoke("submit", "hello").stdout.strip()
+    with contextlib.closing(redis.Redis(port=valkey.port)) as direct:
+        direct.hset(QueueKeys("default").shard(0).job(job_id), "requeued_from", "\x1b]0;owned\x07")
+    told = invoke("status", job_id).stdout
+    assert "\x1b" not in told
+    assert "\\x1b]0;owned\\x07" in told
 
 
 def test_chat_from_standard_input(worker: Answering) -> None:
@@ -111,3 +127,72 @@ def test_what_is_wrong_on_the_command_line_is_named(worker: Answering) -> None:
     assert latin.exit_code == 2
     assert "standard input is not UTF-8" in latin.stderr
     assert not worker.requests
+
+
+def test_durability_is_reported(valkey: Server, worker: Answering) -> None:
+    refused = invoke("submit", "x", "--durability", "aof")
+    assert refused.exit_code == 2
+    assert "the server keeps no append-only file" in refused.stderr
+    short = ("submit", "x", "--durability", "replicas", "--durability-timeout-s", 0.1)
+    done = invoke(*short, "--id", "mine")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "0-mine\n",
+    )  # it is queued: to submit it anew would be two jobs
+    assert "0-mine: queued, but durability replicas was not reached in time (0 replicas" in done.stderr
+    told = json.loads(invoke(*short, "--json").stdout)
+    assert (told["created"], told["durability"], told["replicas"]) == (True, "none", 0)
+    assert invoke("submit", "x", "--durability", "disk").exit_code == 2
+    assert invoke("submit", "x", "--durability-timeout-s", 0).exit_code == 2
+
+
+def test_whoever_waits_for_a_queue_that_nobody_serves_is_told(valkey: Server, worker: Answering) -> None:
+    told = "no worker serves the queue 'default' now; the job waits until one does"
+    job_id = invoke("submit", "x").stdout.strip()
+    for command in (("submit", "x", "--wait"), ("submit", "x", "--stream")):
+        assert (
+            told in invoke(*command).stderr
+        )  # the test's worker says nothing of itself, as a real one would
+    for command in (("stream", job_id), ("result", job_id, "--wait"), ("submit", "x")):
+        assert told not in invoke(*command).stderr  # it has ended, or nobody waits
+    shard = QueueKeys("default").shard(0)
+    with redis.Redis(port=valkey.port) as client:
+        client.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
+        client.hset(shard.worker("w"), mapping={"name": "w", "model": "m"})
+    assert told not in invoke("submit", "x", "--wait").stderr
+
+
+def test_a_damaged_heartbeat_keeps_nobody_from_the_answer(valkey: Server, worker: Answering) -> None:
+    shard = QueueKeys("default").shard(0)
+    job_id = invoke("submit", "x").stdout.strip()
+    with redis.Redis(port=valkey.port) as client:
+        client.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
+        client.hset(shard.worker("w"), mapping={"name": "w", "model": "m", "max_rows": "many"})
+    for command in (("submit", "x", "--wait"), ("submit", "x", "--stream"), ("result", job_id, "--wait")):
+        done = invoke(*command)
+        assert (done.exit_code, done.stdout) == (0, "X\n"), done.output
+
+
+@pytest.mark.usefixtures("worker")
+def test_an_output_that_nobody_reads_ends_the_command_silently(valkey: Server) -> None:
+    job_id = invoke("submit", "x").stdout.strip()
+    for command in (("status", job_id), ("status", job_id, "--json"), ("stream", job_id)):
+        with process(*command, MILLSTREAM_REDIS_URL=valkey.url) as running:
+            assert running.stdout is not None
+            assert running.stderr is not None
+            running.stdout.close()
+            assert (running.stderr.read(), running.wait(30)) == ("", 1)
+
+
+async def test_each_shard_is_looked_at(valkey: Server) -> None:
+    stack = Stack(valkey.url)
+    async with AsyncClient(valkey.url, queue="wide", options=ClientOptions(shards=3)) as client:
+        await client.submit("x")
+    assert await stack.unserved("wide") == [0, 1, 2]
+    shard = QueueKeys("wide").shard(1)
+    async with redis.asyncio.Redis(port=valkey.port) as admin:
+        await admin.xgroup_create(shard.lane("batch"), GROUP, "0", mkstream=True)
+        await admin.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
+        await admin.hset(shard.worker("w"), mapping={"name": "w", "model": "m"})
+    assert await stack.unserved("wide") == [0, 2]
+    assert not await stack.has_worker("wide")

@@ -30,7 +30,7 @@ def test_every_error_can_be_caught_by_name() -> None:
     "error",
     [
         errors.InvalidRequest("n", 17, "at most 16"),
-        errors.QueueFull("default", 3, 1000, 1.5),
+        errors.QueueFull("default", 3, 1000, 1.5, "memory"),
         errors.Unavailable("no answer"),
         errors.CursorExpired("0-a", "1-7"),
         errors.JobFailed("0-a", "too_long", "9 tokens over", millstream.Result(attempts=2)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,12 @@ import redis
 import redis.asyncio
 from redis.asyncio.connection import SSLConnection
 from redis.asyncio.sentinel import Sentinel
+from support.sentinel import Sentinels
 from support.servers import Server
 
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable
+from millstream.wire.connection.nodes import Node
 
 
 async def test_a_url_and_a_client_of_the_same_server(server: Server) -> None:
@@ -65,16 +69,162 @@ def test_a_wrong_url_does_not_show_its_password() -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("rest", ["?ssl_cert_reqs=x", "?db=", "/0?ssl_ca_certs=", "?ssl_x=1&ssl_y="])
+def test_a_url_that_was_pasted_twice_shows_neither_its_password_nor_its_length(rest: str) -> None:
+    twice = f"rediss://:secret@host{rest}rediss://:secret@host{rest}{'9' * 5000}"
+    with pytest.raises(InvalidRequest) as caught:
+        Endpoint.of(twice)
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
 def test_options_that_would_work_against_us() -> None:
     with pytest.raises(InvalidRequest, match="decode_responses"):
         Endpoint.of("redis://localhost?decode_responses=true")
 
 
 def test_clients_of_other_kinds() -> None:
-    sentinel = Sentinel([("localhost", 1)]).master_for("main")
-    for target in (redis.Redis(), sentinel, None, 5):
-        with pytest.raises(InvalidRequest, match=r"redis\.asyncio\.Redis of one server"):
-            Endpoint.of(target)  # type: ignore[arg-type]
+    for target in (redis.Redis(), None, 5):
+        with pytest.raises(InvalidRequest, match=r"give a Redis URL, a redis\.asyncio\.Redis or"):
+            Endpoint.of(target)
+
+
+def test_a_client_of_replicas_cannot_write() -> None:
+    replicas = Sentinel([("localhost", 1)]).slave_for("main")
+    with pytest.raises(InvalidRequest, match="give the one of master_for"):
+        Endpoint.of(replicas)
+
+
+def test_what_a_client_of_sentinels_knows_is_taken_over() -> None:
+    manager = Sentinel(
+        [("one", 1), ("two", 2)], sentinel_kwargs={"password": "of sentinels", "socket_timeout": 1}
+    )
+    client = manager.master_for(
+        "main", username="me", password="of servers", db=3, ssl=True, socket_timeout=9
+    )
+    endpoint = Endpoint.of(client)
+    assert endpoint.connection_class is SSLConnection
+    assert endpoint.options == {"username": "me", "password": "of servers", "db": 3}
+    assert endpoint.sentinels is not None
+    assert endpoint.sentinels.nodes == [Node("one", 1), Node("two", 2)]
+    assert endpoint.sentinels.service == "main"
+    assert endpoint.sentinels.access.options == {"password": "of sentinels"}
+
+
+async def test_what_a_client_of_a_cluster_knows_is_taken_over() -> None:
+    client = redis.asyncio.RedisCluster(host="10.0.0.1", port=7000, password="secret", ssl=True)
+    endpoint = Endpoint.of(client)
+    assert endpoint.connection_class is SSLConnection
+    assert endpoint.topology is not None
+    assert endpoint.topology.seeds == (Node("10.0.0.1", 7000),)
+    assert endpoint.options["password"] == "secret"
+    assert not {"host", "port", "socket_timeout", "retry"} & set(endpoint.options)
+    elsewhere = redis.asyncio.RedisCluster(host="h", port=1, address_remap=lambda address: address)
+    with pytest.raises(InvalidRequest, match="address_remap"):
+        Endpoint.of(elsewhere)
+
+
+def test_a_url_of_sentinels() -> None:
+    url = "redis+sentinel://me:p%40ss@one,two:2,[::1]:3/my%20main/4?sentinel_username=s&sentinel_password=t"
+    endpoint = Endpoint.of(url)
+    assert endpoint.options == {"username": "me", "password": "p@ss", "db": 4}
+    assert endpoint.sentinels is not None
+    assert endpoint.sentinels.nodes == [Node("one", 26379), Node("two", 2), Node("::1", 3)]
+    assert endpoint.sentinels.access.options == {"username": "s", "password": "t"}
+    assert str(endpoint) == "'my main' of the Sentinels one:26379, two:2, [::1]:3"
+
+
+def test_a_url_of_a_cluster() -> None:
+    endpoint = Endpoint.of("rediss+cluster://:secret@one:7000,two?ssl_cert_reqs=none")
+    assert endpoint.connection_class is SSLConnection
+    assert endpoint.options == {"password": "secret", "ssl_cert_reqs": "none"}
+    assert endpoint.topology is not None
+    assert endpoint.topology.seeds == (Node("one", 7000), Node("two", 6379))
+    assert str(endpoint) == "Cluster one:7000, two:6379"
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("redis+sentinel://me:secret@one,two", "name the service"),
+        ("redis+sentinel://me:secret@one/main/zero", "must be a number"),
+        ("redis+sentinel://me:secret@one,,two/main", "a host is missing"),
+        ("redis+sentinel://me:secret@/main", "a host is missing"),
+        ("redis+cluster://me:secret@one/3", "no databases"),
+        ("redis+cluster://me:secret@one:port", "url: "),
+        ("redis+cluster://me:secret@one?sentinel_password=secret", "sentinel_password"),
+        ("redis+sentinel://me:secret@one/main?timeout=3", "timeout"),
+        ("redis+magic://me:secret@one", r"begin it with one of redis://, .*redis\+cluster://"),
+    ],
+)
+def test_slips_in_urls_of_several_servers(url: str, remedy: str) -> None:
+    with pytest.raises(InvalidRequest, match=remedy) as caught:
+        Endpoint.of(url)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_server_that_becomes_a_replica_is_left(server: Server) -> None:
+    """Whatever the address is: a name may lead to the new master."""
+    with contextlib.closing(redis.Redis(port=server.port)) as admin:
+        commands = Endpoint.of(server.url).commands("test")
+        assert await commands.set("key", "1")
+        admin.replicaof("127.0.0.1", 1)
+        try:
+            for write in (commands.set("key", "2"), commands.eval("redis.call('SET', KEYS[1], 3)", 1, "key")):
+                with pytest.raises(redis.ConnectionError, match="is a replica now"):
+                    await write
+        finally:
+            admin.replicaof("NO", "ONE")
+        assert await commands.get("key") == b"1"
+        await commands.aclose()
+
+
+async def test_sentinels_that_are_not_there_or_know_nothing(server: Server) -> None:
+    """The first that knows the service is believed; a plain server is none."""
+    endpoint = Endpoint.of(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{server.port}/main")
+    commands = endpoint.commands("test")
+    with pytest.raises(Unavailable) as caught, unavailable(endpoint):
+        await commands.ping()
+    assert "no Sentinel names a master: 127.0.0.1:1: " in str(caught.value)
+    assert "unknown command" in str(caught.value)
+    await commands.aclose()
+
+
+class StaleSentinel:
+    """Names a server that is no master."""
+
+    def __init__(self, server: Server) -> None:
+        self.node = Node("127.0.0.1", server.port)
+
+    async def master(self) -> Node:
+        return self.node
+
+
+async def test_a_master_that_is_none_is_not_believed(server: Server) -> None:
+    """Reads would be answered with the past."""
+    endpoint = replace(Endpoint.of(server.url), sentinels=StaleSentinel(server))
+    with contextlib.closing(redis.Redis(port=server.port)) as admin:
+        admin.replicaof("127.0.0.1", 1)
+        commands = endpoint.commands("test")
+        try:
+            with pytest.raises(redis.ConnectionError, match="is no master"):
+                await commands.get("key")
+        finally:
+            admin.replicaof("NO", "ONE")
+        assert await commands.get("key") is None
+        await commands.aclose()
+
+
+async def test_sentinels_with_a_password(server: Server) -> None:
+    with Sentinels(server.kind, replicas=0, password="s3cret") as sentinels:
+        commands = Endpoint.of(sentinels.url).commands("test")
+        assert await commands.ping()
+        await commands.aclose()
+        without = Endpoint.of(sentinels.url.partition("?")[0])
+        commands = without.commands("test")
+        with pytest.raises(Unavailable, match=r"(?i)auth"), unavailable(without):
+            await commands.ping()
+        await commands.aclose()
 
 
 async def test_a_blocking_read_is_not_cut_off(server: Server) -> None:

@@ -12,9 +12,10 @@ import pytest
 import redis.asyncio
 from support.servers import Server
 
-from millstream.client.dispatcher import BATCH_CHANNELS, Dispatcher
+from millstream.client.dispatcher import Dispatcher
 from millstream.client.mailbox import MAX_BYTES, Mailbox
 from millstream.wire.connection import Endpoint
+from millstream.wire.connection.line import BATCH_CHANNELS
 
 
 @pytest.fixture
@@ -38,6 +39,37 @@ async def test_more_channels_than_one_command_takes(
             assert await redis_client.publish(name, name) == 1
         for name, box in boxes.items():
             assert await box.take(20) == ([name.encode()], False)
+
+
+async def test_as_many_channels_as_a_run_of_documents_has(
+    dispatcher: Dispatcher, redis_client: redis.asyncio.Redis
+) -> None:
+    """At once, and again after a lost connection. Work that grows with their square would never be done."""
+    names = [f"channel {n}" for n in range(60_000)]
+    counts = Acknowledgements(len(names))
+    with dispatcher.subscription(names, counts):
+        await counts.complete.wait()
+        counts.names.clear()
+        counts.complete.clear()
+        await redis_client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        await counts.complete.wait()
+
+
+class Acknowledgements:
+    """A sink that counts the channels that were subscribed to."""
+
+    def __init__(self, all_of_them: int) -> None:
+        self.names: set[str] = set()
+        self.complete = asyncio.Event()
+        self._all = all_of_them
+
+    def deliver(self, channel: str, payload: bytes) -> None:
+        raise AssertionError("nobody publishes")
+
+    def subscribed(self, channel: str) -> None:
+        self.names.add(channel)
+        if len(self.names) == self._all:
+            self.complete.set()
 
 
 async def test_left_and_taken_again_at_once(
@@ -121,7 +153,7 @@ class Breaking:
         self.reading = asyncio.Event()
 
     async def connect(self) -> None: ...
-    async def disconnect(self) -> None: ...
+    async def disconnect(self, *, nowait: bool) -> None: ...
     async def send_command(self, *command: str, check_health: bool) -> None: ...
 
     async def read_response(self, **options: Any) -> None:
@@ -133,10 +165,12 @@ class Breaking:
 
 
 class OnlyConnection:
+    topology = None
+
     def __init__(self, connection: Breaking | Slow) -> None:
         self.connection = connection
 
-    def subscriber(self, name: str) -> Breaking | Slow:
+    def subscriber(self, name: str, node: None) -> Breaking | Slow:
         return self.connection
 
 
@@ -156,16 +190,21 @@ class Slow:
         self.sent: list[tuple[str, ...]] = []
         self.replies: asyncio.Queue[list[bytes]] = asyncio.Queue()
         self.open = asyncio.Event()
-        self.sending = asyncio.Event()
+        self.sending = asyncio.Condition()
+
+    async def is_sending(self, channel: str) -> None:
+        async with self.sending:
+            await self.sending.wait_for(lambda: channel in self.sent[-1])
 
     async def connect(self) -> None: ...
-    async def disconnect(self) -> None: ...
+    async def disconnect(self, *, nowait: bool) -> None: ...
 
     async def send_command(self, name: str, *channels: str, check_health: bool) -> None:
         self.sent.append((name, *channels))
         for channel in channels:
             self.replies.put_nowait([name.lower().encode(), channel.encode(), b"1"])
-        self.sending.set()
+        async with self.sending:
+            self.sending.notify_all()
         await self.open.wait()
 
     async def read_response(self, **options: Any) -> list[bytes]:
@@ -176,19 +215,29 @@ async def test_a_channel_that_is_taken_again_while_others_are_sent() -> None:
     connection = Slow()
     connection.open.set()
     dispatcher = Dispatcher(OnlyConnection(connection), "test-dispatcher", sharded=False)  # type: ignore[arg-type]
-    with dispatcher.subscription(["a"], box := Mailbox(10)):
-        assert await box.ready(20)
-    connection.open.clear()
-    connection.sending.clear()
-    with dispatcher.subscription(["b"], Mailbox(10)):
-        await connection.sending.wait()  # next would be that nobody wants "a"
+    with contextlib.ExitStack() as subscriptions:
         with dispatcher.subscription(["a"], box := Mailbox(10)):
-            connection.open.set()
             assert await box.ready(20)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert connection.sent == [("SUBSCRIBE", "a"), ("SUBSCRIBE", "b")]
+            connection.open.clear()
+            subscriptions.enter_context(dispatcher.subscription(["b"], Mailbox(10)))
+            await connection.is_sending("b")
+        subscriptions.enter_context(dispatcher.subscription(["c"], Mailbox(10)))
+        await turns()
+        connection.open.set()
+        connection.open.clear()
+        await connection.is_sending("c")  # next would be that nobody wants "a"
+        subscriptions.enter_context(dispatcher.subscription(["a"], box := Mailbox(10)))
+        connection.open.set()
+        assert await box.ready(20)
+        await turns()
+        assert connection.sent == [("SUBSCRIBE", "a"), ("SUBSCRIBE", "b"), ("SUBSCRIBE", "c")]
     await dispatcher.aclose()
+
+
+async def turns() -> None:
+    """Let everything happen that waits for nothing from outside."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def test_closing_passes_on_a_cancellation(dispatcher: Dispatcher) -> None:

@@ -77,7 +77,8 @@ async def test_many_at_once_each_with_its_outcome(client: AsyncClient, worker: H
     assert isinstance(outcomes[500], Conflict)
     ids = [outcome.id for outcome in outcomes if isinstance(outcome, Submitted)]
     assert ids == [f"0-i{n}" for n in range(599) if n not in (3, 500)] + ["0-ready"]
-    assert await worker.redis.xlen(worker.keys.lane("batch")) == 599
+    queued = await worker.redis.xlen(worker.keys.lane("batch"))
+    assert queued + await worker.redis.zcard(worker.keys.parked("batch")) == 599
     assert await client.submit_many([]) == []
 
 
@@ -85,7 +86,7 @@ async def test_a_full_queue(server: Server, worker: HandWorker) -> None:
     async with AsyncClient(server.url, options=ClientOptions(max_entries=3)) as client:
         outcomes = await client.submit_many([{"prompt": "x"}] * 4)
         assert isinstance(full := outcomes[3], QueueFull)
-        assert (full.entries, full.queue) == (3, "default")
+        assert (full.entries, full.queue, full.reason) == (3, "default", "entries")
         assert full.retry_after_s > 0
         with pytest.raises(QueueFull):
             await client.submit("y", wait_s=0.01)
@@ -96,8 +97,9 @@ async def test_a_full_queue(server: Server, worker: HandWorker) -> None:
         with pytest.raises(InvalidRequest, match="may take 1000; shorten it"):  # fits no empty queue either
             await client.submit("x" * 1000)
         await client.submit("x" * 600)
-        with pytest.raises(QueueFull, match="bytes"):
+        with pytest.raises(QueueFull, match="is full") as caught:
             await client.submit("x" * 600)
+        assert caught.value.reason == "bytes"
 
 
 async def test_who_waits_for_room_does_not_trust_the_estimate(
@@ -338,8 +340,14 @@ async def test_the_clock_is_known_while_the_server_is_away(
 
 
 async def test_a_server_without_memory(client: AsyncClient, worker: HandWorker) -> None:
-    await client.submit("first")
+    await client.submit("first", id="first")
     await worker.redis.config_set("maxmemory", "1")
-    with pytest.raises(Unavailable, match="maxmemory"):
+    with pytest.raises(QueueFull, match="finds the server at its maxmemory") as caught:
         await client.submit("Hello")
+    assert (caught.value.reason, caught.value.entries) == ("memory", 1)
+    with pytest.raises(QueueFull, match="maxmemory"):
+        await client.with_queue("new").submit("Hello")
+    assert not (await client.submit("first", id="first")).created  # it is there: nothing to refuse
+    waiting = asyncio.ensure_future(client.submit("Hello", wait_s=30))
     await worker.redis.config_set("maxmemory", "0")
+    assert (await waiting).created

@@ -304,6 +304,20 @@ def test_a_damaged_log_is_said_to_be() -> None:
         world.read()
 
 
+@pytest.mark.parametrize("read_at_first", [0, 3, 4])
+def test_what_stands_behind_the_end_is_no_part_of_the_stream(read_at_first: int) -> None:
+    log = [marker(1, 0), delta(1, 1, "a"), end(1, 2), delta(1, 3, "of a stranger"), end(1, 4)]
+    world = World(State.RUNNING, log[:read_at_first])
+    world.read()
+    world.log = log
+    world.reader.silence()
+    world.read()
+    assert texts(world.events) == ["a"]
+    assert world.events[-1] == EndEvent("1-2", JOB, State.COMPLETED)
+    whole = StreamReader(JOB)
+    assert whole.whole(log, record(State.COMPLETED))[-1] == EndEvent("1-2", JOB, State.COMPLETED)
+
+
 def test_patience_grows_while_a_job_waits_and_not_while_it_runs() -> None:
     world = World(reader=StreamReader(JOB, jitter=lambda: 0.5))
     world.read()
@@ -324,8 +338,10 @@ def test_patience_is_jittered() -> None:
     assert len({reader.patience_s for _ in range(10)}) == 10
 
 
-@pytest.mark.parametrize("text", ["", "1", "1-", "-1", "1-2-3", "a-b", "1-2 ", "１-2", "9" * 19 + "-1"])
-def test_a_cursor_that_is_none(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "1", "1-", "-1", "1-2-3", "a-b", "1-2 ", "１-2", "9" * 19 + "-1", 5, b"1-2"]
+)
+def test_a_cursor_that_is_none(text: object) -> None:
     with pytest.raises(InvalidRequest, match="cursor"):
         Cursor.parse(text)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.client.options import ClientOptions
-from millstream.client.requests import JobFields, SamplingFields, draft
+from millstream.client.requests import USUAL_OUTPUT, JobFields, SamplingFields, draft
 from millstream.errors import InvalidRequest
 from millstream.wire import codec
 from millstream.wire.messages import ChatMessage, Request
@@ -135,7 +135,9 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "a", "stop": 5}, "stop", "tuple"),
     ({"prompt": "a", "logit_bias": {"x": 1.0}}, "logit_bias.x.[key]", "integer"),
     ({"prompt": "a", "logit_bias": {5: 101}}, "logit_bias.5", "100"),
+    ({"prompt": "a", "logit_bias": {"9" * 5000: 1.0}}, f"logit_bias.{'9' * 5000}.[key]", "integer"),
     ({"prompt": "a", "n": 17}, "n", "16"),
+    ({"prompt": "a", "deadline_s": 10**400}, "deadline_s", "ten years"),
     ({"prompt": "a", "min_tokens": 5, "max_tokens": 3}, "min_tokens", "above max_tokens 3"),
     ({"prompt": "a", "top_logprobs": 2}, "top_logprobs", "needs logprobs"),
     ({"prompt": "a", "max_token": 5}, "max_token", "no such parameter"),
@@ -148,13 +150,35 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "cost"),
+    [
+        ({"token_ids": [1, 2, 3], "max_tokens": 5}, 8),
+        ({"prompt": "p" * 400, "max_tokens": 5}, 105),
+        ({"prompt": "\u00e4" * 400, "max_tokens": 5, "n": 3}, 215),
+        ({"messages": [{"role": "user", "content": "p" * 40}] * 2, "max_tokens": 1}, 21),
+        ({"prompt": "p"}, USUAL_OUTPUT),
+        ({"prompt": "p", "max_tokens": 1}, 1),
+    ],
+)
+def test_what_a_request_is_counted_as(fields: dict[str, Any], cost: int) -> None:
+    made = draft({**fields, "tenant": "t"}, NOW_MS, 8 * 1024**2)
+    assert (made.tenant, made.cost) == ("t", cost)
+
+
 @pytest.mark.parametrize(("fields", "field", "problem"), INVALID, ids=lambda value: str(value)[:40])
 def test_what_is_wrong_is_named(fields: dict[str, Any], field: str, problem: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         draft(fields, NOW_MS, 1000)
     assert caught.value.field == field
     assert problem in caught.value.problem
-    assert str(caught.value).startswith(f"{field}: ")
+    assert str(caught.value).startswith(f"{field[:197]}...: " if len(field) > 200 else f"{field}: ")
+    assert len(str(caught.value)) < 500
+
+
+def test_a_number_that_python_does_not_write() -> None:
+    with pytest.raises(InvalidRequest, match=r"seed: .*of type int that is too long to show"):
+        draft({"prompt": "a", "seed": 10**5000}, NOW_MS, 1000)
 
 
 def test_an_item_that_is_no_mapping() -> None:
@@ -166,6 +190,12 @@ def test_an_item_that_is_no_mapping() -> None:
     ("field", "value"),
     [
         ("max_entries", 0),
+        ("max_entries", "9"),
+        ("connections", 1.5),
+        ("timeout_s", None),
+        ("shards", True),
+        ("shards", 1025),
+        ("name", 5),
         ("max_bytes", -1),
         ("max_payload_bytes", 0),
         ("max_payload_bytes", 17 * 1024**2),

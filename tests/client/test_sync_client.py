@@ -22,6 +22,7 @@ from millstream import (
     EndEvent,
     InvalidRequest,
     JobFields,
+    NotDead,
     NotReady,
     Request,
     Result,
@@ -69,6 +70,12 @@ def test_all_methods(client: Client, server: Server) -> None:
     assert dict(client.as_completed(ids)).keys() == set(ids)
     assert client.result(submitted.id).choices[0].text == "abc"
     assert client.with_queue("other").queue == "other"
+    assert client.forget(submitted.id)
+    assert client.forget_many(iter([submitted.id])) == {submitted.id: False}
+    assert list(client.dead_letters(limit=3)) == []
+    for act in (client.dead_letter, client.requeue, client.drop_dead):
+        with pytest.raises(NotDead):
+            act(submitted.id)
     worker.join()
 
 

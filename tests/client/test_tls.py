@@ -1,54 +1,86 @@
-"""TLS to a real server, with a certificate of our own. On Redis: the embedded Valkey has none."""
+"""TLS to a real server, with certificates of our own on both sides. Redis only: our Valkey has none."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.certificates import Authority, Certificate, has_openssl
+from support.cluster import ClusterServer
+from support.commands import environment
+from support.counting_worker import counted, flags_of, model_name, serving, settings, write_tokenizer
 from support.hand_worker import hand_worker
+from support.sentinel import SentinelServer
 from support.servers import Server, binary, free_port
 
-from millstream import AsyncClient, Unavailable
-
-
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """Self-signed, for this machine; its key lies beside it as `key.pem`."""
-    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "certificate.pem")]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    return tmp_path / "certificate.pem"
-
-
-@pytest.fixture
-def tls_url(certificate: Path) -> Iterator[str]:
-    port = free_port()
-    server = Server(
-        "redis",
-        tls_port=str(port),
-        tls_cert_file=str(certificate),
-        tls_key_file=str(certificate.with_name("key.pem")),
-        tls_ca_cert_file=str(certificate),
-        tls_auth_clients="no",
-    )
-    server.start()
-    yield f"rediss://127.0.0.1:{port}/0"
-    server.remove()
-
+from millstream import AsyncClient, InvalidRequest, Unavailable
+from millstream.wire.connection import Endpoint
+from millstream_worker import command
+from millstream_worker.service import Service
 
 pytestmark = pytest.mark.skipif(
-    os.environ.get("CI") != "true" and not (binary("redis") and shutil.which("openssl")),
+    os.environ.get("CI") != "true" and not (binary("redis") and has_openssl()),
     reason="needs redis-server and openssl on the PATH",
 )
 
 
-async def test_a_job_goes_through_tls(tls_url: str, certificate: Path) -> None:
-    url = f"{tls_url}?ssl_ca_certs={certificate}"
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def client_files(authority: Authority) -> Certificate:
+    return authority.sign("client")
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """Signed by somebody whom the server does not know."""
+    return Authority(tmp_path_factory.mktemp("strangers")).sign("client")
+
+
+@pytest.fixture(scope="module", params=["no", "yes"])
+def server_url(request: pytest.FixtureRequest, authority: Authority) -> Iterator[str]:
+    """Of a server that takes clients without a certificate, and of one that does not."""
+    with_tls = tls_server(authority, request.param)
+    yield f"rediss://127.0.0.1:{with_tls.options['tls-port']}/0"
+    with_tls.remove()
+
+
+@pytest.fixture(scope="module")
+def strict_url(authority: Authority) -> Iterator[str]:
+    with_tls = tls_server(authority, "yes")
+    yield f"rediss://127.0.0.1:{with_tls.options['tls-port']}/0"
+    with_tls.remove()
+
+
+def tls_server(authority: Authority, auth_clients: str) -> Server:
+    return Server("redis", **tls_options(authority), tls_auth_clients=auth_clients).start()
+
+
+def tls_options(authority: Authority) -> dict[str, str]:
+    files = authority.sign("server")
+    return {
+        "tls_port": str(free_port()),
+        "tls_cert_file": str(files.certificate),
+        "tls_key_file": str(files.key),
+        "tls_ca_cert_file": str(authority.file),
+    }
+
+
+def trusting(url: str, authority: Authority, files: Certificate | None = None) -> str:
+    url = f"{url}?ssl_ca_certs={authority.file}"
+    return f"{url}&ssl_certfile={files.certificate}&ssl_keyfile={files.key}" if files else url
+
+
+async def test_a_job_goes_through_tls(
+    server_url: str, authority: Authority, client_files: Certificate
+) -> None:
+    url = trusting(server_url, authority, client_files)
     async with AsyncClient(url) as client, hand_worker(url) as worker:
         submitted = await client.submit("over the wire", stream=True)
         job = await worker.take()
@@ -59,7 +91,107 @@ async def test_a_job_goes_through_tls(tls_url: str, certificate: Path) -> None:
     assert "".join(text) == result.choices[0].text == "safely"
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_url: str) -> None:
-    async with AsyncClient(tls_url) as client:
+async def test_a_whole_worker_with_its_own_certificate(
+    strict_url: str, authority: Authority, client_files: Certificate, tmp_path: Path
+) -> None:
+    await assert_jobs_go_through(trusting(strict_url, authority, client_files), tmp_path)
+
+
+async def test_sentinels_and_their_master_over_tls(
+    authority: Authority, client_files: Certificate, tmp_path: Path
+) -> None:
+    """Each with the certificates of the URL; both want one of the client."""
+    master = Server("redis", **tls_options(authority)).start()
+    sentinel = SentinelServer("redis", **tls_options(authority), tls_replication="yes")
+    try:
+        sentinel.start(int(master.options["tls-port"]), [], [sentinel], "")
+        url = trusting(
+            f"rediss+sentinel://127.0.0.1:{sentinel.options['tls-port']}/main", authority, client_files
+        )
+        await assert_jobs_go_through(url, tmp_path)
+    finally:
+        sentinel.remove()
+        master.remove()
+
+
+async def test_a_cluster_over_tls(authority: Authority, client_files: Certificate, tmp_path: Path) -> None:
+    node = ClusterServer("redis", **tls_options(authority), tls_cluster="yes")
+    try:
+        node.start()
+        node.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        url = trusting(f"rediss+cluster://127.0.0.1:{node.options['tls-port']}", authority, client_files)
+        await assert_jobs_go_through(url, tmp_path)
+    finally:
+        node.remove()
+
+
+async def assert_jobs_go_through(url: str, folder: Path) -> None:
+    """By a client and a whole worker."""
+    async with AsyncClient(url) as client:
+        async with serving(url, model_name(write_tokenizer(folder / "tokenizer"))):
+            job = await client.submit("w1", max_tokens=5, stream=True)
+            assert "".join([event.text async for event in client.stream(job.id)]) == counted(2, 5)
+
+
+async def test_a_server_that_nobody_vouches_for_is_refused(server_url: str) -> None:
+    async with AsyncClient(server_url) as client:
         with pytest.raises(Unavailable, match=r"(?i)certificate"):
             await client.submit("over the wire")
+
+
+async def test_a_client_without_a_certificate_is_refused(strict_url: str, authority: Authority) -> None:
+    async with AsyncClient(trusting(strict_url, authority)) as client:
+        with pytest.raises(Unavailable, match=r"ssl_certfile"):
+            await client.submit("over the wire")
+
+
+async def test_a_worker_without_a_certificate_says_so(strict_url: str, authority: Authority) -> None:
+    service = Service(settings(trusting(strict_url, authority), "model"))
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(service.run())
+        async with asyncio.timeout(30):
+            while "ssl_certfile" not in (service.health.problem or ""):
+                assert not running.done()
+                await asyncio.sleep(0.01)
+        service.drain()
+
+
+async def test_a_client_with_a_strange_certificate_is_refused(
+    strict_url: str, authority: Authority, stranger: Certificate
+) -> None:
+    async with AsyncClient(trusting(strict_url, authority, stranger)) as client:
+        with pytest.raises(Unavailable, match=r"does not trust who signed .*client\.pem"):
+            await client.submit("over the wire")
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("rediss://h?ssl_ca_certs=/nowhere.pem", r"ssl_ca_certs=/nowhere\.pem"),
+        ("rediss://h?ssl_certfile=/nowhere.pem&ssl_keyfile=/k.pem", "cannot be used"),
+        ("rediss://h?ssl_cert_reqs=perhaps", "perhaps"),
+        ("rediss://h?ssl_certificate=/here.pem", "no such TLS option"),
+        ("redis://h?ssl_cert_reqs=none", "begin it with rediss"),
+        ("redis+sentinel://h/main?ssl_cert_reqs=none", "begin it with rediss"),
+        ("rediss+cluster://h?ssl_ca_certs=/nowhere.pem", "cannot be used"),
+    ],
+)
+def test_slips_in_tls_options_are_told_at_once(url: str, problem: str) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
+        Endpoint.of(url)
+
+
+def test_a_worker_says_which_file_is_wrong(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - set(environment()):
+            patch.delenv(name)
+        url = "rediss://:secret@127.0.0.1:1/0?ssl_ca_certs=/nowhere.pem"
+        assert command.run(["--model=none", f"--redis-url={url}"]) == 2
+    said = capfd.readouterr().err
+    assert "redis_url: the TLS options cannot be used" in said
+    assert "secret" not in said
+
+
+def test_flags_carry_tls_options(authority: Authority) -> None:
+    url = trusting("rediss://127.0.0.1:1/0", authority)
+    assert f"--redis-url={url}" in flags_of(settings(url, "model"))

@@ -39,6 +39,15 @@ async def asynchronous(client: ms.AsyncClient) -> None:
         assert_type(done, tuple[str, ms.Result | ms.JobError])
     assert_type(await client.cancel(job.id), ms.CancelOutcome)
     assert_type((await client.status(job.id)).finished_ms, int | None)
+    sure = await client.submit("Hello", durability="aof")
+    assert_type(sure.durability, ms.Durability)
+    assert_type(await client.forget(job.id), bool)
+    assert_type(await client.forget_many([job.id]), dict[str, bool | ms.JobError])
+    async for letter in client.dead_letters(limit=10):
+        assert_type(letter, ms.DeadLetter)
+        assert_type((await client.dead_letter(letter.id)).request, ms.Request)
+        assert_type(await client.requeue(letter.id), ms.Submitted)
+        await client.drop_dead(letter.id)
     async with client.with_queue("other") as other:
         assert_type(other, ms.AsyncClient)
 
@@ -50,6 +59,7 @@ def synchronous() -> None:
         assert_type(job, ms.Submitted)
         assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
         assert_type(client.wait(job.id), ms.Result)
+        assert_type(client.dead_letters(), Iterator[ms.DeadLetter])
         assert_type(client.as_completed([job.id]), Iterator[tuple[str, ms.Result | ms.JobError]])
 
 
@@ -57,8 +67,8 @@ def errors(error: ms.MillstreamError) -> None:
     match error:
         case ms.InvalidRequest(field=field):
             assert_type(field, str)
-        case ms.QueueFull(retry_after_s=retry_after_s):
-            assert_type(retry_after_s, float)
+        case ms.QueueFull(retry_after_s=retry_after_s, reason=reason):
+            assert_type((retry_after_s, reason), tuple[float, str])
         case ms.JobFailed(job_id=job_id, reason=reason):
             assert_type((job_id, reason), tuple[str, str])
         case _:

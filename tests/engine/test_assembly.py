@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from support import checkpoints
 
 from millstream_worker.engine import assembly
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.process import CannotLoad
-from millstream_worker.engine.runner import memory
+from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.runner import memory, runner
 
 
 @pytest.fixture
@@ -60,3 +63,55 @@ def test_steps_that_leave_no_room_for_a_cache(config: EngineConfig, monkeypatch:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**30)
     assembly.build(config, lambda _: None)
     assert "lower max_step_tokens" in why(replace(config, kv_memory="auto", max_step_tokens=10**6))
+
+
+def test_weights_read_and_layers_computed_are_progress(config: EngineConfig) -> None:
+    marks = 0
+
+    def mark() -> None:
+        nonlocal marks
+        marks += 1
+
+    engine, _ = assembly.build(config, lambda _: None, mark)
+    loaded, marks = marks, 0
+    engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
+    assert engine.step() is not None
+    with safe_open(next(Path(config.model).glob("*.safetensors")), framework="np") as weights:
+        tensors = len(weights.keys())
+    layers = json.loads(Path(config.model, "config.json").read_text())["num_hidden_layers"]
+    assert loaded >= tensors
+    assert marks == layers + 2  # and the logits, and the tokens
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_a_step_without_memory_is_a_memory_error(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    engine, _ = assembly.build(config, lambda _: None)
+    engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
+    monkeypatch.setattr(runner, "forward", full)
+    with pytest.raises(MemoryError) as raised:
+        engine.step()
+    assert str(raised.value) == str(error)
+
+
+def test_another_error_of_a_step_stays_what_it_is(
+    config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("shapes do not match")
+
+    engine, _ = assembly.build(config, lambda _: None)
+    engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
+    monkeypatch.setattr(runner, "forward", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        engine.step()

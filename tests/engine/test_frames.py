@@ -59,6 +59,7 @@ FRAMES: list[frames.Frame] = [
     frames.LoadFailed("no such folder"),
     frames.Refused(7, "prompt", "too long"),
     frames.Beat("step", 1.5),
+    frames.LastWords("out of memory"),
     STEP,
 ]
 
@@ -105,6 +106,15 @@ def test_a_long_prompt_is_not_copied_on_its_way_into_bytes() -> None:
     assert Built.made == 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xc1", b"\x90", b"\x05", b"\x91\xa4none", b"\x91\xa4step", b"\x92\xa3add\x90", b"\x91" * 2000],
+)
+def test_what_is_no_frame_is_told(body: bytes) -> None:
+    with pytest.raises(frames.BadFrame, match=f"{len(body)} bytes that are no frame"):
+        list(frames.FrameBuffer().feed(len(body).to_bytes(4, "big") + body))
+
+
 def test_an_oversized_frame_is_refused_before_it_is_read() -> None:
-    with pytest.raises(ValueError, match="over the limit"):
+    with pytest.raises(frames.BadFrame, match="over the limit"):
         list(frames.FrameBuffer().feed(b"\xff\xff\xff\xff"))

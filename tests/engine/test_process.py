@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 from support.counting import CountingRunner
 
 from millstream_worker.engine import process
+from millstream_worker.engine.brain.plan import Drawn
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.channel import Channel
 from millstream_worker.engine.config import EngineConfig, EngineInfo
@@ -21,6 +23,7 @@ from millstream_worker.engine.frames import (
     Configure,
     Frame,
     FrameBuffer,
+    LastWords,
     LoadFailed,
     Loading,
     Ready,
@@ -30,12 +33,13 @@ from millstream_worker.engine.frames import (
     encode,
 )
 from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.progress import Mark, Progress
 from millstream_worker.engine.request import EngineRequest
 
 INFO = EngineInfo("counting", "Counting", "float32", "cpu", "none", 1000, 64, (), 4, 64, 4, 1, 1, "")
 
 
-def build(config: EngineConfig, report: process.Report) -> tuple[Engine[object], EngineInfo]:
+def build(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
     if config.model != "counting":
         raise process.CannotLoad(f"no model called {config.model!r}; use 'counting'")
     report("counting up")
@@ -49,6 +53,14 @@ def build(config: EngineConfig, report: process.Report) -> tuple[Engine[object],
         hash_seed=b"",
     )
     return Engine(Scheduler(limits), CountingRunner(blocks=64, block_size=4, max_rows=4)), INFO
+
+
+@dataclass
+class Setup:
+    """What a test changes about the engine before the front speaks to it."""
+
+    build: process.Build = build
+    left: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass
@@ -74,11 +86,24 @@ class Front:
 
 
 @pytest.fixture
-def front() -> Iterator[Front]:
+def setup() -> Setup:
+    return Setup()
+
+
+@pytest.fixture
+def front(setup: Setup) -> Iterator[Front]:
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
     end = Front(ours)
-    serving = threading.Thread(target=lambda: end.status.append(process.serve(Channel(theirs), build)))
+
+    def serve() -> None:
+        with contextlib.suppress(AssertionError):  # the process would end by it
+            status = process.serve(
+                Channel(theirs), lambda *given: setup.build(*given), lambda status: setup.left.set()
+            )
+            end.status.append(status)
+
+    serving = threading.Thread(target=serve)
     serving.start()
     yield end
     ours.close()
@@ -142,3 +167,122 @@ def test_it_ends_when_told_or_when_the_front_is_gone(front: Front, running: bool
             pass
     else:
         front.peer.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_front_that_dies_while_the_model_loads_is_noticed(
+    front: Front, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "BEAT_S", 0.02)
+    loading = threading.Event()
+
+    def load(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
+        loading.set()
+        assert setup.left.wait(20), "nobody has noticed"
+        return build(config, report, mark)
+
+    setup.build = load
+    front.send(Configure(EngineConfig("counting")))
+    assert loading.wait(20)
+    front.peer.close()
+    assert setup.left.wait(20)
+
+
+def test_a_front_that_sends_what_is_no_frame_gets_its_last_words(front: Front) -> None:
+    front.send(Configure(EngineConfig("counting")))
+    front.until(lambda frame: isinstance(frame, Ready))
+    front.peer.sendall(b"\x00\x00\x00\x01\xc1")
+    frames = front.until(lambda frame: isinstance(frame, LastWords))
+    assert frames[-1].message.startswith("the front sent 1 bytes that are no frame")
+    assert front.peer.recv(1) == b""
+
+
+class Failing(CountingRunner):
+    error: Exception
+
+    def settle(self, handle: object) -> Drawn:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError("tried to allocate 7 GiB\nand a long story"), "out of memory: tried to allocate 7 GiB"),
+        (AssertionError("slot 3 is taken"), "a broken invariant: slot 3 is taken"),
+    ],
+)
+def test_an_engine_that_has_to_end_says_why(front: Front, setup: Setup, error: Exception, says: str) -> None:
+    def fail(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
+        engine, info = build(config, report, mark)
+        runner = Failing(blocks=64, block_size=4, max_rows=4)
+        runner.error = error
+        return Engine(engine.scheduler, runner), info
+
+    setup.build = fail
+    front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (1,), max_tokens=3)))
+    assert front.until(lambda frame: isinstance(frame, LastWords))[-1] == LastWords(says)
+    assert front.peer.recv(1) == b""
+
+
+def test_an_idle_engine_audits_its_pool_and_ends_where_a_block_is_missing(
+    front: Front, setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "AUDIT_S", 0.01)
+    audits: list[int] = []
+
+    class Leaking(Engine[object]):
+        def check(self) -> None:
+            audits.append(1)
+            if len(audits) == 2:
+                self.scheduler._residents.pool.take()  # a block that no row will give back
+            super().check()
+
+    def leak(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
+        engine, info = build(config, report, mark)
+        return Leaking(engine.scheduler, CountingRunner(blocks=64, block_size=4, max_rows=4)), info
+
+    setup.build = leak
+    front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (1,), max_tokens=6)))
+    front.until(ended(1))
+    front.until(lambda frame: isinstance(frame, Beat))
+    assert audits == [1]  # once, not with every look while nothing is computed
+    front.send(Add(EngineRequest(2, (1,), max_tokens=6)))
+    last = front.until(lambda frame: isinstance(frame, LastWords))[-1]
+    assert isinstance(last, LastWords)
+    assert last.message == "a broken invariant: reference counts are wrong"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_is_what_was_marked_not_that_the_process_lives() -> None:
+    clock = Clock()
+    progress = Progress(clock)
+    progress.enter("step")
+    assert progress.beat() == Beat("step", 0)
+    for seconds in range(1, 9):
+        clock.now += 1
+        assert progress.beat() == Beat("step", seconds)
+    progress.mark()
+    clock.now += 1
+    assert progress.beat() == Beat("step", 0)
+    clock.now += 3600  # the process was stopped, and beats again
+    assert progress.beat().seconds < 10
+    progress.enter("idle")
+    assert progress.beat() == Beat("idle", 0)
+
+
+def test_loading_is_progress_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, spent = Clock(), [0.0, 0]
+    monkeypatch.setattr("millstream_worker.engine.progress._spent", lambda: tuple(spent))
+    progress = Progress(clock)
+    still = [progress.beat().seconds]
+    for cpu, reads in ((0.05, 0), (0.06, 0), (0.5, 0), (0.5, 0), (0.5, 1)):
+        clock.now += 1
+        spent[:] = cpu, reads
+        still.append(progress.beat().seconds)
+    # less than a tenth of the time are only its beats; then it has computed; then a block came from the disk
+    assert still == [0, 1, 2, 0, 1, 0]

@@ -36,11 +36,12 @@ class Answering:
         self.after = 1_000_000  # answers, until the gate closes by itself
         self.full_stop = threading.Event()
         self._url, self._queue, self._answer = url, queue, answer
-        self._stopping = threading.Event()
+        self._ready, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     def __enter__(self) -> Answering:
         self._thread.start()
+        assert self._ready.wait(30), "the worker did not come up"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,6 +52,8 @@ class Answering:
 
     async def _serve(self) -> None:
         async with hand_worker(self._url, self._queue) as worker, asyncio.TaskGroup() as group:
+            await worker.create_groups()
+            self._ready.set()
             serving = group.create_task(self._forever(worker.take))
             await asyncio.to_thread(self._stopping.wait)
             serving.cancel()

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from redis.exceptions import ResponseError
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.keys import GROUP, LANES, QueueKeys, ShardKeys
 from millstream_worker.service import Service
 from millstream_worker.settings import Settings
 from support.fake_engine import COMMAND
@@ -45,10 +46,10 @@ def model_name(tokenizer: Path, **options: object) -> str:
     return "counting:" + ",".join(f"{name}={value}" for name, value in given.items())
 
 
-def settings(server: Server, model: str, **changes: Any) -> Settings:
-    """Settings that make everything happen soon."""
+def settings(server: Server | str, model: str, **changes: Any) -> Settings:
+    """Settings that make everything happen soon. `server`: one, or its URL."""
     quick = {
-        "redis_url": server.url,
+        "redis_url": server if isinstance(server, str) else server.url,
         "model": model,
         "engine_command": COMMAND,
         "lease_s": 1.0,
@@ -60,6 +61,15 @@ def settings(server: Server, model: str, **changes: Any) -> Settings:
         "retry_backoff_s": 0.1,
     }
     return Settings(**(quick | changes))
+
+
+def flags_of(chosen: Settings) -> list[str]:
+    """What was set, as the command line of `millstream_worker` takes it."""
+    return [
+        f"--{name.replace('_', '-')}={getattr(chosen, name)}"
+        for name in sorted(chosen.model_fields_set)
+        if name not in ("burst",)
+    ]
 
 
 class Worker:
@@ -88,13 +98,8 @@ async def serving(server: Server, model: str, **changes: Any) -> AsyncIterator[W
 @contextlib.contextmanager
 def worker_process(server: Server, model: str, **changes: Any) -> Iterator[subprocess.Popen[bytes]]:
     """`python -m millstream_worker` with flags; killed at the end if it still runs."""
-    chosen = settings(server, model, **changes)
-    flags = [
-        f"--{name.replace('_', '-')}={getattr(chosen, name)}"
-        for name in sorted(chosen.model_fields_set)
-        if name not in ("burst",)
-    ]
-    process = subprocess.Popen([sys.executable, "-m", "millstream_worker", *flags], start_new_session=True)
+    command = [sys.executable, "-m", "millstream_worker", *flags_of(settings(server, model, **changes))]
+    process = subprocess.Popen(command, start_new_session=True)
     try:
         yield process
     finally:
@@ -109,15 +114,38 @@ async def until(condition: Callable[[], Awaitable[bool]], wait_s: float = 30.0) 
             await asyncio.sleep(0.005)
 
 
-async def assert_nothing_left(redis: Any, queue: str = "default") -> None:
+async def assert_nothing_left(redis: Any, queue: str = "default", shards: int = 1) -> None:
     """After all jobs have ended: counters at zero, nothing pending, and no job's key without its end."""
-    shard = QueueKeys(queue).shard(0)
-    assert int(await redis.get(shard.held_bytes) or 0) == 0
+    keys = QueueKeys(queue)
+    left = [line for shard in range(shards) for line in await leftovers(redis, keys.shard(shard))]
+    lasting = {key.decode() for key in [key async for key in redis.scan_iter()] if await redis.ttl(key) == -1}
+    stay = {keys.meta, *(key for shard in range(shards) for key in lasting_keys(keys.shard(shard)))}
+    assert not left + sorted(lasting - stay)
+
+
+async def leftovers(redis: Any, shard: ShardKeys) -> list[str]:
+    """What a shard still holds of jobs, each as a line; none once all have ended."""
+    sizes = {
+        "bytes held": int(await redis.get(shard.held_bytes) or 0),
+        "retries waiting": await redis.zcard(shard.delayed),
+        "deadlines": await redis.zcard(shard.deadlines),
+    }
+    for lane in LANES:
+        sizes[f"parked beside {lane}"] = await redis.zcard(shard.parked(lane))
+        sizes[f"tenants of {lane}"] = await redis.hlen(shard.tenants(lane))
     for lane in shard.lanes:
-        assert await redis.xlen(lane) == 0
-        assert (await redis.xpending(lane, GROUP))["pending"] == 0
-    assert await redis.zcard(shard.delayed) == 0
-    assert await redis.zcard(shard.deadlines) == 0
-    lasting = {key for key in [key async for key in redis.scan_iter()] if await redis.ttl(key) == -1}
-    queue_keys = {QueueKeys(queue).meta, shard.held_bytes, shard.dead, *shard.lanes}
-    assert {key.decode() for key in lasting} <= queue_keys
+        sizes[f"entries in {lane}"] = await redis.xlen(lane)
+        sizes[f"pending in {lane}"] = await _pending(redis, lane)
+    return [f"{shard.tag}: {size} {what}" for what, size in sizes.items() if size]
+
+
+def lasting_keys(shard: ShardKeys) -> set[str]:
+    """What a shard may keep for ever."""
+    return {shard.held_bytes, shard.dead, *shard.lanes}
+
+
+async def _pending(redis: Any, lane: str) -> int:
+    try:
+        return int((await redis.xpending(lane, GROUP))["pending"])
+    except ResponseError:  # no group: nobody has read since the last one was destroyed
+        return 0

@@ -22,12 +22,15 @@ from millstream.wire.replies import (
     LogEntry,
     RenewReply,
     StartReply,
+    SubmitOutcome,
     SubmitReply,
 )
 
 R = TypeVar("R")
 TTL_MS = 60_000
+ROOM = {"max_entries": 10**6, "max_bytes": 10**9}
 LONG_MS = 10**9  # a time that no test waits for
+WINDOW = 128  # undelivered entries of a lane beyond which jobs are parked
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,28 @@ class Desk:
 
     async def submit(self, job_id: str = "0-a", **changed: Any) -> SubmitReply:
         return await self.run(self.submitting(job_id, **changed))
+
+    async def fill_window(self) -> list[str]:
+        """Jobs until what is submitted next is parked."""
+        ids = [f"0-window-{number}" for number in range(WINDOW)]
+        for job_id in ids:
+            assert (await self.submit(job_id, **ROOM)).outcome is SubmitOutcome.ACCEPTED
+        return ids
+
+    async def park(self, job_id: str = "0-a", **changed: Any) -> SubmitReply:
+        """Submit a job where the lane has its window."""
+        reply = await self.submit(job_id, **ROOM | changed)
+        assert await self.redis.hmget(self.keys.job(job_id), "place") != [None]
+        return reply
+
+    async def take(self, entries: int = 1000, max_bytes: int = 10**6, owner: str = "A") -> list[LaneEntry]:
+        call = calls.take(self.keys, owner=owner, max_entries=entries, max_bytes=max_bytes)
+        return [calls.lane_entry(one.lane, one.entry_id, one.fields) for one in await self.run(call)]
+
+    async def parked(self) -> list[str]:
+        """In the order in which they are served."""
+        places = await self.redis.zrange(self.keys.parked(self.lane), 0, -1)
+        return [place.decode().partition(" ")[2] for place in places]
 
     async def cancel(self, job_id: str = "0-a") -> CancelOutcome:
         return await self.run(calls.cancel(self.keys, job_id=job_id, ttl_ms=TTL_MS))
@@ -133,11 +158,18 @@ class Desk:
             **held.fence,
         )  # fmt: skip
 
-    def retrying(self, held: Held, delay_ms: int = 0, died: bool = False) -> Call[EndOutcome]:
-        return calls.retry(self.keys, lane=self.lane, delay_ms=delay_ms, died=died, **held.fence)
+    def isolating(
+        self, held: Held, alone: bool = True, died: int = 0, died_alone: int = 0
+    ) -> Call[EndOutcome]:
+        return calls.isolate(self.keys, alone=alone, died=died, died_alone=died_alone, **held.fence)
 
-    def releasing(self, held: Held) -> Call[EndOutcome]:
-        return calls.release(self.keys, lane=self.lane, **held.fence)
+    def retrying(self, held: Held, delay_ms: int = 0, died: int = 0, died_alone: int = 0) -> Call[EndOutcome]:
+        return calls.retry(
+            self.keys, lane=self.lane, delay_ms=delay_ms, died=died, died_alone=died_alone, **held.fence
+        )
+
+    def releasing(self, held: Held, died: int = 0, died_alone: int = 0) -> Call[EndOutcome]:
+        return calls.release(self.keys, lane=self.lane, died=died, died_alone=died_alone, **held.fence)
 
     def giving_back(self, entry_id: str, owner: str = "A", job_id: str = "0-a") -> Call[EndOutcome]:
         """Release of an entry that was delivered and never started."""
@@ -155,6 +187,12 @@ class Desk:
 
     def renewing(self, *held: tuple[str, str], owner: str = "A") -> Call[RenewReply]:
         return calls.renew(self.keys, lane=self.lane, owner=owner, held=held)
+
+    async def done(self, entry: LaneEntry, owner: str = "A") -> EndOutcome:
+        """Start and finish what was taken."""
+        reply = await self.start(entry.entry_id, owner, job_id=entry.job_id)
+        held = Held(entry.job_id, entry.entry_id, owner, reply.attempt)
+        return await self.finish(held, seq=reply.last_seq + 1)
 
     async def promote(self) -> tuple[str, ...]:
         return await self.run(calls.promote(self.keys, limit=100))

@@ -34,11 +34,18 @@ class Counting:
     rows: int = 8
     blocks: int = 512
     context: int = 512
-    step_s: float = 0.0  # pause in every step
+    step_s: float = 0.0  # pause in every step, which makes progress all the while
+    load_s: float = 0.0  # the same in loading
+    dies: int = -1  # a process whose step has this number, from 0, dies in it
+    leaks: int = 0  # from so many steps on, the audit finds blocks that nobody holds
     gate: str = ""  # folder: output token number N of any row is drawn once the file `N` is not there
     pids: str = ""  # folder: gets a file named after the process
     stillborn: str = ""  # folder: while it has a file, a process takes one away and dies in loading
     poison: int = -1  # drawing this token kills the process
+    lethal: int = -1  # drawing this one kills the front, too
+    hang: int = -1  # drawing this one never comes to an end
+    stall: int = -1  # drawing this one stops the process, as a debugger would
+    exhaust: int = -1  # drawing this one finds no memory
     nan: int = -1  # where this token would be drawn, the logits are no numbers
     refuse: int = -1  # a prompt that begins with this token is refused
     broken: str = ""  # why it cannot be loaded
@@ -48,9 +55,25 @@ class Counting:
         name, _, rest = model.partition(":")
         if name != "counting":
             raise CannotLoad(f"model {model!r} is not counting:…")
-        kinds = {"tokenizer": str, "gate": str, "pids": str, "stillborn": str, "broken": str, "step_s": float}
+        kinds = {
+            "tokenizer": str,
+            "gate": str,
+            "pids": str,
+            "stillborn": str,
+            "broken": str,
+            "step_s": float,
+            "load_s": float,
+        }
         pairs = (part.split("=", 1) for part in rest.split(",") if part)
         return cls(**{name: kinds.get(name, int)(value) for name, value in pairs})
+
+
+def pause(seconds: float, mark: Callable[[], None]) -> None:
+    """Wait, and make progress."""
+    while seconds > 0:
+        mark()
+        time.sleep(min(seconds, 0.05))
+        seconds -= 0.05
 
 
 @dataclass(slots=True)
@@ -69,11 +92,13 @@ class CountingEngine:
     """Has the methods of `engine.loop.Engine` that the process uses."""
 
     model: Counting
+    mark: Callable[[], None] = lambda: None
     waiting: list[EngineRequest] = field(default_factory=list)
     rows: dict[int, CountingRow] = field(default_factory=dict)
     computed: int = 0
     drawn: int = 0
     steps: int = 0
+    front: int = field(default_factory=os.getppid)
 
     @property
     def idle(self) -> bool:
@@ -91,8 +116,10 @@ class CountingEngine:
             self.waiting = [request for request in self.waiting if request.handle != handle]
 
     def step(self) -> Step | None:
+        if self.steps == self.model.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
         admitted = self._admit()
-        time.sleep(self.model.step_s)
+        pause(self.model.step_s, self.mark)
         running = [row for row in self.rows.values() if not self._gated(row)]
         if not running and not admitted:
             time.sleep(0.001)
@@ -112,6 +139,9 @@ class CountingEngine:
         self.steps += 1
         stats = self._stats(len(tokens))
         return Step([row.handle for row in running], tokens, finished, admitted, logprobs, stats)
+
+    def check(self) -> None:
+        assert not 0 < self.model.leaks <= self.steps, "7 KV blocks are held by no row"
 
     def report(self) -> Step:
         return Step([], [], [], [], [], self._stats(0))
@@ -143,10 +173,23 @@ class CountingEngine:
 
     def _draw(self, row: CountingRow) -> int:
         token = self._next(row)
-        if token == self.model.poison:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._suffer(token)
         row.output.append(token)
         return token
+
+    def _suffer(self, token: int) -> None:
+        if token == self.model.poison:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if token == self.model.lethal:
+            if os.getppid() == self.front:  # not whoever inherits an engine that has lost its own
+                os.kill(self.front, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if token == self.model.stall:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if token == self.model.exhaust:
+            raise MemoryError(f"no memory for token {token}")
+        while token == self.model.hang:
+            time.sleep(0.05)
 
     def _reason(self, row: CountingRow) -> str | None:
         sampling = row.request.sampling
@@ -172,9 +215,12 @@ class CountingEngine:
         )
 
 
-def build(config: EngineConfig, report: Callable[[str], None]) -> tuple[CountingEngine, EngineInfo]:
+def build(
+    config: EngineConfig, report: Callable[[str], None], mark: Callable[[], None]
+) -> tuple[CountingEngine, EngineInfo]:
     model = Counting.parse(config.model)
     report("learning to count")
+    pause(model.load_s, mark)
     if model.broken:
         raise CannotLoad(model.broken)
     if model.stillborn and (left := list(Path(model.stillborn).iterdir())):
@@ -198,7 +244,7 @@ def build(config: EngineConfig, report: Callable[[str], None]) -> tuple[Counting
         parameters=0,
         tokenizer=model.tokenizer,
     )
-    return CountingEngine(model), info
+    return CountingEngine(model, mark), info
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from millstream.wire import calls, codec
 from millstream.wire.connection import Endpoint
-from millstream.wire.keys import GROUP, LANES, ShardKeys
+from millstream.wire.keys import GROUP, ShardKeys
 from millstream.wire.messages import Choice, ChoiceDelta, Delta, ErrorInfo, Request, Result, State, Usage
 from millstream.wire.queue_info import open_queue
 from millstream.wire.record import DELTA
@@ -114,23 +114,27 @@ class HandWorker:
     async def take(self) -> HandJob:
         """The next job, waiting for it."""
         while True:
-            for lane in LANES:
-                if job := await self._take(lane):
-                    return job
+            if job := await self._take():
+                return job
             await self.redis.xread(dict.fromkeys(self.keys.lanes, "$"), block=20)
 
-    async def _take(self, lane: str) -> HandJob | None:
-        key = self.keys.lane(lane)
+    async def _take(self) -> HandJob | None:
         try:
-            reply = await self.redis.xreadgroup(GROUP, self.name, {key: ">"}, count=1)
+            taken = await calls.run(
+                self.redis, calls.take(self.keys, owner=self.name, max_entries=1, max_bytes=1)
+            )
         except ResponseError:  # NOGROUP
+            await self.create_groups()
+            return None
+        if not taken:
+            return None
+        [one] = taken
+        return await self.start(lane_entry(one.lane, one.entry_id, one.fields))
+
+    async def create_groups(self) -> None:
+        for key in self.keys.lanes:
             with contextlib.suppress(ResponseError):  # another worker was faster
                 await self.redis.xgroup_create(key, GROUP, "0", mkstream=True)
-            return None
-        if not reply:
-            return None
-        [[_, [(entry_id, fields)]]] = reply
-        return await self.start(lane_entry(lane, entry_id, fields))
 
     async def start(self, entry: LaneEntry) -> HandJob | None:
         """None: the entry was stale, and is dropped."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from support.fair_order import FairOrder, Place
+
 RELEASED = "released"
+MAX_DEAD = 5
 
 
 @dataclass(eq=False, slots=True)
@@ -20,19 +23,24 @@ class Job:
     attempt: int = 0
     seq: int = 0
     died: int = 0
+    died_alone: int = 0
+    alone: int = 0  # the attempt that has its engine for itself
     submits: int = 1
+    requeued_from: str | None = None
     owner: str = ""  # who runs it, or ended it
     nonce: str = ""
     left: tuple[int, str] | None = None  # the attempt and owner that gave it back last
     cancel: bool = False
     log: list[str] = field(default_factory=list)
+    place: Place | None = None  # where it is parked
 
     @property
     def ended(self) -> bool:
         return self.state not in ("queued", "running")
 
     @property
-    def parked(self) -> bool:
+    def outside(self) -> bool:
+        """Queued, but not in its lane: it waits for a retry, or is parked."""
         return self.state == "queued" and self.entry is None
 
 
@@ -48,16 +56,29 @@ class Fence:
 
 @dataclass(eq=False, slots=True)
 class Model:
+    window: int
+    order: FairOrder = field(default_factory=FairOrder)  # of the parked
     jobs: dict[str, Job] = field(default_factory=dict)
     undelivered: list[str] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)  # entry -> owner
+    letters: dict[str, str] = field(default_factory=dict)  # entry of the dead stream -> job id, oldest first
 
     # --- producers ---------------------------------------------------------------------------------------
 
-    def submit(self, job_id: str, digest: str, overdue: bool) -> str:
+    def submit(
+        self,
+        job_id: str,
+        digest: str,
+        overdue: bool,
+        requeued_from: str | None = None,
+        tenant: str = "",
+        cost: int = 1,
+    ) -> str:
         job = self.jobs.get(job_id)
         if job is None:
-            self.jobs[job_id] = Job(digest, None, overdue)
+            job = self.jobs[job_id] = Job(digest, None, overdue, requeued_from=requeued_from)
+            if self.order.places or len(self.undelivered) >= self.window:
+                job.place = self.order.park(job_id, tenant, cost)
             return "accepted"
         if job.digest != digest:
             return "conflict"
@@ -65,7 +86,8 @@ class Model:
         return "exists"
 
     def queued_as(self, job_id: str, entry: str) -> None:
-        self.jobs[job_id].entry = entry
+        job = self.jobs[job_id]
+        job.entry, job.place = entry, None
         self.undelivered.append(entry)
 
     def cancel(self, job_id: str) -> str:
@@ -79,6 +101,21 @@ class Model:
             return "requested"
         self._end(job, "cancelled", "")
         return "cancelled"
+
+    def forget(self, job_id: str) -> str:
+        """What is asked for by name, or the ended job's time to live is over."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "not_found"
+        if not job.ended:
+            return job.state
+        del self.jobs[job_id]
+        return "forgotten"
+
+    def buried(self, job_id: str, entry: str) -> None:
+        self.letters[entry] = job_id
+        while len(self.letters) > MAX_DEAD:
+            del self.letters[next(iter(self.letters))]
 
     # --- the attempt -------------------------------------------------------------------------------------
 
@@ -131,17 +168,24 @@ class Model:
         self._end(job, state, fence.owner)
         return "ok"
 
-    def retry(self, fence: Fence, died: bool) -> str:
-        answer = self._give_back(fence)
+    def isolate(self, fence: Fence, alone: bool, died: int, died_alone: int) -> str:
+        job = self.jobs.get(fence.job_id)
+        if not self._runs(job, fence):
+            return "fenced"
+        assert job is not None
+        job.alone = fence.attempt if alone else 0
+        self._raise(job, died, died_alone)
+        return "ok"
+
+    def retry(self, fence: Fence, died: int, died_alone: int) -> str:
+        answer = self._give_back(fence, died, died_alone)
         if answer == "ok":
-            job = self.jobs[fence.job_id]
-            job.entry = None
-            job.died += died
+            self.jobs[fence.job_id].entry = None
             del self.held[fence.entry]
         return answer
 
-    def release(self, fence: Fence) -> str:
-        answer = self._give_back(fence)
+    def release(self, fence: Fence, died: int, died_alone: int) -> str:
+        answer = self._give_back(fence, died, died_alone)
         if answer == "ok":
             self.held[fence.entry] = RELEASED
         return answer
@@ -160,7 +204,7 @@ class Model:
             del self.held[entry]
         return "ok"
 
-    def _give_back(self, fence: Fence) -> str:
+    def _give_back(self, fence: Fence, died: int, died_alone: int) -> str:
         job = self.jobs.get(fence.job_id)
         if job and job.state == "queued" and job.left == (fence.attempt, fence.owner):
             return "already"
@@ -168,7 +212,12 @@ class Model:
             return "fenced"
         assert job is not None
         self._leave(job)
+        self._raise(job, died, died_alone)
         return "ok"
+
+    @staticmethod
+    def _raise(job: Job, died: int, died_alone: int) -> None:
+        job.died, job.died_alone = max(job.died, died), max(job.died_alone, died_alone)
 
     @staticmethod
     def _leave(job: Job) -> None:
@@ -195,10 +244,19 @@ class Model:
         if job.state == "running":
             job.state, job.owner = "queued", ""
             job.died += died
+            job.died_alone += died and job.alone == job.attempt
         return True
 
-    def promotable(self) -> set[str]:
-        return {job_id for job_id, job in self.jobs.items() if job.parked}
+    def refill(self, wanted: int) -> list[str]:
+        """Who leaves the parked for the lane, in this order."""
+        room = min(wanted - len(self.undelivered), len(self.order.places))
+        return [self.order.serve() for _ in range(room)]
+
+    def outside(self) -> set[str]:
+        return {job_id for job_id, job in self.jobs.items() if job.outside}
+
+    def due(self) -> set[str]:
+        return {job_id for job_id in self.outside() if self.jobs[job_id].place is None}
 
     def expire(self) -> set[str]:
         due = {job_id for job_id, job in self.jobs.items() if job.overdue and not job.ended}
@@ -209,10 +267,6 @@ class Model:
                 del self.held[job.entry]
             self._end(job, "expired", "")
         return due
-
-    def forget(self, job_id: str) -> None:
-        """The ended job's time to live is over."""
-        assert self.jobs.pop(job_id).ended
 
     # --- rules -------------------------------------------------------------------------------------------
 
@@ -236,5 +290,7 @@ class Model:
         job.log.append(f"{job.attempt}-{job.seq} {kind}")
 
     def _end(self, job: Job, state: str, owner: str) -> None:
-        job.state, job.owner, job.cancel = state, owner, False
+        if job.place is not None:
+            self.order.leave(job.place)
+        job.state, job.owner, job.cancel, job.place = state, owner, False, None
         self._write(job, "e")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
 import redis
 
 KINDS = ("valkey", "redis")
@@ -26,11 +28,23 @@ def binary(kind: str) -> str | None:
     return str(get_binary_path())
 
 
+def require(kind: str) -> None:
+    """Skip the test on a machine without this server; CI runs the tests on all of them."""
+    if binary(kind) is None:
+        missing = f"{kind}-server is not on the PATH"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{missing}; CI runs the tests on both servers")
+        pytest.skip(missing)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Below those that the system gives to outgoing connections: one of them could take the port before its
+    server does, or while that is down."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
@@ -74,6 +88,12 @@ class Server:
                         text = (self.folder / "server.log").read_text(errors="replace")
                         raise RuntimeError(f"{self.kind} did not start:\n{text[-2000:]}") from None
                     time.sleep(0.01)
+
+    def log_tail(self) -> str:
+        """The last lines of what the server wrote, and how it is."""
+        running = self.process is not None and self.process.poll() is None
+        text = (self.folder / "server.log").read_text(errors="replace")
+        return f"--- {self.kind} at {self.port}, {'running' if running else 'not running'}\n{text[-1500:]}"
 
     def flush(self) -> None:
         """Empty data, default settings: what a test starts from."""

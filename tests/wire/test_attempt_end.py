@@ -98,7 +98,7 @@ async def test_dead_letters_are_bounded(desk: Desk) -> None:
 async def test_retry_parks_the_job_and_promote_brings_it_back(desk: Desk) -> None:
     held = await desk.begin(payload=b"request")
     await desk.append(held, 1, b"one")
-    assert await desk.run(desk.retrying(held, died=True)) is EndOutcome.OK
+    assert await desk.run(desk.retrying(held, died=1)) is EndOutcome.OK
     job = await desk.job()
     assert (job.state, job.died, job.owner) == (State.QUEUED, 1, "")
     assert await desk.redis.xlen(desk.keys.lane(desk.lane)) == 0

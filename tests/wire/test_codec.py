@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from typing import Any
+from uuid import uuid4
 
 import msgpack
 import pytest
@@ -12,7 +14,16 @@ from hypothesis import strategies as st
 
 from millstream.errors import ProtocolError
 from millstream.wire.codec import MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, decode, encode, pack, unpack
-from millstream.wire.messages import ChoiceDelta, Delta, Request, Result
+from millstream.wire.messages import (
+    ChatMessage,
+    Choice,
+    ChoiceDelta,
+    Delta,
+    Request,
+    Result,
+    TokenLogprob,
+    TopLogprob,
+)
 
 PLAIN = st.recursive(
     st.none()
@@ -79,6 +90,14 @@ def test_unknown_fields_of_a_newer_peer_are_ignored() -> None:
         (b"\xdd\xff\xff\xff\xff", "not a msgpack message"),  # a list that says it is 4 GiB long
         (b"\xc6\xff\xff\xff\xff\x00", "not a msgpack message"),
         (b"\x91" * 5000 + b"\x00", "not a msgpack message"),  # nested beyond reason
+        (b"\x81" + b"\x81\xa1a" * 900 + b"\x00", "not a msgpack message"),
+        (b"\x82\xa1a\x01\xa1a\x02", "names a key twice"),
+        (b"\x91\x82\xa1a\x01\xa1a\x01", "names a key twice"),
+        (b"\x81\xc4\x01a\x01", "bytes is not allowed for map key"),
+        (b"\xa3\xed\xa0\x80", "not a msgpack message"),  # half of a surrogate pair
+        (msgpack.packb(msgpack.Timestamp(1, 2)), "timestamps are not allowed"),
+        (b"\xdd\x00\x10\x00\x00" + b"\x90" * 2**20, "more lists and maps than"),
+        (b"\xdd\x00\x10\x00\x00" + b"\x80" * 2**20, "more lists and maps than"),
     ],
 )
 def test_what_is_not_a_plain_message_is_refused(data: bytes, problem: str) -> None:
@@ -88,6 +107,30 @@ def test_what_is_not_a_plain_message_is_refused(data: bytes, problem: str) -> No
 
 def test_the_byte_of_a_timestamp_inside_a_plain_value_is_no_timestamp() -> None:
     assert unpack(pack({"b": b"\xff\xd6\xff", "i": [-1]})) == {"b": b"\xff\xd6\xff", "i": [-1]}
+
+
+def test_a_result_made_of_many_small_maps_is_read() -> None:
+    """The densest that we write: log-probabilities of tokens with the shortest names."""
+    names = tuple(TopLogprob(token_id=0, token="", logprob=0.0) for _ in range(20))
+    logprobs = tuple(TokenLogprob(token_id=0, token="", logprob=0.0, top=names) for _ in range(2000))
+    dense = Result(choices=(Choice(logprobs=logprobs),))
+    assert decode(Result, encode(dense)) == dense
+    turns = tuple(ChatMessage(role="u", content="") for _ in range(5000))
+    assert decode(Request, encode(Request(messages=turns))).messages == turns
+
+
+def test_an_error_does_not_carry_the_message_along() -> None:
+    """Whoever logs it with its traceback does not log the prompt."""
+    secret = uuid4().hex
+    with pytest.raises(ProtocolError) as failed:
+        decode(Request, pack({"prompt": secret, "deadline_ms": secret}))
+    assert secret not in "".join(traceback.format_exception(failed.value))
+
+
+def test_an_error_is_short_whatever_is_wrong() -> None:
+    with pytest.raises(ProtocolError) as failed:
+        decode(Request, pack({"prompt": "x", "metadata": {"k" * 10**6: "x"}}))
+    assert len(str(failed.value)) < 1000
 
 
 def test_size_is_bounded() -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.desk import Desk, Held
 
 from millstream.wire import calls
-from millstream.wire.calls import Call
+from millstream.wire.calls import Call, Forgotten
 from millstream.wire.messages import State
 from millstream.wire.replies import AppendOutcome, CancelOutcome, EndOutcome, SubmitOutcome
 
@@ -58,7 +58,7 @@ ENDS: dict[str, Callable[[Desk, Held], Call[EndOutcome]]] = {
     "finish": lambda desk, held: desk.finishing(held, 2, delta=b"last"),
     "finish without a delta": lambda desk, held: desk.finishing(held, 2),
     "bury": lambda desk, held: desk.burying(held),
-    "retry": lambda desk, held: desk.retrying(held, died=True),
+    "retry": lambda desk, held: desk.retrying(held, died=1),
     "release": lambda desk, held: desk.releasing(held),
     "give back": lambda desk, held: desk.giving_back(held.entry_id),
 }
@@ -136,4 +136,21 @@ async def test_upkeep_happens_once(desk: Desk, prepare: Callable[[Desk], Awaitab
     assert len(await desk.run(call)) == 1
     before = await desk.state()
     assert await desk.run(call) == ()
+    assert await desk.state() == before
+
+
+async def test_forget_answers_that_nothing_is_left(desk: Desk) -> None:
+    await desk.finish(await desk.begin(), 1, delta=b"all")
+    call = calls.forget(desk.keys, job_id="0-a")
+    assert await desk.run(call) == Forgotten(True)
+    before = await desk.state()
+    assert await desk.run(call) == Forgotten(False)
+    assert await desk.state() == before
+
+
+async def test_forget_leaves_a_job_alone_that_has_not_ended(desk: Desk) -> None:
+    await desk.begin()
+    before = await desk.state()
+    for _ in range(2):
+        assert await desk.run(calls.forget(desk.keys, job_id="0-a")) == Forgotten(False, State.RUNNING)
     assert await desk.state() == before

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from millstream.wire.codec import decode, encode
-from millstream.wire.messages import ChatMessage, Request, State
+from millstream.errors import ProtocolError
+from millstream.wire.codec import decode, encode, pack
+from millstream.wire.messages import ChatMessage, Delta, Request, State
 from millstream.wire.sampling import SamplingParams
 
 
@@ -87,6 +88,20 @@ def test_a_wrong_field_is_named(given: dict[str, Any], where: str) -> None:
 def test_a_wrong_sampling_field_is_named(field: str, wrong: Any) -> None:
     where, _ = problem(prompt="a", sampling={field: wrong})
     assert where.startswith(f"sampling.{field}")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"token_ids": [-1]},
+        {"token_ids": [2**31]},
+        {"index": 1e30},
+        {"logprobs": [{"token_id": "9" * 30, "token": "", "logprob": 0.0}]},
+    ],
+)
+def test_numbers_that_nobody_could_send_on(told: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match=r"Delta\.choices\.0"):
+        decode(Delta, pack({"choices": [told]}))
 
 
 def test_sampling_fields_fit_together() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import pytest
 import redis
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,12 +16,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from redis.exceptions import NoScriptError
-from support.protocol_model import RELEASED, Fence, Model
+from support.protocol_model import MAX_DEAD, RELEASED, Fence, Model
 from support.servers import Server
+from support.windows import windowed
 
+from millstream.client.dead_letters import again
 from millstream.wire import calls
 from millstream.wire.calls import Call
-from millstream.wire.keys import GROUP, Lane, QueueKeys
+from millstream.wire.dead import DeadLetter, Place, letters
+from millstream.wire.keys import GROUP, Lane, QueueKeys, job_id_of
 from millstream.wire.messages import State
 
 R = TypeVar("R")
@@ -29,27 +33,31 @@ LANE = Lane.BATCH
 TTL_MS = 600_000
 PAYLOAD = b"request"
 
-job_ids = st.sampled_from(["0-a", "0-b"])
+job_ids = st.sampled_from(["0-a", "0-b", "0-c"])
 workers = st.sampled_from(["A", "B"])
 picks = st.integers(0, 7)  # which of the things remembered, the latest first
 times = st.sampled_from([1, 1, 2])  # how often a call is sent
+deaths = st.sampled_from([(0, 0), (0, 0), (1, 0), (2, 1), (3, 3)])  # in all and alone, as a worker tells them
 
 
 class Protocol(RuleBasedStateMachine):
     """`entries` and `attempts` are all that workers ever learned: they act on it however old it is."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, window: int) -> None:
         super().__init__()
+        self.window = window
         self.redis = redis.Redis(port=server.port)
         self.redis.flushall()
         for lane in KEYS.lanes:
             self.redis.xgroup_create(lane, GROUP, "0", mkstream=True)
-        self.model = Model()
+        self.model = Model(window)
         self.entries: list[tuple[str, str]] = []  # (job id, entry), as delivered
         self.attempts: list[Fence] = []
+        self.names = ["0-a", "0-b", "0-c"]  # of all jobs there ever were
         self.starts = 0
 
     def send(self, call: Call[R]) -> R:
+        call = windowed(call, self.window)
         try:
             return call.parse(self.redis.execute_command(*call.by_digest))
         except NoScriptError:
@@ -61,6 +69,9 @@ class Protocol(RuleBasedStateMachine):
     def attempt(self, pick: int) -> Fence:
         return self.attempts[-1 - pick % len(self.attempts)]
 
+    def name(self, pick: int) -> str:
+        return self.names[-1 - pick % len(self.names)]
+
     def fields(self, fence: Fence) -> dict[str, Any]:
         return {
             "job_id": fence.job_id, "attempt": fence.attempt, "owner": fence.owner, "entry_id": fence.entry,
@@ -68,31 +79,89 @@ class Protocol(RuleBasedStateMachine):
 
     # --- producers ---------------------------------------------------------------------------------------
 
-    @rule(job_id=job_ids, digest=st.sampled_from(["d1", "d1", "d2"]), overdue=st.booleans(), times=times)
-    def submit(self, job_id: str, digest: str, overdue: bool, times: int) -> None:
+    @rule(
+        job_id=job_ids,
+        digest=st.sampled_from(["d1", "d1", "d2"]),
+        overdue=st.booleans(),
+        tenant=st.sampled_from(["", "b"]),
+        cost=st.sampled_from([1, 5]),
+        times=times,
+    )
+    def submit(self, job_id: str, digest: str, overdue: bool, tenant: str, cost: int, times: int) -> None:
         call = calls.submit(
             KEYS, job_id=job_id, lane=LANE, payload=PAYLOAD, digest=digest, version=1,
             deadline_ms=1 if overdue else None, stream=False, max_entries=1000, max_bytes=10**6,
+            tenant=tenant, cost=cost,
         )  # fmt: skip
         for _ in range(times):
-            outcome = self.model.submit(job_id, digest, overdue)
+            outcome = self.model.submit(job_id, digest, overdue, tenant=tenant, cost=cost)
             assert self.send(call).outcome == outcome
-            if outcome == "accepted":
-                self.model.queued_as(job_id, self.stored_entry(job_id))
+            self.queued(outcome, job_id)
 
-    @rule(job_id=job_ids, times=times)
-    def cancel(self, job_id: str, times: int) -> None:
+    @rule(pick=picks, times=times)
+    def cancel(self, pick: int, times: int) -> None:
+        job_id = self.name(pick)
         for _ in range(times):
             answer = self.send(calls.cancel(KEYS, job_id=job_id, ttl_ms=TTL_MS))
             assert answer == self.model.cancel(job_id)
 
+    @rule(pick=picks, times=times)
+    def forget(self, pick: int, times: int) -> None:
+        job_id = self.name(pick)
+        for _ in range(times):
+            answer = self.send(calls.forget(KEYS, job_id=job_id))
+            told = answer.state or ("forgotten" if answer.deleted else "not_found")
+            assert told == self.model.forget(job_id)
+
     @precondition(lambda self: any(job.ended for job in self.model.jobs.values()))
-    @rule(job_id=job_ids)
-    def forget(self, job_id: str) -> None:
+    @rule(pick=picks)
+    def time_to_live_ends(self, pick: int) -> None:
+        job_id = self.name(pick)
         job = self.model.jobs.get(job_id)
         if job and job.ended:
             self.model.forget(job_id)
             self.redis.delete(KEYS.job(job_id), KEYS.tokens(job_id))
+
+    @precondition(lambda self: self.model.letters)
+    @rule(pick=picks, times=times, whole=st.booleans())
+    def requeue(self, pick: int, times: int, whole: bool) -> None:
+        """The job is submitted; `whole`: then the letter goes, else whoever does it is cut off before."""
+        page = self.letters()
+        letter = page[pick % len(page)]
+        job = again(letter)
+        job_id = job_id_of(job.own_id, 1)
+        call = calls.submit(
+            KEYS, job_id=job_id, lane=job.lane, payload=job.payload, digest=job.digest, version=job.version,
+            deadline_ms=job.deadline_ms, stream=job.stream, max_entries=1000, max_bytes=10**6,
+            requeued_from=job.requeued_from,
+        )  # fmt: skip
+        for _ in range(times):
+            outcome = self.model.submit(job_id, job.digest, False, job.requeued_from)
+            assert self.send(call).outcome == outcome
+            self.queued(outcome, job_id)
+        if job_id not in self.names:
+            self.names.append(job_id)
+        if whole:
+            entry = Place.of(letter).entry
+            assert self.redis.xdel(KEYS.dead, entry) == 1
+            del self.model.letters[entry]
+
+    @rule(job_id=job_ids, owner=workers)
+    def die(self, job_id: str, owner: str) -> None:
+        """By chance alone, few jobs come as far as to be buried."""
+        self.submit(job_id, "d1", False, "", 1, 1)
+        self.deliver(owner)
+        if self.entries:
+            self.start(0, owner, 1)
+        if self.attempts:
+            self.bury(0, 1)
+
+    def queued(self, outcome: str, job_id: str) -> None:
+        if outcome == "accepted" and self.model.jobs[job_id].place is None:
+            self.model.queued_as(job_id, self.stored_entry(job_id))
+
+    def letters(self) -> list[DeadLetter]:
+        return self.send(letters(KEYS, shard=0, before=None, count=MAX_DEAD + 1, most_bytes=1000))
 
     # --- workers -----------------------------------------------------------------------------------------
 
@@ -105,6 +174,16 @@ class Protocol(RuleBasedStateMachine):
             ((_, ((entry_id, found),)),) = reply
             assert entry_id.decode() == expected
             self.entries.append((found[b"id"].decode(), entry_id.decode()))
+
+    @rule(owner=workers, room=st.integers(1, 3))
+    def take(self, owner: str, room: int) -> None:
+        moved = self.model.refill(room)
+        taken = self.send(calls.take(KEYS, owner=owner, max_entries=room, max_bytes=10**6))
+        for job_id in moved:
+            self.model.queued_as(job_id, self.stored_entry(job_id))
+        expected = [entry for _ in range(room) if (entry := self.model.deliver(owner)) is not None]
+        assert [one.entry_id.decode() for one in taken] == expected
+        self.entries += [(one.fields[1].decode(), one.entry_id.decode()) for one in taken]
 
     @precondition(lambda self: self.entries)
     @rule(pick=picks, owner=workers, times=times)
@@ -119,7 +198,8 @@ class Protocol(RuleBasedStateMachine):
             assert (reply.attempt if reply.started else None) == attempt
             if attempt:
                 job = self.model.jobs[job_id]
-                assert (reply.last_seq, reply.died, reply.cancelled) == (job.seq, job.died, job.cancel)
+                assert (reply.last_seq, reply.cancelled) == (job.seq, job.cancel)
+                assert (reply.died, reply.died_alone) == (job.died, job.died_alone)
                 assert [f"{one.cursor} {one.kind}" for one in reply.log] == job.log
                 self.attempts.append(Fence(job_id, entry, owner, attempt))
 
@@ -167,26 +247,40 @@ class Protocol(RuleBasedStateMachine):
     def bury(self, pick: int, times: int) -> None:
         fence = self.attempt(pick)
         call = calls.bury(
-            KEYS, lane=LANE, reason="died", result=b"R", ttl_ms=TTL_MS, max_dead=5, **self.fields(fence)
+            KEYS, lane=LANE, reason="died", result=b"R", ttl_ms=TTL_MS, max_dead=MAX_DEAD,
+            **self.fields(fence),
+        )  # fmt: skip
+        for _ in range(times):
+            answer = self.model.finish(fence, "failed", 0, delta=False)
+            assert self.send(call) == answer
+            if answer == "ok":
+                self.model.buried(fence.job_id, Place.of(self.letters()[0]).entry)
+
+    @precondition(lambda self: self.attempts)
+    @rule(pick=picks, alone=st.booleans(), deaths=deaths, times=times)
+    def isolate(self, pick: int, alone: bool, deaths: tuple[int, int], times: int) -> None:
+        fence = self.attempt(pick)
+        call = calls.isolate(KEYS, alone=alone, died=deaths[0], died_alone=deaths[1], **self.fields(fence))
+        for _ in range(times):
+            assert self.send(call) == self.model.isolate(fence, alone, *deaths)
+
+    @precondition(lambda self: self.attempts)
+    @rule(pick=picks, deaths=deaths, times=times)
+    def retry(self, pick: int, deaths: tuple[int, int], times: int) -> None:
+        fence = self.attempt(pick)
+        call = calls.retry(
+            KEYS, lane=LANE, delay_ms=0, died=deaths[0], died_alone=deaths[1], **self.fields(fence)
         )
         for _ in range(times):
-            assert self.send(call) == self.model.finish(fence, "failed", 0, delta=False)
+            assert self.send(call) == self.model.retry(fence, *deaths)
 
     @precondition(lambda self: self.attempts)
-    @rule(pick=picks, died=st.booleans(), times=times)
-    def retry(self, pick: int, died: bool, times: int) -> None:
+    @rule(pick=picks, deaths=deaths, times=times)
+    def release(self, pick: int, deaths: tuple[int, int], times: int) -> None:
         fence = self.attempt(pick)
-        call = calls.retry(KEYS, lane=LANE, delay_ms=0, died=died, **self.fields(fence))
+        call = calls.release(KEYS, lane=LANE, died=deaths[0], died_alone=deaths[1], **self.fields(fence))
         for _ in range(times):
-            assert self.send(call) == self.model.retry(fence, died)
-
-    @precondition(lambda self: self.attempts)
-    @rule(pick=picks, times=times)
-    def release(self, pick: int, times: int) -> None:
-        fence = self.attempt(pick)
-        for _ in range(times):
-            answer = self.send(calls.release(KEYS, lane=LANE, **self.fields(fence)))
-            assert answer == self.model.release(fence)
+            assert self.send(call) == self.model.release(fence, *deaths)
 
     @precondition(lambda self: self.entries)
     @rule(pick=picks, owner=workers, times=times)
@@ -212,9 +306,10 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def promote(self) -> None:
-        due = self.model.promotable()
+        due, refilled = self.model.due(), self.model.refill(self.model.window)
         moved = self.send(calls.promote(KEYS, limit=100))
-        assert set(moved) == due
+        assert list(moved[: len(refilled)]) == refilled
+        assert set(moved[len(refilled) :]) == due
         for job_id in moved:
             self.model.queued_as(job_id, self.stored_entry(job_id))
 
@@ -231,7 +326,7 @@ class Protocol(RuleBasedStateMachine):
 
     @invariant()
     def jobs_are_alike(self) -> None:
-        for job_id in ("0-a", "0-b"):
+        for job_id in self.names:
             row: Any = self.redis.hgetall(KEYS.job(job_id))
             job = self.model.jobs.get(job_id)
             assert bool(row) == (job is not None)
@@ -241,10 +336,13 @@ class Protocol(RuleBasedStateMachine):
             assert found["state"] == job.state
             assert found["entry"] == (job.entry or "")
             assert found["owner"] == job.owner
+            assert found.get("requeued_from") == job.requeued_from
             assert [int(found[name]) for name in ("attempt", "seq", "died", "submits")] == [
                 job.attempt, job.seq, job.died, job.submits,
             ]  # fmt: skip
-            assert ("cancel" in found, "payload" in found) == (job.cancel, job.parked)
+            assert int(found.get("died_alone", 0)) == job.died_alone
+            assert int(found.get("alone") or 0) == job.alone
+            assert ("cancel" in found, "payload" in found) == (job.cancel, job.outside)
             log: Any = self.redis.xrange(KEYS.tokens(job_id))
             assert [f"{cursor.decode()} {entry[b'k'].decode()}" for cursor, entry in log] == job.log
             for key in (KEYS.job(job_id), KEYS.tokens(job_id)):
@@ -260,8 +358,29 @@ class Protocol(RuleBasedStateMachine):
         assert self.redis.xlen(KEYS.lane(LANE)) == len(held) + len(self.model.undelivered)
         live = {job_id: job for job_id, job in self.model.jobs.items() if not job.ended}
         assert int(self.redis.get(KEYS.held_bytes) or 0) == len(PAYLOAD) * len(live)
-        assert self.members(KEYS.delayed) == self.model.promotable()
+        assert self.members(KEYS.delayed) == self.model.outside()
         assert self.members(KEYS.deadlines) == {job_id for job_id, job in live.items() if job.overdue}
+
+    @invariant()
+    def the_parked_are_alike(self) -> None:
+        order = self.model.order
+        places: Any = self.redis.zrange(KEYS.parked(LANE), 0, -1, withscores=True)
+        assert [(score, place.decode()) for place, score in places] == [
+            (start, f"{arrival:016} {job_id}") for start, arrival, job_id, _ in order.places
+        ]
+        row: Any = self.redis.hgetall(KEYS.tenants(LANE))
+        found = {name.decode(): value.decode() for name, value in row.items()}
+        assert int(found.pop("@at", 0)) == order.at
+        assert int(found.pop("@n", 0)) == order.arrivals
+        assert found == {
+            f"={tenant}": f"{finish} {order.parked_of(tenant)}" for tenant, finish in order.finishes.items()
+        }
+
+    @invariant()
+    def letters_are_alike(self) -> None:
+        page = self.letters()
+        assert [(Place.of(one).entry, one.job_id) for one in page] == list(self.model.letters.items())[::-1]
+        assert all(one.payload == PAYLOAD for one in page)
 
     def members(self, key: str) -> set[str]:
         found: Any = self.redis.zrange(key, 0, -1)
@@ -271,7 +390,10 @@ class Protocol(RuleBasedStateMachine):
         self.redis.close()
 
 
-def test_server_and_model_stay_alike(server: Server) -> None:
+@pytest.mark.parametrize("window", [128, 1])
+def test_server_and_model_stay_alike(server: Server, window: int) -> None:
+    """With a window of one entry most jobs are parked."""
     run_state_machine_as_test(
-        lambda: Protocol(server), settings=settings(max_examples=50, stateful_step_count=40, deadline=None)
+        lambda: Protocol(server, window),
+        settings=settings(max_examples=50, stateful_step_count=40, deadline=None),
     )

@@ -21,12 +21,22 @@ async def test_no_job_is_none(desk: Desk) -> None:
     assert await read_log(desk.redis, desk.keys, "0-none") == []
 
 
-@pytest.mark.parametrize(("field", "value"), [("state", "lost"), ("attempt", "two"), ("lane", b"\xff")])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("state", "lost"),
+        ("state", "l" * 5000),
+        ("attempt", "two"),
+        ("lane", b"\xff"),
+        ("first_token_ms", "9" * 30),
+    ],
+)
 async def test_a_damaged_record_is_a_protocol_error(desk: Desk, field: str, value: str | bytes) -> None:
     await desk.submit()
     await desk.redis.hset(desk.keys.job("0-a"), field, value)
-    with pytest.raises(ProtocolError, match="0-a: its record is damaged"):
+    with pytest.raises(ProtocolError, match="0-a: its record is damaged") as failed:
         await desk.job()
+    assert len(str(failed.value)) < 400
 
 
 async def test_a_log_is_read_from_a_cursor_on(desk: Desk) -> None:
@@ -57,6 +67,17 @@ def test_published_messages(message: bytes, entry: LogEntry) -> None:
 def test_a_message_that_is_no_entry_is_refused(message: bytes) -> None:
     with pytest.raises(ProtocolError, match="not an entry of a token log"):
         parse_event(message)
+
+
+async def test_an_entry_of_an_unknown_kind_is_never_passed_over(desk: Desk) -> None:
+    """A newer version wrote it, and it may be text."""
+    held = await desk.begin()
+    await desk.append(held, 1)
+    await desk.redis.xadd(desk.keys.tokens("0-a"), {"k": "X", "b": "text"}, id="1-2")
+    with pytest.raises(ProtocolError, match="this version knows: b'1-2' of kind b'X'"):
+        await desk.log()
+    with pytest.raises(ProtocolError, match="this version knows"):
+        parse_event(b"1-2 X text")
 
 
 async def test_the_partial_result_of_an_expired_job(desk: Desk) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from redis.exceptions import ResponseError
 from support.desk import LONG_MS, TTL_MS, Desk
 
 from millstream.wire import calls
@@ -145,6 +148,8 @@ async def test_a_running_job_ends_at_its_deadline_and_keeps_its_text(desk: Desk,
     assert [entry.body for entry in await desk.log()] == [b"", b"text", b"expired"]
     job = await desk.job()
     assert (job.state, job.result, job.owner) == (State.EXPIRED, None, "")
+    if lazily:  # producers only add to a lane: whoever holds the entry drops it
+        assert (await desk.run(desk.renewing(("0-a", held.entry_id)))).lost == ("0-a",)
     await desk.audit_idle()
 
 
@@ -160,6 +165,16 @@ async def test_a_parked_job_ends_at_its_deadline(desk: Desk) -> None:
     await desk.run(desk.retrying(await desk.begin(deadline_ms=1), delay_ms=LONG_MS))
     assert await desk.expire() == ("0-a",)
     await desk.audit_idle()
+
+
+async def test_a_deadline_that_is_no_number_queues_nothing(desk: Desk) -> None:
+    """Of a client in another language: refused after the first writes, it would leave the counters wrong."""
+    call = desk.submitting(deadline_ms=1)
+    args = (*call.args[:5], "soon", *call.args[6:])
+    with pytest.raises(ResponseError, match="deadline ms is no number: soon"):
+        await desk.run(replace(call, args=args))
+    assert await desk.redis.exists(desk.keys.job("0-a"), desk.keys.held_bytes, desk.keys.deadlines) == 0
+    assert await desk.redis.xlen(desk.keys.lane(desk.lane)) == 0
 
 
 async def test_nothing_ends_before_its_deadline(desk: Desk) -> None:

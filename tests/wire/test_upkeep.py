@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 from redis.exceptions import ResponseError
 from support.desk import LONG_MS, Desk, Held
@@ -47,6 +49,45 @@ async def test_a_parked_id_whose_job_is_gone_is_forgotten(desk: Desk) -> None:
 
 
 # --- reclaim -----------------------------------------------------------------------------------------------
+
+
+async def overwrite(desk: Desk, job_id: str) -> None:
+    await desk.redis.set(desk.keys.job(job_id), "something else")
+
+
+async def cut(desk: Desk, job_id: str) -> None:
+    await desk.redis.hdel(desk.keys.job(job_id), "lane", "seq")
+
+
+@pytest.mark.parametrize("damage", [overwrite, cut])
+async def test_a_damaged_job_keeps_no_other_from_its_retry(
+    desk: Desk, damage: Callable[[Desk, str], Awaitable[None]]
+) -> None:
+    for job_id in ("0-a", "0-b"):
+        await desk.run(desk.retrying(await desk.begin(job_id)))
+    await damage(desk, "0-a")
+    assert await desk.promote() == ("0-b",)
+    assert await desk.redis.zcard(desk.keys.delayed) == 0
+
+
+@pytest.mark.parametrize("damage", [overwrite, cut])
+async def test_a_damaged_job_keeps_no_other_from_its_deadline(
+    desk: Desk, damage: Callable[[Desk, str], Awaitable[None]]
+) -> None:
+    for job_id, deadline_ms in (("0-a", 1), ("0-b", 2)):
+        await desk.submit(job_id, deadline_ms=deadline_ms)
+    await damage(desk, "0-a")
+    assert await desk.expire() == ("0-b",)
+    assert await desk.redis.zcard(desk.keys.deadlines) == 0
+
+
+async def test_a_deadline_outlasts_a_server_that_takes_no_writes(desk: Desk) -> None:
+    await desk.submit("0-a", deadline_ms=1)
+    await desk.redis.config_set("min-replicas-to-write", 1)
+    with pytest.raises(ResponseError, match="NOREPLICAS"):
+        await desk.expire()
+    await desk.redis.config_set("min-replicas-to-write", 0)
+    assert await desk.expire() == ("0-a",)
 
 
 async def test_reclaim_charges_a_running_attempt(desk: Desk) -> None:

@@ -141,16 +141,61 @@ async def test_a_log_that_cannot_be_read_fails_its_job_alone(
     await assert_nothing_left(redis_client)
 
 
-async def test_a_job_whose_keys_are_overwritten_holds_up_no_other(valkey: Server, tokenizer: Path) -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"token_ids": [1000], "text": "w1000"},  # the vocabulary ends before it: an engine would die of it
+        {"token_ids": [-1], "text": "w"},
+        {"index": 1, "token_ids": [2], "text": "w2"},
+        {"token_ids": [2], "text": "w2"},  # without the log-probabilities that were asked for
+        {"token_ids": [2], "text": "w2", "logprobs": [{"token_id": "9" * 30, "token": "", "logprob": 0.0}]},
+    ],
+)
+async def test_a_log_that_no_worker_wrote_fails_its_job(
+    valkey: Server, tokenizer: Path, told: dict[str, Any]
+) -> None:
     async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        bad = await client.submit("w1", max_tokens=5, logprobs=True)
+        await direct.xadd(SHARD.tokens(bad.id), {"k": "d", "b": codec.pack({"choices": [told]})}, id="0-1")
+        await direct.hset(SHARD.job(bad.id), "seq", 1)
+        async with serving(valkey, model_name(tokenizer)):
+            with pytest.raises(JobFailed) as failed:
+                await client.wait(bad.id, timeout_s=15)
+            good = await client.submit("w1", max_tokens=2)
+            assert (await client.wait(good.id, timeout_s=15)).choices[0].text == "w2 w3"
+    assert failed.value.reason == "log_damaged"
+
+
+async def test_what_readers_had_of_a_log_that_cannot_be_continued_is_in_the_result(
+    valkey: Server, tokenizer: Path
+) -> None:
+    told = codec.pack({"choices": [{"token_ids": [1000], "text": "w1000"}]})  # of another model's vocabulary
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        job = await client.submit("w1", max_tokens=5)
+        await direct.xadd(SHARD.tokens(job.id), {"k": "d", "b": told}, id="0-1")
+        await direct.hset(SHARD.job(job.id), "seq", 1)
+        async with serving(valkey, model_name(tokenizer)):
+            with pytest.raises(JobFailed, match="log_damaged") as failed:
+                await client.wait(job.id, timeout_s=15)
+    assert [choice.text for choice in failed.value.result.choices] == ["w1000"]
+
+
+@pytest.mark.parametrize("hash_is", ["another type", "without an attempt"])
+async def test_a_job_whose_keys_are_overwritten_holds_up_no_other(
+    server: Server, tokenizer: Path, hash_is: str
+) -> None:
+    async with AsyncClient(server.url) as client, redis.asyncio.Redis.from_url(server.url) as direct:
         bad = await client.submit("w1", max_tokens=2)
-        await direct.set(SHARD.job(bad.id), "something else")
+        if hash_is == "another type":
+            await direct.set(SHARD.job(bad.id), "something else")
+        else:
+            await direct.hdel(SHARD.job(bad.id), "attempt")
         await direct.xgroup_create(SHARD.lane("batch"), GROUP, id="0")
 
         async def read() -> bool:
             return (await direct.xpending(SHARD.lane("batch"), GROUP))["pending"] == 1
 
-        async with serving(valkey, model_name(tokenizer)):
+        async with serving(server, model_name(tokenizer)):
             await until(read)
             good = await client.submit("w1", max_tokens=2)
             assert (await client.wait(good.id, timeout_s=15)).choices[0].text == "w2 w3"

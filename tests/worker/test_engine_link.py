@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.frames import LastWords
 from millstream_worker.engine.request import EngineRequest
 from millstream_worker.engine_link import LOOK_S, EngineLink, EnginePort, Silence
 
@@ -19,6 +20,15 @@ async def test_silence_is_told_until_the_end() -> None:
         if len(heard) == 2:
             link.kill()
     assert heard[:2] == [Silence(LOOK_S), Silence(2 * LOOK_S)]
+    assert (await link.reap()).signal == 9
+
+
+async def test_an_engine_that_sends_what_is_no_frame_is_killed() -> None:
+    garbage = "import os, sys, time; os.write(int(sys.argv[-1]), bytes([0, 0, 0, 1, 193])); time.sleep(600)"
+    link = await EngineLink.start([sys.executable, "-c", garbage], EngineConfig("m"))
+    heard = [frame async for frame in link.frames() if not isinstance(frame, Silence)]
+    assert [type(frame) for frame in heard] == [LastWords]
+    assert "no frame" in heard[0].message
     assert (await link.reap()).signal == 9
 
 

@@ -11,16 +11,19 @@ import pytest
 import redis.asyncio
 from prometheus_client import CollectorRegistry
 from support.counting_worker import model_name, serving, until
+from support.desk import Desk
 from support.servers import Server, free_port
 
 from millstream import AsyncClient, State
 from millstream.wire import calls
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.messages import Request, Timing
 from millstream.wire.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake import admission
 from millstream_worker.intake.preparation import prepare
+from millstream_worker.jobs import Job
 from millstream_worker.leases import Control, Leases
 from millstream_worker.metrics import Metrics
 from millstream_worker.table import JobTable
@@ -54,6 +57,29 @@ async def test_jobs_keep_their_lease_while_others_are_tokenized(
     assert [result.attempts for result in results] == [1] * 5
 
 
+async def test_a_loop_that_tokenizes_for_long_is_not_stuck(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each input takes its time, all together more than a loop may stand still."""
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.8)
+        prepare(*arguments)
+
+    monkeypatch.setattr(admission, "prepare", slowly)
+    async with AsyncClient(valkey.url) as client:
+        jobs = [await client.submit("w1 " * 2000, max_tokens=2) for _ in range(8)]
+        async with serving(valkey, model_name(tokenizer, context=4096), stuck_s=2.5) as worker:
+            stuck: set[str] = set()
+
+            async def ended() -> bool:
+                stuck.update(vital.name for vital in worker.service._vitals.all if vital.stuck)
+                return (await client.status(jobs[-1].id)).state is State.COMPLETED
+
+            await until(ended)
+    assert "read" not in stuck
+
+
 async def test_a_job_whose_keys_are_damaged_costs_no_other_its_lease(valkey: Server) -> None:
     lane = SHARD.lane("batch")
     async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
@@ -69,6 +95,23 @@ async def test_a_job_whose_keys_are_damaged_costs_no_other_its_lease(valkey: Ser
         [first, _] = await calls.scan_pending(direct, SHARD, lane="batch", start="-", count=9)
         assert entries[0].job_id == good.id
         assert first.idle_ms < 30_000
+
+
+async def test_a_stale_entry_of_the_same_id_costs_a_job_nothing(redis_client: redis.asyncio.Redis) -> None:
+    """An id was cancelled while it waited, forgotten, and submitted again: its first entry is still there."""
+    desk = await Desk(redis_client, SHARD).open()
+    await desk.submit("0-a")
+    await desk.cancel("0-a")
+    await desk.run(calls.forget(SHARD, job_id="0-a"))
+    await desk.submit("0-a")
+    stale, entry = [LaneEntry(desk.lane, await desk.deliver("w"), "0-a", 1, b"") for _ in range(2)]
+    table = JobTable(EnginePort())
+    table.expect(SHARD, [stale])
+    started = await desk.start(entry.entry_id, "w")
+    job = Job(SHARD, entry, Request(token_ids=(1,)), started.attempt, 0, Timing(submitted_ms=1))
+    table.take(job)
+    await Leases(redis_client, "w", table, Metrics(CollectorRegistry()), renew_s=10).renew()
+    assert table.holds(job)
 
 
 async def test_lateness_grows_while_the_server_is_away() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -16,6 +17,7 @@ import pytest
 import redis.asyncio
 import structlog
 from prometheus_client import CollectorRegistry
+from redis.exceptions import ResponseError
 from support.counting_worker import model_name, serving, settings, until
 from support.servers import Server, free_port
 
@@ -24,8 +26,9 @@ from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream_worker import logs
 from millstream_worker.health import Health, HealthServer
-from millstream_worker.server_check import warnings
+from millstream_worker.server_check import ServerUnfit, advice, check_server, warnings
 from millstream_worker.service import CannotServe, Service
+from millstream_worker.vitals import Vitals
 
 
 def fetch(port: int, path: str) -> tuple[int, str]:
@@ -70,9 +73,14 @@ async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> N
             ready = await asyncio.to_thread(fetch, port, "/readyz")
             alive = await asyncio.to_thread(fetch, port, "/healthz")
             missing = await asyncio.to_thread(fetch, port, "/")
+            assert worker.metric("kv_blocks", state="free") == 512
     assert status == 200
     assert "millstream_time_to_first_token_seconds_bucket" in page
-    assert (ready, alive, missing[0]) == ((200, "ok\n"), (200, "ok\n"), 404)
+    assert (alive, missing[0], ready[0]) == ((200, "ok\n"), 404, 200)
+    assert re.fullmatch(
+        r"ok\nlast read: \d+\.\d s ago\nlast renewal: (never|\d+\.\d s ago)\nlast step: \d+\.\d s ago\n",
+        ready[1],
+    )
     assert worker.metric("requests_total", state="completed") == 4
     assert worker.metric("prompt_tokens_total") == 12
     assert worker.metric("generation_tokens_total") == 20
@@ -87,7 +95,7 @@ async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> N
     assert 0 < worker.metric("e2e_request_latency_seconds_sum") < 60
     assert worker.metric("step_tokens_sum") == 20
     assert worker.metric("rows_running") == 0
-    assert worker.metric("kv_blocks", state="free") == 512
+    assert worker.metric("kv_blocks", state="free") == 0  # there is no engine any more
 
 
 async def test_the_times_of_a_streamed_job_are_in_order(
@@ -169,15 +177,25 @@ async def test_damaged_metadata_of_a_queue_is_named(valkey: Server, tokenizer: P
 
 
 def test_readiness_and_liveness_tell_what_is_wrong() -> None:
-    health = Health()
+    vitals = Vitals(2.0)
+    health = Health(vitals)
     server = HealthServer("127.0.0.1", 0, CollectorRegistry(), health)
+    writer = vitals.watch("writer")
     try:
-        assert fetch(server.port, "/healthz") == (503, "the event loop does not answer\n")
-        health.touch()
-        assert fetch(server.port, "/healthz") == (200, "ok\n")
-        assert fetch(server.port, "/readyz") == (503, "starting\n")
+        never = "last read: never\nlast renewal: never\nlast step: never\n"
+        assert fetch(server.port, "/readyz") == (503, f"starting\n{never}")
         health.problem = ""
-        assert fetch(server.port, "/readyz") == (200, "ok\n")
+        assert fetch(server.port, "/readyz") == (200, f"ok\n{never}")
+        writer.turn()
+        for _ in range(3):
+            assert fetch(server.port, "/healthz") == (200, "ok\n")
+            vitals.look(1.0)
+        status, problem = fetch(server.port, "/healthz")
+        assert status == 503
+        assert re.fullmatch(r"writer has made no turn since \d{4}-\d\d-\d\dT\S+\n", problem)
+        writer.turn()
+        vitals.look(1.0)
+        assert fetch(server.port, "/healthz") == (200, "ok\n")
     finally:
         server.close()
 
@@ -194,6 +212,40 @@ def test_readiness_and_liveness_tell_what_is_wrong() -> None:
 def test_dangerous_server_settings_are_named(stored: dict[str, str], says: str) -> None:
     [warning] = warnings(stored)
     assert says in warning
+
+
+async def test_a_strict_worker_refuses_a_server_that_can_lose_jobs(valkey: Server, tokenizer: Path) -> None:
+    async with redis.asyncio.Redis.from_url(valkey.url) as direct:
+        before = await direct.config_get("maxmemory-policy")
+        await direct.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            service = Service(settings(valkey, model_name(tokenizer), server_check="strict"))
+            with pytest.raises(CannotServe) as refused:
+                await service.run()
+        finally:
+            await direct.config_set("maxmemory-policy", before["maxmemory-policy"])
+    for says in ("maxmemory-policy is allkeys-lru", "appendonly is no", "MILLSTREAM_SERVER_CHECK"):
+        assert says in str(refused.value)
+
+
+class Forbidding:
+    async def config_get(self, name: str) -> dict[str, str]:
+        raise ResponseError("NOPERM this user has no permissions to run the 'config|get' command")
+
+
+async def test_only_a_strict_worker_minds_that_it_may_not_look() -> None:
+    with structlog.testing.capture_logs() as lines:
+        await check_server(Forbidding(), "warn")
+        await check_server(Forbidding(), "off")
+    assert lines == []
+    with pytest.raises(ServerUnfit, match=r"does not let its settings be read .*allow \+config\|get"):
+        await check_server(Forbidding(), "strict")
+
+
+def test_a_server_without_a_bound_is_advice_and_no_reason_to_refuse() -> None:
+    assert warnings({"maxmemory": "0"}) == []
+    assert "the server grows" in advice({"maxmemory": "0"})[0]
+    assert advice({"maxmemory": "4294967296"}) == []
 
 
 def test_safe_server_settings_are_quiet() -> None:

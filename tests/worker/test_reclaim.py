@@ -1,8 +1,10 @@
-"""An entry is taken over only when the same owner was seen overdue twice, one renewal apart on the scanner's
-own clock.
+"""An entry is taken over only when the same owner was seen overdue twice, one and a half renewals apart on
+the scanner's own clock.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -12,6 +14,7 @@ from support.servers import Server
 from millstream import AsyncClient
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.replies import LaneEntry
 from millstream_worker.metrics import Metrics
 from millstream_worker.upkeep import Reclaimer
 
@@ -58,13 +61,39 @@ async def test_one_sighting_is_not_enough(
     job_id = await deliver(server, redis_client, "gone")
     await reclaimer.scan(SHARD)
     assert await reclaimer.take(SHARD, 5) == []
-    clock.now += 9.9
+    clock.now += 14.9
     await reclaimer.scan(SHARD)
     assert await reclaimer.take(SHARD, 5) == []
     clock.now += 0.2
     await reclaimer.scan(SHARD)
     assert await reclaimer.take(SHARD, 0) == []
     assert [entry.job_id for entry in await reclaimer.take(SHARD, 5)] == [job_id]
+    assert await reclaimer.take(SHARD, 5) == []
+
+
+async def test_an_owner_has_time_to_renew_after_a_scan_that_took_long(
+    server: Server, redis_client: redis.asyncio.Redis, clock: Clock
+) -> None:
+    """The server was stuck, and everything looks idle; the scan's answer comes as soon as it goes on."""
+    await deliver(server, redis_client, "living")
+    metrics = Metrics(CollectorRegistry())
+
+    class Stuck:
+        """The first answer that has entries in it comes late."""
+
+        for_s = 60.0
+
+        async def execute_command(self, *arguments: Any, **options: Any) -> Any:
+            answer = await redis_client.execute_command(*arguments, **options)
+            if answer:
+                clock.now, self.for_s = clock.now + self.for_s, 0.0
+            return answer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(redis_client, name)
+
+    reclaimer = Reclaimer(Stuck(), "scanner", metrics, lease_s=0, renew_s=10, monotonic=clock)
+    await reclaimer.scan(SHARD)
     assert await reclaimer.take(SHARD, 5) == []
 
 
@@ -75,10 +104,10 @@ async def test_a_new_owner_starts_the_watch_again(
     await reclaimer.scan(SHARD)
     [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
     await redis_client.xclaim(LANE, GROUP, "another", 0, [row.entry_id], justid=True)
-    clock.now += 10.1
+    clock.now += 15.1
     await reclaimer.scan(SHARD)
     assert await reclaimer.take(SHARD, 5) == []
-    clock.now += 10.1
+    clock.now += 15.1
     assert len(await reclaimer.take(SHARD, 5)) == 1
 
 
@@ -94,7 +123,7 @@ async def test_what_was_released_is_free_at_once(
     await reclaimer.scan(SHARD)
     entries = await reclaimer.take(SHARD, 5)
     assert [entry.job_id for entry in entries] == [job_id]
-    reclaimer.shun(entries)
+    reclaimer.shun(SHARD, entries)
     release_again = calls.release(
         SHARD, job_id=job_id, lane="batch", attempt=None, owner="scanner", entry_id=row.entry_id
     )
@@ -112,8 +141,40 @@ async def test_no_more_is_taken_at_once_than_one_reply_should_hold(valkey: Serve
         metrics = Metrics(CollectorRegistry())
         reclaimer = Reclaimer(direct, "scanner", metrics, lease_s=0, renew_s=10, monotonic=clock)
         await reclaimer.scan(SHARD)
-        clock.now += 10.1
-        assert [len(await reclaimer.take(SHARD, 100)) for _ in range(3)] == [64, 6, 0]
+        clock.now += 15.1
+        assert [len(await reclaimer.take(SHARD, 100)) for _ in range(10)] == [*[8] * 8, 6, 0]
+
+
+async def test_a_damaged_job_keeps_nobody_from_the_others(
+    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+) -> None:
+    async with AsyncClient(server.url) as client:
+        jobs = [await client.submit(f"w{n}") for n in range(3)]
+    for lane in SHARD.lanes:
+        await redis_client.xgroup_create(lane, GROUP, id="0", mkstream=True)
+    await redis_client.xreadgroup(GROUP, "gone", {LANE: ">"}, count=9)
+    await redis_client.set(SHARD.job(jobs[0].id), "something else")
+    await reclaimer.scan(SHARD)
+    clock.now += 15.1
+    taken = [entry.job_id for _ in range(3) for entry in await reclaimer.take(SHARD, 1)]
+    assert taken == [job.id for job in jobs[1:]]
+
+
+async def test_a_damaged_job_of_another_version_costs_no_scan(
+    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+) -> None:
+    job_id = await deliver(server, redis_client, "leaving")
+    [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
+    await calls.run(
+        redis_client,
+        calls.release(SHARD, job_id=job_id, lane="batch", attempt=1, owner="leaving", entry_id=row.entry_id),
+    )
+    reclaimer.shun(SHARD, [LaneEntry("batch", row.entry_id, job_id, 2, b"")])
+    await redis_client.set(SHARD.job(job_id), "something else")
+    for _ in range(2):
+        clock.now += 15.1
+        await reclaimer.scan(SHARD)
+        assert await reclaimer.take(SHARD, 5) == []
 
 
 async def test_own_entries_are_left_alone(

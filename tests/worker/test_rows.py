@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.wire.messages import ChoiceDelta
+from millstream_worker import rows
 from millstream_worker.rows import Row
 from millstream_worker.text import TextModel
 
@@ -92,3 +93,35 @@ def test_a_row_taken_up_from_its_log_tells_the_same(
     assert "".join(part.get("text", "") for part in told) == whole.get("text", "")
     assert [i for part in told for i in part.get("token_ids", [])] == list(whole.get("token_ids", []))
     assert told[-1]["finish_reason"] == whole["finish_reason"]
+
+
+@given(
+    ids=st.lists(st.integers(0, 4), min_size=2, max_size=12),
+    stop=st.sampled_from(((), *STOPS)),
+    lost=st.integers(0, 12),
+)
+def test_a_row_told_in_pieces_goes_on_from_any_of_them(
+    text: TextModel, ids: list[int], stop: list[str], lost: int
+) -> None:
+    """Pieces of two tokens; the last `lost` of them never came into the log."""
+    watched = bool(stop)
+    [whole] = run(Row(0, text.detokenizer(stop), watched=watched), ids, set())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "PIECE_BYTES", 10)
+        first = Row(0, text.detokenizer(stop), watched=watched)
+        for token in ids:
+            first.ids.append(token)
+            if watched and first.feed():
+                break
+        first.reason = first.reason or "length"
+        pieces = [piece for _ in ids if (piece := first.take())]
+    assert first.take() is None
+    assert all(len(piece.get("token_ids", [])) <= 2 for piece in pieces)
+    assert [piece.get("finish_reason") for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    log = [ChoiceDelta(**piece) for piece in pieces[: max(0, len(pieces) - lost)]]
+    second = Row(0, text.detokenizer(stop), watched=watched)
+    second.resume(log)
+    rest = run(second, ids[len(second.ids) :], set()) if second.reason is None else [second.take()]
+    told = [delta.model_dump(exclude_defaults=True) for delta in log] + [part for part in rest if part]
+    assert "".join(part.get("text", "") for part in told) == whole.get("text", "")
+    assert [i for part in told for i in part.get("token_ids", [])] == list(whole.get("token_ids", []))

@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+import structlog
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from support.counting_worker import counted, model_name, serving, until
 from support.servers import Server
 
-from millstream import AsyncClient, Result, State
+from millstream import AsyncClient, JobFailed, Result, State
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.queue_info import open_queue, read_queue
 from millstream.wire.record import read_job, read_log
+from millstream_worker import rows
 from millstream_worker.delivery import writer
+from millstream_worker.refusals import is_damage
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -40,6 +45,33 @@ async def assert_whole(client: AsyncClient, job_id: str, count: int) -> Result:
     assert result.choices[0].text == counted(2, count)
     assert "".join([event.text async for event in client.stream(job_id)]) == counted(2, count)
     return result
+
+
+async def test_a_flushed_queue_keeps_its_shape(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    """A client that came to a queue without metadata would create one with a single shard."""
+    await open_queue(redis_client, "default", shards=3)
+    async with serving(server, model_name(tokenizer)) as worker:
+        async with AsyncClient(server.url) as client:
+            await client.wait((await client.submit("w1", max_tokens=2)).id, timeout_s=30)
+        await redis_client.flushall()
+
+        async def restored() -> bool:
+            return await read_queue(redis_client, "default") is not None
+
+        await until(restored)
+        async with AsyncClient(server.url) as client:
+            jobs = [await client.submit("w1", max_tokens=2) for _ in range(8)]
+            for job in jobs:
+                await client.wait(job.id, timeout_s=30)
+            assert {job.id.partition("-")[0] for job in jobs} > {"0"}
+        await redis_client.hset(QueueKeys("default").meta, "shards", 1)  # as somebody else might have
+
+        async def told() -> bool:
+            return "created with shards 1, not 3" in worker.service.health.problem
+
+        await until(told)
 
 
 async def test_the_lost_end_of_a_log_is_written_again(
@@ -98,6 +130,37 @@ async def test_a_job_ends_while_memory_is_full(
         result = await client.wait(job_id, timeout_s=30)
         assert result.choices[0].text == counted(2, 9)
         assert "".join([event.text async for event in client.stream(job_id)]) == counted(2, 9)
+
+
+@pytest.mark.parametrize(
+    ("setting", "bad", "good"), [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")]
+)
+async def test_a_job_outlasts_a_server_that_takes_no_writes(
+    server: Server,
+    tokenizer: Path,
+    gate: Path,
+    redis_client: redis.asyncio.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    bad: str,
+    good: str,
+) -> None:
+    """However often it refuses: nothing of that is the job's fault."""
+    monkeypatch.setattr(writer, "MOST_REFUSALS", 3)
+    (gate / "3").touch()
+    (gate / "6").touch()
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate)) as worker:
+        job_id, _ = await streamed(client, 3, max_tokens=9)
+        await redis_client.config_set(setting, bad)
+        (gate / "3").unlink()
+
+        async def refused() -> bool:
+            return worker.metric("write_troubles_total") > 4
+
+        await until(refused)
+        await redis_client.config_set(setting, good)
+        (gate / "6").unlink()
+        await assert_whole(client, job_id, 9)
 
 
 async def test_a_job_that_somebody_else_has_taken_is_dropped(
@@ -173,18 +236,37 @@ async def test_a_flushed_server_is_served_again(
         assert worker.metric("requests_total", state="completed") == 2
 
 
-async def test_large_ends_do_not_go_out_all_at_once(
-    valkey: Server, tokenizer: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round that takes the line longer than its answer may take would never get through."""
+def sent_together(monkeypatch: pytest.MonkeyPatch, script: str) -> list[int]:
+    """How many calls of this script went out in each round trip so far."""
     together: list[int] = []
     send = calls.run_many
 
     async def counting(redis: Any, many: Sequence[calls.Call[Any]]) -> Any:
-        together.append(sum(call.script.name == "finish" for call in many))
+        together.append(sum(call.script.name == script for call in many))
         return await send(redis, many)
 
     monkeypatch.setattr(calls, "run_many", counting)
+    return together
+
+
+async def test_one_jobs_long_log_does_not_go_out_all_at_once(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = sent_together(monkeypatch, "append")
+    monkeypatch.setattr(writer, "_MOST_BYTES", 200)
+    monkeypatch.setattr(rows, "PIECE_BYTES", 5)  # one token
+    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer)):
+        job = await client.submit("w1", max_tokens=60)
+        await assert_whole(client, job.id, 60)
+    assert sum(together) >= 59
+    assert 0 < max(together) < 20
+
+
+async def test_large_ends_do_not_go_out_all_at_once(
+    valkey: Server, tokenizer: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that takes the line longer than its answer may take would never get through."""
+    together = sent_together(monkeypatch, "finish")
     monkeypatch.setattr(writer, "_MOST_BYTES", 500)
     (gate / "1").touch()
     async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, gate=gate)):
@@ -217,3 +299,112 @@ async def test_a_server_that_is_killed_and_comes_back(lasting: Server, tokenizer
         lasting.start()
         result = await assert_whole(client, job_id, 12)
         assert result.attempts == 1
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["running", "ended"])
+async def test_a_job_whose_log_is_damaged_ends_with_its_text(
+    server: Server,
+    tokenizer: Path,
+    gate: Path,
+    redis_client: redis.asyncio.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: bool,
+) -> None:
+    monkeypatch.setattr(writer, "MOST_REFUSALS", 3)
+    (gate / "3").touch()
+    (gate / "6").touch()
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate)) as worker:
+        job_id, _ = await streamed(client, 3, max_tokens=9)
+        await redis_client.set(SHARD.tokens(job_id), "somebody else's")
+        (gate / "3").unlink()
+        if ends:
+            (gate / "6").unlink()
+
+        async def let_go() -> bool:
+            return len(worker.service._table) == 0
+
+        await until(let_go)
+        record = await read_job(redis_client, SHARD, job_id)
+        assert record is not None
+        if ends:
+            assert (record.state, worker.metric("requests_total", state="completed")) == ("completed", 1)
+        else:
+            with pytest.raises(JobFailed, match="log_damaged") as failed:
+                await client.wait(job_id, timeout_s=30)
+            assert failed.value.result.choices[0].text == counted(2, 6)
+
+
+async def test_a_job_that_nobody_can_write_to_is_let_go(
+    server: Server,
+    tokenizer: Path,
+    gate: Path,
+    redis_client: redis.asyncio.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "MOST_REFUSALS", 3)
+    (gate / "3").touch()
+    with structlog.testing.capture_logs() as lines:
+        async with AsyncClient(server.url) as client:
+            async with serving(server, model_name(tokenizer, gate=gate), lease_s=600, renew_s=300) as worker:
+                job_id, _ = await streamed(client, 3, max_tokens=9)
+                await redis_client.set(SHARD.job(job_id), "somebody else's")
+                (gate / "3").unlink()
+
+                async def let_go() -> bool:
+                    return len(worker.service._table) == 0
+
+                await until(let_go)
+                after = await client.submit("w1", max_tokens=2)
+                assert (await client.wait(after.id, timeout_s=30)).choices[0].text == "w2 w3"
+    [line] = [line for line in lines if line["event"] == "job let go, its keys are damaged"]
+    assert (line["job_id"], line["log_level"]) == (job_id, "error")
+
+
+@pytest.mark.parametrize(
+    ("error", "damage"),
+    [
+        (ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"), True),
+        (ResponseError("LOST the lane has no entry 1-1 of job 0-a"), True),
+        (
+            ResponseError(
+                "user_script:17: attempt to compare nil with number script: 1f, on @user_script:17."
+            ),
+            True,
+        ),
+        (
+            ResponseError(
+                "Error running script (call to f_1f): @user_script:5: user_script:5: attempt to compare nil "
+                "with number"
+            ),
+            True,
+        ),
+        (ResponseError("hash value is not an integer script: 1f, on @user_script:1."), True),
+        (
+            OutOfMemoryError(
+                "command not allowed when used memory > 'maxmemory'. script: 1f, on @user_script:1."
+            ),
+            False,
+        ),
+        (
+            ResponseError(
+                "Error running script (call to f_1f): @user_script:5: @user_script: 5: -OOM command not "
+                "allowed when used memory > 'maxmemory'."
+            ),
+            False,
+        ),
+        (ReadOnlyError("You can't write against a read only replica. script: 1f, on @user_script:1."), False),
+        (
+            ResponseError("NOREPLICAS Not enough good replicas to write. script: 1f, on @user_script:1."),
+            False,
+        ),
+        (
+            ResponseError("MISCONF Errors writing to the AOF file script: 1f, on @user_script:1."),
+            False,
+        ),
+        (ResponseError("LOADING server is loading the dataset in memory"), False),
+        (ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), False),
+        (ConnectionError("Connection lost"), False),
+    ],
+)
+def test_only_damaged_keys_are_never_written_to_again(error: Exception, damage: bool) -> None:
+    assert is_damage(error) == damage

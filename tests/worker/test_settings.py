@@ -35,6 +35,7 @@ GOOD = ["--model", "m"]
         ([*GOOD, "--grace-s", "nan"], "grace_s: "),
         ([*GOOD, "--metrics-port", "70000"], "metrics_port: "),
         ([*GOOD, "--log-format", "xml"], "log_format: "),
+        ([*GOOD, "--engine-command", "it's"], "engine_command: cannot be read as a command line"),
         ([*GOOD, "--lease-s", "5"], "lease_s 5 is under twice renew_s 10"),
     ],
 )
@@ -86,3 +87,23 @@ def test_the_command_reports_bad_settings_without_a_traceback() -> None:
         ["millstream-worker", " queue"],
         ["millstream-worker", " max_rows"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("MILLSTREAM_LEASE", "MILLSTREAM_LEASE_S"),
+        ("MILLSTREAM_REDISURL", "MILLSTREAM_REDIS_URL"),
+        ("MILLSTREAM_MODEL_", "MILLSTREAM_MODEL"),
+        ("MILLSTREAM_SERVER_CHCK", "MILLSTREAM_SERVER_CHECK"),
+        ("millstream_shard", "MILLSTREAM_SHARDS"),
+    ],
+)
+def test_a_mistyped_variable_is_told_with_what_was_meant(variable: str, meant: str) -> None:
+    [line] = settings.mistyped({variable: "1", "PATH": "/bin"})
+    assert line == f"{variable} is no setting, and has no effect; did you mean {meant}?"
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    names = ("MODEL", "HOME", "REDIS_PORT", "PORT", "SERVICE_HOST", "PORT_6379_TCP_ADDR")
+    assert settings.mistyped({f"MILLSTREAM_{name}": "1" for name in names}) == []

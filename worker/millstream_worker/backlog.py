@@ -1,16 +1,37 @@
-"""The unread part of a lane, as its consumer group sees it."""
+"""What of a lane nobody has read: entries, as its consumer group sees them, and what is parked beside it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from millstream.wire.keys import GROUP
+from millstream.wire.keys import GROUP, ShardKeys
+from millstream.wire.record import number
+
+_FRONT = 64  # parked jobs among which the oldest is: every tenant's first is near the front
 
 
-async def first_unread(redis: Any, lane_key: str) -> bytes | None:
-    """The id of the oldest entry that no worker has read; None where there is none. Raises redis-py's errors,
-    also where the lane does not exist."""
+async def first_unread(redis: Any, lane_key: str) -> tuple[bytes, dict[bytes, bytes]] | None:
+    """The oldest entry that no worker has read, with its fields; None where there is none. Raises redis-py's
+    errors, also where the lane does not exist."""
     groups = await redis.xinfo_groups(lane_key)
     last = next((row["last-delivered-id"] for row in groups if row["name"] == GROUP.encode()), b"0-0")
     unread = await redis.xrange(lane_key, b"(" + last, "+", count=1)
-    return unread[0][0] if unread else None
+    return unread[0] if unread else None
+
+
+async def waiting_since_ms(redis: Any, shard: ShardKeys, lane: str) -> int | None:
+    """When the oldest job was submitted that no worker has read; None where there is none. By the job's own
+    time: its entry is younger where it was parked. Raises what `first_unread` does."""
+    unread = await first_unread(redis, shard.lane(lane))
+    places = await redis.zrange(shard.parked(lane), 0, _FRONT - 1)
+    ids = [place.partition(b" ")[2] for place in places]
+    if unread is not None:
+        ids.append(unread[1].get(b"id", b""))
+    async with redis.pipeline(transaction=False) as pipeline:
+        for job_id in ids:
+            pipeline.hmget(shard.job(job_id.decode(errors="replace")), "submitted_ms")
+        rows = await pipeline.execute() if ids else []
+    times = [submitted_ms for (text,) in rows if (submitted_ms := number(text)) is not None]
+    if unread is not None and not times:  # a stranger's: it names no job
+        times.append(int(unread[0].partition(b"-")[0]))
+    return min(times, default=None)

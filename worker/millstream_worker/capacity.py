@@ -32,6 +32,10 @@ class Capacity:
         self._block_size = info.block_size
         self.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))
 
+    def clear(self) -> None:
+        """There is no engine."""
+        self.update(EngineStats())
+
     def update(self, stats: EngineStats) -> None:
         self.stats = stats
         self._table.changed.set()
@@ -45,6 +49,8 @@ class Capacity:
             return 0
         blocks = self.stats.blocks_free + self.stats.blocks_cached
         typical_blocks = self._typical_tokens // self._block_size + 1
+        if self._table.waiting_tokens >= self.token_capacity:  # a whole pool of long inputs is ahead already
+            return 0
         fits = min(self.stats.free_rows, int(blocks // typical_blocks))
         return max(0, fits + self._lookahead - self._table.waiting_rows)
 

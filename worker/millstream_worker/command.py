@@ -1,6 +1,7 @@
 """What `millstream-worker` does: read the settings, set up logging and signals, serve.
 
-Exit status: 0 drained, 1 the worker cannot serve (the last line says why), 2 a setting is wrong.
+Exit status: 0 drained, 1 the worker cannot serve (the last line says why), 2 a setting is wrong, 3 the
+worker was stuck and has ended itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from millstream_worker import logs, settings
+from millstream_worker.vitals import end_process
 
 if TYPE_CHECKING:
     from millstream_worker.service import Service
@@ -31,10 +33,12 @@ def run(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"millstream-worker: {line}\n")
         return 2
     logs.configure(chosen.log_format, chosen.log_level)
+    for line in settings.mistyped(os.environ):
+        _log.warning(line)
     from millstream_worker.service import CannotServe, Service  # slow to import: not for a wrong setting
 
     try:
-        asyncio.run(_serve(Service(chosen), chosen))
+        asyncio.run(_serve(Service(chosen, end_stuck=end_process), chosen))
     except CannotServe as error:
         _log.error("worker ends", reason=str(error))
         return 1
@@ -47,3 +51,6 @@ async def _serve(service: Service, chosen: settings.Settings) -> None:
         loop.add_signal_handler(number, service.drain)
     _log.info("worker starts", name=service.name, queue=chosen.queue, model=chosen.model)
     await service.run()
+    for number in (signal.SIGTERM, signal.SIGINT):  # all is given back: one more asks for nothing
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)

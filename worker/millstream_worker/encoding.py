@@ -1,11 +1,16 @@
 """Deltas and results as msgpack, written by hand: the same bytes as the protocol's models give (a test
 compares them), without building a model per flush. What equals a field's default is left out.
+
+Log-probabilities are packed once, when they are drawn: as objects those of one token with its 20 most likely
+ones take 6 KB, as bytes less than one. `logprobs` is everywhere a list of such bytes, one for each token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import msgpack
 
 from millstream.wire import codec
 from millstream.wire.messages import ErrorInfo, State, Timing
@@ -17,18 +22,25 @@ def top_logprob(token_id: int, token: str, logprob: float) -> Plain:
     return {"token_id": token_id, "token": token, "logprob": logprob}
 
 
-def token_logprob(token_id: int, token: str, logprob: float, top: Sequence[Plain]) -> Plain:
+def token_logprob(token_id: int, token: str, logprob: float, top: Sequence[Plain]) -> bytes:
+    """One token's entry, packed."""
     fields = top_logprob(token_id, token, logprob)
     if top:
         fields["top"] = list(top)
-    return fields
+    return codec.pack(fields)
+
+
+def least_logprob_bytes(top: int) -> int:
+    """What `token_logprob` takes at least, with `top` likely ones: ids of one byte, tokens without text."""
+    one = len(codec.pack(top_logprob(0, "", 0.0)))
+    return one + (len(codec.pack("top")) + 1 + top * one if top else 0)
 
 
 def choice_delta(
     index: int,
     token_ids: Sequence[int],
     text: str,
-    logprobs: Sequence[Plain] | None,
+    logprobs: Sequence[bytes] | None,
     finish_reason: str | None,
 ) -> Plain:
     fields: Plain = {}
@@ -47,7 +59,7 @@ def choice_delta(
 
 def delta(choices: Sequence[Plain]) -> bytes:
     """The body of one token log entry."""
-    return codec.pack({"choices": choices} if choices else {})
+    return _with_choices({"choices": choices} if choices else {})
 
 
 def choice(
@@ -55,7 +67,7 @@ def choice(
     text: str,
     token_ids: Sequence[int],
     finish_reason: str | None,
-    logprobs: Sequence[Plain] | None,
+    logprobs: Sequence[bytes] | None,
 ) -> Plain:
     fields: Plain = {}
     if index:
@@ -109,4 +121,25 @@ def result(
         fields["seed"] = seed
     if metadata:
         fields["metadata"] = metadata
-    return codec.pack(fields)
+    return _with_choices(fields)
+
+
+def _with_choices(fields: Plain) -> bytes:
+    """A map whose `choices` may hold packed log-probabilities."""
+    choices = fields.get("choices", ())
+    if not any("logprobs" in one for one in choices):
+        return codec.pack(fields)
+    return _map(fields, "choices", [_map(one, "logprobs", one.get("logprobs", ())) for one in choices])
+
+
+def _map(fields: Plain, packed_name: str, packed: Sequence[bytes]) -> bytes:
+    """A map, one field of which is a list of values that are packed already."""
+    packer = msgpack.Packer()
+    parts: list[bytes] = [packer.pack_map_header(len(fields))]
+    for name, value in fields.items():
+        parts.append(codec.pack(name))
+        if name == packed_name:
+            parts += [packer.pack_array_header(len(packed)), *packed]
+        else:
+            parts.append(codec.pack(value))
+    return b"".join(parts)

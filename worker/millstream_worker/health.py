@@ -1,12 +1,11 @@
 """The operator's endpoints: `/metrics`, `/healthz` (the process works at all: restart it if not) and
-`/readyz` (it can take jobs). Served from a thread of its own, so that a scrape never waits for the loop nor
-holds it up.
+`/readyz` (it can take jobs; and when it last read the queue, renewed its leases and saw a step). Served from
+a thread of its own, so that a scrape never waits for the loop nor holds it up.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from socketserver import ThreadingMixIn
@@ -15,10 +14,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from millstream_worker.vitals import Vitals
+
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-_SILENT_S = 30.0  # without a sign of the loop, the process counts as stuck
+_SUCCESSES = ("read", "renewal", "step")
 
 
 @dataclass(slots=True)
@@ -27,15 +28,16 @@ class Health:
     well.
     """
 
+    vitals: Vitals
     problem: str = "starting"
-    seen: float = 0.0  # monotonic seconds of the loop's last sign of life
 
-    def touch(self) -> None:
-        self.seen = time.monotonic()
-
-    @property
-    def alive(self) -> bool:
-        return time.monotonic() - self.seen < _SILENT_S
+    def successes(self) -> str:
+        """One line each, seconds ago."""
+        last = dict(self.vitals.last())
+        return "".join(
+            f"last {name}: {'never' if (ago := last.get(name)) is None else f'{ago:.1f} s ago'}\n"
+            for name in _SUCCESSES
+        )
 
 
 class HealthServer:
@@ -63,17 +65,17 @@ class HealthServer:
                 page: Callable[..., Iterable[bytes]] = self._metrics
                 return page(environ, respond)
             case "/healthz":
-                return _plain(respond, "" if self._health.alive else "the event loop does not answer")
+                return _plain(respond, self._health.vitals.problem)
             case "/readyz":
-                return _plain(respond, self._health.problem)
+                return _plain(respond, self._health.problem, self._health.successes())
             case _:
                 respond("404 Not Found", [("Content-Type", "text/plain")])
                 return [b"/metrics, /healthz or /readyz\n"]
 
 
-def _plain(respond: StartResponse, problem: str) -> list[bytes]:
+def _plain(respond: StartResponse, problem: str, more: str = "") -> list[bytes]:
     respond("503 Service Unavailable" if problem else "200 OK", [("Content-Type", "text/plain")])
-    return [f"{problem or 'ok'}\n".encode()]
+    return [f"{problem or 'ok'}\n{more}".encode()]
 
 
 class _Server(ThreadingMixIn, WSGIServer):

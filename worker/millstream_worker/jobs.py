@@ -15,9 +15,10 @@ from hashlib import blake2b
 
 from millstream.wire import codec
 from millstream.wire.keys import LANES, ShardKeys
-from millstream.wire.messages import ErrorInfo, Request, State, Timing
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
+from millstream.wire.replies import LaneEntry, StartReply
 from millstream_worker import encoding
+from millstream_worker.encoding import Plain
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.rows import Row
 
@@ -40,8 +41,12 @@ class Job:
     entry: LaneEntry
     request: Request
     attempt: int
-    died: int
+    died: int  # engines and workers that died with it before this worker had it
     timing: Timing
+    died_alone: int = 0  # those of them that had nothing else
+    unread: StartReply | None = None  # a suspect's: it is read when it is alone, since that may be what kills
+    being_read: bool = False  # its rows are made in another thread: nothing of it is written meanwhile
+    told: tuple[Choice, ...] = ()  # by earlier attempts, where it ends unread
     # what it will be computed from
     prompt: tuple[int, ...] = ()
     max_tokens: int = 0
@@ -51,7 +56,9 @@ class Job:
     phase: Phase = Phase.WAITING
     handle: int = 0  # of its first row in the engine that runs now
     alone: bool = False  # suspect of having killed an engine: runs in a batch of its own
-    charged: bool = False  # an engine died here while it had this job
+    deaths: int = 0  # of engines here that had it
+    deaths_alone: int = 0
+    refusals: int = 0  # writes in a row that the server can never take
     cached_tokens: int = 0
     # the log: body i has sequence number i + 1
     written: list[bytes] = field(default_factory=list)
@@ -66,6 +73,19 @@ class Job:
     @property
     def id(self) -> str:
         return self.entry.job_id
+
+    @property
+    def losses(self) -> int:
+        return self.died + self.deaths
+
+    @property
+    def losses_alone(self) -> int:
+        return self.died_alone + self.deaths_alone
+
+    @property
+    def result_bytes(self) -> int:
+        """About what its result takes so far."""
+        return sum(row.size for row in self.rows)
 
     @property
     def output_tokens(self) -> int:
@@ -108,11 +128,11 @@ class Job:
             self.error = error or _ERRORS.get(state)
 
     def take_delta(self) -> bool:
-        """Put what is new into the log's next body. False: nothing is."""
-        told = [part for row in self.rows if (part := row.take()) is not None]
-        if told:
+        """Put what is new into the log's next body, or several where that is much. False: nothing is."""
+        before = len(self.written)
+        while told := [part for row in self.rows if (part := row.take()) is not None]:
             self.written.append(encoding.delta(told))
-        return bool(told)
+        return len(self.written) > before
 
     def merge_open(self) -> None:
         """Make one body of all that are not acknowledged. Only where it is certain that the log has none of
@@ -121,16 +141,16 @@ class Job:
         open_bodies = self.written[self.acknowledged :]
         if len(open_bodies) > 1:
             told = [part for body in open_bodies for part in codec.unpack(body)["choices"]]
-            self.written[self.acknowledged :] = [encoding.delta(told)]
+            self.written[self.acknowledged :] = [codec.pack({"choices": told})]
 
     def result(self, model: str, now_ms: int) -> bytes:
         """The stored end of the job; `take_delta` comes before it."""
-        choices = [row.choice() for row in self.rows]
+        choices = [row.choice() for row in self.rows] or [plain(choice) for choice in self.told]
         self.timing = self.timing.model_copy(update={"finished_ms": now_ms})
         return encoding.result(
             state=self.state,
             choices=choices,
-            usage=encoding.usage(len(self.prompt), self.cached_tokens, sum(row.logged for row in self.rows)),
+            usage=encoding.usage(len(self.prompt), self.cached_tokens, self._told_tokens),
             error=self.error,
             timing=self.timing,
             model=model,
@@ -138,6 +158,10 @@ class Job:
             seed=self.seed,
             metadata=self.request.metadata,
         )
+
+    @property
+    def _told_tokens(self) -> int:
+        return sum(row.logged for row in self.rows) + sum(len(choice.token_ids) for choice in self.told)
 
     def tell_first_token(self, now_ms: int) -> bool:
         """Note when the first token came, over all attempts. False: it had come before."""
@@ -183,6 +207,11 @@ class Job:
             top_logprobs=asked.top_logprobs if asked.logprobs else None,
             seed=self.seed,
         )
+
+
+def plain(choice: Choice) -> Plain:
+    logprobs = [codec.encode(logprob) for logprob in choice.logprobs or ()] or None
+    return encoding.choice(choice.index, choice.text, choice.token_ids, choice.finish_reason, logprobs)
 
 
 def derived_seed(job_id: str) -> int:

@@ -65,6 +65,9 @@ class Metrics:
         self.engine_restarts = counter("engine_restarts", "Engines that died and were started again")
         self.reclaimed = counter("jobs_reclaimed", "Jobs taken over from workers that let their lease go")
         self.released = counter("jobs_released", "Jobs given back untouched")
+        self.other_versions = gauge(
+            "jobs_of_other_versions", "Queued jobs that wait for a worker of another version"
+        )
         self.fenced = counter("jobs_fenced", "Jobs found to belong to another attempt")
         self.dead_lettered = counter("jobs_dead_lettered", "Jobs put among the dead letters")
         self.gap_fills = counter("token_log_gap_fills", "Times that a token log's lost end was written again")
@@ -83,6 +86,14 @@ class Metrics:
         self._last = EngineStats()
         self.info.clear()
         self.info.labels(info.model, info.architecture, info.dtype, info.device, info.attention).set(1)
+
+    def engine_gone(self) -> None:
+        """Nothing runs, and there is no cache, until there is the next one."""
+        for gauge in (self.rows_running, self.rows_waiting):
+            gauge.set(0)
+        for state in ("used", "cached", "free"):
+            self.kv_blocks.labels(state).set(0)
+        self.info.clear()
 
     def settled(self, stats: EngineStats) -> None:
         self.rows_running.set(stats.rows_running)

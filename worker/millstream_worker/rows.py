@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from millstream.wire import codec
 from millstream.wire.messages import ChoiceDelta, FinishReason
 from millstream_worker import encoding
 from millstream_worker.encoding import Plain
 from millstream_worker.text import Detokenizer
+
+PIECE_BYTES = 256 * 1024  # about, of ids and logprobs told at once: after an outage there may be many
+_ID_BYTES = 5  # of a token id as msgpack, at most
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +27,8 @@ class Row:
     # filled by the engine's steps
     begun: bool = False  # it has drawn a token in this attempt
     ids: list[int] = field(default_factory=list)
-    logprobs: list[Plain] | None = None  # one per id, where they were asked for
+    logprobs: list[bytes] | None = None  # packed, one per id, where they were asked for
+    logprob_bytes: int = 0  # of all those
     reason: FinishReason | None = None
     # how far the ids have come
     fed: int = 0  # ids given to the detokenizer
@@ -34,20 +39,33 @@ class Row:
     fresh: str = ""  # released, not told yet
     settled_chars: int = 0  # of `fresh`: the text of settled ids (what is told never goes beyond its ids)
     parts: list[str] = field(default_factory=list)  # told
+    told_chars: int = 0  # of those
 
     def resume(self, deltas: Sequence[ChoiceDelta]) -> None:
         """Take up what earlier attempts logged of this choice."""
         for delta in deltas:
             self.ids += delta.token_ids
             if self.logprobs is not None and delta.logprobs:
-                self.logprobs += [logprob.model_dump(exclude_defaults=True) for logprob in delta.logprobs]
+                for logprob in delta.logprobs:
+                    self.add_logprob(codec.encode(logprob))
             self.parts.append(delta.text)
+            self.told_chars += len(delta.text)
             self.reason = delta.finish_reason or self.reason
         self.fed = self.settled = self.logged = len(self.ids)
         self.told = self.reason is not None
         if not self.told:
-            self.fresh = self.detokenizer.resume(self.ids, sum(map(len, self.parts)))
+            self.fresh = self.detokenizer.resume(self.ids, self.told_chars)
             self._look_for_stop()
+
+    @property
+    def size(self) -> int:
+        """About the bytes that the choice takes in the result, from what is known of it."""
+        return self.logprob_bytes + _ID_BYTES * len(self.ids) + self.told_chars + len(self.fresh)
+
+    def add_logprob(self, packed: bytes) -> None:
+        assert self.logprobs is not None, "only where they were asked for"
+        self.logprobs.append(packed)
+        self.logprob_bytes += len(packed)
 
     def feed(self) -> bool:
         """Turn new ids into text. True: a stop string was found just now, and the choice has ended by it."""
@@ -60,7 +78,9 @@ class Row:
         return self._look_for_stop()
 
     def take(self) -> Plain | None:
-        """The choice's part of the next delta; None where there is nothing new to tell."""
+        """The choice's part of the next delta; None where there is nothing new to tell. Where much is, there
+        is more to tell after it.
+        """
         if self.told:
             return None
         self.feed()
@@ -70,17 +90,32 @@ class Row:
         end, chars = (len(self.ids), len(self.fresh)) if whole else (self.settled, self.settled_chars)
         if end == self.logged and not chars and self.reason is None:
             return None
-        return self._tell(end, chars)
+        piece_end = self._piece_end(end)
+        if piece_end < end:  # the text comes with the last piece: it may lag its ids, never lead them
+            return self._tell(piece_end, 0, None)
+        self.told = self.reason is not None
+        return self._tell(end, chars, self.reason)
 
-    def _tell(self, end: int, chars: int) -> Plain:
+    def _piece_end(self, end: int) -> int:
+        if self.logprobs is None:
+            return min(end, self.logged + PIECE_BYTES // _ID_BYTES)
+        size = 0
+        for place, packed in enumerate(self.logprobs[self.logged : end], start=self.logged):
+            size += _ID_BYTES + len(packed)
+            if size > PIECE_BYTES:
+                return place + 1
+        return end
+
+    def _tell(self, end: int, chars: int, reason: FinishReason | None) -> Plain:
         text = self.fresh[:chars]
         logprobs = self.logprobs[self.logged : end] if self.logprobs is not None else None
-        told = encoding.choice_delta(self.index, self.ids[self.logged : end], text, logprobs, self.reason)
-        self.parts.append(text)
-        self.fresh = self.fresh[chars:]
-        self.settled_chars = 0
+        told = encoding.choice_delta(self.index, self.ids[self.logged : end], text, logprobs, reason)
+        if chars:
+            self.parts.append(text)
+            self.told_chars += chars
+            self.fresh = self.fresh[chars:]
+            self.settled_chars = 0
         self.logged = end
-        self.told = self.reason is not None
         return told
 
     def choice(self) -> Plain:
@@ -98,6 +133,7 @@ class Row:
         kept = max(self.detokenizer.kept_tokens, self.logged)
         del self.ids[kept:]
         if self.logprobs is not None:
+            self.logprob_bytes -= sum(map(len, self.logprobs[kept:]))
             del self.logprobs[kept:]
         self.fed = self.settled = kept
         self.reason = "stop"

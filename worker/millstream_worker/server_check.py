@@ -1,11 +1,11 @@
-"""Settings of the server under which accepted jobs or streams can be lost: looked at once, at start, and
-warned of.
+"""Settings of the server under which accepted jobs or streams can be lost: looked at once, at start. They are
+warned of, or refused where the operator wants to be strict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from redis.exceptions import ResponseError
@@ -14,14 +14,32 @@ _log = structlog.get_logger(__name__)
 _NAMES = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "client-output-buffer-limit")
 
 
-async def warn_of_server_settings(redis: Any) -> None:
-    """Log a line for each. Says nothing where the server does not let us look."""
+class ServerUnfit(Exception):
+    """The server's settings can lose jobs; the message names each with its remedy."""
+
+
+async def check_server(redis: Any, how: Literal["warn", "strict", "off"]) -> None:
+    """Log a line for each finding, or raise ServerUnfit with all of them. Where the server does not let us
+    look only `strict` has something to say."""
+    if how == "off":
+        return
     try:
         answers = [await redis.config_get(name) for name in _NAMES]
-    except ResponseError:  # CONFIG is often forbidden to clients, or renamed
-        return
-    stored = {_text(name): _text(value) for answer in answers for name, value in answer.items()}
-    for warning in warnings(stored):
+    except ResponseError as error:  # CONFIG is often forbidden to clients, or renamed
+        found = [f"the server does not let its settings be read ({error}): allow +config|get"]
+        answers = []
+    else:
+        stored = {_text(name): _text(value) for answer in answers for name, value in answer.items()}
+        found = warnings(stored)
+        for line in advice(stored):
+            _log.info(line)
+    if found and how == "strict":
+        raise ServerUnfit(
+            "the server can lose accepted jobs: "
+            + "; ".join(found)
+            + ". Or set MILLSTREAM_SERVER_CHECK to warn"
+        )
+    for warning in found if answers else ():
         _log.warning(warning)
 
 
@@ -44,6 +62,16 @@ def warnings(stored: Mapping[str, str]) -> list[str]:
             "client-output-buffer-limit pubsub is 0: a reader that hangs can take all memory; set a limit"
         )
     return found
+
+
+def advice(stored: Mapping[str, str]) -> list[str]:
+    """What loses nothing by itself. A server without a bound is right on a machine of its own."""
+    if stored.get("maxmemory") == "0":
+        return [
+            "maxmemory is 0: the server grows until the machine's memory is full; with a bound submits are "
+            "refused in time"
+        ]
+    return []
 
 
 def _text(value: bytes | str) -> str:

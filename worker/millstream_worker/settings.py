@@ -7,10 +7,11 @@ environment.
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -18,12 +19,13 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from millstream.errors import InvalidRequest
-from millstream.wire.connection import Endpoint
+from millstream.wire.connection import SCHEMES, Endpoint
+from millstream.wire.connection.target import without_password
 from millstream.wire.keys import QueueKeys
 from millstream_worker.engine.config import EngineConfig
 
 PREFIX = "MILLSTREAM_"
-_PASSWORD = re.compile(r"//[^@/]*@")
+_ALIKE = 0.8  # share of the letters that two names have in common: a slip, not another word
 # What it means is for the engine to say, once it has loaded the weights: a slip is told before.
 _KV_MEMORY = re.compile(r"auto|\d*\.?\d+\s*(%|[kmgt]?i?b?)", re.IGNORECASE)
 
@@ -54,6 +56,9 @@ class Settings(BaseSettings):
     )
 
     redis_url: str = Field("redis://localhost:6379/0", description="Redis or Valkey server")
+    server_check: Literal["warn", "strict", "off"] = Field(
+        "warn", description="of the server's settings under which jobs can be lost; strict: refuse to serve"
+    )
     queue: str = Field("default", description="queue to serve")
     shards: int | None = Field(
         None, ge=1, le=1024, description="shards of the queue; unset: as it was created"
@@ -76,7 +81,18 @@ class Settings(BaseSettings):
     max_rows: int = Field(64, ge=1, le=65_536, description="rows in the batch")
     max_step_tokens: int = Field(2048, ge=1, description="new tokens computed in one step")
     max_context: int = Field(0, ge=0, description="tokens per row, prompt and output; 0: the model's own")
+    max_prompt_tokens: int = Field(0, ge=0, description="of one job; 0: what the context holds")
+    max_output_tokens: int = Field(0, ge=0, description="of one choice; 0: what the context holds")
+    max_result_bytes: int = Field(
+        64 * 2**20,
+        ge=2**16,
+        le=2**28,  # a server takes no value above 512 MiB
+        description="of one job's result, log-probabilities included; beyond it the job fails with its text",
+    )
     prefix_cache: bool = Field(True, description="share the KV cache of equal prefixes")
+    prefix_scope: Literal["tenant", "all"] = Field(
+        "tenant", description="among whom: one tenant's jobs, or all, who can then probe each other's prompts"
+    )
     attention: Literal["auto", "torch", "triton"] = Field(
         "auto", description="attention backend: auto, torch or triton"
     )
@@ -84,9 +100,11 @@ class Settings(BaseSettings):
     engine_command: str = Field("", description="program of the engine process; unset: Millstream's own")
 
     lease_s: Seconds = Field(
-        30.0, description="a job whose lease is older may be taken over by another worker"
+        30.0, description="a job whose lease is older may be taken over; the same for all workers of a queue"
     )
-    renew_s: Seconds = Field(10.0, description="how often leases are renewed")
+    renew_s: Seconds = Field(
+        10.0, description="how often leases are renewed; the same for all workers of a queue"
+    )
     grace_s: float = Field(30.0, ge=0, le=86_400, description="on SIGTERM: time for running jobs to finish")
     flush_ms: int = Field(
         40, ge=1, le=1000, description="how often the tokens of streamed jobs are published"
@@ -94,21 +112,36 @@ class Settings(BaseSettings):
     log_flush_s: Seconds = Field(1.0, description="how often the tokens of other jobs are written")
     result_ttl_s: float = Field(86_400.0, ge=1, le=366 * 86_400, description="how long results are kept")
     block_s: float = Field(1.0, ge=0.01, le=10, description="how long one read of an empty queue waits")
-    max_attempts: int = Field(20, ge=1, le=1000, description="attempts after which a job is a dead letter")
-    retry_backoff_s: Seconds = Field(
-        5.0, description="pause before a job whose engine was lost is tried elsewhere"
+    max_attempts: int = Field(
+        100,
+        ge=1,
+        le=1000,
+        description="attempts after which a job is a dead letter, without those that died with their worker",
     )
-    max_died: int = Field(2, ge=1, le=100, description="crashes of its engine after which a job runs alone")
+    retry_backoff_s: Seconds = Field(
+        5.0, description="pause before a job whose engine was lost is tried elsewhere; doubled with each loss"
+    )
+    retry_backoff_max_s: Seconds = Field(300.0, description="the longest such pause")
+    max_died: int = Field(
+        2, ge=1, le=100, description="deaths of engines and workers with a job after which it runs alone"
+    )
+    max_died_alone: int = Field(
+        2, ge=1, le=100, description="deaths with it alone after which a job is a dead letter"
+    )
     max_dead: int = Field(10_000, ge=1, description="dead letters kept")
     engine_restarts: int = Field(
         5, ge=0, description="starts in a row that may fail before the worker gives up"
     )
-    step_timeout_s: Seconds = Field(
-        600.0, description="an engine that is longer in one step is stuck, and killed"
+    progress_timeout_s: Seconds = Field(  # a step of a minute makes progress with each layer
+        120.0, description="an engine that loads or computes and gets no further for so long is killed"
     )
     silence_timeout_s: float = Field(  # it says something every second
         60.0, ge=2, le=86_400, description="a loaded engine that is silent for so long is stuck, and killed"
     )
+    stuck_s: Seconds = Field(
+        120.0, description="a loop of the worker that makes no turn for so long is stuck: /healthz says so"
+    )
+    stuck_grace_s: Seconds = Field(60.0, description="so much later a worker that is stuck ends itself")
     lookahead: int = Field(16, ge=1, le=4096, description="jobs held ready beyond those in the batch")
 
     metrics_host: str = Field("127.0.0.1", description="address of /metrics, /healthz and /readyz")
@@ -132,8 +165,8 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _redis_scheme(cls, url: str) -> str:
-        if not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("must begin with redis://, rediss:// or unix://")
+        if not url.startswith(SCHEMES):
+            raise ValueError(f"must begin with {', '.join(SCHEMES)}")
         try:
             Endpoint.of(url)
         except InvalidRequest as error:
@@ -146,6 +179,15 @@ class Settings(BaseSettings):
         if not _KV_MEMORY.fullmatch(size.strip()):
             raise ValueError("must be auto, a size (2GiB, 500MB) or a share of the free memory (0.6)")
         return size
+
+    @field_validator("engine_command")
+    @classmethod
+    def _engine_command_readable(cls, command: str) -> str:
+        try:
+            shlex.split(command)
+        except ValueError as error:
+            raise ValueError(f"cannot be read as a command line: {error}") from error
+        return command
 
     @field_validator("model")
     @classmethod
@@ -180,10 +222,24 @@ def load(arguments: Sequence[str] = ()) -> Settings:
         raise BadSettings([_line(problem) for problem in error.errors(include_url=False)]) from error
 
 
+def mistyped(environment: Mapping[str, str]) -> list[str]:
+    """A line for each variable that looks like a setting and is none. Others with the prefix are left alone:
+    programs that share the environment have some of their own, and Kubernetes adds those of its services."""
+    known = [name.upper() for name in Settings.model_fields]
+    lines = []
+    for variable in sorted(environment):
+        name = variable.upper().removeprefix(PREFIX)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+        if variable.upper().startswith(PREFIX) and name not in known and near:
+            lines.append(f"{variable} is no setting, and has no effect; did you mean {PREFIX}{near[0]}?")
+    return lines
+
+
 def _line(problem: ErrorDetails) -> str:
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if not problem["loc"]:
         return message
     name = str(problem["loc"][0])
-    value = _PASSWORD.sub("//***@", repr(problem["input"]))
-    return f"{name}: {message} (got {value}); set {PREFIX}{name.upper()} or --{name.replace('_', '-')}"
+    given = problem["input"]
+    value = repr(without_password(given) if name == "redis_url" and isinstance(given, str) else given)
+    return f"{name}: {message} (got {value:.500}); set {PREFIX}{name.upper()} or --{name.replace('_', '-')}"

@@ -1,12 +1,12 @@
 """Keeps an engine running: starts it, waits until it is ready, gives it the jobs of the table, passes its
 steps on, and starts the next one when it dies. A death costs no token: rows go on from what the table knows.
 
-An engine that is in one step for too long, or silent (its beats come from a thread of their own), is killed:
-it dies like any other.
+An engine that makes no progress for too long, or is silent (its beats come from a thread of their own), is
+killed: it dies like any other.
 
 Who is to blame for a death is decided here: jobs that the engine had are charged, and from `max_died` on
-each runs alone. Only a job that kills an engine alone is a dead letter, and only of an engine that had proved
-to work.
+each of them is a suspect, which runs alone. Only a job that has killed `max_died_alone` engines alone is a
+dead letter, and only engines count that had proved to work.
 """
 
 from __future__ import annotations
@@ -20,24 +20,38 @@ import structlog
 
 from millstream.wire.messages import ErrorInfo, State
 from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.frames import Beat, Frame, LoadFailed, Loading, Ready, Refused, Step
+from millstream_worker.engine.frames import (
+    Beat,
+    Frame,
+    LastWords,
+    LoadFailed,
+    Loading,
+    Ready,
+    Refused,
+    Step,
+)
+from millstream_worker.engine.request import EngineRequest
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.table import JobTable
+from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
+_PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who is told: of a ready engine before it gets any job (may raise Unusable), of steps, of refusals."""
+    """Who is told: of a ready engine before it gets any job (may raise Unusable), of steps, of refusals, of
+    the engine's end."""
 
     ready: Callable[[EngineInfo], Awaitable[None]]
     step: Callable[[Step], None]
     refused: Callable[[Refused], None]
+    gone: Callable[[], None]
 
 
 class Unusable(Exception):
@@ -55,10 +69,12 @@ class Supervisor:
         table: JobTable,
         metrics: Metrics,
         listener: Listener,
+        vital: Vital,
         *,
         max_died: int,
+        max_died_alone: int,
         restarts: int,
-        step_timeout_s: float,
+        progress_timeout_s: float,
         silence_timeout_s: float,
     ) -> None:
         self.failed = asyncio.Event()
@@ -69,21 +85,26 @@ class Supervisor:
         self._table = table
         self._metrics = metrics
         self._listener = listener
+        self._vital = vital
         self._max_died = max_died
+        self._max_died_alone = max_died_alone
         self._restarts = restarts
-        self._step_timeout_s = step_timeout_s
+        self._progress_timeout_s = progress_timeout_s
         self._silence_timeout_s = silence_timeout_s
         self._link: EngineLink | None = None
         self._stopping = asyncio.Event()
         self._deaths = 0  # in a row, without a step between them
-        self._proved = False  # an engine has computed something here
+        self.works = False  # an engine has computed something here
+        self._proved = False  # so has the one that runs
+        self._asked = False  # it was asked to
 
     async def run(self) -> None:
         """Until `stop`, or until there is no point in starting another engine."""
-        while not self._stopping.is_set() and not self.failed.is_set():
-            await self._run_one()
-            if not self._stopping.is_set() and not self.failed.is_set():
-                await self._pause()
+        with self._vital:
+            while not self._stopping.is_set() and not self.failed.is_set():
+                await self._run_one()
+                if not self._stopping.is_set() and not self.failed.is_set():
+                    await self._pause()
 
     async def stop(self, grace_s: float) -> None:
         """End the engine, kindly if it listens."""
@@ -91,7 +112,25 @@ class Supervisor:
         if self._link is not None:
             await self._link.stop(grace_s)
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the engine that runs, if there is one."""
+        return [self._link.pid] if self._link is not None else []
+
+    def try_prove(self) -> bool:
+        """Whether the engine that runs has computed anything; where it has not, it is asked for one token."""
+        if self._engine.up and not self._proved and not self._asked:
+            self._asked = True
+            self._engine.add(_PROOF)
+        return self._proved
+
+    def _has_worked(self) -> None:
+        if not self._proved:
+            self._proved = self.works = True
+            self._table.turned.set()
+
     async def _run_one(self) -> None:
+        self._proved = self._asked = False
         try:
             self._link = link = await EngineLink.start(self._argv, self._config)
         except OSError as error:
@@ -102,28 +141,37 @@ class Supervisor:
             link.kill()
         try:
             async for frame in link.frames():
+                self._vital.turn()
                 await self._take(link, frame)
             self._engine.unplug()
-            lost = self._table.vacate()
+            self._listener.gone()
             exit_ = await link.reap()
         except BaseException:  # also cancelled: the worker ends by an error, and takes its engine along
             link.abandon()
             raise
         self._link = None
+        lost = self._table.vacate()
         if not self._stopping.is_set() and not self.failed.is_set():
             self._died(str(exit_), lost)
 
     async def _take(self, link: EngineLink, frame: Frame | Silence) -> None:
         match frame:
             case Step():
+                if frame.tokens or frame.finished:
+                    self._has_worked()
                 if frame.tokens:
-                    self._deaths, self._proved = 0, True
+                    self._deaths = 0
+                    self._vital.succeed()
                 self._listener.step(frame)
-            case Refused():
+            case Refused(handle):
+                if handle == _PROOF.handle:  # so it answers
+                    self._has_worked()
                 self._listener.refused(frame)
-            case Beat("step", seconds) if seconds > self._step_timeout_s:
-                _log.error("engine is stuck in a step; it is killed", seconds=round(seconds))
+            case Beat("step" | "loading" as phase, seconds) if seconds > self._progress_timeout_s:
+                _log.error("engine makes no progress; it is killed", phase=phase, seconds=round(seconds))
                 link.kill()
+            case LastWords(message):
+                _log.error("engine ends", reason=message)
             case Silence(seconds) if seconds >= self._longest_silence_s:
                 _log.error("engine has stopped answering; it is killed", silent_s=round(seconds))
                 link.kill()
@@ -139,7 +187,7 @@ class Supervisor:
         """Before it is ready, importing and reading weights may keep its beats back."""
         if self._engine.up:
             return self._silence_timeout_s
-        return max(self._silence_timeout_s, self._step_timeout_s)
+        return max(self._silence_timeout_s, self._progress_timeout_s)
 
     async def _ready(self, link: EngineLink, info: EngineInfo) -> None:
         _log.info(
@@ -173,14 +221,17 @@ class Supervisor:
             self._fail(f"the engine died {self._deaths} times in a row, the last time by {how}")
 
     def _charge(self, job: Job, how: str) -> None:
-        if job.alone and self._proved:
-            message = f"the engine died {job.died + 1} times computing this job, the last time alone: {how}"
+        job.deaths += 1
+        if self._table.lone is job and self._proved:
+            job.deaths_alone += 1
+        job.alone = job.losses >= self._max_died
+        if job.losses_alone >= self._max_died_alone:
+            message = (
+                f"engines or workers died {job.losses} times computing this job, {job.losses_alone} times "
+                f"alone with it, the last time by {how}"
+            )
             error = ErrorInfo(code="engine_died", message=message)
             self._table.conclude(job, State.FAILED, error, letter="engine_died")
-            return
-        job.charged = True
-        job.died += 1
-        job.alone = job.died >= self._max_died
 
     def _fail(self, message: str) -> None:
         self.failure = message

@@ -5,6 +5,7 @@ place where a job comes in, is decided on, or leaves, so that its rows in the en
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator, Sequence
 
 from millstream.wire.keys import ShardKeys
@@ -19,18 +20,21 @@ Entry = tuple[ShardKeys, str, str]  # shard, lane, entry id
 
 class JobTable:
     """`to_write` is set when something must not wait for the next flush, `changed` when a job has left or
-    moved on.
+    moved on, `turned` when it may be a suspect's turn, or its turn may be over.
     """
 
     def __init__(self, engine: EnginePort) -> None:
         self.rows: dict[int, tuple[Job, Row]] = {}  # what the running engine computes, by handle
         self.to_write = asyncio.Event()
         self.changed = asyncio.Event()
+        self.turned = asyncio.Event()
+        self.lone: Job | None = None  # the suspect whose turn it is: it has engine and worker for itself
         self._coming: dict[Entry, str] = {}  # job ids by entry: delivered, being made jobs of
+        self._cancelled: set[str] = set()  # ids of those: they end as soon as they are jobs
+        self._reading = 0  # payloads being read just now
         self._engine = engine
         self._jobs: dict[str, Job] = {}
         self._unseated: dict[str, Job] = {}  # neither ended nor handed to the engine that runs
-        self._lone: Job | None = None  # the suspect that has the engine for itself
         self._next_handle = 1
 
     def __len__(self) -> int:
@@ -57,6 +61,11 @@ class JobTable:
         return sum(len(job.rows) for job in self._jobs.values() if job.phase is Phase.WAITING)
 
     @property
+    def waiting_tokens(self) -> int:
+        """Of the inputs of jobs that are not in the engine's batch yet."""
+        return sum(len(job.prompt) for job in self._jobs.values() if job.phase is Phase.WAITING)
+
+    @property
     def has_suspect(self) -> bool:
         return any(job.alone for job in self._jobs.values())
 
@@ -67,6 +76,25 @@ class JobTable:
     def expect_no_more(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         for entry in entries:
             self._coming.pop((shard, entry.lane, entry.entry_id), None)
+            self._cancelled.discard(entry.job_id)
+
+    def cancel(self, job_id: str) -> None:
+        """End a job that is held, or one that comes, as cancelled; unknown ids are ignored."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            self.conclude(job, State.CANCELLED)
+        elif job_id in self._coming.values():
+            self._cancelled.add(job_id)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """A payload is being read, which may take the worker along: no suspect has its turn meanwhile."""
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+            self._nudge()
 
     def take(self, job: Job) -> None:
         """Hold a started job, and have it computed unless its end is already decided."""
@@ -74,6 +102,9 @@ class JobTable:
         if older is not None:  # our lease on an earlier attempt was lost and we have not noticed yet
             self.drop(older)
         self._jobs[job.id] = job
+        if job.id in self._cancelled:  # while it was made
+            self._cancelled.discard(job.id)
+            job.end(State.CANCELLED)
         self.to_write.set()
         if job.phase is not Phase.ENDED:
             self._unseated[job.id] = job
@@ -90,10 +121,10 @@ class JobTable:
         """
         seated = list({job.id: job for job, _ in self.rows.values()}.values())
         self.rows.clear()
-        self._lone = None
         for job in seated:
             job.wait()
         self._unseated = {job.id: job for job in self._jobs.values() if job.phase is not Phase.ENDED}
+        self._nudge()
         return seated
 
     def end_row(self, handle: int) -> tuple[Job, Row]:
@@ -120,18 +151,38 @@ class JobTable:
             del self._jobs[job.id]
         self._unseat(job)
         self.changed.set()
+        self._nudge()
+
+    def try_turn(self) -> Job | None:
+        """Give the first suspect its turn, once nobody else is seated or read."""
+        idle = self._engine.up and self.lone is None and not self.rows and not self._reading
+        self.lone = next(iter(self._unseated.values()), None) if idle else self.lone
+        return self.lone if idle else None
+
+    def waits_alone(self, job: Job) -> bool:
+        """It is this suspect's turn, it is not over, and there is an engine that can be given it."""
+        return self.lone is job and self._unseated.get(job.id) is job and self._engine.up
+
+    def sits(self, job: Job) -> bool:
+        return any(seated is job for seated, _ in self.rows.values())
+
+    def seat_lone(self, job: Job) -> None:
+        assert self.lone is job, "it is not its turn"
+        assert not self.rows, "others are seated"
+        self._seat(job)
+
+    def end_turn(self) -> None:
+        self.lone = None
+        self.changed.set()
+        self._seat_more()
 
     def _seat_more(self) -> None:
-        """A suspect gets the engine for itself, after all others: so it is known whom a death is to be blamed
-        on, whatever step the engine was in.
-        """
-        if not self._unseated or self._lone is not None or not self._engine.up:
+        """All but suspects: those have their turn after all others, one by one."""
+        if not self._engine.up or self.lone is not None:
             return
         for job in [job for job in self._unseated.values() if not job.alone]:
             self._seat(job)
-        if self._unseated and not self.rows:
-            self._lone = next(iter(self._unseated.values()))
-            self._seat(self._lone)
+        self._nudge()
 
     def _seat(self, job: Job) -> None:
         """Under handles that this worker has never used before."""
@@ -150,6 +201,8 @@ class JobTable:
             del self.rows[handle]
         self._engine.abort(seats)
         self._unseated.pop(job.id, None)
-        if self._lone is job:
-            self._lone = None
-        self._seat_more()
+        self._nudge()
+
+    def _nudge(self) -> None:
+        if self._unseated or self.lone is not None:
+            self.turned.set()

@@ -156,7 +156,7 @@ def _logit_bias(value: Any) -> dict[int, Any]:
         raise _invalid("logit_bias", value, 'give an object of token ids and biases, e.g. {"50256": -100}')
     bias = {}
     for token, amount in value.items():
-        if not token.isascii() or not token.isdigit():
+        if not token.isascii() or not token.isdigit() or len(token) > 19:
             raise _invalid("logit_bias", token, "its keys are token ids, written as strings of digits")
         bias[int(token)] = amount
     return bias

@@ -11,6 +11,7 @@ lives as long as OUT does; where OUT was removed, a new run begins. OUT is locke
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -88,6 +89,16 @@ class Journal:
         except OSError as error:
             raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
 
+    def sync(self) -> None:
+        """Everything written so far is on disk afterwards. May run in a thread. Raises WriteFailed."""
+        files = [file.fileno() for file in (self._out, self._error) if file is not None]
+        try:
+            for number in files:
+                os.fsync(number)
+            _sync_folder(self.out.parent)
+        except OSError as error:
+            raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
+
     def has_id(self, custom_id: str) -> bool:
         key = identity(custom_id)
         return key in self._answered or key in self._failed
@@ -156,7 +167,8 @@ class Journal:
         for row in _rows(self.out, "OUT", _is_answer):
             self._answered.add(identity(row["custom_id"]))
         if self.model is not None and self._begun_with not in (None, self.model):
-            problem = f"{self.out} was begun with {self._begun_with}; go on with that, or choose another OUT"
+            begun_with = f"{self._begun_with!s:.200}"
+            problem = f"{self.out} was begun with {begun_with}; go on with that, or choose another OUT"
             raise InvalidRequest("model", self.model, problem)
         if not self.run:
             self.run = uuid4().hex[:16]
@@ -198,6 +210,22 @@ def _append_to(path: Path, more_flags: int = 0) -> FileIO:
     return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | more_flags, 0o666))
 
 
+def _sync_folder(path: Path) -> None:
+    """A new file's name is on disk only with its folder. Where that cannot be said to the file system (many
+    network ones, FUSE), or the folder is not ours to read, the file's own fsync has to do."""
+    try:
+        folder = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(folder)
+
+
 def _write(file: FileIO, data: bytes) -> None:
     """All of it or, where that fails, nothing: the next row must not follow half of one."""
     before = os.fstat(file.fileno()).st_size
@@ -217,7 +245,8 @@ def _is_answer(row: Mapping[str, Any]) -> bool:
 
 def _is_failure(row: Mapping[str, Any]) -> bool:
     error, named = row.get("error"), isinstance(row.get("custom_id", 0), str | None)
-    return named and "response" in row and isinstance(error, dict) and {"code", "line"} <= error.keys()
+    placed = isinstance(error, dict) and "code" in error and isinstance(error.get("line"), int)
+    return named and placed and "response" in row
 
 
 def _is_note(row: Mapping[str, Any]) -> bool:

@@ -30,9 +30,9 @@ class InputFile:
     def __init__(self, path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         """Raises InvalidRequest where there is no such file, or its encoding is not UTF-8."""
         self.max_line_bytes = max_line_bytes
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise InvalidRequest("IN", str(path), "is no regular file; write its lines to one first")
         try:
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise InvalidRequest("IN", str(path), "is no regular file; write its lines to one first")
             self._file: BinaryIO = path.open("rb")
         except OSError as error:
             raise InvalidRequest("IN", str(path), f"cannot be read: {error.strerror}") from error

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from millstream.batch.answers import answer_row, failure_row, fault_row, refusal_row
+from millstream.batch.clearing import Clearing
 from millstream.batch.faults import FaultCode, LineFault
 from millstream.batch.journal import Journal, identity
 from millstream.batch.lines import InputFile, Line
@@ -42,6 +43,7 @@ class RunOptions:
     served: str | None = None  # the only queue that has a worker; None: not known here
     lane: Lane = Lane.BATCH
     tenant: str = ""
+    keep_results: bool = False  # on the server, for their time to live, also when their rows are on disk
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -59,9 +61,11 @@ class BatchRun:
         self.source = source
         self.tally = Tally()
         self.queues: set[str] = set()  # that jobs were sent to
+        self.waits_for_room: QueueFull | None = None  # the latest refusal, until there is room
         self._journal = journal
         self._client = client
         self._options = options or RunOptions()
+        self._clearing = Clearing(journal)
         self._clients: dict[str, AsyncClient] = {}  # by queue
         self._reached = False  # the server has answered before
         self._window = Window(self._options.window, WINDOW_BYTES)
@@ -78,6 +82,7 @@ class BatchRun:
                     group.create_task(self._complete(self._client_of(queue), rows))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
+        await self._clearing.clear()
         return self.tally.summary(self.seconds)
 
     @property
@@ -179,11 +184,13 @@ class BatchRun:
             async with aclosing(client.as_completed(jobs)) as ended:
                 async for job_id, end in ended:
                     if isinstance(end, NotFound) and attempt < MAX_ROUNDS:
-                        rows.append(
-                            jobs.pop(job_id)
-                        )  # the server was emptied, or its result expired just now
-                    else:
-                        self._end(jobs.pop(job_id), job_id, end)
+                        rows.append(jobs.pop(job_id))  # the server was emptied, or it expired just now
+                        continue
+                    self._end(jobs.pop(job_id), job_id, end)
+                    if not self._options.keep_results:
+                        self._clearing.add(client, job_id)
+                    if self._clearing.due:
+                        await self._clearing.clear()
             if not rows:
                 return
 
@@ -197,18 +204,21 @@ class BatchRun:
         silent_s: float | None = None  # since when
         self._begun_s = self._begun_s or time.monotonic()
         while True:
-            again, silence = [], None
+            again, silence, full = [], None, None
             for row, outcome in zip(left, await self._outcomes(client, left), strict=True):
                 match outcome:
                     case Submitted():
                         jobs[outcome.id] = row
+                        self.tally.not_durable += not outcome.durable
                     case QueueFull():
                         again.append(row)
+                        full = outcome
                     case Unavailable():
                         again.append(row)
                         silence = outcome
                     case _:
                         self._refused(row, outcome)
+            self.waits_for_room = full
             if not again:
                 return jobs
             left, silent_s = again, self._patient(silence, silent_s)

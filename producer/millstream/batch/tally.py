@@ -50,6 +50,7 @@ class Summary:
     agreed: int
     expected: int
     unknown_fields: tuple[tuple[str, int], ...]
+    not_durable: int = 0  # jobs that were not as durable as was asked for when they were submitted
 
     @property
     def tokens_per_second(self) -> float:
@@ -74,6 +75,7 @@ class Tally:
         self.output_tokens = 0
         self.agreed = 0
         self.expected = 0
+        self.not_durable = 0
         self.unknown: Counter[str] = Counter()
         self._ttft: array[float] = array("d")
         self._tpot: array[float] = array("d")
@@ -125,6 +127,7 @@ class Tally:
             agreed=self.agreed,
             expected=self.expected,
             unknown_fields=tuple(self.unknown.most_common()),
+            not_durable=self.not_durable,
         )
 
 

@@ -7,7 +7,7 @@ from types import FrameType
 
 import typer
 
-from millstream.cli import batch, jobs
+from millstream.cli import batch, dead, jobs
 from millstream.cli.exits import epilog
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(batch.app, name="batch")
+app.add_typer(dead.app, name="dead")
 for command in jobs.COMMANDS:
     app.command()(command)
 

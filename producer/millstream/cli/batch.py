@@ -19,13 +19,15 @@ from millstream.batch.tally import Summary
 from millstream.cli.beside import beside
 from millstream.cli.conduct import load_model, reported
 from millstream.cli.exits import ExitCode
-from millstream.cli.options import AsJson, Model, RedisUrl
+from millstream.cli.options import AsJson, DurabilityOf, DurabilityTimeout, Model, RedisUrl, Replicas
 from millstream.cli.progress import show_progress
 from millstream.cli.stack import LocalModel, Stack, choose_model, open_stack
 from millstream.cli.summary import as_mapping, print_summary
 from millstream.cli.terminal import print_json, say, warn
 from millstream.client.async_client import AsyncClient
+from millstream.client.options import ClientOptions
 from millstream.errors import InvalidRequest, MillstreamError
+from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
 
 UNSERVED_S = 3.0  # before it is worth a warning
@@ -58,6 +60,13 @@ def run(
     price_per_hour: Annotated[
         float | None, typer.Option(min=0, help="Of the hardware, for the cost per million tokens.")
     ] = None,
+    keep_results: Annotated[
+        bool,
+        typer.Option("--keep-results", help="Leave results on the server after their rows are on disk."),
+    ] = False,
+    durability: DurabilityOf = Durability.NONE,
+    replicas: Replicas = None,
+    durability_timeout_s: DurabilityTimeout = 5.0,
     as_json: AsJson = False,
 ) -> None:
     """Answer every line of IN: answers to OUT, error rows to OUT without its ending + `.errors.jsonl`.
@@ -67,13 +76,16 @@ def run(
     """
     with reported(as_json, lambda: "interrupted; run the same command again to go on"):
         _check_apart(source, out)
-        options = RunOptions(window=window, queue=queue, lane=lane, tenant=tenant)
+        options = RunOptions(window=window, queue=queue, lane=lane, tenant=tenant, keep_results=keep_results)
+        client = ClientOptions(
+            durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
+        )
         local = choose_model(redis_url or None, model, say)
         with InputFile(source) as lines, Journal(out, local.name if local else None) as journal:
             if retry_failed:
                 say(f"trying {journal.retry_failed():,} lines again")
             with _stack(redis_url or None, local, source, journal, queue or DEFAULT_QUEUE) as stack:
-                summary = asyncio.run(answer(stack, lines, journal, options))
+                summary = asyncio.run(answer(stack, lines, journal, options, client))
         report(summary, journal, price_per_hour, as_json=as_json)
     if strict and journal.errors.stat().st_size:
         raise typer.Exit(ExitCode.FAILED)
@@ -90,9 +102,15 @@ def _stack(
     return open_stack(redis_url, local, say=say, queue=queue)
 
 
-async def answer(stack: Stack, source: InputFile, journal: Journal, options: RunOptions) -> Summary:
+async def answer(
+    stack: Stack,
+    source: InputFile,
+    journal: Journal,
+    options: RunOptions,
+    client_options: ClientOptions | None = None,
+) -> Summary:
     """Run the batch with its progress on the screen. Raises what BatchRun and Stack raise."""
-    async with AsyncClient(stack.url) as client:
+    async with AsyncClient(stack.url, options=client_options) as client:
         batch = BatchRun(source, journal, client, replace(options, served=stack.queue))
         return await stack.guard(_shown(stack, batch))
 
@@ -101,6 +119,8 @@ def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, 
     if summary.unknown_fields:
         names = ", ".join(f"{name} ({count:,})" for name, count in summary.unknown_fields[:10])
         warn(f"unknown fields were ignored, in so many lines: {names}")
+    if summary.not_durable:
+        warn(f"{summary.not_durable:,} jobs were queued, but not as durable in time as --durability asks")
     if as_json:
         print_json(as_mapping(summary, journal, price_per_hour))
     else:
@@ -109,14 +129,19 @@ def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, 
 
 async def _shown(stack: Stack, batch: BatchRun) -> Summary:
     await load_model(stack)
-    return await beside(_warn_of_unserved(stack, batch), beside(show_progress(batch), batch.run()))
+    return await beside(_warn_of_waiting(stack, batch), beside(show_progress(batch), batch.run()))
 
 
-async def _warn_of_unserved(stack: Stack, batch: BatchRun) -> None:
-    """Once for each queue that has jobs and no worker: they wait, which may be what is wanted."""
+async def _warn_of_waiting(stack: Stack, batch: BatchRun) -> None:
+    """Once of a queue that is full, and for each queue that has jobs and no worker: they wait, which may be
+    what is wanted."""
     seen: set[str] = set()
+    full_told = False
     while True:
         await asyncio.sleep(UNSERVED_S)
+        if batch.waits_for_room and not full_told:
+            warn(f"{batch.waits_for_room}; the run waits until there is room")
+            full_told = True
         for queue in sorted(batch.queues - seen):
             try:
                 served = await stack.has_worker(queue)
@@ -129,6 +154,9 @@ async def _warn_of_unserved(stack: Stack, batch: BatchRun) -> None:
 
 def _check_apart(source: Path, out: Path) -> None:
     journal = Journal(out)
-    for path in (journal.out, journal.errors, journal.run_file):
-        if path.exists() and source.exists() and path.samefile(source):
-            raise InvalidRequest("--output", str(out), f"{path} is the input; choose another file")
+    try:
+        for path in (journal.out, journal.errors, journal.run_file):
+            if path.exists() and source.exists() and path.samefile(source):
+                raise InvalidRequest("--output", str(out), f"{path} is the input; choose another file")
+    except OSError as error:  # a name that no file can have
+        raise InvalidRequest("--output", str(error.filename or out), str(error.strerror)) from error

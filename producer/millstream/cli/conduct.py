@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import typer
 
 from millstream.cli.exits import ExitCode, exit_code
-from millstream.cli.stack import Stack
-from millstream.cli.terminal import complain, errors, print_json, say
-from millstream.errors import MillstreamError
+from millstream.cli.stack import Stack, open_stack
+from millstream.cli.terminal import complain, errors, print_json, say, warn
+from millstream.client.async_client import AsyncClient
+from millstream.client.submission import Submitted
+from millstream.errors import MillstreamError, NotDurable
+from millstream.wire.keys import shard_of
 
 
 @contextlib.contextmanager
@@ -38,3 +42,30 @@ async def load_model(stack: Stack) -> None:
     if stack.queue is not None:
         with errors.status("loading the model"):
             await stack.worker_ready()
+
+
+def run_with_client(
+    redis_url: str | None, queue: str, work: Callable[[AsyncClient], Awaitable[None]]
+) -> None:
+    """Do the work with a client of the queue, on the given server or the embedded one, without a worker."""
+    with open_stack(redis_url or None, None, say=say, queue=queue) as stack:
+
+        async def connected() -> None:
+            async with AsyncClient(stack.url, queue=queue) as client:
+                await work(client)
+
+        asyncio.run(stack.guard(connected()))
+
+
+async def warn_if_unserved(stack: Stack, queue: str, job_id: str) -> None:
+    """Where no worker of anybody's serves the job's shard: whoever waits for it is to know."""
+    with contextlib.suppress(MillstreamError):  # not ours to see, or damaged: the job does not hang on it
+        if stack.queue is None and shard_of(job_id) in await stack.unserved(queue):
+            warn(f"no worker serves the queue {queue!r} now; the job waits until one does")
+
+
+def warn_if_not_durable(job: Submitted) -> None:
+    try:
+        job.raise_for_durability()
+    except NotDurable as error:
+        warn(str(error))

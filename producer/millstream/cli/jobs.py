@@ -7,18 +7,29 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from millstream.cli.conduct import load_model, reported
-from millstream.cli.options import AsJson, JobId, Model, Queue, RedisUrl
+from millstream.cli.conduct import load_model, reported, warn_if_not_durable, warn_if_unserved
+from millstream.cli.options import (
+    AsJson,
+    DurabilityOf,
+    DurabilityTimeout,
+    JobId,
+    Model,
+    Queue,
+    RedisUrl,
+    Replicas,
+)
 from millstream.cli.stack import Stack, choose_model, open_stack
-from millstream.cli.terminal import answers, print_json, say
+from millstream.cli.terminal import answers, plain, print_json, say
 from millstream.cli.transcript import Follower, print_result
 from millstream.client.async_client import AsyncClient
+from millstream.client.options import ClientOptions
 from millstream.errors import InvalidRequest, NotReady
+from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
 from millstream.wire.sampling import SamplingParams
 
@@ -42,6 +53,9 @@ def submit(
     tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
     follow: Annotated[bool, typer.Option("--stream", help="Print the tokens as they come.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Print the result when it is there.")] = False,
+    durability: DurabilityOf = Durability.NONE,
+    replicas: Replicas = None,
+    durability_timeout_s: DurabilityTimeout = 5.0,
     redis_url: RedisUrl = None,
     model: Model = None,
     queue: Queue = "default",
@@ -50,6 +64,9 @@ def submit(
     """Queue a prompt and print the job's id; with --stream or --wait, its answer."""
     place = _Place(redis_url, queue)
     with reported(as_json, place.how_to_go_on):
+        place.options = ClientOptions(
+            durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
+        )
         fields: dict[str, Any] = {
             **_input(prompt, chat=chat, system=system),
             "max_tokens": max_tokens,
@@ -67,18 +84,21 @@ def submit(
         async def work(stack: Stack, client: AsyncClient) -> None:
             job = await client.submit(**fields)
             place.job_id = job.id
+            follower = place.follower = Follower(job.id, as_json=as_json) if follow else None
+            warn_if_not_durable(job)
             if follow or wait:
                 say(f"job {job.id}")
+                await warn_if_unserved(stack, queue, job.id)
                 await load_model(stack)
             elif as_json:
-                print_json({"id": job.id, "state": job.state, "created": job.created})
+                shown = ("id", "state", "created", "durability", "replicas")
+                print_json({name: getattr(job, name) for name in shown})
             else:
                 answers.out(job.id)
                 if not redis_url:
                     say(f"it waits for a worker; for one, and the answer: millstream result {job.id} --wait")
-            if follow:
-                place.follower = Follower(job.id, as_json=as_json)
-                await place.follower.follow(client)
+            if follower is not None:
+                await follower.follow(client)
             elif wait:
                 print_result(job.id, await client.wait(job.id), as_json=as_json)
 
@@ -98,7 +118,9 @@ def stream(
     with reported(as_json, place.how_to_go_on):
 
         async def work(stack: Stack, client: AsyncClient) -> None:
-            await client.status(job_id)  # an unknown id is told before a model is loaded for it
+            now = await client.status(job_id)  # an unknown id is told before a model is loaded for it
+            if not now.state.terminal:
+                await warn_if_unserved(stack, queue, job_id)
             await load_model(stack)
             assert place.follower is not None, "set above"
             await place.follower.follow(client)
@@ -125,6 +147,7 @@ def result(
             except NotReady:
                 if not wait:
                     raise
+                await warn_if_unserved(stack, queue, job_id)
                 await load_model(stack)
                 outcome = await client.wait(job_id, timeout_s)
             print_result(job_id, outcome, as_json=as_json)
@@ -163,7 +186,7 @@ def status(
                 return
             for name, value in asdict(now).items():
                 if value is not None:
-                    answers.out(f"{name:<16} {value}")
+                    answers.out(f"{name:<16} {plain(str(value))}")
 
         place.run(work, None, with_worker=False)
 
@@ -184,6 +207,7 @@ class _Place:
     queue: str
     job_id: str = ""
     follower: Follower | None = None
+    options: ClientOptions = field(default_factory=ClientOptions)
 
     def run(
         self,
@@ -200,7 +224,7 @@ class _Place:
 
     async def _connected(self, stack: Stack, work: Callable[[Stack, AsyncClient], Awaitable[None]]) -> None:
         async def connected() -> None:
-            async with AsyncClient(stack.url, queue=self.queue) as client:
+            async with AsyncClient(stack.url, queue=self.queue, options=self.options) as client:
                 await work(stack, client)
 
         await stack.guard(connected())

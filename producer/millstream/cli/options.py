@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from millstream.wire.durability import Durability
+
 RedisUrl = Annotated[
     str | None,
     typer.Option(
@@ -22,5 +24,16 @@ Model = Annotated[
     ),
 ]
 Queue = Annotated[str, typer.Option(help="The queue.")]
+DurabilityOf = Annotated[
+    Durability,
+    typer.Option("--durability", help="Wait until the server's disk (aof) or replicas have the job."),
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option(help="How many replicas --durability takes; unset: one for replicas, none for aof."),
+]
+DurabilityTimeout = Annotated[
+    float, typer.Option("--durability-timeout-s", help="How long to wait for it; then it is reported.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job, as `submit` printed it.")]

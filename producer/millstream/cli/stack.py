@@ -35,13 +35,18 @@ class Stack:
         return await beside(self._watch(), work)
 
     async def has_worker(self, queue: str) -> bool:
-        """Whether a worker serves the queue just now."""
+        """Whether workers serve the whole queue just now."""
+        return not await self.unserved(queue)
+
+    async def unserved(self, queue: str) -> list[int]:
+        """The queue's shards that no worker serves just now."""
         endpoint = Endpoint.of(self.url)
         redis = endpoint.commands("millstream-cli", connections=1)
         try:
             with unavailable(endpoint):
                 info = await read_queue(redis, queue) or QueueInfo()
-                return bool(await read_workers(redis, info.keys(queue).shard(0)))
+                keys = info.keys(queue)
+                return [n for n in range(info.shards) if not await read_workers(redis, keys.shard(n))]
         finally:
             await redis.aclose()
 

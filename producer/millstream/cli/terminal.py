@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
-answers = Console(highlight=False, soft_wrap=True, markup=False)
+
+class Terminal(Console):
+    """Raises BrokenPipeError where nobody reads any more (`| head`): typer ends the command silently. Rich
+    itself would exit, which asyncio shows as a fault of the task that printed."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+errors = Terminal(stderr=True, highlight=False, soft_wrap=True)
+answers = Terminal(highlight=False, soft_wrap=True, markup=False)
 
 
 def say(message: str) -> None:
@@ -29,3 +40,8 @@ def complain(message: str) -> None:
 def print_json(value: Any) -> None:
     """One line, for programs."""
     answers.out(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def plain(text: str) -> str:
+    """A text that somebody else chose, without what a terminal would obey."""
+    return text if text.isprintable() else ascii(text)[1:-1]

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, TypeVar, Unpack
 
-from redis.asyncio import Redis
-
-from millstream.client import streams, waiting
+from millstream.client import forgetting, streams, waiting
+from millstream.client.dead_letters import DeadLetters
 from millstream.client.events import Event
 from millstream.client.jobs import Jobs
 from millstream.client.options import ClientOptions
@@ -24,11 +23,15 @@ from millstream.client.status import JobStatus
 from millstream.client.submission import Outcome, Submission, Submitted
 from millstream.errors import JobError, NotFound, NotReady
 from millstream.wire import calls
+from millstream.wire.connection import Target
+from millstream.wire.dead import DeadLetter
+from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
 from millstream.wire.messages import ChatMessage, Result
 from millstream.wire.replies import CancelOutcome, JobRecord
 from millstream.wire.sampling import SamplingParams
 
+T = TypeVar("T")
 DEFAULT_URL = "redis://localhost:6379/0"
 
 
@@ -41,13 +44,15 @@ class AsyncClient:
 
     def __init__(
         self,
-        url: str | Redis = DEFAULT_URL,
+        url: Target = DEFAULT_URL,
         *,
         queue: str = "default",
         options: ClientOptions | None = None,
     ) -> None:
-        """`url`: redis://, rediss:// or unix://, or a redis.asyncio.Redis, whose address and credentials are
-        taken over. Raises InvalidRequest."""
+        """`url`: redis://, rediss:// or unix://; redis+sentinel://host,host/service or
+        redis+cluster://host,host (rediss+… for TLS); or a client of redis.asyncio (Redis, also that of a
+        Sentinel's master_for; RedisCluster), whose address and credentials are taken over. Raises
+        InvalidRequest."""
         self._session = Session(url, options or ClientOptions())
         self._owner = True
         self._use(queue)
@@ -55,6 +60,7 @@ class AsyncClient:
     def _use(self, queue: str) -> None:
         self._jobs = Jobs(self._session, queue)
         self._submission = Submission(self._jobs)
+        self._dead = DeadLetters(self._jobs, self._submission)
 
     def with_queue(self, queue: str) -> Self:
         """The same client for another queue: it shares the connections, and ends with this one."""
@@ -96,6 +102,7 @@ class AsyncClient:
         stream: bool = False,
         traceparent: str | None = None,
         wait_s: float = 0.0,
+        durability: Durability | str | None = None,
         **params: Unpack[SamplingFields],
     ) -> Submitted:
         """Queue one job; give exactly one of `prompt`, `messages` and `token_ids`.
@@ -103,11 +110,12 @@ class AsyncClient:
         `id`: your own, so that submitting again is the same job. `sampling` or single `params` (max_tokens,
         temperature, stop, …), which go before it. `deadline_s`: from now; what is not done then, expires.
         `stream`: tokens are published at once and not only every second. `wait_s`: how long to wait for room
-        in a full queue.
+        in a full queue. `durability`: "aof" or "replicas" waits until the server's disk, or replicas, have
+        the job; Submitted says what was reached in time.
 
         Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
-        (with `retry_after_s`), QueueMismatch. After Unavailable it is not known whether the job was queued:
-        submit again with the same `id`.
+        (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is not known whether the job
+        was queued: submit again with the same `id`.
         """
         fields = {
             "prompt": prompt,
@@ -122,15 +130,22 @@ class AsyncClient:
             "stream": stream,
             "traceparent": traceparent,
         }
-        return await self._submission.one(fields | params, wait_s)
+        return await self._submission.one(fields | params, wait_s, durability)
 
-    async def submit_many(self, jobs: Iterable[JobFields], *, wait_s: float = 0.0) -> list[Outcome]:
+    async def submit_many(
+        self,
+        jobs: Iterable[JobFields],
+        *,
+        wait_s: float = 0.0,
+        durability: Durability | str | None = None,
+    ) -> list[Outcome]:
         """Queue many jobs, a few hundred in each round trip: one outcome for each, in their order.
 
         Each job is a mapping of what `submit` takes. A job's outcome is Submitted, or the error that `submit`
-        would raise for it: the others go on. Raises QueueMismatch, and Unavailable before anything was sent.
+        would raise for it: the others go on. Raises QueueMismatch, InvalidRequest for a `durability` that the
+        server does not know, and Unavailable before anything was sent.
         """
-        return await self._submission.many(jobs, wait_s)
+        return await self._submission.many(jobs, wait_s, durability)
 
     def stream(self, job_id: str, cursor: str | None = None) -> AsyncGenerator[Event, None]:
         """The job's events: TokenEvent as tokens come, RewindEvent where the server lost some, then EndEvent.
@@ -191,6 +206,39 @@ class AsyncClient:
         """Where the job stands: state, times, attempts. Raises NotFound."""
         return JobStatus.of(await self._record(job_id))
 
+    async def forget(self, job_id: str) -> bool:
+        """Delete the job's result and stream from the server, before their time to live is over. False: there
+        was nothing (any more). Raises NotReady where the job has not ended: cancel it first.
+        """
+        return _value((await self.forget_many([job_id]))[job_id])
+
+    async def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+        """The same for many, in few round trips. A job that has not ended stays: NotReady as a value."""
+        return await forgetting.forget_many(self._jobs, list(job_ids))
+
+    def dead_letters(self, limit: int | None = None) -> AsyncGenerator[DeadLetter, None]:
+        """Jobs that were given up because they kept killing their engine, or were tried too often, and
+        entries that were no jobs: the newest first, over all shards, without their requests."""
+        return self._dead.newest(limit)
+
+    async def dead_letter(self, id: str) -> DeadLetter:
+        """One of them, with its request. `id`: the letter's, or the job's. Raises NotDead."""
+        return await self._dead.find(id)
+
+    async def requeue(self, id: str, *, wait_s: float = 0.0) -> Submitted:
+        """Submit a dead letter's request once more: same lane, tenant and metadata, no deadline, a new id
+        that follows from the letter, so that repeating a requeue is safe. The letter goes when the job is
+        accepted, as durably as the client's options ask for.
+
+        Raises NotDead (in a repeat after Unavailable: it had been requeued), InvalidRequest (it is no job),
+        and what `submit` raises.
+        """
+        return await self._dead.requeue(id, wait_s)
+
+    async def drop_dead(self, id: str) -> None:
+        """Delete a dead letter. Raises NotDead."""
+        await self._dead.drop(id)
+
     async def _record(self, job_id: str) -> JobRecord:
         [record] = await self._jobs.read([job_id])
         if record is None:
@@ -198,7 +246,7 @@ class AsyncClient:
         return record
 
 
-def _value(outcome: Result | JobError) -> Result:
+def _value(outcome: T | JobError) -> T:
     if isinstance(outcome, JobError):
         raise outcome
     return outcome

@@ -18,11 +18,11 @@ class Cursor:
     seq: int = 0
 
     @classmethod
-    def parse(cls, text: str | None) -> Cursor:
+    def parse(cls, text: object) -> Cursor:
         """The cursor of an event; None is the start of the log. Raises InvalidRequest."""
         if text is None:
             return START
-        match = _CURSOR.fullmatch(str(text))
+        match = _CURSOR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidRequest("cursor", text, "give the cursor of an event of this job, e.g. '1-17'")
         return cls(int(match[1]), int(match[2]))

@@ -7,14 +7,22 @@ from collections.abc import Iterable, Sequence
 from millstream.client.cursor import START, Cursor
 from millstream.client.reader import PAGE_ENTRIES
 from millstream.client.session import Session
-from millstream.errors import JobCancelled, JobError, JobExpired, JobFailed
+from millstream.errors import AccessDenied, JobCancelled, JobError, JobExpired, JobFailed, ProtocolError
 from millstream.wire import calls
 from millstream.wire.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.keys import QueueKeys, ShardKeys, shard_of
 from millstream.wire.messages import ErrorInfo, Result, State
 from millstream.wire.queue_info import QueueInfo, open_queue, read_queue
-from millstream.wire.record import JOB_FIELDS, job_record, log_entry, partial_result, read_job
+from millstream.wire.record import (
+    JOB_FIELDS,
+    job_record,
+    job_state,
+    log_entry,
+    partial_result,
+    read_job,
+)
 from millstream.wire.replies import JobRecord, LogEntry
+from millstream.wire.versions import TAKEN
 
 READ_JOBS = 256  # records in one round trip
 
@@ -30,12 +38,19 @@ class Jobs:
 
     async def open(self) -> QueueInfo:
         """The queue's metadata, written where this is the queue's first use. Raises QueueMismatch."""
-        if self._info is None:
-            options = self.session.options
-            with self.session.reach():
-                self._info = await open_queue(
-                    self.session.redis, self.queue, shards=options.shards, pubsub=options.pubsub
-                )
+        return self._info or await self.reopen()
+
+    async def reopen(self) -> QueueInfo:
+        """The metadata as it is by now: workers of other versions may have come."""
+        options = self.session.options
+        with self.session.reach():
+            self._info = await open_queue(
+                self.session.redis,
+                self.queue,
+                shards=options.shards,
+                pubsub=options.pubsub,
+                known=self._info,
+            )
         return self._info
 
     async def info(self) -> QueueInfo:
@@ -61,6 +76,15 @@ class Jobs:
             records += await self._read_batch(job_ids[start : start + READ_JOBS])
         return records
 
+    async def result_sizes(self, job_ids: Sequence[str]) -> list[int]:
+        """Bytes of their stored results, for whoever reads many: 0 where there is none. One round trip."""
+        keys = await self.keys_of(job_ids)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                for job_id in job_ids:
+                    pipeline.hstrlen(keys[job_id].job(job_id), "result")
+                return [int(size) for size in await pipeline.execute()]
+
     async def _read_batch(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
         keys = await self.keys_of(job_ids)
         with self.session.reach():
@@ -83,8 +107,16 @@ class Jobs:
         if deadline_ms > await self.session.now_ms():
             return False
         call = calls.expire_one(keys, job_id=job_id, ttl_ms=self.session.options.result_ttl_ms)
-        with self.session.reach():
-            return await calls.run(self.session.redis, call)
+        try:
+            with self.session.reach():
+                return await calls.run(self.session.redis, call)
+        except AccessDenied:  # an observer reads and writes nothing: a worker ends the job
+            return False
+
+    async def unreadable(self, job_id: str, error: ProtocolError) -> ProtocolError:
+        """`error`, with what to do where the job is of a version that this client does not take."""
+        record = await self._read_one(await self.keys(job_id), job_id)
+        return error if record is None else _upgrade(record, error)
 
     async def tail(self, job_id: str, place: Cursor) -> tuple[list[LogEntry], State | None]:
         """A page of the log from `place` on, inclusive, and the job's state as of just before."""
@@ -98,7 +130,7 @@ class Jobs:
                 state, rows, deadline = await pipeline.execute()
         if deadline is not None and await self._expire(keys, job_id, deadline):
             return await self.tail(job_id, place)
-        return [log_entry(*row) for row in rows], State(state.decode()) if state else None
+        return [log_entry(*row) for row in rows], job_state(job_id, state) if state else None
 
     async def whole(self, job_id: str) -> tuple[list[LogEntry], JobRecord | None]:
         """The whole log, and the job's record as of just before."""
@@ -112,11 +144,14 @@ class Jobs:
 
     async def conclude(self, record: JobRecord) -> Result | JobError:
         """What a terminal job came to. Without a stored result (cancelled, expired), what its log holds."""
-        if record.result is not None:
-            result = decode(Result, record.result, MAX_RESULT_BYTES)
-        else:
-            log, _ = await self.whole(record.job_id)
-            result = partial_result(record, log)
+        try:
+            if record.result is not None:
+                result = decode(Result, record.result, MAX_RESULT_BYTES)
+            else:
+                log, _ = await self.whole(record.job_id)
+                result = partial_result(record, log)
+        except ProtocolError as unread:
+            raise _upgrade(record, unread) from unread
         match record.state:
             case State.FAILED:
                 error = result.error or ErrorInfo(code="unknown", message="the worker gave no reason")
@@ -127,3 +162,12 @@ class Jobs:
                 return JobExpired(record.job_id, result)
             case _:
                 return result
+
+
+def _upgrade(record: JobRecord, error: ProtocolError) -> ProtocolError:
+    if record.version in TAKEN:
+        return error
+    return ProtocolError(
+        f"{record.job_id} is of message version {record.version}, and this client takes {TAKEN}: upgrade it "
+        f"({error})"
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 MAX_BYTES = 4 * 1024**2  # of messages that wait for one reader
+MAX_ALL_BYTES = 64 * 1024**2  # the same for all readers of a client
 
 
 class Sink(Protocol):
@@ -24,14 +26,25 @@ class Mail(NamedTuple):
     lost: bool  # messages may be missing before these
 
 
+@dataclass(slots=True, eq=False)
+class Mailroom:
+    """What all the mailboxes of one client hold together."""
+
+    streams: int = 0  # being followed
+    held_bytes: int = 0
+
+
 class Mailbox:
-    """One channel's messages for one reader. When `limit` are waiting, or MAX_BYTES, all are dropped and
-    `lost` is said."""
+    """One channel's messages for one reader. When `limit` are waiting, or MAX_BYTES, or MAX_ALL_BYTES in the
+    whole room, all of its own are dropped and `lost` is said. Counts as a stream of the room until `close`.
+    """
 
-    __slots__ = ("_arrived", "_held_bytes", "_limit", "_lost", "_payloads", "_ready")
+    __slots__ = ("_arrived", "_held_bytes", "_limit", "_lost", "_payloads", "_ready", "_room")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, room: Mailroom | None = None) -> None:
         self._limit = limit
+        self._room = room or Mailroom()
+        self._room.streams += 1
         self._payloads: deque[bytes] = deque()
         self._held_bytes = 0
         self._lost = False
@@ -39,11 +52,16 @@ class Mailbox:
         self._ready = asyncio.Event()
 
     def deliver(self, channel: str, payload: bytes) -> None:
-        if len(self._payloads) >= self._limit or self._held_bytes + len(payload) > MAX_BYTES:
+        size = len(payload)
+        if len(self._payloads) >= self._limit or self._held_bytes + size > MAX_BYTES:
             self._empty(lost=True)
-        self._payloads.append(payload)
-        self._held_bytes += len(payload)
         self._arrived.set()
+        if self._room.held_bytes + size > MAX_ALL_BYTES:
+            self._empty(lost=True)
+            return
+        self._payloads.append(payload)
+        self._held_bytes += size
+        self._room.held_bytes += size
 
     def subscribed(self, channel: str) -> None:
         self._empty(lost=True)
@@ -70,8 +88,14 @@ class Mailbox:
         self._arrived.clear()
         return mail
 
+    def close(self) -> None:
+        """Nobody reads it any more, and nothing is delivered to it."""
+        self._empty(lost=True)
+        self._room.streams -= 1
+
     def _empty(self, *, lost: bool) -> None:
         self._payloads.clear()
+        self._room.held_bytes -= self._held_bytes
         self._held_bytes = 0
         self._lost = lost
 

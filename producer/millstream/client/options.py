@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from millstream.errors import InvalidRequest
 from millstream.wire.codec import MAX_MESSAGE_BYTES
-from millstream.wire.queue_info import PubSub
+from millstream.wire.durability import Durability, Wait
+from millstream.wire.queue_info import MOST_SHARDS, PubSub
 
 MAX_RESULT_TTL_S = 10 * 365 * 86_400.0
 ABOVE_ZERO = (
@@ -18,6 +19,18 @@ ABOVE_ZERO = (
     "connections",
     "stream_buffer",
 )
+WHOLE = (
+    "max_entries",
+    "max_bytes",
+    "max_payload_bytes",
+    "connections",
+    "stream_buffer",
+    "shards",
+    "durability_replicas",
+)
+SECONDS = ("result_ttl_s", "timeout_s", "reconnect_s", "durability_timeout_s")
+UNSET = ("shards", "durability_replicas")  # may be None
+MAX_DURABILITY_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +39,8 @@ class ClientOptions:
 
     `max_entries` and `max_bytes` bound what one shard of the queue may hold; a submit beyond them is refused
     with QueueFull. `shards` and `pubsub` declare the queue on its first use; None takes what is there.
-    Raises InvalidRequest for a value that cannot work.
+    `durability` is that of a submit that names none; `durability_replicas`: how many replicas it takes (None:
+    one for "replicas", none for "aof"). Raises InvalidRequest for a value that cannot work.
     """
 
     max_entries: int = 100_000
@@ -40,8 +54,12 @@ class ClientOptions:
     name: str = "millstream-client"  # of the connections, as CLIENT LIST shows them
     shards: int | None = None
     pubsub: PubSub | None = None
+    durability: Durability | str = Durability.NONE
+    durability_replicas: int | None = None
+    durability_timeout_s: float = 5.0  # how long a submit waits for it
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         for field in ABOVE_ZERO:
             if not getattr(self, field) > 0:
                 raise InvalidRequest(field, getattr(self, field), "must be above 0")
@@ -52,12 +70,39 @@ class ClientOptions:
         if self.max_payload_bytes > MAX_MESSAGE_BYTES:
             limit = f"workers take no message above {MAX_MESSAGE_BYTES} bytes"
             raise InvalidRequest("max_payload_bytes", self.max_payload_bytes, limit)
-        if self.shards is not None and self.shards < 1:
-            raise InvalidRequest("shards", self.shards, "must be at least 1")
+        if self.shards is not None and not 1 <= self.shards <= MOST_SHARDS:
+            raise InvalidRequest("shards", self.shards, f"must be 1 to {MOST_SHARDS}")
+        if not 0.001 <= self.durability_timeout_s <= MAX_DURABILITY_TIMEOUT_S:
+            limit = "must be at least a millisecond and at most an hour"
+            raise InvalidRequest("durability_timeout_s", self.durability_timeout_s, limit)
+        self.wait(self.durability)
         if not self.name.isascii() or not self.name.isprintable() or " " in self.name or not self.name:
             raise InvalidRequest(
                 "name", self.name, "printable ASCII without spaces, as CLIENT SETNAME takes it"
             )
+
+    def _check_kinds(self) -> None:
+        for field in (*WHOLE, *SECONDS):
+            value = getattr(self, field)
+            kind = "a number of seconds" if field in SECONDS else "a whole number"
+            taken = (int, float) if field in SECONDS else (int,)
+            if type(value) not in taken and not (value is None and field in UNSET):
+                raise InvalidRequest(field, value, f"must be {kind}")
+        if not isinstance(self.name, str):
+            raise InvalidRequest("name", self.name, "must be a string")
+
+    def wait(self, durability: Durability | str | None) -> Wait:
+        """What a submit waits for that asks for `durability`; None: the default. Raises InvalidRequest."""
+        try:
+            wanted = Durability(self.durability if durability is None else durability)
+        except ValueError:
+            known = f"must be one of {', '.join(Durability)}"
+            raise InvalidRequest("durability", durability or self.durability, known) from None
+        least = 1 if wanted is Durability.REPLICAS else 0
+        replicas = least if self.durability_replicas is None else self.durability_replicas
+        if replicas < least:
+            raise InvalidRequest("durability_replicas", replicas, f"must be at least {least} for {wanted}")
+        return Wait(wanted, replicas, round(self.durability_timeout_s * 1000))
 
     @property
     def result_ttl_ms(self) -> int:

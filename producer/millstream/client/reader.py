@@ -101,6 +101,8 @@ class StreamReader:
                 self.want = Want.WHOLE
                 return events
             events += self._take(entry)
+            if self.want is Want.NOTHING:
+                break  # what a stranger has written behind the end is no part of it
         if self.want is not Want.NOTHING:
             if len(entries) < PAGE_ENTRIES:
                 self._settle(state, quiet=not events)
@@ -116,10 +118,13 @@ class StreamReader:
             return self._without_log(record)
         log = self._straighten(entries)
         events = self._rewind_to(log, self._shared(log))
-        for entry in log[self.place.seq :]:
-            events += self._take(entry)
-        if log and log[-1].kind == END:
+        if self.place.seq and log[self.place.seq - 1].kind == END:
             self.want = Want.NOTHING
+        for entry in log[self.place.seq :]:
+            if self.want is Want.NOTHING:
+                break
+            events += self._take(entry)
+        if self.want is Want.NOTHING:
             return events
         self._attempt = entries[-1].attempt
         if record.state.terminal:  # the end marker found no room: the result has what the log has not
@@ -145,7 +150,8 @@ class StreamReader:
 
     def _read(self, entry: LogEntry) -> list[Event]:
         if entry.kind == DELTA:
-            return [TokenEvent(entry.cursor, entry.seq, codec.decode(Delta, entry.body).choices)]
+            delta = codec.decode(Delta, entry.body, codec.MAX_RESULT_BYTES)
+            return [TokenEvent(entry.cursor, entry.seq, delta.choices)]
         if entry.kind == END:
             return [EndEvent(entry.cursor, self._job_id, _terminal(entry.body))]
         return []
@@ -222,7 +228,8 @@ class StreamReader:
         if record.result is not None:
             result = codec.decode(Result, record.result, codec.MAX_RESULT_BYTES)
             error = result.error
-            read = [codec.decode(Delta, entry.body) for entry in log if entry.kind == DELTA]
+            deltas = [entry.body for entry in log if entry.kind == DELTA]
+            read = [codec.decode(Delta, body, codec.MAX_RESULT_BYTES) for body in deltas]
             if choices := missing_deltas(result.choices, read):
                 self._pass_by()
                 events.append(TokenEvent(str(self.place), self.place.seq, choices))

@@ -14,8 +14,11 @@ from millstream.wire import codec
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import ChatMessage, Request
 from millstream.wire.sampling import SamplingParams
+from millstream.wire.versions import WIRE_VERSION
 
 M = TypeVar("M", bound=BaseModel)
+BYTES_PER_TOKEN = 4  # of a text, about, with most tokenizers
+USUAL_OUTPUT = 256  # tokens, where a request sets no bound: not to be set shall not be cheap
 MAX_DEADLINE_S = 10 * 365 * 86_400.0
 INPUTS = ("prompt", "messages", "token_ids")
 REQUEST_FIELDS = (*INPUTS, "tenant", "metadata", "stream", "traceparent")
@@ -73,6 +76,10 @@ class Draft:
     digest: str
     deadline_ms: int | None
     stream: bool
+    version: int = WIRE_VERSION
+    requeued_from: str | None = None  # the dead-lettered job that it repeats
+    tenant: str = ""
+    cost: int = 1  # tokens, as far as the request tells them
 
 
 def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Draft:
@@ -90,7 +97,27 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Dra
         name = next(name for name in INPUTS if getattr(request, name) is not None)
         problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; shorten it"
         raise InvalidRequest(name, getattr(request, name), problem)
-    return Draft(own_id, request.lane, payload, request.digest(), request.deadline_ms, request.stream)
+    return Draft(
+        own_id,
+        request.lane,
+        payload,
+        request.digest(),
+        request.deadline_ms,
+        request.stream,
+        tenant=request.tenant,
+        cost=cost_of(request),
+    )
+
+
+def cost_of(request: Request) -> int:
+    """Tokens of prompt and output, estimated: what the queue's fairness among tenants counts."""
+    if request.token_ids is not None:
+        prompt = len(request.token_ids)
+    else:
+        texts = [request.prompt or ""] + [message.content for message in request.messages or ()]
+        prompt = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) // BYTES_PER_TOKEN
+    output = request.sampling.max_tokens
+    return max(1, prompt + (USUAL_OUTPUT if output is None else output) * request.sampling.n)
 
 
 def _request(given: dict[str, Any]) -> Request:
@@ -124,7 +151,7 @@ def _lane(lane: Any) -> Lane:
 def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
     if deadline_s is None:
         return None
-    number = float(deadline_s) if type(deadline_s) in (int, float) else math.nan
+    number = deadline_s if type(deadline_s) in (int, float) else math.nan
     if not 0 < number <= MAX_DEADLINE_S:
         raise InvalidRequest(
             "deadline_s", deadline_s, "must be seconds from now, above 0 and at most ten years"
@@ -137,7 +164,7 @@ def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> Samplin
     for name, value in fields.items():
         if name not in SamplingParams.model_fields:
             raise InvalidRequest(
-                name, value, "no such parameter; see millstream.SamplingParams for those there are"
+                str(name), value, "no such parameter; see millstream.SamplingParams for those there are"
             )
     if base is None:
         return _checked(SamplingParams, _converted(fields), whole="sampling")
@@ -158,10 +185,15 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(name), Sequence) and not isinstance(values[name], str | bytes):
             values[name] = tuple(values[name])
     if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
-        values["logit_bias"] = {int(k) if str(k).isdecimal() else k: v for k, v in bias.items()}
+        values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
     if isinstance(metadata := values.get("metadata"), Mapping):
         values["metadata"] = dict(metadata)
     return values
+
+
+def _token_id(key: Any) -> Any:
+    digits = isinstance(key, str) and key.isdecimal() and len(key) < 20  # Python refuses to read thousands
+    return int(key) if digits else key
 
 
 def _checked(kind: type[M], values: Mapping[str, Any], whole: str) -> M:

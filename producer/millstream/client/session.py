@@ -12,13 +12,15 @@ from typing import TypeVar
 from redis.asyncio import Redis
 
 from millstream.client.dispatcher import Dispatcher
+from millstream.client.mailbox import Mailroom
 from millstream.client.options import ClientOptions
 from millstream.errors import Unavailable
-from millstream.wire.connection import Endpoint, unavailable
+from millstream.wire.connection import Endpoint, Target, unavailable
 from millstream.wire.queue_info import PubSub
 
 T = TypeVar("T")
 RETRIES = 3  # every command of a client is safe to repeat
+WAITING = 16  # times as many connections for what waits: with everysec, a submit holds one for up to a second
 CLOCK_S = 60.0  # for which the difference of the two clocks is believed
 NEVER = float("-inf")
 
@@ -26,18 +28,33 @@ NEVER = float("-inf")
 class Session:
     """Connects when first used; `aclose` ends everything it opened."""
 
-    def __init__(self, target: str | Redis, options: ClientOptions) -> None:
+    def __init__(self, target: Target, options: ClientOptions) -> None:
         self.endpoint = Endpoint.of(target)
         self.options = options
         self.redis = self.endpoint.commands(
             options.name, connections=options.connections, timeout_s=options.timeout_s, retries=RETRIES
         )
+        self.mailroom = Mailroom()
+        self._patient: Redis | None = None
         self._closed = False
         self._uses = 0  # of the server, right now
         self._idle = asyncio.Event()
         self._dispatchers: dict[PubSub, Dispatcher] = {}
         self._clock_read_s = NEVER
         self._clock_ahead_s = 0.0  # server's wall clock less our monotonic one
+
+    @property
+    def patient(self) -> Redis:
+        """For what the server answers late: submits that wait for their durability."""
+        if self._patient is None:
+            options = self.options
+            self._patient = self.endpoint.commands(
+                options.name,
+                connections=WAITING * options.connections,
+                timeout_s=options.timeout_s + options.durability_timeout_s,
+                retries=RETRIES,
+            )
+        return self._patient
 
     def dispatcher(self, pubsub: PubSub) -> Dispatcher:
         self._check_open()  # a closed client's dispatcher would connect again, and nobody would end it
@@ -108,3 +125,5 @@ class Session:
                 async with asyncio.timeout(self.options.timeout_s):
                     await self._idle.wait()
         await self.redis.aclose()
+        if self._patient is not None:
+            await self._patient.aclose()

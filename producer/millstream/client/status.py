@@ -15,7 +15,7 @@ class JobStatus:
 
     id: str
     state: State
-    lane: Lane
+    lane: Lane | str  # a newer version's, by its name
     attempt: int  # how many were started
     submits: int  # how often this id was submitted
     worker: str | None  # that runs it, or that ended it
@@ -24,13 +24,14 @@ class JobStatus:
     admitted_ms: int | None
     first_token_ms: int | None
     finished_ms: int | None
+    requeued_from: str | None  # the dead-lettered job that it repeats
 
     @classmethod
     def of(cls, record: JobRecord) -> JobStatus:
         return cls(
             id=record.job_id,
             state=record.state,
-            lane=Lane(record.lane),
+            lane=Lane(record.lane) if record.lane in tuple(Lane) else record.lane,
             attempt=record.attempt,
             submits=record.submits,
             worker=record.owner or None,
@@ -39,4 +40,5 @@ class JobStatus:
             admitted_ms=record.admitted_ms,
             first_token_ms=record.first_token_ms,
             finished_ms=record.finished_ms,
+            requeued_from=record.requeued_from,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 
@@ -10,11 +12,14 @@ from millstream.client.events import EndEvent, Event
 from millstream.client.jobs import Jobs
 from millstream.client.mailbox import Mailbox
 from millstream.client.reader import StreamReader, Want
+from millstream.client.session import Session
 from millstream.errors import ProtocolError
 from millstream.wire.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.messages import Result, State
 from millstream.wire.record import parse_event
 from millstream.wire.replies import LogEntry
+
+POLLS_PER_S = 200  # at most, of all silent streams of a client: what is published wakes them anyway
 
 
 async def follow(jobs: Jobs, job_id: str, cursor: str | None) -> AsyncGenerator[Event, None]:
@@ -22,12 +27,21 @@ async def follow(jobs: Jobs, job_id: str, cursor: str | None) -> AsyncGenerator[
     reader = StreamReader(job_id, Cursor.parse(cursor))
     keys = await jobs.keys(job_id)
     dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
-    mailbox = Mailbox(jobs.session.options.stream_buffer)
-    with dispatcher.subscription([keys.events(job_id)], mailbox):
+    mailbox = Mailbox(jobs.session.options.stream_buffer, jobs.session.mailroom)
+    with contextlib.closing(mailbox), dispatcher.subscription([keys.events(job_id)], mailbox):
         await mailbox.ready(jobs.session.options.timeout_s)  # in vain: the stream goes on by polling
         while reader.want is not Want.NOTHING:
-            for event in await _step(jobs, job_id, reader, mailbox):
+            try:
+                events = await _step(jobs, job_id, reader, mailbox)
+            except ProtocolError as error:
+                raise await jobs.unreadable(job_id, error) from error
+            for event in events:
                 yield await _explained(jobs, event) if isinstance(event, EndEvent) else event
+
+
+def _turn_s(session: Session) -> float:
+    """How long one of so many streams waits for its turn to poll; jittered, or all would come together."""
+    return session.mailroom.streams / POLLS_PER_S * random.uniform(0.75, 1.25)
 
 
 async def _step(jobs: Jobs, job_id: str, reader: StreamReader, mailbox: Mailbox) -> list[Event]:
@@ -36,7 +50,7 @@ async def _step(jobs: Jobs, job_id: str, reader: StreamReader, mailbox: Mailbox)
             return reader.tail(*await jobs.session.outlast(lambda: jobs.tail(job_id, reader.place)))
         case Want.WHOLE:
             return reader.whole(*await jobs.session.outlast(lambda: jobs.whole(job_id)))
-    mail = await mailbox.take(reader.patience_s)
+    mail = await mailbox.take(max(reader.patience_s, _turn_s(jobs.session)))
     if mail is None:
         reader.silence()
         return []

@@ -15,10 +15,22 @@ from redis.exceptions import RedisError
 from millstream.client.backlog import Backlog
 from millstream.client.jobs import Jobs
 from millstream.client.requests import Draft, draft
-from millstream.errors import Conflict, InvalidRequest, MillstreamError, QueueFull, Unavailable
+from millstream.client.takers import Takers
+from millstream.client.writes import Writes
+from millstream.errors import (
+    AccessDenied,
+    Conflict,
+    InvalidRequest,
+    MillstreamError,
+    NotDurable,
+    QueueFull,
+    Unavailable,
+)
 from millstream.wire import calls
+from millstream.wire.access import refusal
+from millstream.wire.durability import Durability, Reached, Wait
 from millstream.wire.keys import job_id_of, shard_of
-from millstream.wire.messages import WIRE_VERSION, State
+from millstream.wire.messages import State
 from millstream.wire.queue_info import QueueInfo
 from millstream.wire.replies import SubmitOutcome, SubmitReply
 
@@ -29,11 +41,28 @@ LONGEST_PAUSE_S = 5.0  # of a producer that waits for room: the estimate of when
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """An accepted job. `created` False: it was there already, under the same id with the same payload."""
+    """An accepted job. `created` False: it was there already, under the same id with the same payload.
+
+    `durability` is what was reached of the durability that was `wanted`: the same, or NONE where it was not
+    reached in time; `replicas` have acknowledged the job. It is queued all the same, and runs.
+    """
 
     id: str
     state: State
     created: bool
+    durability: Durability = Durability.NONE
+    replicas: int = 0
+    wanted: Durability = Durability.NONE
+
+    @property
+    def durable(self) -> bool:
+        """Whether the job is as durable as was asked for."""
+        return self.durability is self.wanted
+
+    def raise_for_durability(self) -> None:
+        """Raises NotDurable where the job is not as durable as was asked for."""
+        if not self.durable:
+            raise NotDurable(self.id, self.wanted, self.replicas)
 
 
 Outcome = Submitted | MillstreamError
@@ -45,24 +74,44 @@ class Submission:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._session = jobs.session
+        self._takers = Takers(jobs)
         self._backlogs: defaultdict[int, Backlog] = defaultdict(Backlog)  # by shard
+        self._writes: dict[Wait, Writes] = {}  # by the durability that they wait for
 
-    async def one(self, fields: Mapping[str, Any], wait_s: float) -> Submitted:
+    async def one(
+        self, fields: Mapping[str, Any], wait_s: float, durability: Durability | str | None = None
+    ) -> Submitted:
         """Raises what `many` answers."""
-        [outcome] = await self.many([fields], wait_s)
-        if isinstance(outcome, MillstreamError):
-            raise outcome
-        return outcome
+        [outcome] = await self.many([fields], wait_s, durability)
+        return _accepted(outcome)
 
-    async def many(self, items: Iterable[Mapping[str, Any]], wait_s: float) -> list[Outcome]:
-        """One outcome for each item, in their order. Raises only where the queue itself cannot be used."""
-        info = await self._jobs.open()
+    async def many(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        wait_s: float,
+        durability: Durability | str | None = None,
+    ) -> list[Outcome]:
+        """One outcome for each item, in their order. Raises only where the queue itself cannot be used, or
+        the server cannot do what `durability` asks for."""
+        wait = self._session.options.wait(durability)
+        server = self._writes.setdefault(wait, Writes(self._session, wait))
+        info = await self._takers.open()
+        await server.check()
         now_ms = await self._session.now_ms()
         give_up_s = time.monotonic() + wait_s
         outcomes: list[Outcome] = []
         for batch in _batches(self._drafts(items, now_ms)):
-            outcomes += await self._patiently(info, batch, give_up_s)
+            outcomes += await self._patiently(server, info, batch, give_up_s)
         return outcomes
+
+    async def ready(self, item: Draft, wait_s: float) -> Submitted:
+        """One request that was checked and encoded before. Raises what `one` raises."""
+        wait = self._session.options.wait(None)
+        server = self._writes.setdefault(wait, Writes(self._session, wait))
+        info = await self._jobs.open()
+        await server.check()
+        [outcome] = await self._patiently(server, info, [item], time.monotonic() + wait_s)
+        return _accepted(outcome)
 
     def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[Draft | InvalidRequest]:
         ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
@@ -76,7 +125,7 @@ class Submission:
                 yield error
 
     async def _patiently(
-        self, info: QueueInfo, batch: Sequence[Draft | InvalidRequest], give_up_s: float
+        self, server: Writes, info: QueueInfo, batch: Sequence[Draft | InvalidRequest], give_up_s: float
     ) -> list[Outcome]:
         """Send a batch; what finds the queue full is sent again until `give_up_s`."""
         outcomes: dict[int, Outcome] = {
@@ -84,7 +133,7 @@ class Submission:
         }
         left = {i: item for i, item in enumerate(batch) if isinstance(item, Draft)}
         while left:
-            outcomes |= zip(left, await self._send(info, list(left.values())), strict=True)
+            outcomes |= zip(left, await self._send(server, info, list(left.values())), strict=True)
             full = {i: error for i in left if isinstance(error := outcomes[i], QueueFull)}
             pause_s = min((error.retry_after_s for error in full.values()), default=0.0)
             remaining_s = give_up_s - time.monotonic()
@@ -96,15 +145,17 @@ class Submission:
                 await asyncio.sleep(min(pause_s, remaining_s))
         return [outcomes[i] for i in range(len(batch))]
 
-    async def _send(self, info: QueueInfo, drafts: Sequence[Draft]) -> list[Outcome]:
+    async def _send(self, server: Writes, info: QueueInfo, drafts: Sequence[Draft]) -> list[Outcome]:
         ids = [job_id_of(item.own_id, info.shards) for item in drafts]
         requests = [self._call(info, job_id, item) for job_id, item in zip(ids, drafts, strict=True)]
         try:
-            with self._session.reach():
-                replies = await calls.run_many(self._session.redis, requests)
+            replies = await server.run_many(requests)
         except Unavailable as error:
-            replies = [error] * len(ids)
-        return [self._outcome(job_id, reply) for job_id, reply in zip(ids, replies, strict=True)]
+            replies = [(error, Reached())] * len(ids)
+        return [
+            self._outcome(job_id, reply, server.wait.durability, reached)
+            for job_id, (reply, reached) in zip(ids, replies, strict=True)
+        ]
 
     def _call(self, info: QueueInfo, job_id: str, item: Draft) -> calls.Call[SubmitReply]:
         keys = info.keys(self._jobs.queue)
@@ -114,19 +165,27 @@ class Submission:
             lane=item.lane,
             payload=item.payload,
             digest=item.digest,
-            version=WIRE_VERSION,
+            version=item.version,
             deadline_ms=item.deadline_ms,
             stream=item.stream,
+            requeued_from=item.requeued_from,
+            tenant=item.tenant,
+            cost=item.cost,
             max_entries=self._session.options.max_entries,
             max_bytes=self._session.options.max_bytes,
         )
 
-    def _outcome(self, job_id: str, reply: SubmitReply | Exception) -> Outcome:
+    def _outcome(
+        self, job_id: str, reply: SubmitReply | Exception, wanted: Durability, reached: Reached
+    ) -> Outcome:
         backlog = self._backlogs[shard_of(job_id)]
         match reply:
+            case RedisError() if (refused := refusal(reply)) is not None:
+                return AccessDenied(f"submit of {job_id}: {refused}")
             case MillstreamError() | RedisError() | OSError():
                 # It may have got through: under the same id it is safe to send again.
-                return Unavailable(f"submit of {job_id} failed, repeat it with the same id: {reply}")
+                own_id = job_id.partition("-")[2]
+                return Unavailable(f"submit of {job_id} failed, repeat it with id={own_id!r}: {reply}")
             case Exception():
                 raise reply
             case SubmitReply(outcome=SubmitOutcome.CONFLICT):
@@ -134,10 +193,19 @@ class Submission:
             case SubmitReply(outcome=SubmitOutcome.FULL):
                 backlog.saw(reply.entries, time.monotonic())
                 retry_after_s = backlog.retry_after_s(self._session.options.max_entries)
-                return QueueFull(self._jobs.queue, reply.entries, reply.held_bytes, retry_after_s)
+                return QueueFull(
+                    self._jobs.queue, reply.entries, reply.held_bytes, retry_after_s, reply.used_up
+                )
         created = reply.outcome is SubmitOutcome.ACCEPTED
         backlog.saw(reply.entries, time.monotonic(), added=int(created))
-        return Submitted(job_id, reply.state or State.QUEUED, created)
+        state = reply.state or State.QUEUED
+        return Submitted(job_id, state, created, reached.durability, reached.replicas, wanted)
+
+
+def _accepted(outcome: Outcome) -> Submitted:
+    if isinstance(outcome, MillstreamError):
+        raise outcome
+    return outcome
 
 
 def _batches(drafts: Iterable[Draft | InvalidRequest]) -> Iterator[list[Draft | InvalidRequest]]:

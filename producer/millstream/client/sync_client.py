@@ -14,8 +14,6 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from redis.asyncio import Redis
-
 from millstream.client.async_client import DEFAULT_URL, AsyncClient
 from millstream.client.events import Event
 from millstream.client.loop_thread import LoopThread
@@ -24,6 +22,9 @@ from millstream.client.requests import JobFields, SamplingFields
 from millstream.client.status import JobStatus
 from millstream.client.submission import BATCH_JOBS, Outcome, Submitted
 from millstream.errors import JobError
+from millstream.wire.connection import Target
+from millstream.wire.dead import DeadLetter
+from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
 from millstream.wire.messages import ChatMessage, Result
 from millstream.wire.replies import CancelOutcome
@@ -51,7 +52,7 @@ class Client:
 
     def __init__(
         self,
-        url: str | Redis = DEFAULT_URL,
+        url: Target = DEFAULT_URL,
         *,
         queue: str = "default",
         options: ClientOptions | None = None,
@@ -101,6 +102,7 @@ class Client:
         stream: bool = False,
         traceparent: str | None = None,
         wait_s: float = 0.0,
+        durability: Durability | str | None = None,
         **params: Unpack[SamplingFields],
     ) -> Submitted:
         return self._thread.run(
@@ -117,19 +119,28 @@ class Client:
                 stream=stream,
                 traceparent=traceparent,
                 wait_s=wait_s,
+                durability=durability,
                 **params,
             )
         )
 
     @_as(AsyncClient.submit_many)
-    def submit_many(self, jobs: Iterable[JobFields], *, wait_s: float = 0.0) -> list[Outcome]:
+    def submit_many(
+        self,
+        jobs: Iterable[JobFields],
+        *,
+        wait_s: float = 0.0,
+        durability: Durability | str | None = None,
+    ) -> list[Outcome]:
         give_up_s = time.monotonic() + wait_s
         outcomes: list[Outcome] = []
         # Drawn from `jobs` here: what makes them may be slow, use this client, or belong to this thread.
         items = iter(jobs)
         while batch := list(islice(items, BATCH_JOBS)):
             remaining_s = max(0.0, give_up_s - time.monotonic())
-            outcomes += self._thread.run(self._client.submit_many(batch, wait_s=remaining_s))
+            outcomes += self._thread.run(
+                self._client.submit_many(batch, wait_s=remaining_s, durability=durability)
+            )
         return outcomes
 
     @_as(AsyncClient.stream)
@@ -163,3 +174,27 @@ class Client:
     @_as(AsyncClient.status)
     def status(self, job_id: str) -> JobStatus:
         return self._thread.run(self._client.status(job_id))
+
+    @_as(AsyncClient.forget)
+    def forget(self, job_id: str) -> bool:
+        return self._thread.run(self._client.forget(job_id))
+
+    @_as(AsyncClient.forget_many)
+    def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+        return self._thread.run(self._client.forget_many(list(job_ids)))
+
+    @_as(AsyncClient.dead_letters)
+    def dead_letters(self, limit: int | None = None) -> Iterator[DeadLetter]:
+        return self._thread.iterate(self._client.dead_letters(limit))
+
+    @_as(AsyncClient.dead_letter)
+    def dead_letter(self, id: str) -> DeadLetter:
+        return self._thread.run(self._client.dead_letter(id))
+
+    @_as(AsyncClient.requeue)
+    def requeue(self, id: str, *, wait_s: float = 0.0) -> Submitted:
+        return self._thread.run(self._client.requeue(id, wait_s=wait_s))
+
+    @_as(AsyncClient.drop_dead)
+    def drop_dead(self, id: str) -> None:
+        self._thread.run(self._client.drop_dead(id))

@@ -19,6 +19,8 @@ from millstream.wire.replies import JobRecord
 
 POLL_S = (1.0, 15.0)  # first and longest pause between two looks at all that are left
 POLLS_PER_S = 2000  # at most, over all jobs
+READ_BYTES = 16 * 1024**2  # of results in one round trip, or one result
+FEW_JOBS = 4  # are read without a look at their sizes
 
 Ended = tuple[str, Result | JobError]
 
@@ -97,10 +99,26 @@ async def _records(
     jobs: Jobs, job_ids: Sequence[str], give_up_s: float
 ) -> AsyncGenerator[tuple[str, JobRecord | None], None]:
     for start in range(0, len(job_ids), READ_JOBS):
-        batch = job_ids[start : start + READ_JOBS]
-        records = await jobs.session.outlast(partial(jobs.read, batch), give_up_s)
-        for pair in zip(batch, records, strict=True):
-            yield pair
+        for batch in await _batches(jobs, job_ids[start : start + READ_JOBS], give_up_s):
+            records = await jobs.session.outlast(partial(jobs.read, batch), give_up_s)
+            for pair in zip(batch, records, strict=True):
+                yield pair
+
+
+async def _batches(jobs: Jobs, job_ids: Sequence[str], give_up_s: float) -> list[list[str]]:
+    """Cut so that the results of each do not fill the memory: a single one may have 64 MiB."""
+    if len(job_ids) <= FEW_JOBS:
+        return [list(job_ids)]
+    sizes = await jobs.session.outlast(partial(jobs.result_sizes, job_ids), give_up_s)
+    batches: list[list[str]] = [[]]
+    held_bytes = 0
+    for job_id, size in zip(job_ids, sizes, strict=True):
+        if batches[-1] and held_bytes + size > READ_BYTES:
+            batches.append([])
+            held_bytes = 0
+        batches[-1].append(job_id)
+        held_bytes += size
+    return batches
 
 
 async def _outcome(jobs: Jobs, job_id: str, record: JobRecord | None, give_up_s: float) -> Result | JobError:

@@ -10,7 +10,7 @@ from typing import Any
 
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import State
-from millstream.wire.record import log_entry
+from millstream.wire.record import log_entry, number
 from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome, RenewReply, StartReply
 from millstream.wire.scripts import Call, positive, script
 
@@ -31,16 +31,38 @@ def start(
 def _started(reply: Any) -> StartReply:
     if not reply:
         return StartReply(started=False)
-    attempt, last_seq, died, cancelled, submitted_ms, first_token_ms, log = reply
+    attempt, last_seq, died, died_alone, cancelled, submitted_ms, first_token_ms, log = reply
     return StartReply(
         started=True,
         attempt=attempt,
         last_seq=last_seq,
         died=died,
+        died_alone=died_alone,
         cancelled=bool(cancelled),
         submitted_ms=submitted_ms,
-        first_token_ms=int(first_token_ms) if first_token_ms else None,
+        first_token_ms=number(first_token_ms or None),
         log=tuple(log_entry(entry_id, fields) for entry_id, fields in log),
+    )
+
+
+def isolate(
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    attempt: int,
+    owner: str,
+    entry_id: str,
+    alone: bool,
+    died: int,
+    died_alone: int,
+) -> Call[EndOutcome]:
+    """Record whether the attempt has its engine for itself: a later `reclaim` then charges it as such. Deaths
+    are those known in all. Passes at maxmemory."""
+    return Call(
+        script("isolate"),
+        (keys.job(job_id),),
+        (attempt, owner, entry_id, "1" if alone else "", died, died_alone),
+        end_outcome,
     )
 
 
@@ -157,28 +179,45 @@ def retry(
     owner: str,
     entry_id: str,
     delay_ms: int,
-    died: bool,
+    died: int = 0,
+    died_alone: int = 0,
 ) -> Call[EndOutcome]:
-    """Park the job; it goes back to its lane after `delay_ms`. `died` charges an attempt that took its engine
-    along. Passes at maxmemory."""
+    """Park the job; it goes back to its lane after `delay_ms`. Deaths are those known in all: of engines and
+    workers that had it, and of those that had nothing else. Passes at maxmemory."""
     return Call(
         script("retry"),
         (keys.job(job_id), keys.lane(lane), keys.delayed),
-        (job_id, attempt, owner, entry_id, delay_ms, "1" if died else ""),
+        (job_id, attempt, owner, entry_id, delay_ms, died, died_alone),
         end_outcome,
     )
 
 
 def release(
-    keys: ShardKeys, *, job_id: str, lane: str, attempt: int | None, owner: str, entry_id: str
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    lane: str,
+    attempt: int | None,
+    owner: str,
+    entry_id: str,
+    died: int = 0,
+    died_alone: int = 0,
 ) -> Call[EndOutcome]:
-    """Give a job back untouched and uncharged. `attempt` None: it was delivered and, as far as
-    the worker knows, never started.
-    Passes at maxmemory."""
+    """Give a job back untouched, charged with no more than the deaths told (those known in all). `attempt`
+    None: it was delivered and, as far as the worker knows, never started. Passes at maxmemory."""
     return Call(
         script("release"),
         (keys.job(job_id), keys.lane(lane)),
-        (job_id, "" if attempt is None else attempt, owner, entry_id, keys.publish, keys.control),
+        (
+            job_id,
+            "" if attempt is None else attempt,
+            owner,
+            entry_id,
+            keys.publish,
+            keys.control,
+            died,
+            died_alone,
+        ),
         end_outcome,
     )
 

@@ -8,9 +8,10 @@ Every call is safe to repeat when its reply was lost.
 
 from __future__ import annotations
 
-from millstream.wire.attempt import append, bury, finish, release, renew, retry, start
+from millstream.wire.attempt import append, bury, finish, isolate, release, renew, retry, start
 from millstream.wire.scripts import Call, run, run_many
-from millstream.wire.submission import cancel, expire_one, submit
+from millstream.wire.submission import Forgotten, cancel, expire_one, forget, submit
+from millstream.wire.taking import take
 from millstream.wire.upkeep import (
     discard,
     drop_consumer,
@@ -25,6 +26,7 @@ from millstream.wire.upkeep import (
 
 __all__ = [
     "Call",
+    "Forgotten",
     "append",
     "bury",
     "cancel",
@@ -33,6 +35,8 @@ __all__ = [
     "expire",
     "expire_one",
     "finish",
+    "forget",
+    "isolate",
     "lane_entry",
     "parse_pending",
     "pending",
@@ -46,4 +50,5 @@ __all__ = [
     "scan_pending",
     "start",
     "submit",
+    "take",
 ]

@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 
 from millstream.errors import ProtocolError
 from millstream.wire.keys import GROUP, RELEASED, ShardKeys
-from millstream.wire.messages import WIRE_VERSION
 from millstream.wire.scripts import Call, positive, script, texts
+from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +19,28 @@ class Heartbeat:
 
     name: str  # its consumer name: host and a nonce that is new at each start
     model: str
-    version_min: int = WIRE_VERSION
-    version_max: int = WIRE_VERSION
+    version_min: int = TAKEN.low
+    version_max: int = TAKEN.high
     token_capacity: int = 0  # KV tokens
     max_rows: int = 0
     rows_running: int = 0
     rows_waiting: int = 0
 
+    @property
+    def versions(self) -> Versions:
+        return Versions(self.version_min, self.version_max)
+
     @classmethod
     def parse(cls, fields: dict[str, str]) -> Heartbeat:
         """Fields that this version does not know are ignored, absent ones take their defaults."""
-        counts = (name for name in cls.__slots__ if name not in ("name", "model") and name in fields)
+        stored = dict.fromkeys(("version_min", "version_max"), str(FIRST_VERSION)) | fields
+        counts = (name for name in cls.__slots__ if name not in ("name", "model") and name in stored)
         try:
-            return cls(fields["name"], fields["model"], **{name: int(fields[name]) for name in counts})
+            return cls(stored["name"], stored["model"], **{name: int(stored[name]) for name in counts})
         except (KeyError, ValueError) as error:
-            raise ProtocolError(f"a worker's heartbeat is damaged: {fields} ({error!r})") from error
+            raise ProtocolError(
+                f"a worker's heartbeat is damaged: {fields!s:.200} ({error!r:.100})"
+            ) from error
 
 
 def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> Call[None]:
@@ -47,24 +54,33 @@ def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> Call[None]:
     )
 
 
-async def read_workers(redis: Any, keys: ShardKeys) -> list[Heartbeat]:
-    """The living workers of a shard, by name: consumers of its lanes whose heartbeat has not run out."""
-    names = {name for lane in keys.lanes for name in await _consumers(redis, lane)}
-    if not names:
+async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
+    """The living workers of these shards, by name: consumers of a lane whose heartbeat has not run out. Two
+    round trips, however many shards."""
+    lanes = [(keys, lane) for keys in shards for lane in keys.lanes]
+    async with redis.pipeline(transaction=False) as pipeline:
+        for _, lane in lanes:
+            pipeline.xinfo_consumers(lane, GROUP)
+        replies = await pipeline.execute(raise_on_error=False)
+    beats = {
+        keys.worker(name): None
+        for (keys, _), reply in zip(lanes, replies, strict=True)
+        for name in _consumers(reply)
+    }
+    if not beats:
         return []
     async with redis.pipeline(transaction=False) as pipeline:
-        for name in sorted(names):
-            pipeline.hgetall(keys.worker(name))
+        for key in beats:
+            pipeline.hgetall(key)
         rows = await pipeline.execute()
-    return [Heartbeat.parse(texts(row)) for row in rows if row]
+    found = {one.name: one for one in (Heartbeat.parse(texts(row)) for row in rows if row)}
+    return [found[name] for name in sorted(found)]
 
 
-async def _consumers(redis: Any, lane: str) -> list[str]:
-    try:
-        rows = await redis.xinfo_consumers(lane, GROUP)
-    except ResponseError as error:
-        if "NOGROUP" in str(error) or "no such key" in str(error):  # nobody has read this lane yet
-            return []
-        raise
-    names = [row["name"].decode() for row in rows]
+def _consumers(reply: Any) -> list[str]:
+    if isinstance(reply, ResponseError) and ("NOGROUP" in str(reply) or "no such key" in str(reply)):
+        return []  # nobody has read this lane yet
+    if isinstance(reply, Exception):
+        raise reply
+    names = [row["name"].decode(errors="replace") for row in reply]
     return [name for name in names if name != RELEASED]

@@ -39,7 +39,7 @@ class QueueKeys:
 
     @property
     def meta(self) -> str:
-        """Hash: shards, pubsub, version_min, version_max. Written once."""
+        """Hash: shards, pubsub: written once; version_min, version_max: only ever widened."""
         return f"{{ms:{self.queue}}}:meta"
 
     def shard(self, shard: int) -> ShardKeys:
@@ -80,6 +80,22 @@ class ShardKeys:
     def delayed(self) -> str:
         return f"{self.tag}:delayed"
 
+    def parked(self, lane: str) -> str:
+        return f"{self.tag}:parked:{lane}"
+
+    def tenants(self, lane: str) -> str:
+        return f"{self.tag}:tenants:{lane}"
+
+    @property
+    def parking(self) -> list[str]:
+        """Where jobs wait beside their lanes, as scripts take it."""
+        return [key for lane in LANES for key in (self.parked(lane), self.tenants(lane))]
+
+    @property
+    def parked_lanes(self) -> list[str]:
+        """The lanes, each with what is parked beside it."""
+        return [key for lane in LANES for key in (self.lane(lane), self.parked(lane), self.tenants(lane))]
+
     @property
     def deadlines(self) -> str:
         return f"{self.tag}:deadlines"
@@ -118,9 +134,13 @@ def job_id_of(own_id: str, shards: int) -> str:
     return f"{zlib.crc32(own_id.encode()) % shards}-{own_id}"
 
 
+def is_job_id(text: str) -> bool:
+    return _JOB_ID.fullmatch(text) is not None
+
+
 def shard_of(job_id: str) -> int:
     if not isinstance(job_id, str):
         raise InvalidRequest("job_id", job_id, "must be a string: what submit answered has it as `.id`")
-    if not _JOB_ID.fullmatch(job_id):
+    if not is_job_id(job_id):
         raise InvalidRequest("job_id", job_id, "a job id looks like <shard>-<own id>, e.g. 0-invoice-17")
     return int(job_id.partition("-")[0])

@@ -1,4 +1,5 @@
-"""The messages of the protocol: request, token delta, result. One version number covers them all.
+"""The messages of the protocol: request, token delta, result. One version number covers them all: a job's
+deltas and its result are of the version of its request.
 
 A request is read once by a worker; deltas are the token log's entries and what is published; a result is
 what a poller reads. Times are Unix milliseconds of the Redis server's clock.
@@ -15,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from millstream.wire.keys import Lane
 from millstream.wire.sampling import SamplingParams, TokenId
-
-WIRE_VERSION = 1
+from millstream.wire.versions import FIRST_VERSION
 
 ShortText = Annotated[str, StringConstraints(max_length=512)]
 LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
 FinishReason = Literal["stop", "length"]
+Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what msgpack can carry again
 
 
 class State(StrEnum):
@@ -48,7 +49,7 @@ class ChatMessage(Message):
 class Request(Message):
     """What a producer asks for. Exactly one of `prompt`, `messages` and `token_ids` is given."""
 
-    version: int = WIRE_VERSION
+    version: Number = FIRST_VERSION
     prompt: LongText | None = None
     messages: tuple[ChatMessage, ...] | None = None
     token_ids: tuple[TokenId, ...] | None = None
@@ -82,7 +83,7 @@ class Request(Message):
 
 
 class TopLogprob(Message):
-    token_id: int
+    token_id: TokenId
     token: str
     logprob: float
 
@@ -93,7 +94,7 @@ class TokenLogprob(Message):
     Natural logarithms, after penalties, bias and temperature are *not* applied: the model's own.
     """
 
-    token_id: int
+    token_id: TokenId
     token: str
     logprob: float
     top: tuple[TopLogprob, ...] = ()
@@ -102,8 +103,8 @@ class TokenLogprob(Message):
 class ChoiceDelta(Message):
     """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait."""
 
-    index: int = 0
-    token_ids: tuple[int, ...] = ()
+    index: Number = 0
+    token_ids: tuple[TokenId, ...] = ()
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] | None = None
     finish_reason: FinishReason | None = None
@@ -116,9 +117,9 @@ class Delta(Message):
 
 
 class Choice(Message):
-    index: int = 0
+    index: Number = 0
     text: str = ""
-    token_ids: tuple[int, ...] = ()
+    token_ids: tuple[TokenId, ...] = ()
     finish_reason: FinishReason | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
 
@@ -126,9 +127,9 @@ class Choice(Message):
 class Usage(Message):
     """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache."""
 
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
+    prompt_tokens: Number = 0
+    cached_tokens: Number = 0
+    output_tokens: Number = 0
 
 
 class ErrorInfo(Message):
@@ -140,23 +141,23 @@ class ErrorInfo(Message):
 
 
 class Timing(Message):
-    submitted_ms: int = 0
-    admitted_ms: int | None = None
-    first_token_ms: int | None = None
-    last_token_ms: int | None = None
-    finished_ms: int | None = None
+    submitted_ms: Number = 0
+    admitted_ms: Number | None = None
+    first_token_ms: Number | None = None
+    last_token_ms: Number | None = None
+    finished_ms: Number | None = None
 
 
 class Result(Message):
     """A job's end: its text, usage and times; for failed, cancelled and expired jobs the partial text."""
 
-    version: int = WIRE_VERSION
+    version: Number = FIRST_VERSION
     state: State = State.COMPLETED
     choices: tuple[Choice, ...] = ()
     usage: Usage = Usage()
     error: ErrorInfo | None = None
     timing: Timing = Timing()
     model: str = ""
-    attempts: int = 1
-    seed: int | None = None
+    attempts: Number = 1
+    seed: Number | None = None
     metadata: dict[str, str] = Field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 How many shards a queue has, and by which kind of pub/sub its tokens are told, is settled by whoever uses it
 first; all others must agree, or they would look for jobs where there are none and wait for messages that
-nobody sends.
+nobody sends. The window of message versions only ever grows: by workers that take more.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from enum import StrEnum
 from typing import Any
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
+from millstream.wire.connection import is_cluster
 from millstream.wire.keys import QueueKeys
-from millstream.wire.messages import WIRE_VERSION
 from millstream.wire.scripts import Call, run, script, texts
+from millstream.wire.versions import TAKEN, Versions
+
+MOST_SHARDS = 1024  # each has a loop in every worker
 
 
 class PubSub(StrEnum):
@@ -24,12 +27,16 @@ class PubSub(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """`version_min` to `version_max` is the window of message versions that the queue takes."""
+    """`version_min` to `version_max` are the message versions that its workers took, past ones included."""
 
     shards: int = 1
     pubsub: PubSub = PubSub.PLAIN
-    version_min: int = WIRE_VERSION
-    version_max: int = WIRE_VERSION
+    version_min: int = TAKEN.low
+    version_max: int = TAKEN.high
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(self.version_min, self.version_max)
 
     def keys(self, queue: str) -> QueueKeys:
         return QueueKeys(queue, sharded=self.pubsub is PubSub.SHARDED)
@@ -41,27 +48,30 @@ async def open_queue(
     *,
     shards: int | None = None,
     pubsub: PubSub | None = None,
-    version: int = WIRE_VERSION,
+    takes: Versions | None = None,
+    known: QueueInfo | None = None,
 ) -> QueueInfo:
     """Read the queue's metadata; write it where this is the queue's first use. None takes what is there (new
-    queues: one shard, plain pub/sub).
+    queues: one shard; plain pub/sub, in a Cluster sharded). `takes`: the versions that a worker takes, who
+    widens the window. `known`: what was read before; it is written again where the server has lost it.
 
-    Raises QueueMismatch where the queue was created with other settings, or does not take this version, and
-    InvalidRequest for fewer shards than one.
+    Raises QueueMismatch where the queue was created with other settings, and InvalidRequest for a number of
+    shards that no queue may have, and for plain pub/sub in a Cluster, each of whose nodes would carry every
+    message.
     """
-    if shards is not None and shards < 1:
-        raise InvalidRequest("shards", shards, "a queue has at least one shard")
-    wanted = QueueInfo(shards or 1, pubsub or PubSub.PLAIN)
+    if shards is not None and not 1 <= shards <= MOST_SHARDS:
+        raise InvalidRequest("shards", shards, f"a queue has 1 to {MOST_SHARDS} shards")
+    if pubsub is PubSub.PLAIN and is_cluster(redis):
+        raise InvalidRequest("pubsub", str(pubsub), "a queue of a Cluster publishes sharded: leave it unset")
+    default = PubSub.SHARDED if is_cluster(redis) else PubSub.PLAIN
+    wanted = known or QueueInfo(shards or 1, pubsub or default)
     stored = await run(redis, describe(QueueKeys(queue), wanted))
     if shards is not None and stored.shards != shards:
         raise QueueMismatch(_unlike(queue, "shards", stored.shards, shards))
     if pubsub is not None and stored.pubsub is not pubsub:
         raise QueueMismatch(_unlike(queue, "pubsub", stored.pubsub, pubsub))
-    if not stored.version_min <= version <= stored.version_max:
-        window = f"{stored.version_min} to {stored.version_max}"
-        raise QueueMismatch(
-            f"queue {queue!r} takes message versions {window}, not {version}; upgrade the older side"
-        )
+    if takes is not None and not stored.versions.covers(takes):
+        return await run(redis, widen(QueueKeys(queue), takes))
     return stored
 
 
@@ -78,6 +88,11 @@ def describe(keys: QueueKeys, info: QueueInfo) -> Call[QueueInfo]:
     return Call(script("describe"), (keys.meta,), args, _info)
 
 
+def widen(keys: QueueKeys, takes: Versions) -> Call[QueueInfo]:
+    """Let the queue's window have these versions, too. Passes at maxmemory."""
+    return Call(script("widen"), (keys.meta,), (takes.low, takes.high), _info)
+
+
 async def read_queue(redis: Any, queue: str) -> QueueInfo | None:
     """The queue's metadata; None where it was never used."""
     fields = await redis.hgetall(QueueKeys(queue).meta)
@@ -87,11 +102,14 @@ async def read_queue(redis: Any, queue: str) -> QueueInfo | None:
 def _info(reply: Any) -> QueueInfo:
     fields = texts(reply)
     try:
-        return QueueInfo(
+        info = QueueInfo(
             int(fields["shards"]),
             PubSub(fields["pubsub"]),
             int(fields["version_min"]),
             int(fields["version_max"]),
         )
+        if not 1 <= info.shards <= MOST_SHARDS:
+            raise ValueError(f"{info.shards} shards")
+        return info
     except (KeyError, ValueError) as error:
-        raise ProtocolError(f"the queue's metadata is damaged: {fields} ({error!r})") from error
+        raise ProtocolError(f"the queue's metadata is damaged: {fields!s:.200} ({error!r:.100})") from error

@@ -7,18 +7,21 @@ does. Times are Unix milliseconds of the server's clock; a field that is not the
     lane             the lane's name
     version          of the request's message
     digest           of the request: tells a repeated submit from a conflict
-    entry            id of the job's entry in its lane; empty while it waits for a retry
+    entry            id of the job's entry in its lane; empty while it waits outside of the lane
     owner            consumer that runs it, or that ended it; else empty
     attempt          how many attempts were started
     nonce            of the last start: tells a repeated start from a new one
     left             "<attempt> <owner>" that gave it back last: tells a repeated retry or release
     seq              of the log's last entry
-    died             attempts that took their engine or worker with them
+    died             engines and workers that died while they had it
+    died_alone       those of them that had nothing else; absent: 0
+    alone            the attempt that had its engine for itself; else absent or empty
     submits          how often it was submitted with this digest
     bytes            size of the request's payload, as counted in the shard's `bytes`
     stream           1 where the producer asked for a stream
     cancel           1 where a cancellation was asked for and not answered yet
-    payload          the request, while it waits for a retry
+    payload          the request, while it waits outside of its lane: for a retry, or parked
+    place, tenant    of a parked job: its member of `parked`, whom it is counted for
     requeued_from    id of the dead-lettered job that it repeats
     submitted_ms, admitted_ms (first start), first_token_ms, finished_ms
     result           msgpack Result; absent where the job ended without its worker
@@ -30,16 +33,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from millstream.errors import ProtocolError
-from millstream.wire.codec import decode
+from millstream.wire.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import Choice, ChoiceDelta, Delta, ErrorInfo, Result, State, Timing, Usage
 from millstream.wire.replies import JobRecord, LogEntry
+from millstream.wire.versions import FIRST_VERSION
 
 DELTA, MARKER, END = "d", "m", "e"
+_LONGEST_ID = 41  # of a stream: two numbers of 64 bits
 _KINDS = {kind.encode(): kind for kind in (DELTA, MARKER, END)}
 JOB_FIELDS = (
     "state", "lane", "attempt", "died", "submits", "owner", "submitted_ms", "admitted_ms", "first_token_ms",
-    "finished_ms", "result", "cancel", "seq", "requeued_from",
+    "finished_ms", "result", "cancel", "seq", "died_alone", "requeued_from", "version",
 )  # fmt: skip
 
 
@@ -66,21 +71,31 @@ def job_record(job_id: str, row: Sequence[bytes | None]) -> JobRecord | None:
             job_id=job_id,
             state=State(_text(field["state"])),
             lane=_text(field["lane"]),
-            attempt=_number(field["attempt"]) or 0,
-            died=_number(field["died"]) or 0,
-            submits=_number(field["submits"]) or 0,
+            attempt=number(field["attempt"]) or 0,
+            died=number(field["died"]) or 0,
+            submits=number(field["submits"]) or 0,
             owner=_text(field["owner"]),
-            submitted_ms=_number(field["submitted_ms"]) or 0,
-            admitted_ms=_number(field["admitted_ms"]),
-            finished_ms=_number(field["finished_ms"]),
+            submitted_ms=number(field["submitted_ms"]) or 0,
+            admitted_ms=number(field["admitted_ms"]),
+            finished_ms=number(field["finished_ms"]),
             result=field["result"],
             cancelled=field["cancel"] is not None,
-            first_token_ms=_number(field["first_token_ms"]),
-            last_seq=_number(field["seq"]) or 0,
+            first_token_ms=number(field["first_token_ms"]),
+            last_seq=number(field["seq"]) or 0,
+            died_alone=number(field["died_alone"]) or 0,
             requeued_from=_text(field["requeued_from"]) or None,
+            version=number(field["version"]) or FIRST_VERSION,
         )
     except ValueError as error:
-        raise ProtocolError(f"job {job_id}: its record is damaged: {error}") from error
+        raise ProtocolError(f"job {job_id}: its record is damaged: {error!s:.200}") from error
+
+
+def job_state(job_id: str, value: bytes) -> State:
+    """Raises ProtocolError where it is none that this version knows."""
+    try:
+        return State(value.decode())
+    except ValueError as error:
+        raise ProtocolError(f"job {job_id}: its record is damaged: state {value[:40]!r}") from error
 
 
 def log_entry(entry_id: bytes, fields: Mapping[bytes, bytes] | Sequence[bytes]) -> LogEntry:
@@ -99,12 +114,7 @@ def parse_event(message: bytes) -> LogEntry:
 
 def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
     """The result of a job that ended without its worker's: what its token log holds, merged by choice."""
-    choices: dict[int, _Merged] = {}
-    for entry in log:
-        if entry.kind == DELTA:
-            for delta in decode(Delta, entry.body).choices:
-                choices.setdefault(delta.index, _Merged(delta.index)).add(delta)
-    merged = tuple(choices[index].choice() for index in sorted(choices))
+    merged = merged_choices(log)
     return Result(
         state=record.state,
         choices=merged,
@@ -118,6 +128,16 @@ def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
         ),
         attempts=record.attempt,
     )
+
+
+def merged_choices(log: Iterable[LogEntry]) -> tuple[Choice, ...]:
+    """What a log's entries have told of each choice. Raises ProtocolError where they cannot be read."""
+    choices: dict[int, _Merged] = {}
+    for entry in log:
+        if entry.kind == DELTA:
+            for delta in decode(Delta, entry.body, MAX_RESULT_BYTES).choices:
+                choices.setdefault(delta.index, _Merged(delta.index)).add(delta)
+    return tuple(choices[index].choice() for index in sorted(choices))
 
 
 def _error(state: State) -> ErrorInfo | None:
@@ -153,8 +173,12 @@ class _Merged:
 
 def _entry(entry_id: bytes, kind: bytes, body: bytes) -> LogEntry:
     attempt, dash, seq = entry_id.partition(b"-")
-    if not (dash and attempt.isdigit() and seq.isdigit() and kind in _KINDS):
+    if not (dash and attempt.isdigit() and seq.isdigit() and kind) or len(entry_id) > _LONGEST_ID:
         raise ProtocolError(f"not an entry of a token log: {entry_id!r:.60} of kind {kind!r:.20}")
+    if kind not in _KINDS:  # it may be text: what follows must not be told as if nothing had been there
+        raise ProtocolError(
+            f"not an entry of a token log that this version knows: {entry_id!r:.60} of kind {kind!r:.20}"
+        )
     return LogEntry(int(attempt), int(seq), _KINDS[kind], body)
 
 
@@ -162,5 +186,11 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode()
 
 
-def _number(value: bytes | None) -> int | None:
-    return None if value is None else int(value)
+def number(value: bytes | None) -> int | None:
+    """A hash's number. Raises ValueError for what is none, or none that a message can carry."""
+    if value is None:
+        return None
+    read = int(value)
+    if not -(2**63) <= read < 2**63:
+        raise ValueError(f"a number of {len(value)} digits")
+    return read

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from millstream.wire.messages import State
+from millstream.wire.versions import FIRST_VERSION
 
 
 class SubmitOutcome(StrEnum):
     ACCEPTED = "accepted"
     EXISTS = "exists"  # same id, same digest: nothing was queued again
     CONFLICT = "conflict"  # same id, another digest
-    FULL = "full"  # over the bound in entries or bytes
+    FULL = "full"  # over the bound in entries or bytes, or the server is at its maxmemory
 
 
 class AppendOutcome(StrEnum):
@@ -24,7 +25,7 @@ class AppendOutcome(StrEnum):
 
 
 class EndOutcome(StrEnum):
-    """Answer of finish, bury, retry and release."""
+    """Answer of finish, bury, retry, release and isolate."""
 
     OK = "ok"
     ALREADY = "already"  # the same attempt has done it before
@@ -43,8 +44,9 @@ class CancelOutcome(StrEnum):
 class SubmitReply:
     outcome: SubmitOutcome
     state: State | None  # the job's state now; None where nothing of that id exists (FULL)
-    entries: int  # backlog of the shard: lanes + delayed
+    entries: int  # backlog of the shard: lanes + delayed, which has the parked, too
     held_bytes: int
+    used_up: str = ""  # FULL: entries, bytes or memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class StartReply:
     started: bool
     attempt: int = 0
     last_seq: int = 0
-    died: int = 0  # attempts of this job that took their engine or worker with them
+    died: int = 0  # engines and workers that died while they had this job
+    died_alone: int = 0  # those of them that had nothing else
     cancelled: bool = False
     submitted_ms: int = 0
     first_token_ms: int | None = None  # of an earlier attempt
@@ -128,4 +131,6 @@ class JobRecord:
     cancelled: bool  # a cancellation was asked for and the worker has not answered yet
     first_token_ms: int | None = None
     last_seq: int = 0
+    died_alone: int = 0
     requeued_from: str | None = None  # the dead-lettered job that this one repeats
+    version: int = FIRST_VERSION  # of its request, and so of its log and result

@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from redis.exceptions import NoScriptError
 
 from millstream.errors import ProtocolError
+from millstream.wire.connection import is_cluster
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+Command = tuple[str | bytes | int, ...]
 _INCLUDE = "-- include:"
 
 
@@ -39,11 +41,11 @@ class Call(Generic[R_co]):
     parse: Callable[[Any], R_co]
 
     @property
-    def by_digest(self) -> tuple[str | bytes | int, ...]:
+    def by_digest(self) -> Command:
         return ("EVALSHA", self.script.sha1, len(self.keys), *self.keys, *self.args)
 
     @property
-    def by_source(self) -> tuple[str | bytes | int, ...]:
+    def by_source(self) -> Command:
         """Runs the script where the server does not know it yet, and makes it known."""
         return ("EVAL", self.script.source, len(self.keys), *self.keys, *self.args)
 
@@ -91,43 +93,65 @@ async def run_many(redis: Any, calls: Sequence[Call[R]]) -> list[R | Exception]:
 
     A lost connection raises: which of the calls got through is unknown, and all of them may be sent again.
     """
-    replies = await _send(redis, [call.by_digest for call in calls])
-    unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    return [outcome for outcome, _ in await run_many_then(redis, calls, ())]
+
+
+async def run_many_then(
+    redis: Any, calls: Sequence[Call[R]], last: Command
+) -> list[tuple[R | Exception, Any]]:
+    """The same with the command `last` behind them, on the same connection: each outcome comes with the reply
+    to it, as it was sent behind that call. Raises what `run_many` raises."""
+    replies = await _send(redis, [call.by_digest for call in calls], last)
+    unknown = [i for i, (reply, _) in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:
-        repeated = await _send(redis, [calls[i].by_source for i in unknown])
+        repeated = await _send(redis, [calls[i].by_source for i in unknown], last)
         for i, reply in zip(unknown, repeated, strict=True):
             replies[i] = reply
-    outcomes: list[R | Exception] = []
-    for call, reply in zip(calls, replies, strict=True):
-        if isinstance(reply, Exception):
-            outcomes.append(reply)
-            continue
-        try:
-            answer = _parsed(call, reply)
-        except ProtocolError as error:
-            outcomes.append(error)
-        else:
-            outcomes.append(answer)
-    return outcomes
+    return [(_outcome(call, reply), behind) for call, (reply, behind) in zip(calls, replies, strict=True)]
 
 
-async def _send(redis: Any, commands: Sequence[tuple[str | bytes | int, ...]]) -> list[Any]:
+async def _send(redis: Any, commands: Sequence[Command], last: Command) -> list[tuple[Any, Any]]:
+    """Each command's reply, with the one to `last`; None where there is no such command. In a Cluster `last`
+    is sent behind each slot's commands."""
     if not commands:
         return []
+    places = redis.by_slot(commands) if last and is_cluster(redis) else [range(len(commands))]
     async with redis.pipeline(transaction=False) as pipeline:
-        for command in commands:
-            pipeline.execute_command(*command)
-        return cast(list[Any], await pipeline.execute(raise_on_error=False))
+        for group in places:
+            for command in (*(commands[place] for place in group), *([last] if last else ())):
+                pipeline.execute_command(*command)
+        replies = iter(await pipeline.execute(raise_on_error=False))
+    found: dict[int, tuple[Any, Any]] = {}
+    for group in places:
+        own = [next(replies) for _ in group]
+        behind = next(replies) if last else None
+        found |= {place: (reply, behind) for place, reply in zip(group, own, strict=True)}
+    return [found[place] for place in range(len(commands))]
+
+
+def _outcome(call: Call[R], reply: Any) -> R | Exception:
+    if isinstance(reply, Exception):
+        return reply
+    try:
+        return _parsed(call, reply)
+    except ProtocolError as error:
+        return error
 
 
 def _parsed(call: Call[R], reply: Any) -> R:
     try:
         return call.parse(reply)
     except (ValueError, TypeError, IndexError, AttributeError) as error:
-        raise ProtocolError(f"script {call.script.name} answered {reply!r:.200}: {error}") from error
+        # not the reply itself, which may hold somebody's prompt
+        raise ProtocolError(
+            f"script {call.script.name} answered with {type(reply).__name__}: {error!s:.100}"
+        ) from None
 
 
 def texts(reply: Any) -> dict[str, str]:
-    """HGETALL's reply, as a client (a mapping) or a script (a flat list) gives it."""
+    """HGETALL's reply, as a client (a mapping) or a script (a flat list) gives it. Raises ProtocolError."""
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return {name.decode(): value.decode() for name, value in pairs}
+    try:
+        return {name.decode(): value.decode() for name, value in pairs}
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"a hash of the queue holds what is no text: {error}") from error

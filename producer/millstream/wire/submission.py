@@ -1,7 +1,8 @@
-"""The calls of producers: submit a job, cancel it, end it where its deadline has passed."""
+"""The calls of producers: submit a job, cancel it, end it where its deadline has passed, forget it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from millstream.wire.keys import LANES, Lane, ShardKeys
@@ -23,10 +24,14 @@ def submit(
     max_entries: int,
     max_bytes: int,
     requeued_from: str | None = None,
+    tenant: str = "",
+    cost: int = 1,
 ) -> Call[SubmitReply]:
     """Queue a job once. `deadline_ms` is Unix time; the bounds are the shard's, with this job counted in.
+    Where the lane has its window, `tenant` and `cost` (tokens, as far as they are known) decide about the
+    job's place among those that wait.
 
-    At maxmemory it fails and nothing is written.
+    At maxmemory a new job finds the shard full, too.
     """
     first = Lane(lane)
     return Call(
@@ -37,6 +42,8 @@ def submit(
             keys.delayed,
             keys.deadlines,
             keys.held_bytes,
+            keys.parked(first),
+            keys.tenants(first),
             keys.lane(first),
             *(keys.lane(other) for other in LANES if other is not first),
         ),
@@ -51,15 +58,21 @@ def submit(
             requeued_from or "",
             max_entries,
             max_bytes,
+            tenant,
+            positive("cost", cost),
         ),
         _submitted,
     )
 
 
 def _submitted(reply: Any) -> SubmitReply:
-    outcome, state, entries, held_bytes = reply
+    outcome, state, entries, held_bytes, used_up = reply
     return SubmitReply(
-        SubmitOutcome(outcome.decode()), State(state.decode()) if state else None, entries, held_bytes
+        SubmitOutcome(outcome.decode()),
+        State(state.decode()) if state else None,
+        entries,
+        held_bytes,
+        used_up.decode(),
     )
 
 
@@ -67,7 +80,7 @@ def cancel(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> Call[CancelOutcome]:
     """A waiting job ends at once and is kept for `ttl_ms`; a running one's worker is told."""
     return Call(
         script("cancel"),
-        keys.ending(job_id),
+        (*keys.ending(job_id), *keys.parking),
         (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control),
         lambda reply: CancelOutcome(reply.decode()),
     )
@@ -77,7 +90,28 @@ def expire_one(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> Call[bool]:
     """End one job whose deadline has passed, where a reader looks at it before any worker swept."""
     return Call(
         script("expire_one"),
-        (*keys.ending(job_id), *keys.lanes),
-        (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control, *LANES),
+        (*keys.ending(job_id), *keys.parking),
+        (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control),
         bool,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    deleted: bool
+    state: State | None = None  # of a job that has not ended: nothing was deleted
+
+
+def forget(keys: ShardKeys, *, job_id: str) -> Call[Forgotten]:
+    """Delete the hash and the log of a job that has ended. Passes at maxmemory."""
+    return Call(script("forget"), (keys.job(job_id), keys.tokens(job_id)), (), _forgotten)
+
+
+def _forgotten(reply: Any) -> Forgotten:
+    match reply.decode():
+        case "forgotten":
+            return Forgotten(True)
+        case "not_found":
+            return Forgotten(False)
+        case state:
+            return Forgotten(False, State(state))

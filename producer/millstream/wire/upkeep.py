@@ -6,17 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.errors import ProtocolError
-from millstream.wire.keys import GROUP, LANES, ShardKeys
+from millstream.wire.keys import GROUP, LANES, ShardKeys, is_job_id
 from millstream.wire.replies import EndOutcome, LaneEntry, PendingEntry
 from millstream.wire.scripts import Call, positive, script
 
+_MOST_BYTES = 16 * 1024 * 1024  # of parked jobs that one promote moves into a lane
+
 
 def promote(keys: ShardKeys, *, limit: int) -> Call[tuple[str, ...]]:
-    """Move due retries back to their lanes; answers their job ids."""
+    """Move due retries back to their lanes, and what is parked as far as there is room; answers their job
+    ids. `limit` bounds the retries of one call."""
     return Call(
         script("promote"),
-        (keys.delayed, keys.job(""), *keys.lanes),
-        (positive("limit", limit), *LANES),
+        (keys.delayed, keys.job(""), *keys.parked_lanes),
+        (positive("limit", limit), _MOST_BYTES, *LANES),
         _job_ids,
     )
 
@@ -28,7 +31,15 @@ def expire(keys: ShardKeys, *, limit: int, ttl_ms: int) -> Call[tuple[str, ...]]
     """
     return Call(
         script("expire"),
-        (keys.delayed, keys.deadlines, keys.held_bytes, keys.job(""), keys.tokens(""), *keys.lanes),
+        (
+            keys.delayed,
+            keys.deadlines,
+            keys.held_bytes,
+            keys.job(""),
+            keys.tokens(""),
+            *keys.lanes,
+            *keys.parking,
+        ),
         (
             positive("limit", limit),
             positive("ttl_ms", ttl_ms),
@@ -56,13 +67,20 @@ def reclaim(
 ) -> Call[tuple[LaneEntry, ...]]:
     """Take over entries (entry id, owner seen in both scans) that are still that owner's and still idle.
 
-    `died` charges the attempt, unless the job was released or never started. Entries of the owner `released`
+    `died` charges the attempt, unless the job was released or never started; it is charged as alone where
+    `isolate` has recorded that. Entries of the owner `released`
     are taken whatever their idle time; those whose job has ended are dropped.
     """
     return Call(
         script("reclaim"),
         (keys.lane(lane), keys.job("")),
-        (owner, min_idle_ms, "1" if died else "", *(part for pair in overdue for part in pair)),
+        (
+            owner,
+            min_idle_ms,
+            "1" if died else "",
+            # an owner may be anybody: its name comes back byte for byte as it was seen
+            *(part.encode(errors="surrogateescape") for pair in overdue for part in pair),
+        ),
         lambda reply: tuple(
             lane_entry(lane, entry_id, fields, deliveries) for entry_id, deliveries, fields in reply
         ),
@@ -93,12 +111,16 @@ def lane_entry(
     is not a job."""
     if not isinstance(fields, Mapping):
         fields = dict(zip(fields[::2], fields[1::2], strict=True))
+    not_a_job = f"entry {entry_id.decode()} of lane {lane} is not a job"  # what it is instead is not told
     try:
-        return LaneEntry(
-            lane, entry_id.decode(), fields[b"id"].decode(), int(fields[b"v"]), fields[b"b"], deliveries
-        )
-    except (KeyError, ValueError) as error:
-        raise ProtocolError(f"entry {entry_id.decode()} of lane {lane} is not a job: {error!r}") from error
+        job_id, version, payload = fields[b"id"].decode(), int(fields[b"v"]), fields[b"b"]
+    except KeyError as missing:
+        raise ProtocolError(f"{not_a_job}: it has no field {missing}") from None
+    except ValueError:
+        raise ProtocolError(f"{not_a_job}: its id is no text or its version no number") from None
+    if not is_job_id(job_id):
+        raise ProtocolError(f"{not_a_job}: its id looks like none")
+    return LaneEntry(lane, entry_id.decode(), job_id, version, payload, deliveries)
 
 
 def pending(keys: ShardKeys, *, lane: str, start: str, count: int) -> tuple[Any, ...]:
@@ -113,7 +135,7 @@ def parse_pending(raw: Any) -> list[PendingEntry]:
     """Read XPENDING's detailed reply, as the server sends it or as redis-py's `parse_detail` makes it."""
     rows = (tuple(row.values()) if isinstance(row, dict) else row for row in raw)
     return [
-        PendingEntry(entry.decode(), owner.decode(), idle_ms, deliveries)
+        PendingEntry(entry.decode(), owner.decode(errors="surrogateescape"), idle_ms, deliveries)
         for entry, owner, idle_ms, deliveries in rows
     ]
 

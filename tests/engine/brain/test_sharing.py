@@ -59,6 +59,13 @@ def test_salts_share_nothing() -> None:
     assert dict(rig.admitted) == {1: 0, 2: 0, 3: 36}
 
 
+def test_where_salts_do_not_count_all_share() -> None:
+    rig = rig_of(salted=False)
+    rig.add(ask(1, DOCUMENT, salt="a"), ask(2, DOCUMENT, salt="b"))
+    rig.run()
+    assert dict(rig.admitted) == {1: 0, 2: 36}
+
+
 def test_without_the_cache_only_the_choices_of_a_request_share() -> None:
     rig = rig_of(prefix_cache=False)
     rig.add(ask(10, DOCUMENT, choices=2), ask(20, DOCUMENT))

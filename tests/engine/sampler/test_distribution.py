@@ -119,6 +119,16 @@ def test_next_to_no_temperature_is_greedy(temperature: float) -> None:
     assert draw([row]).tokens[0] == row.logits.argmax()
 
 
+def test_next_to_no_repetition_penalty_leaves_sound_logits() -> None:
+    """Divided by it, the logit of a token that was seen is beyond float32: its row would count as broken."""
+    logits = np.linspace(-3, 3, VOCAB).astype(np.float32)
+    for penalty in (5e-324, 1e-300, 1e-38):
+        drawn = draw([Row(logits, SamplingSpec(repetition_penalty=penalty), 0.999, prompt=(VOCAB - 2,))])
+
+        assert not drawn.broken
+        assert drawn.tokens.tolist() == [VOCAB - 2]
+
+
 def test_a_top_k_beyond_what_is_selected_sorts_instead() -> None:
     vocab = 40_000
     logits = some_logits(3, vocab, spread=0.1)

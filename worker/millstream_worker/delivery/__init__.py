@@ -1,7 +1,7 @@
 """From the engine's steps to what readers and pollers see."""
 
-from millstream_worker.delivery.handback import hand_back
+from millstream_worker.delivery.handback import Backoff, hand_back
 from millstream_worker.delivery.settling import Settling
 from millstream_worker.delivery.writer import Pace, Writer
 
-__all__ = ["Pace", "Settling", "Writer", "hand_back"]
+__all__ = ["Backoff", "Pace", "Settling", "Writer", "hand_back"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -19,17 +21,36 @@ _TRIES = 3
 _PAUSE_S = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a job whose engine was lost is parked: twice as long after each death, up to `most_s`, and not
+    all jobs for the same time."""
+
+    first_s: float
+    most_s: float
+
+    def delay_ms(self, deaths: int) -> int:
+        longest = min(self.most_s, self.first_s * 2.0 ** min(max(deaths, 1) - 1, 64))
+        return round(1000 * longest * random.uniform(0.5, 1.0))
+
+
 async def hand_back(
-    redis: Any, owner: str, table: JobTable, metrics: Metrics, *, retry_ms: int | None = None
+    redis: Any,
+    owner: str,
+    table: JobTable,
+    metrics: Metrics,
+    *,
+    engine_works: bool = True,
+    backoff: Backoff | None = None,
 ) -> None:
-    """Release every job of the table, uncharged. With `retry_ms`, those whose engine was lost
-    are parked for so long instead, and charged. What the server does not answer is taken over when its lease
-    is over.
+    """Release every job of the table, charged with no more than the engines that died with it here. With
+    `backoff`, those are parked for a while instead. An engine that never worked has cost nobody more than one
+    death. What the server does not answer is taken over when its lease is over.
     """
     for _ in range(_TRIES):
         jobs = list(table)
         try:
-            replies = await calls.run_many(redis, [_call(job, owner, retry_ms) for job in jobs])
+            replies = await calls.run_many(redis, [_call(job, owner, engine_works, backoff) for job in jobs])
         except (RedisError, OSError) as error:
             _log.warning("jobs not given back yet", jobs=len(jobs), error=str(error))
             replies = []
@@ -42,19 +63,16 @@ async def hand_back(
         await asyncio.sleep(_PAUSE_S)
 
 
-def _call(job: Job, owner: str, retry_ms: int | None) -> calls.Call[EndOutcome]:
-    lane, entry_id = job.entry.lane, job.entry.entry_id
-    if retry_ms is not None and job.charged:
-        return calls.retry(
-            job.shard,
-            job_id=job.id,
-            lane=lane,
-            attempt=job.attempt,
-            owner=owner,
-            entry_id=entry_id,
-            delay_ms=retry_ms,
-            died=True,
-        )
-    return calls.release(
-        job.shard, job_id=job.id, lane=lane, attempt=job.attempt, owner=owner, entry_id=entry_id
-    )
+def _call(job: Job, owner: str, engine_works: bool, backoff: Backoff | None) -> calls.Call[EndOutcome]:
+    known: dict[str, Any] = {
+        "job_id": job.id,
+        "lane": job.entry.lane,
+        "attempt": job.attempt,
+        "owner": owner,
+        "entry_id": job.entry.entry_id,
+        "died": job.losses if engine_works else job.died + min(job.deaths, 1),
+        "died_alone": job.losses_alone,
+    }
+    if backoff is not None and job.deaths:
+        return calls.retry(job.shard, delay_ms=backoff.delay_ms(job.losses), **known)
+    return calls.release(job.shard, **known)

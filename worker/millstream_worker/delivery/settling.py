@@ -7,7 +7,6 @@ from __future__ import annotations
 from millstream.wire.messages import ErrorInfo, FinishReason, State
 from millstream_worker import encoding
 from millstream_worker.clock import ServerClock
-from millstream_worker.encoding import Plain
 from millstream_worker.engine.frames import Refused, Step
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
@@ -25,10 +24,13 @@ class Settling:
 
     text: TextModel
 
-    def __init__(self, table: JobTable, clock: ServerClock, metrics: Metrics) -> None:
+    def __init__(
+        self, table: JobTable, clock: ServerClock, metrics: Metrics, *, max_result_bytes: int
+    ) -> None:
         self._table = table
         self._clock = clock
         self._metrics = metrics
+        self._max_result_bytes = max_result_bytes
         self._steps = 0
 
     def step(self, step: Step) -> None:
@@ -55,6 +57,19 @@ class Settling:
         self._steps += 1
         if self._steps % FLUSH_STEPS == 0:
             self._table.to_write.set()
+            self._end_oversized()
+
+    def _end_oversized(self) -> None:
+        """What grows beyond the bound ends as failed, with its text so far."""
+        for job in self._table:
+            size = job.result_bytes
+            if size > self._max_result_bytes and job.phase is not Phase.ENDED:
+                message = (
+                    f"the result has grown to {size} bytes and may take {self._max_result_bytes}; ask for "
+                    "fewer tokens, choices or top_logprobs, or raise the worker's MILLSTREAM_MAX_RESULT_BYTES"
+                )
+                error = ErrorInfo(code="result_too_large", message=message, field="sampling.max_tokens")
+                self._table.conclude(job, State.FAILED, error)
 
     def refused(self, refused: Refused) -> None:
         """The engine can never run it: the answer goes to whoever submitted it."""
@@ -97,9 +112,9 @@ class Settling:
         for place, logprob, top_ids, top_logprobs in step.logprobs:
             seat = self._table.rows.get(step.handles[place])
             if seat is not None and seat[1].logprobs is not None:
-                seat[1].logprobs.append(self._logprob(step.tokens[place], logprob, top_ids, top_logprobs))
+                seat[1].add_logprob(self._logprob(step.tokens[place], logprob, top_ids, top_logprobs))
 
-    def _logprob(self, token: int, logprob: float, top_ids: list[int], top_logprobs: list[float]) -> Plain:
+    def _logprob(self, token: int, logprob: float, top_ids: list[int], top_logprobs: list[float]) -> bytes:
         name = self.text.token_text
         top = [encoding.top_logprob(i, name(i), p) for i, p in zip(top_ids, top_logprobs, strict=True)]
         return encoding.token_logprob(token, name(token), logprob, top)

@@ -15,22 +15,26 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import structlog
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import RedisError
 
 from millstream.wire import calls
-from millstream.wire.messages import State
+from millstream.wire.messages import ErrorInfo, State
 from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome
 from millstream_worker.clock import ServerClock
 from millstream_worker.delivery.settling import FLUSH_STEPS
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
+from millstream_worker.refusals import MOST_REFUSALS, is_damage, is_full
 from millstream_worker.table import JobTable
+from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
+_IDLE_S = 1.0
 _LONGEST_PAUSE_S = 2.0
 _MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round that never gets through would come again as it was
 
@@ -63,14 +67,19 @@ class Writer:
         clock: ServerClock,
         metrics: Metrics,
         pace: Pace,
+        vital: Vital | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        log_payloads: bool = False,
     ) -> None:
         self._redis = redis
+        self._log_payloads = log_payloads
         self._owner = owner
         self._table = table
         self._clock = clock
         self._metrics = metrics
         self._pace = pace
+        self._vital = vital or Vital("writer", inf)
         self._monotonic = monotonic
         self._pause_s = 0.0
         self._stopping = False
@@ -78,9 +87,10 @@ class Writer:
 
     async def run(self) -> None:
         """Write until `stop`."""
-        while not self._stopping:
-            await self._wait()
-            await self.write(self._due())
+        with self._vital:
+            while not self._stopping:
+                await self._wait()
+                await self.write(self._due())
 
     def stop(self) -> None:
         self._stopping = True
@@ -106,6 +116,7 @@ class Writer:
             await self._send(planned)
 
     async def _send(self, planned: Sequence[tuple[Job, Sequence[Call]]]) -> None:
+        self._vital.turn()
         try:
             replies = await calls.run_many(self._redis, [call for _, batch in planned for call in batch])
         except (RedisError, OSError) as error:
@@ -118,7 +129,8 @@ class Writer:
             place += len(batch)
 
     async def _wait(self) -> None:
-        timeout = self._pace.streamed_s if len(self._table) else None
+        self._vital.turn()
+        timeout = self._pace.streamed_s if len(self._table) else _IDLE_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._table.to_write.wait()
@@ -129,6 +141,8 @@ class Writer:
         return [job for job in self._table if now >= job.not_before and self._is_due(job, now, now_ms)]
 
     def _is_due(self, job: Job, now: float, now_ms: int) -> bool:
+        if job.being_read:
+            return False
         if job.phase is Phase.ENDED:
             return True
         deadline_ms = job.request.deadline_ms
@@ -153,6 +167,11 @@ class Writer:
         return self._appends(job, before) or [self._end(job)]
 
     def _appends(self, job: Job, end: int) -> list[Call]:
+        """Of the bodies before `end` as many as go out at once."""
+        stop, size = job.acknowledged, 0
+        while stop < end and size < _MOST_BYTES:
+            size += len(job.written[stop])
+            stop += 1
         return [
             calls.append(
                 job.shard,
@@ -164,7 +183,7 @@ class Writer:
                 body=job.written[place],
                 publish=True,
             )
-            for place in range(job.acknowledged, end)
+            for place in range(job.acknowledged, stop)
         ]
 
     def _end(self, job: Job) -> Call:
@@ -256,7 +275,8 @@ class Writer:
             attempt=job.attempt,
             state=job.state.value,
             output_tokens=job.output_tokens,
-            **({"error": job.error.message} if job.error else {}),
+            **({"error": job.error.code, "field": job.error.field} if job.error else {}),
+            **(_payload(job) if self._log_payloads else {}),
         )
 
     def _fenced(self, job: Job) -> None:
@@ -268,8 +288,24 @@ class Writer:
         """The server did not take it, or did not answer: it is sent again after a pause; the row runs on."""
         self._metrics.write_troubles.inc()
         job.not_before = self._monotonic() + self._pause_s
-        if isinstance(error, OutOfMemoryError) and job.phase is Phase.ENDED:
+        job.refusals = job.refusals + 1 if is_damage(error) else 0
+        if job.refusals >= MOST_REFUSALS:
+            self._give_up(job, error)
+        if is_full(error) and job.phase is Phase.ENDED:
             self._close_log(job)  # the end passes where the log does not
+
+    def _give_up(self, job: Job, error: Exception) -> None:
+        """Its keys are damaged. Where that is the log, its end can still be written; else it is let go, for
+        nobody can write to it.
+        """
+        job.refusals = 0
+        if job.phase is Phase.ENDED and len(job.written) - job.acknowledged <= 1:
+            _log.error("job let go, its keys are damaged", job_id=job.id, error=str(error))
+            self._table.drop(job)
+            return
+        message = f"the job's keys are damaged: {error}"
+        self._table.conclude(job, State.FAILED, ErrorInfo(code="log_damaged", message=message))
+        self._close_log(job)
 
     def _next_pause(self, replies: Sequence[AppendReply | EndOutcome | Exception]) -> float:
         trouble = next((reply for reply in replies if isinstance(reply, Exception)), None)
@@ -289,3 +325,9 @@ class Writer:
 
 def _size(batch: Sequence[Call]) -> int:
     return sum(len(arg) for call in batch for arg in call.args if isinstance(arg, bytes))
+
+
+def _payload(job: Job) -> dict[str, Any]:
+    """What is logged only where that is asked for. An error's message may quote the request."""
+    texts = [row.choice().get("text", "") for row in job.rows]
+    return {"texts": texts} | ({"message": job.error.message} if job.error else {})

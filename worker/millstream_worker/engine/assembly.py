@@ -10,6 +10,7 @@ from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.process import CannotLoad, Report
+from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
 from millstream_worker.engine.runner.memory import capacity_line, pool_blocks, step_bytes
 from millstream_worker.engine.runner.model import LoadedModel, load_config, load_model
@@ -22,10 +23,14 @@ from millstream_worker.engine.runner.threads import use_threads
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], EngineInfo]:
-    """An engine ready for requests. Raises CannotLoad with one clear message."""
+def build(
+    config: EngineConfig, report: Report, mark: Mark = lambda: None
+) -> tuple[Engine[Launched], EngineInfo]:
+    """An engine ready for requests. `mark` is called as it gets on: with each weight read, later with each
+    layer computed. Raises CannotLoad with one clear message.
+    """
     try:
-        return _build(config, report)
+        return _build(config, report, mark)
     except CheckpointError as error:  # names the model itself
         raise CannotLoad(str(error)) from error
     except torch.OutOfMemoryError as error:
@@ -38,7 +43,7 @@ def build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], Engin
         raise CannotLoad(f"model {config.model!r}: {error}") from error
 
 
-def _build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], EngineInfo]:
+def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Launched], EngineInfo]:
     device = _device(config.device)
     if device.type == "cpu":
         report(f"using {use_threads(config.threads)} CPU threads")
@@ -49,6 +54,7 @@ def _build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], Engi
         dtype=_dtype(config.dtype, str(checkpoint.folder), device),
         device=device,
         attention=config.attention,
+        mark=mark,
     )
     block_bytes = bytes_per_block(loaded.layers, config.block_size, loaded.dtype)
     own_bytes = step_bytes(
@@ -62,7 +68,7 @@ def _build(config: EngineConfig, report: Report) -> tuple[Engine[Launched], Engi
     for line in (*loaded.notes, capacity_line(info)):
         report(line)
     storage = KVStorage(loaded.layers, blocks, config.block_size, loaded.dtype, device)
-    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, config.max_rows, device))
+    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, config.max_rows, device), mark)
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
     return Engine(_scheduler(config, info, depth), runner, depth=depth), info
 
@@ -122,6 +128,7 @@ def _scheduler(config: EngineConfig, info: EngineInfo, depth: int) -> Scheduler:
             blocks=info.blocks,
             context_length=info.context_length,
             prefix_cache=config.prefix_cache,
+            salted=config.prefix_scope == "tenant",
             hash_seed=hashlib.sha256(f"{info.model} {info.dtype}".encode()).digest(),
             pipeline_depth=depth,
         )

@@ -49,6 +49,16 @@ class Channel:
                 wait_s = 0.0
                 yield frame
 
+    @property
+    def gone(self) -> bool:
+        """The front has hung up, as far as can be told without reading."""
+        hung_up = select.poll()
+        try:
+            hung_up.register(self._peer, 0)
+            return any(event & (select.POLLHUP | select.POLLERR) for _, event in hung_up.poll(0))
+        except (OSError, ValueError):  # closed here meanwhile
+            return False
+
     def send(self, frame: Frame) -> None:
         self._outbox.put(encode(frame))
 

@@ -19,6 +19,7 @@ class EngineConfig:
     max_step_tokens: int = 2048  # new tokens computed in one step
     max_context: int = 0  # tokens per row, prompt and output; 0: the model's own
     prefix_cache: bool = True
+    prefix_scope: str = "tenant"  # tenant | all: within one salt, or everybody's
     attention: str = "auto"  # auto | torch | triton
     cache_dir: str = ""  # where converted GGUF checkpoints are kept; "": ~/.cache/millstream
 

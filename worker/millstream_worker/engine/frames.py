@@ -3,8 +3,8 @@
     frame = 4 bytes big-endian length + msgpack [kind, field, field, …]
 
 Front to engine: Configure (first), Add, Abort, Stop. Engine to front: Loading…, Ready or LoadFailed, then one
-Step per settled step, Refused for a request that can never run, Beat from a thread of its own, and Idle's
-Step with no tokens when the batch runs empty. Neither side waits for the other.
+Step per settled step, Refused for a request that can never run, Beat from a thread of its own, Idle's Step
+with no tokens when the batch runs empty, and LastWords where it has to end. Neither side waits for the other.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
+
+
+class BadFrame(ValueError):
+    """What comes from the peer is no frame: its memory, or the stream, is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Progress: what the engine is in since when (its own monotonic clock), sent while it is there."""
+    """What the engine is in, and how long ago it got any further there; from a thread of its own."""
 
     phase: str  # loading | step | idle
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """Why the engine ends by itself in the middle of its work."""
+
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +126,7 @@ class Step:
     stats: EngineStats
 
 
-Frame = Configure | Add | Abort | Stop | Loading | Ready | LoadFailed | Refused | Beat | Step
+Frame = Configure | Add | Abort | Stop | Loading | Ready | LoadFailed | Refused | Beat | Step | LastWords
 _KINDS: dict[str, Any] = {
     "conf": Configure,
     "add": Add,
@@ -127,6 +138,7 @@ _KINDS: dict[str, Any] = {
     "refused": Refused,
     "beat": Beat,
     "step": Step,
+    "last": LastWords,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
@@ -145,9 +157,16 @@ def _fields(message: Any) -> tuple[Any, ...]:
 
 
 def decode(body: bytes) -> Frame:
-    """A frame from its body (without the length). The peer is our own process: a bad frame is a broken
-    invariant.
+    """A frame from its body (without the length). Raises BadFrame where it is none; what its fields hold is
+    not looked at: the peer is our own process.
     """
+    try:
+        return _decode(body)
+    except (ValueError, TypeError, LookupError, msgpack.exceptions.UnpackException) as error:
+        raise BadFrame(f"{len(body)} bytes that are no frame: {error!r:.200}") from None
+
+
+def _decode(body: bytes) -> Frame:
     name, *fields = msgpack.unpackb(body, use_list=False)
     match name:
         case "conf":
@@ -166,7 +185,7 @@ def decode(body: bytes) -> Frame:
 
 
 class FrameBuffer:
-    """Cuts a byte stream into frames, whatever pieces it arrives in."""
+    """Cuts a byte stream into frames, whatever pieces it arrives in. Raises BadFrame."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -176,7 +195,7 @@ class FrameBuffer:
         while len(self._data) >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._data)
             if size > MAX_FRAME_BYTES:
-                raise ValueError(f"frame of {size} bytes is over the limit of {MAX_FRAME_BYTES}")
+                raise BadFrame(f"frame of {size} bytes is over the limit of {MAX_FRAME_BYTES}")
             end = _LENGTH.size + size
             if len(self._data) < end:
                 return

@@ -56,6 +56,12 @@ class Engine(Generic[H]):
         refusal = self.scheduler.add(request, self._clock())
         return None if refusal is None else Refused(refusal.handle, refusal.field, refusal.message)
 
+    def check(self) -> None:
+        """Audit rows and KV pool, which hold nothing while idle; AssertionError where anything disagrees."""
+        self.scheduler.check()
+        stats = self.scheduler.stats()
+        assert not (self.idle and stats.blocks_used), f"{stats.blocks_used} KV blocks are held by no row"
+
     def abort(self, handles: Iterable[int]) -> None:
         self.scheduler.abort(handles)
 

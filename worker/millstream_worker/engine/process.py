@@ -3,10 +3,9 @@ the front says stop or goes away. It knows no Redis, no asyncio and no environme
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from millstream_worker.engine.channel import Channel, PeerGone
@@ -14,62 +13,67 @@ from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.frames import (
     Abort,
     Add,
-    Beat,
+    BadFrame,
     Configure,
     Frame,
+    LastWords,
     LoadFailed,
     Loading,
     Ready,
     Stop,
 )
 from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.progress import Mark, Progress
 
 Report = Callable[[str], None]
-Build = Callable[[EngineConfig, Report], tuple[Engine[Any], EngineInfo]]
+Build = Callable[[EngineConfig, Report, Mark], tuple[Engine[Any], EngineInfo]]
 
 BEAT_S = 1.0
+AUDIT_S = 0.5  # of idleness, before the audit of the KV pool: a request that comes just then shall not wait
+_EXIT_BROKEN = 1
 
 
 class CannotLoad(Exception):
     """The engine cannot run with this configuration; the message says why and what to change."""
 
 
-@dataclass(slots=True)
-class Phase:
-    """What the process is in, and since when: the beat tells the front, whose watchdog tells slow from
-    stuck.
-    """
-
-    name: str = "loading"
-    since: float = field(default_factory=time.monotonic)
-
-    def enter(self, name: str) -> None:
-        self.since = time.monotonic()  # first: a beat between the two may take an idle hour for a step's
-        self.name = name
-
-
-def serve(channel: Channel, build: Build) -> int:
-    """Run one engine for the front at the other end; answers the process' exit status."""
-    phase = Phase()
+def serve(channel: Channel, build: Build, leave: Callable[[int], object] = os._exit) -> int:
+    """Run one engine for the front at the other end; answers the process' exit status. `leave` ends the
+    process where its main thread does not notice that the front is gone: there is nobody to load for."""
+    progress = Progress()
     ended = threading.Event()
-    beat = threading.Thread(target=_beat, args=(channel, phase, ended), name="beat", daemon=True)
+    beat = threading.Thread(target=_beat, args=(channel, progress, ended, leave), name="beat", daemon=True)
     beat.start()
     try:
-        engine = _load(channel, build)
-        return 1 if engine is None else _run(channel, engine, phase)
+        engine = _load(channel, build, progress)
+        return _EXIT_BROKEN if engine is None else _run(channel, engine, progress)
     except PeerGone:
         return 0
+    except MemoryError as error:
+        channel.send(LastWords(f"out of memory: {_first_line(error)}"))
+        return _EXIT_BROKEN
+    except BadFrame as error:
+        channel.send(LastWords(f"the front sent {error}"))
+        return _EXIT_BROKEN
+    except AssertionError as error:
+        channel.send(LastWords(f"a broken invariant: {_first_line(error)}"))
+        raise
     finally:
         ended.set()
         beat.join()
         channel.close()
 
 
-def _load(channel: Channel, build: Build) -> Engine[Any] | None:
+def _load(channel: Channel, build: Build, progress: Progress) -> Engine[Any] | None:
     first = next(iter(channel.receive(None)))
     assert isinstance(first, Configure), f"the first frame must be Configure, not {type(first).__name__}"
+
+    def report(message: str) -> None:
+        progress.mark()
+        channel.send(Loading(message))
+
     try:
-        engine, info = build(first.config, lambda message: channel.send(Loading(message)))
+        engine, info = build(first.config, report, progress.mark)
     except CannotLoad as error:
         channel.send(LoadFailed(str(error)))
         return None
@@ -77,16 +81,22 @@ def _load(channel: Channel, build: Build) -> Engine[Any] | None:
     return engine
 
 
-def _run(channel: Channel, engine: Engine[Any], phase: Phase) -> int:
+def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
+    audited = True  # nothing was computed since
     while True:
         if engine.idle:
-            phase.enter("idle")
-        news = list(channel.receive(None if engine.idle else 0.0))
+            progress.enter("idle")
+        news = list(channel.receive(0.0 if not engine.idle else None if audited else AUDIT_S))
+        if not news and engine.idle:
+            engine.check()
+            audited = True
+            continue
         for frame in news:
             if isinstance(frame, Stop):
                 return 0
             _take(channel, engine, frame)
-        phase.enter("step")
+        progress.enter("step")
+        audited = False
         step = engine.step()
         if step is None and news:
             step = engine.report()  # an abort has freed rows and blocks: the front admits by these figures
@@ -106,6 +116,17 @@ def _take(channel: Channel, engine: Engine[Any], frame: Frame) -> None:
             raise AssertionError(f"the front does not send {type(frame).__name__}")
 
 
-def _beat(channel: Channel, phase: Phase, ended: threading.Event) -> None:
+def _beat(
+    channel: Channel, progress: Progress, ended: threading.Event, leave: Callable[[int], object]
+) -> None:
+    forsaken = 0  # beats in a row
     while not ended.wait(BEAT_S):
-        channel.send(Beat(phase.name, time.monotonic() - phase.since))
+        forsaken = forsaken + 1 if channel.gone else 0
+        if forsaken > 1:
+            leave(0)
+            return
+        channel.send(progress.beat())
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -14,7 +14,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import Beat, Configure, Frame, FrameBuffer, Stop, encode
+from millstream_worker.engine.frames import (
+    BadFrame,
+    Beat,
+    Configure,
+    Frame,
+    FrameBuffer,
+    LastWords,
+    Stop,
+    encode,
+)
 
 _READ_BYTES = 1 << 18
 _UNREAD_BYTES = 1 << 22  # past that the front stops reading from the socket
@@ -103,6 +112,8 @@ class EngineLink:
     async def frames(self) -> AsyncIterator[Frame | Silence]:
         """The engine's frames until its stream ends; beats are kept in `last_beat` and passed on as well.
 
+        An engine that sends what is no frame is killed, which ends them, too.
+
         While nothing comes, a Silence each `LOOK_S`. It is measured in looks, not by the clock: when this
         process was stopped itself, nothing is known of the engine.
         """
@@ -114,10 +125,15 @@ class EngineLink:
                 yield Silence(looks * LOOK_S)
                 continue
             looks = 0
-            for frame in buffer.feed(data):
-                if isinstance(frame, Beat):
-                    self.last_beat = frame
-                yield frame
+            try:
+                for frame in buffer.feed(data):
+                    if isinstance(frame, Beat):
+                        self.last_beat = frame
+                    yield frame
+            except BadFrame as error:  # nothing that it says can be believed any more
+                yield LastWords(str(error))
+                self.kill()
+                return
 
     async def stop(self, grace_s: float) -> Exit:
         """Ask it to end; kill it after `grace_s`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 from redis.exceptions import RedisError
@@ -13,9 +14,11 @@ from millstream.wire.replies import LaneEntry
 from millstream_worker.capacity import Capacity
 from millstream_worker.intake.admission import Admission, Limits
 from millstream_worker.intake.lanes import LaneReader, create_groups
+from millstream_worker.intake.preparation import JobBounds
 from millstream_worker.table import JobTable
+from millstream_worker.vitals import Vital
 
-__all__ = ["Admission", "Intake", "LaneReader", "Limits", "create_groups"]
+__all__ = ["Admission", "Intake", "JobBounds", "LaneReader", "Limits", "create_groups"]
 
 
 class Overdue(Protocol):
@@ -23,8 +26,8 @@ class Overdue(Protocol):
 
     async def take(self, shard: ShardKeys, room: int) -> list[LaneEntry]: ...
 
-    def shun(self, entries: Sequence[LaneEntry]) -> None:
-        """Never take these again: another worker has to."""
+    def shun(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+        """Take these no second time while nobody holds them: another worker has to."""
 
 
 class Intake:
@@ -42,6 +45,7 @@ class Intake:
         *,
         shards: int,
         burst: bool,
+        vital: Vital | None = None,
     ) -> None:
         self.empty = asyncio.Event()
         self._reader = reader
@@ -51,6 +55,7 @@ class Intake:
         self._overdue = overdue
         self._shards = shards
         self._burst = burst
+        self._vital = vital or Vital("read", inf)
         self._stopping = False
 
     def stop(self) -> None:
@@ -58,19 +63,30 @@ class Intake:
         self._table.changed.set()
 
     async def run(self) -> None:
-        while not self._stopping:
-            room = await self._capacity.wait()
-            if room and not self._stopping:
-                await self._take_up_to(max(1, room // self._shards))
+        with self._vital:
+            while not self._stopping:
+                self._vital.turn()
+                room = await self._capacity.wait()
+                if room and not self._stopping:
+                    await self._take_up_to(max(1, room // self._shards))
+
+    def _is_stopping(self) -> bool:
+        """Asked by whatever waits for long: so it stamps the turn, too."""
+        self._vital.turn()
+        return self._stopping
 
     async def _take_up_to(self, room: int) -> None:
         entries = await self._overdue.take(self._reader.shard, room) or await self._reader.read(room)
+        if self._reader.trouble:
+            self._vital.turn()
+        else:
+            self._vital.succeed()
         if entries and self._stopping:  # they came by the read that was waiting when the stop was called
             await self._admission.leave(self._reader.shard, entries)
         elif entries:
             self.empty.clear()
-            strangers = await self._admission.take(self._reader.shard, entries, lambda: self._stopping)
-            self._overdue.shun(strangers)
+            strangers = await self._admission.take(self._reader.shard, entries, self._is_stopping)
+            self._overdue.shun(self._reader.shard, strangers)
         elif self._burst and not len(self._table):
             await self._look_whether_empty()
 

@@ -5,6 +5,7 @@ answered with why it cannot be computed. A request that is wrong is a failed res
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,16 @@ from redis.exceptions import RedisError
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages import WIRE_VERSION, ErrorInfo, Request, State, Timing
-from millstream.wire.record import read_job
-from millstream.wire.replies import LaneEntry, StartReply
+from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
+from millstream.wire.record import merged_choices, read_job
+from millstream.wire.replies import LaneEntry, LogEntry, StartReply
+from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.intake.preparation import LogDamaged, prepare
-from millstream_worker.jobs import Job
+from millstream_worker.intake.preparation import JobBounds, LogDamaged, forget_input, prepare
+from millstream_worker.jobs import Job, Phase
+from millstream_worker.refusals import is_damage
 from millstream_worker.table import JobTable
 from millstream_worker.text import TextModel
 
@@ -37,17 +40,13 @@ _UNREADABLE = Request(token_ids=(0,))  # stands in for a payload that cannot be 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_died` crashes make a job a suspect. One that was then lost twice more with its whole worker is
-    given up: it cannot be seen from outside whether it ran alone when a worker was killed, so once is not
-    enough.
+    """`max_died` deaths of engines and workers make a job a suspect, which runs alone; `max_died_alone` of
+    those that had nothing else make it a dead letter. Deaths in company never do.
     """
 
     max_attempts: int
     max_died: int
-
-    @property
-    def hopeless(self) -> int:
-        return self.max_died + 2
+    max_died_alone: int
 
 
 class Admission:
@@ -61,6 +60,7 @@ class Admission:
         engine: EnginePort,
         capacity: Capacity,
         limits: Limits,
+        bounds: JobBounds,
         *,
         log_payloads: bool = False,
     ) -> None:
@@ -70,6 +70,7 @@ class Admission:
         self._engine = engine
         self._capacity = capacity
         self._limits = limits
+        self._bounds = bounds
         self._log_payloads = log_payloads
         self._text: TextModel | None = None
         self._info: EngineInfo | None = None
@@ -86,7 +87,7 @@ class Admission:
         """
         self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
         try:
-            known = [entry for entry in entries if entry.version == WIRE_VERSION]
+            known = [entry for entry in entries if not _is_stranger(entry)]
             await self._start_all(shard, known, stopping)
             return await self._leave_strangers(shard, entries)
         finally:
@@ -108,11 +109,9 @@ class Admission:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     async def _leave_strangers(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> list[LaneEntry]:
-        strangers = [entry for entry in entries if entry.version != WIRE_VERSION]
+        strangers = [entry for entry in entries if _is_stranger(entry)]
         if strangers:
-            _log.warning(
-                "jobs of another version left alone", version=strangers[0].version, jobs=len(strangers)
-            )
+            _log.debug("jobs of another version left alone", jobs=len(strangers))
             await self.leave(shard, strangers)
         return strangers
 
@@ -155,19 +154,21 @@ class Admission:
         except (RedisError, OSError) as error:
             _log.warning("jobs not started yet", jobs=len(entries), error=str(error))
             return list(entries)
-        again = []
+        again: list[tuple[LaneEntry, Exception | None]] = []
         for entry, reply in zip(entries, replies, strict=True):
             if isinstance(reply, ProtocolError):
                 await self._fail_unreadable(shard, entry, reply)
-            elif isinstance(reply, Exception) and "WRONGTYPE" in str(reply):
+            elif isinstance(reply, Exception) and is_damage(reply):
                 _log.error("job's keys are damaged; it is left alone", job_id=entry.job_id, error=str(reply))
                 self._table.expect_no_more(shard, [entry])
             elif isinstance(reply, Exception):
                 again.append((entry, reply))
-            elif reply.started:
+            elif reply.started and await self._may_read(stopping):
                 await self._admit(shard, entry, reply)
                 await self._let_engine_read(stopping)
-        if again:
+            elif reply.started:
+                again.append((entry, None))  # the worker stops: it is given back
+        if again and again[0][1] is not None:
             _log.warning("jobs not started yet", jobs=len(again), error=str(again[0][1]))
         return [entry for entry, _ in again]
 
@@ -183,34 +184,68 @@ class Admission:
             _fail(job, "log_damaged", str(error))
             self._table.take(job)
 
+    async def _may_read(self, stopping: Callable[[], bool]) -> bool:
+        """Wait while a suspect has its turn; False where the worker stops before."""
+        while self._table.lone is not None:
+            if stopping():
+                return False
+            self._table.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._table.changed.wait()
+        return True
+
     async def _let_engine_read(self, stopping: Callable[[], bool]) -> None:
         """Wait while the engine is far behind; one that hangs does not hold up a drain."""
-        while not await self._engine.writable(_LOOK_S) and not stopping():
+        while not stopping() and not await self._engine.writable(_LOOK_S):
             continue
 
     async def _admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
         timing = Timing(submitted_ms=started.submitted_ms, first_token_ms=started.first_token_ms)
-        job = Job(shard, entry, _UNREADABLE, started.attempt, started.died, timing)
+        job = Job(shard, entry, _UNREADABLE, started.attempt, started.died, timing, started.died_alone)
+        job.alone = job.died >= self._limits.max_died
         given_up = self._given_up(job)
         if given_up is not None:
+            job.told = _told(started.log)
             job.end(State.FAILED, given_up, letter=given_up.code)
+        elif job.alone:
+            job.told, job.unread = _told(started.log), started
         else:
-            await self._read(job, started)
+            with self._table.reading():
+                await self._read(job, started)
         if started.cancelled:
             job.end(State.CANCELLED)
-        job.alone = job.died >= self._limits.max_died
         shown = {"request": job.request.model_dump(exclude_defaults=True)} if self._log_payloads else {}
         _log.debug("job started", job_id=job.id, attempt=job.attempt, prompt_tokens=len(job.prompt), **shown)
+        forget_input(job)
         self._table.take(job)
+
+    async def read(self, job: Job) -> None:
+        """What was put off for a suspect until it is alone. It may end by it."""
+        assert job.unread is not None, "it was read before"
+        started, job.unread, job.being_read = job.unread, None, True
+        try:
+            await self._read(job, started)
+        finally:
+            job.being_read = False
+        forget_input(job)
+        if job.rows:  # they know it themselves
+            job.told = ()
+        if job.phase is Phase.ENDED and self._table.holds(job):
+            self._table.conclude(job, job.state)
 
     async def _read(self, job: Job, started: StartReply) -> None:
         assert self._text is not None, "entries are taken once an engine is ready"
         assert self._info is not None, "the same"
+        if job.entry.version not in TAKEN:
+            message = f"there is no version {job.entry.version}; versions begin at {FIRST_VERSION}"
+            _fail(job, "bad_request", message, "version")
+            return
         try:
-            if len(job.entry.payload) > _LONG_BYTES:
-                await asyncio.to_thread(prepare, job, started, self._text, self._info)
+            if len(job.entry.payload) + sum(len(entry.body) for entry in started.log) > _LONG_BYTES:
+                await asyncio.to_thread(prepare, job, started, self._text, self._info, self._bounds)
             else:
-                prepare(job, started, self._text, self._info)
+                prepare(job, started, self._text, self._info, self._bounds)
         except ProtocolError as error:
             _fail(job, "bad_request", f"the request cannot be read: {error}")
         except InvalidRequest as error:
@@ -221,15 +256,31 @@ class Admission:
             self._capacity.learn(len(job.prompt))
             if all(row.reason is not None for row in job.rows):
                 job.end(State.COMPLETED)  # only its end was not written
+        if not job.rows:  # readers have had this
+            job.told = _told(started.log)
 
     def _given_up(self, job: Job) -> ErrorInfo | None:
         """Decided before the payload is looked at: reading it may be what kills."""
-        counts = f"at attempt {job.attempt}, after {job.died} attempts that took their worker with them"
-        if job.died >= self._limits.hopeless:
-            return ErrorInfo(code="engine_died", message=f"given up {counts}")
-        if job.attempt > self._limits.max_attempts:
-            return ErrorInfo(code="too_many_attempts", message=f"given up {counts}")
+        counts = f"{job.died} times computing this job, {job.died_alone} times alone with it"
+        if job.died_alone >= self._limits.max_died_alone:
+            return ErrorInfo(code="engine_died", message=f"engines or workers died {counts}")
+        if job.attempt - job.died > self._limits.max_attempts:  # those that died were not its fault so far
+            message = f"given up at attempt {job.attempt}; engines or workers died {counts}"
+            return ErrorInfo(code="too_many_attempts", message=message)
         return None
+
+
+def _is_stranger(entry: LaneEntry) -> bool:
+    """Other workers may take it. What none ever will is answered."""
+    return entry.version not in TAKEN and entry.version >= FIRST_VERSION
+
+
+def _told(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
+    """What earlier attempts have told, without a look at the request."""
+    try:
+        return merged_choices(log)
+    except ProtocolError:
+        return ()
 
 
 def _fail(job: Job, code: str, message: str, field: str | None = None) -> None:

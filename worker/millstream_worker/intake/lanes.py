@@ -9,6 +9,7 @@ pending list.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -25,7 +26,7 @@ from millstream_worker.backlog import first_unread
 
 _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read
-_MOST_BYTES = 32 * 1024 * 1024  # expected in one read
+_MOST_BYTES = 16 * 1024 * 1024  # in one read, with what is above it of the last entry
 _PAGE = 200
 _LONGEST_PAUSE_S = 2.0
 
@@ -64,9 +65,13 @@ class LaneReader:
         self._look_s = look_s
         self._max_dead = max_dead
         self._ungrouped = False  # somebody has deleted the lanes or their groups
-        self._mean_bytes = 1024.0
         self._next_look = 0.0  # monotonic seconds: at our own pending list, for what we have never seen
         self._pause_s = 0.0
+
+    @property
+    def trouble(self) -> bool:
+        """The last read has failed."""
+        return self._pause_s > 0
 
     async def read(self, room: int) -> list[LaneEntry]:
         """Up to about `room` new entries, the first lane first. Waits up to `block_s` where there are none,
@@ -77,11 +82,12 @@ class LaneReader:
                 await create_groups(self._redis, self.shard)
                 self._ungrouped = False
             if time.monotonic() >= self._next_look:
+                await self._introduce()
                 found = await self._unseen()
                 self._next_look = time.monotonic() + self._look_s
                 if found:
                     return found
-            entries = await self._read(self._count(room))
+            entries = await self._read(min(room, _MOST_ENTRIES))
             self._pause_s = 0.0
             return entries
         except (RedisError, OSError) as error:
@@ -89,8 +95,15 @@ class LaneReader:
             await self._recover(error)
             return []
 
+    async def _introduce(self) -> None:
+        """Be a consumer of the lanes, by which living workers are found. Redis before 7.2 makes one only of a
+        worker that gets an entry. Refused at maxmemory, it is tried again."""
+        with contextlib.suppress(ResponseError):
+            for lane in self.shard.lanes:
+                await self._redis.xgroup_createconsumer(lane, GROUP, self._owner)
+
     async def is_empty(self) -> bool:
-        """Nothing is queued here that nobody has taken, and nothing is waiting for a retry."""
+        """Nothing is queued here that nobody has taken, and nothing is parked or waiting for a retry."""
         if await self._redis.zcard(self.shard.delayed):
             return False
         for lane in self.shard.lanes:
@@ -99,37 +112,27 @@ class LaneReader:
         return True
 
     async def _read(self, count: int) -> list[LaneEntry]:
-        for lane in LANES:  # one by one: a count over several streams counts each of them
-            streams = await self._redis.xreadgroup(
-                GROUP, self._owner, {self.shard.lane(lane): ">"}, count=count
-            )
-            if streams:
-                return await self._entries(streams)
-        each = max(1, count // len(LANES))
+        call = calls.take(self.shard, owner=self._owner, max_entries=count, max_bytes=_MOST_BYTES)
+        if delivered := await calls.run(self._redis, call):
+            return await self._entries([(one.lane, one.entry_id, one.fields) for one in delivered])
+        # Only to be woken, so one of each: what comes with it is taken by bytes again.
         everywhere = dict.fromkeys(self.shard.lanes, ">")
-        streams = await self._redis.xreadgroup(
-            GROUP, self._owner, everywhere, count=each, block=self._block_ms
-        )
-        return await self._entries(streams)
+        streams = await self._redis.xreadgroup(GROUP, self._owner, everywhere, count=1, block=self._block_ms)
+        lanes = {self.shard.lane(lane).encode(): lane for lane in LANES}
+        return await self._entries([(lanes[key], *row) for key, rows in streams for row in rows])
 
-    async def _entries(self, streams: Sequence[Any]) -> list[LaneEntry]:
-        lanes = {self.shard.lane(lane).encode(): str(lane) for lane in LANES}
-        return [
-            entry
-            for key, rows in streams
-            for entry_id, fields in rows
-            if (entry := await self._entry(lanes[key], entry_id, fields)) is not None
-        ]
+    async def _entries(self, rows: Sequence[tuple[str, bytes, Any]]) -> list[LaneEntry]:
+        return [entry for row in rows if (entry := await self._entry(*row)) is not None]
 
-    async def _entry(self, lane: str, entry_id: bytes, fields: Mapping[bytes, bytes]) -> LaneEntry | None:
+    async def _entry(
+        self, lane: str, entry_id: bytes, fields: Mapping[bytes, bytes] | Sequence[bytes]
+    ) -> LaneEntry | None:
         try:
-            entry = calls.lane_entry(lane, entry_id, fields)
+            return calls.lane_entry(lane, entry_id, fields)
         except ProtocolError as error:  # there is nobody to answer; a note is kept
             _log.warning("entry is not a job", lane=lane, entry_id=entry_id.decode(), error=str(error))
             await self._discard(lane, entry_id.decode(), str(error))
             return None
-        self._mean_bytes += 0.05 * (len(entry.payload) - self._mean_bytes)
-        return entry
 
     async def _discard(self, lane: str, entry_id: str, reason: str) -> None:
         call = calls.discard(
@@ -157,7 +160,7 @@ class LaneReader:
 
     async def _payload(self, lane: str, entry_id: bytes) -> list[LaneEntry]:
         rows = await self._redis.xrange(self.shard.lane(lane), entry_id, entry_id)
-        return await self._entries([(self.shard.lane(lane).encode(), rows)])
+        return await self._entries([(lane, *row) for row in rows])
 
     async def _own_page(self, lane: str, start: str) -> Sequence[Mapping[str, Any]]:
         rows: Sequence[Mapping[str, Any]] = await self._redis.xpending_range(
@@ -171,6 +174,3 @@ class LaneReader:
         self._ungrouped = self._ungrouped or "NOGROUP" in str(error)
         self._pause_s = min(2 * self._pause_s or 0.05, _LONGEST_PAUSE_S)
         await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
-
-    def _count(self, room: int) -> int:
-        return max(1, min(room, _MOST_ENTRIES, int(_MOST_BYTES / max(self._mean_bytes, 1.0))))

@@ -1,45 +1,69 @@
-"""What a job needs before an engine can compute it: token ids, limits, and rows that go on from its log. No
+"""What a job needs before an engine can compute it: token ids, bounds, and rows that go on from its log. No
 I/O, so that long inputs can be prepared in a thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire import codec
 from millstream.wire.messages import ChoiceDelta, Delta, Request
 from millstream.wire.record import DELTA
 from millstream.wire.replies import LogEntry, StartReply
+from millstream.wire.sampling import SamplingParams
+from millstream_worker import encoding
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.jobs import Job
 from millstream_worker.rows import Row
 from millstream_worker.text import TextModel
+
+_MOST_JOB_TOKENS = 8 * 2**20  # of all its choices with the prompt: they go to an engine in one frame
 
 
 class LogDamaged(Exception):
     """The token log of earlier attempts has a hole, or holds what no worker wrote."""
 
 
-def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo) -> None:
+@dataclass(frozen=True, slots=True)
+class JobBounds:
+    """What one job may take, as the operator has set it. Tokens 0: as much as the context holds."""
+
+    prompt_tokens: int
+    output_tokens: int
+    result_bytes: int
+
+
+def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bounds: JobBounds) -> None:
     """Fill in the job. Raises ProtocolError where its payload is no request, InvalidRequest where that cannot
     be computed here, LogDamaged where it cannot go on.
     """
     job.request = codec.decode(Request, job.entry.payload)
-    _take_log(job, started, text)
+    _take_log(job, started, text, info.vocab_size)
     job.prompt = tuple(text.encode(job.request))
-    job.max_tokens = _max_tokens(job.request, len(job.prompt), info)
+    _check_prompt(job.request, len(job.prompt), bounds)
+    job.max_tokens = _max_tokens(job.request, len(job.prompt), info, bounds)
+    _check_result(job.request.sampling, bounds)
     _check_ids(job.request, info)
     asked = job.request.sampling
     job.end_ids = (() if asked.ignore_eos else info.eos_ids) + asked.stop_token_ids
     for row in job.rows:
         if row.reason is None and len(row.ids) >= job.max_tokens:
             row.reason = "length"
+    job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
 
 
-def _take_log(job: Job, started: StartReply, text: TextModel) -> None:
+def forget_input(job: Job) -> None:
+    """The text has become token ids; what else was asked stays."""
+    job.request = job.request.model_copy(update={"prompt": None, "messages": None, "token_ids": None})
+
+
+def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int) -> None:
     asked = job.request.sampling
     bodies, deltas = _logged(started)
+    for delta in deltas:
+        _check_told(delta, asked, vocab_size)
     job.written = bodies
     job.acknowledged = len(bodies)
     for index in range(asked.n):
@@ -55,23 +79,60 @@ def _logged(started: StartReply) -> tuple[list[bytes], list[ChoiceDelta]]:
     if [entry.seq for entry in entries] != list(range(1, started.last_seq + 1)):
         raise LogDamaged(f"the token log should hold 1 to {started.last_seq}, but has {len(entries)} entries")
     try:
-        deltas = [part for entry in entries for part in codec.decode(Delta, entry.body).choices]
+        bodies = [codec.decode(Delta, entry.body, codec.MAX_RESULT_BYTES) for entry in entries]
     except ProtocolError as error:
         raise LogDamaged(str(error)) from error
-    return [entry.body for entry in entries], deltas
+    return [entry.body for entry in entries], [part for body in bodies for part in body.choices]
 
 
-def _max_tokens(request: Request, prompt_tokens: int, info: EngineInfo) -> int:
+def _check_told(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> None:
+    """A worker has told nothing else; an engine would die of it, and the next one too."""
+    if not 0 <= delta.index < asked.n:
+        raise LogDamaged(f"the token log tells of choice {delta.index}, and {asked.n} were asked for")
+    if any(token >= vocab_size for token in delta.token_ids):
+        raise LogDamaged(f"the token log holds a token beyond the vocabulary of {vocab_size}")
+    if asked.logprobs and len(delta.logprobs or ()) != len(delta.token_ids):
+        raise LogDamaged("the token log has other log-probabilities than tokens")
+
+
+def _input_field(request: Request) -> str:
+    return next(name for name in ("prompt", "messages", "token_ids") if getattr(request, name) is not None)
+
+
+def _check_prompt(request: Request, prompt_tokens: int, bounds: JobBounds) -> None:
+    if bounds.prompt_tokens and prompt_tokens > bounds.prompt_tokens:
+        raise InvalidRequest(
+            _input_field(request),
+            f"{prompt_tokens} tokens",
+            f"this worker takes inputs of {bounds.prompt_tokens} tokens (its MILLSTREAM_MAX_PROMPT_TOKENS); "
+            "shorten it",
+        )
+
+
+def _check_result(asked: SamplingParams, bounds: JobBounds) -> None:
+    """What cannot fit even where every token is the shortest is not begun."""
+    if asked.max_tokens is None:  # its end is not known yet: it is watched while it grows
+        return
+    a_token = 1 + (encoding.least_logprob_bytes(asked.top_logprobs) if asked.logprobs else 0)
+    least = asked.n * asked.max_tokens * a_token
+    if least > bounds.result_bytes:
+        raise InvalidRequest(
+            "sampling.max_tokens",
+            asked.max_tokens,
+            f"a result of {asked.n} x {asked.max_tokens} tokens, each of at least {a_token} bytes, may take "
+            f"{least} bytes and a result may take {bounds.result_bytes}; ask for fewer tokens, choices or "
+            "top_logprobs, or raise the worker's MILLSTREAM_MAX_RESULT_BYTES",
+        )
+
+
+def _max_tokens(request: Request, prompt_tokens: int, info: EngineInfo, bounds: JobBounds) -> int:
     """Output tokens a choice may have; the prompt and they have to fit into the model's context and the KV
     pool.
     """
     limit = min(info.context_length, info.token_capacity)
     if prompt_tokens >= limit:
-        field = next(
-            name for name in ("prompt", "messages", "token_ids") if getattr(request, name) is not None
-        )
         raise InvalidRequest(
-            field,
+            _input_field(request),
             f"{prompt_tokens} tokens",
             f"{info.model} holds {limit} tokens here, input and output together; shorten it",
         )
@@ -83,7 +144,24 @@ def _max_tokens(request: Request, prompt_tokens: int, info: EngineInfo) -> int:
             f"with an input of {prompt_tokens} tokens {info.model} has room for {limit - prompt_tokens} "
             "here; ask for fewer, or leave max_tokens out",
         )
-    return asked or limit - prompt_tokens
+    bound = bounds.output_tokens or limit
+    if asked is not None and asked > bound:
+        raise InvalidRequest(
+            "sampling.max_tokens",
+            asked,
+            f"this worker gives {bound} tokens (its MILLSTREAM_MAX_OUTPUT_TOKENS); ask for fewer, or leave "
+            "max_tokens out",
+        )
+    choices = request.sampling.n
+    most = (_MOST_JOB_TOKENS - prompt_tokens) // choices
+    if (asked or 0) > most:
+        raise InvalidRequest(
+            "sampling.max_tokens",
+            asked,
+            f"{choices} choices with their input may have {_MOST_JOB_TOKENS} tokens together, {most} each; "
+            "ask for fewer tokens or choices",
+        )
+    return asked or min(limit - prompt_tokens, bound, most)
 
 
 def _check_ids(request: Request, info: EngineInfo) -> None:

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import structlog
@@ -23,6 +24,7 @@ from millstream.wire.replies import RenewReply
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.table import JobTable
+from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
 _PAGE = 500  # jobs in one call: a script holds up the server
@@ -46,6 +48,7 @@ class Leases:
         table: JobTable,
         metrics: Metrics,
         renew_s: float,
+        vital: Vital | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
@@ -53,6 +56,7 @@ class Leases:
         self._table = table
         self._metrics = metrics
         self._renew_s = renew_s
+        self._vital = vital or Vital("renewal", inf)
         self._monotonic = monotonic
         self._stopping = asyncio.Event()
 
@@ -63,14 +67,17 @@ class Leases:
         """Renew until `stop`: the last thing a worker ends, as long as it holds anything."""
         due = self._monotonic() + self._renew_s
         pause = self._renew_s
-        while not await self._stopped_within(pause):
-            renewed = await self._try_renew()
-            now = self._monotonic()
-            self._metrics.lease_lateness.set(max(0.0, now - due))
-            if renewed:
-                due, pause = now + self._renew_s, self._renew_s
-            else:
-                pause = min(_RETRY_S, self._renew_s) * random.uniform(0.5, 1.5)
+        with self._vital:
+            while not await self._stopped_within(pause):
+                renewed = await self._try_renew()
+                now = self._monotonic()
+                self._metrics.lease_lateness.set(max(0.0, now - due))
+                if renewed:
+                    due, pause = now + self._renew_s, self._renew_s
+                    self._vital.succeed()
+                else:
+                    pause = min(_RETRY_S, self._renew_s) * random.uniform(0.5, 1.5)
+                    self._vital.turn()
 
     async def _try_renew(self) -> bool:
         try:
@@ -84,11 +91,14 @@ class Leases:
         """Renew all leases once. Raises redis-py's errors where the server is not there."""
         jobs = list(self._table)
         pages = self._pages()
+        refused: list[tuple[Page, Exception]] = []
         for page, reply in zip(pages, await self._run(pages), strict=True):
             if isinstance(reply, RenewReply):
                 self._settle(jobs, reply)
             else:
-                await self._renew_one_by_one(jobs, page, reply)
+                refused.append((page, reply))
+        for page, error in refused:  # after the others: one node of a Cluster may be gone
+            await self._renew_one_by_one(jobs, page, error)
 
     async def _renew_one_by_one(self, jobs: list[Job], page: Page, error: Exception) -> None:
         """One job whose keys are damaged fails its whole page, and shall not cost the others their lease."""
@@ -109,7 +119,9 @@ class Leases:
     def _pages(self) -> list[Page]:
         lanes: dict[tuple[ShardKeys, str], list[tuple[str, str]]] = defaultdict(list)
         for (shard, lane, entry_id), job_id in self._table.entries().items():
-            lanes[shard, lane].append((job_id, entry_id))
+            job = self._table.get(job_id)
+            if job is None or job.entry.entry_id == entry_id:  # else one is stale, and answers tell ids only
+                lanes[shard, lane].append((job_id, entry_id))
         return [
             Page(shard, lane, held[at : at + _PAGE])
             for (shard, lane), held in lanes.items()
@@ -128,6 +140,9 @@ class Leases:
                 self._table.drop(job)
             elif job.id in cancelled:
                 self._table.conclude(job, State.CANCELLED)
+        for job_id in cancelled:
+            if self._table.get(job_id) is None:  # it is being made a job of
+                self._table.cancel(job_id)
 
     async def _stopped_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):

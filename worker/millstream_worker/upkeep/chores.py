@@ -9,23 +9,26 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
 
-from millstream.errors import ProtocolError
+from millstream.errors import ProtocolError, QueueMismatch
 from millstream.wire import calls
 from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import GROUP, LANES, RELEASED, ShardKeys
-from millstream_worker.backlog import first_unread
+from millstream_worker.backlog import waiting_since_ms
 from millstream_worker.clock import ServerClock
 from millstream_worker.metrics import Metrics
 from millstream_worker.upkeep.reclaim import Reclaimer
+from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0  # after a failure
 _LIMIT = 200  # jobs in one call: a script holds up the server
+_MOST_CALLS = 50  # in a row: the other chores, a heartbeat among them, have their turn, too
 
 
 @dataclass(slots=True)
@@ -40,8 +43,14 @@ class Chore:
 class Upkeep:
     """`wake("scan")` brings a chore forward."""
 
-    def __init__(self, chores: Sequence[Chore], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        chores: Sequence[Chore],
+        vital: Vital | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._chores = {chore.name: chore for chore in chores}
+        self._vital = vital or Vital("upkeep", inf)
         self._monotonic = monotonic
         self._woken = asyncio.Event()
         self._stopping = False
@@ -63,15 +72,16 @@ class Upkeep:
         """Until `stop`. A flag, since a cancellation can be lost inside redis-py: on Python 3.11 its
         `timeout(0)` around the check of a pooled connection takes one that is just arriving for its own.
         """
-        while not self._stopping:
-            now = self._monotonic()
-            for chore in self._chores.values():
-                if chore.due <= now and not self._stopping:
-                    # Many workers started by one command shall not all come at once.
-                    chore.due = now + chore.every_s * random.uniform(0.8, 1.0)
-                    await self._do(chore)
-            await self._wait(min(chore.due for chore in self._chores.values()) - self._monotonic())
-            self._woken.clear()
+        with self._vital:
+            while not self._stopping:
+                now = self._monotonic()
+                for chore in self._chores.values():
+                    if chore.due <= now and not self._stopping:
+                        # Many workers started by one command shall not all come at once.
+                        chore.due = now + chore.every_s * random.uniform(0.8, 1.0)
+                        await self._do(chore)
+                await self._wait(min(chore.due for chore in self._chores.values()) - self._monotonic())
+                self._woken.clear()
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -81,9 +91,10 @@ class Upkeep:
             return
 
     async def _do(self, chore: Chore) -> None:
+        self._vital.turn()
         try:
             await chore.run()
-        except (RedisError, OSError, ProtocolError) as error:
+        except (RedisError, OSError, ProtocolError, QueueMismatch) as error:
             if not chore.trouble:
                 _log.warning("upkeep failed", chore=chore.name, error=str(error))
             chore.trouble = f"{chore.name}: {error}"
@@ -103,6 +114,7 @@ class Chores:
         clock: ServerClock,
         metrics: Metrics,
         heartbeat: Callable[[], Heartbeat],
+        keep_metadata: Callable[[], Awaitable[None]],
         *,
         result_ttl_ms: int,
     ) -> None:
@@ -112,6 +124,7 @@ class Chores:
         self._clock = clock
         self._metrics = metrics
         self._heartbeat = heartbeat
+        self._keep_metadata = keep_metadata
         self._result_ttl_ms = result_ttl_ms
 
     def schedule(self, renew_s: float) -> list[Chore]:
@@ -120,6 +133,7 @@ class Chores:
 
         return [
             Chore("heartbeat", renew_s, lambda: self._beat(renew_s)),
+            Chore("metadata", renew_s, self._keep_metadata),
             every(0.5, "promote", self._promote),
             every(1.0, "expire", self._expire),
             Chore("scan", renew_s, self._scan),
@@ -129,51 +143,58 @@ class Chores:
         ]
 
     async def _beat(self, renew_s: float) -> None:
-        for shard in self._shards:
-            await calls.run(self._redis, beat(shard, self._heartbeat(), ttl_ms=int(3000 * renew_s)))
+        ttl_ms = int(3000 * renew_s)
+        await self._everywhere(
+            lambda shard: calls.run(self._redis, beat(shard, self._heartbeat(), ttl_ms=ttl_ms))
+        )
 
     async def stop_beating(self) -> None:
         """Nobody shall think that the worker is alive, or wait for it."""
-        for shard in self._shards:
-            await self._redis.delete(shard.worker(self._heartbeat().name))
+        await self._everywhere(lambda shard: self._redis.delete(shard.worker(self._heartbeat().name)))
 
     async def _promote(self) -> None:
-        for shard in self._shards:
-            await self._exhaust(calls.promote(shard, limit=_LIMIT))
+        await self._everywhere(lambda shard: self._exhaust(calls.promote(shard, limit=_LIMIT)))
 
     async def _expire(self) -> None:
-        for shard in self._shards:
-            await self._exhaust(calls.expire(shard, limit=_LIMIT, ttl_ms=self._result_ttl_ms))
+        await self._everywhere(
+            lambda shard: self._exhaust(calls.expire(shard, limit=_LIMIT, ttl_ms=self._result_ttl_ms))
+        )
 
     async def _exhaust(self, call: calls.Call[tuple[str, ...]]) -> None:
-        """Again, as long as there was more than one call may do."""
-        done: tuple[str, ...] = await calls.run(self._redis, call)
-        while len(done) == _LIMIT:
-            done = await calls.run(self._redis, call)
+        """Again, while there is more than one call may do; what is left then waits for the next time."""
+        for _ in range(_MOST_CALLS):
+            if len(await calls.run(self._redis, call)) < _LIMIT:
+                return
 
     async def _scan(self) -> None:
-        for shard in self._shards:
-            await self._reclaimer.scan(shard)
+        await self._everywhere(self._reclaimer.scan)
 
     async def _measure_age(self) -> None:
-        """Of the first entry that nobody has read; its id is the time of its submission."""
+        """Of the oldest job that nobody has read, since its submission."""
         for lane in LANES:
-            ages = [await self._age(shard.lane(lane)) for shard in self._shards]
+            ages = [await self._age(shard, lane) for shard in self._shards]
             self._metrics.oldest_queued.labels(lane).set(max(ages) / 1000)
 
-    async def _age(self, lane_key: str) -> int:
-        unread = await first_unread(self._redis, lane_key)
-        if unread is None:
-            return 0
-        submitted_ms = int(unread.partition(b"-")[0])
-        return max(0, self._clock.now_ms() - submitted_ms)
+    async def _age(self, shard: ShardKeys, lane: str) -> int:
+        since_ms = await waiting_since_ms(self._redis, shard, lane)
+        return 0 if since_ms is None else max(0, self._clock.now_ms() - since_ms)
 
     async def _drop_consumers(self) -> None:
         """Of workers that are gone: they hold nothing, and their heartbeat is over."""
-        for shard in self._shards:
-            for lane in LANES:
-                for row in await self._redis.xinfo_consumers(shard.lane(lane), GROUP):
-                    name = row["name"].decode()
-                    if name == RELEASED or row["pending"] or await self._redis.exists(shard.worker(name)):
-                        continue
-                    await calls.run(self._redis, calls.drop_consumer(shard, lane=lane, consumer=name))
+        await self._everywhere(self._drop_consumers_of)
+
+    async def _drop_consumers_of(self, shard: ShardKeys) -> None:
+        for lane in LANES:
+            for row in await self._redis.xinfo_consumers(shard.lane(lane), GROUP):
+                name = row["name"].decode(errors="replace")
+                if name == RELEASED or row["pending"] or await self._redis.exists(shard.worker(name)):
+                    continue
+                await calls.run(self._redis, calls.drop_consumer(shard, lane=lane, consumer=name))
+
+    async def _everywhere(self, do: Callable[[ShardKeys], Awaitable[object]]) -> None:
+        """On all shards at once, before any trouble is raised: of a Cluster one node may be gone, and the
+        shards of the others shall not wait for it."""
+        answers = await asyncio.gather(*map(do, self._shards), return_exceptions=True)
+        for trouble in answers:
+            if isinstance(trouble, BaseException):
+                raise trouble

@@ -1,6 +1,6 @@
 """Finds entries that nobody keeps a lease on. A server that was down, or a clock that jumped, makes every
-entry look idle: hence an entry counts as overdue only when the same owner was seen overdue twice, one renewal
-apart on this process' own monotonic clock. In between every living worker has renewed.
+entry look idle: hence an entry counts as overdue only when the same owner was seen overdue for one and a
+half renewals on this process' own monotonic clock. In that time every living worker has renewed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
+from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
 from millstream.wire.replies import LaneEntry
 from millstream_worker.metrics import Metrics
+from millstream_worker.refusals import is_damage
+from millstream_worker.upkeep.strangers import Strangers
 
 _log = structlog.get_logger(__name__)
 _PAGE = 500
-_MOST_CLAIMED = 64  # in one call, which answers with their payloads
-_MOST_SHUNNED = 10_000
+_SURE = 1.5  # renewals' time: a living owner's next one comes a little later than one after its last
+_MOST_CLAIMED = 8  # in one call, which answers with their payloads, of up to 16 MiB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +53,32 @@ class Reclaimer:
         self._renew_s = renew_s
         self._monotonic = monotonic
         self._sightings: dict[tuple[ShardKeys, str], dict[str, Sighting]] = {}
-        self._shunned: dict[str, None] = {}  # in the order of their coming
+        self._strangers = Strangers(redis, metrics, look_s=renew_s, monotonic=monotonic)
 
     async def scan(self, shard: ShardKeys) -> None:
         """Look at all delivered entries of a shard once. Raises redis-py's errors."""
-        now = self._monotonic()
+        began = self._monotonic()
+        pending: list[tuple[str, str]] = []
+        released: list[tuple[str, str]] = []
         for lane in LANES:
             before = self._sightings.get((shard, lane), {})
             seen: dict[str, Sighting] = {}
             start = "-"
             while page := await calls.scan_pending(self._redis, shard, lane=lane, start=start, count=_PAGE):
+                now = self._monotonic()  # the answer may have taken long: nothing was seen before it came
                 for entry in page:
-                    if self._is_overdue(entry.owner, entry.idle_ms) and entry.entry_id not in self._shunned:
+                    pending.append((lane, entry.entry_id))
+                    if entry.owner == RELEASED:
+                        released.append((lane, entry.entry_id))
+                        if self._strangers.has(shard, lane, entry.entry_id):
+                            continue
+                    if self._is_overdue(entry.owner, entry.idle_ms):
                         last = before.get(entry.entry_id)
                         same = last is not None and last.owner == entry.owner
                         seen[entry.entry_id] = last if last and same else Sighting(entry.owner, now)
                 start = f"({page[-1].entry_id}"
             self._sightings[shard, lane] = seen
+        await self._strangers.saw(shard, pending, released, began)
 
     async def take(self, shard: ShardKeys, room: int) -> list[LaneEntry]:
         """Claim up to `room` entries that are overdue by now; none where the server has trouble."""
@@ -77,28 +89,37 @@ class Reclaimer:
                 taken += await self._claim(shard, lane, found)
         return taken
 
-    def shun(self, entries: Sequence[LaneEntry]) -> None:
-        self._shunned |= dict.fromkeys(entry.entry_id for entry in entries)
-        while len(self._shunned) > _MOST_SHUNNED:
-            del self._shunned[next(iter(self._shunned))]
+    def shun(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+        """Leave these to workers of other versions, for as long as nobody holds them."""
+        self._strangers.leave(shard, entries)
 
     async def _claim(self, shard: ShardKeys, lane: str, found: Sequence[tuple[str, str]]) -> list[LaneEntry]:
-        call = calls.reclaim(
-            shard, lane=lane, owner=self._owner, overdue=found, min_idle_ms=self._lease_ms, died=True
-        )
+        claims = [  # one by one: each answers, or fails, for itself
+            calls.reclaim(
+                shard, lane=lane, owner=self._owner, overdue=[one], min_idle_ms=self._lease_ms, died=True
+            )
+            for one in found
+        ]
         try:
-            entries = await calls.run(self._redis, call)
+            replies = await calls.run_many(self._redis, claims)
         except (RedisError, OSError) as error:
-            _log.warning("overdue jobs not taken over yet", jobs=len(found), error=str(error))
-            return []
-        for entry_id, _ in found:
+            replies = [error] * len(claims)
+        entries: list[LaneEntry] = []
+        for (entry_id, _), reply in zip(found, replies, strict=True):
+            if not isinstance(reply, Exception):
+                entries += reply
+            elif not (isinstance(reply, ProtocolError) or is_damage(reply)):
+                continue  # tried again at once
+            # Claimed or not, it has had its turn. What is no job is ours now: the reader finds and drops it.
             self._sightings[shard, lane].pop(entry_id, None)
+        if troubles := [reply for reply in replies if isinstance(reply, Exception)]:
+            _log.warning("overdue jobs not taken over yet", jobs=len(troubles), error=str(troubles[0]))
         owners = dict(found)
         lost = [entry for entry in entries if owners[entry.entry_id] != RELEASED]
         if lost:
             self._metrics.reclaimed.inc(len(lost))
             _log.warning("jobs taken over", jobs=len(lost), owners=sorted({owners[e.entry_id] for e in lost}))
-        return list(entries)
+        return entries
 
     def _ripe(self, shard: ShardKeys, lane: str, room: int) -> list[tuple[str, str]]:
         now = self._monotonic()
@@ -106,7 +127,7 @@ class Reclaimer:
         ripe = [
             (entry_id, sighting.owner)
             for entry_id, sighting in sightings.items()
-            if sighting.owner == RELEASED or now - sighting.since >= self._renew_s
+            if sighting.owner == RELEASED or now - sighting.since >= _SURE * self._renew_s
         ]
         return ripe[: max(0, room)]
 

@@ -1,20 +1,42 @@
--- Move jobs whose retry is due back to the end of their lane.
+-- Move jobs into their lanes: parked ones until each has its window, and those whose retry is due.
 --
--- KEYS  delayed, the prefix of job keys (their ids come out of the set; one hash tag holds them all), lanes
--- ARGV  limit, lane names in the order of their keys
+-- KEYS  delayed, the prefix of job keys (their ids come out of the sets; one hash tag holds them all), then the
+--       keys lane, parked, tenants of each lane
+-- ARGV  limit of retries, max bytes of parked jobs for each lane, lane names in the order of their keys
 -- Returns the ids moved
--- include: clock, job
-local lanes, moved = {}, {}
-for i = 2, #ARGV do lanes[ARGV[i]] = KEYS[i + 1] end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms(), 'LIMIT', 0, ARGV[1])) do
-  local key = KEYS[2] .. id
-  local job = read_job(key, 'state', 'lane', 'version', 'payload')
-  if job.state == 'queued' and job.payload then
-    local entry = redis.call('XADD', lanes[job.lane], '*', 'id', id, 'v', job.version, 'b', job.payload)
-    redis.call('HSET', key, 'entry', entry)
-    redis.call('HDEL', key, 'payload')
-    moved[#moved + 1] = id
+-- include: clock, job, refill, damage
+local delayed, jobs, limit = KEYS[1], KEYS[2], tonumber(ARGV[1])
+local lanes, moved, now = {}, {}, now_ms()
+for i = 3, #ARGV do
+  local k = 3 * (i - 2)
+  local l = {lane = KEYS[k], parked = KEYS[k + 1], tenants = KEYS[k + 2], delayed = delayed, jobs = jobs}
+  lanes[ARGV[i]] = l
+  local refilled, refused = refill(l, WINDOW, tonumber(ARGV[2]))
+  if refused then return refused end
+  for _, id in ipairs(refilled) do moved[#moved + 1] = id end
+  forget_tenants(l)
+end
+
+local retries = 0
+for _ = 1, 5 do  -- parked jobs that are looked at again later do not keep back retries
+  local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, limit - retries)
+  for _, id in ipairs(due) do
+    local key = jobs .. id
+    local ok, job = pcall(read_job, key, 'state', 'attempt', 'lane', 'version', 'payload', 'place', 'tenant')
+    if not ok and not is_damage(job) then error(job) end
+    local l = ok and lanes[job.lane]
+    if l and job.place and waits_at(job, job.place) and redis.call('ZSCORE', l.parked, job.place) then
+      redis.call('ZADD', delayed, now + PATIENCE_MS, id)
+    else
+      if l and job.state == 'queued' and job.payload then  -- else it is gone, or damaged
+        local entry = redis.call('XADD', l.lane, '*', 'id', id, 'v', job.version, 'b', job.payload)
+        redis.call('HSET', key, 'entry', entry)
+        redis.call('HDEL', key, 'payload', 'place', 'tenant')
+        moved[#moved + 1], retries = id, retries + 1
+      end
+      redis.call('ZREM', delayed, id)
+    end
   end
-  redis.call('ZREM', KEYS[1], id)
+  if #due == 0 or retries >= limit then break end
 end
 return moved

@@ -1,5 +1,6 @@
 -- Take over entries whose owner was seen overdue. An entry that moved on in the meantime is left alone; one that
--- was released is free at once. An attempt that was running is over, and charged if `died` says so.
+-- was released is free at once. An attempt that was running is over, and charged if `died` says so: also as one
+-- that had its engine for itself, where `isolate` has recorded that.
 --
 -- KEYS  lane, the prefix of job keys (the ids come out of the entries; one hash tag holds them all)
 -- ARGV  owner, min idle ms, died '1' or '', entry, owner seen, entry, owner seen, …
@@ -13,7 +14,7 @@ for i = 4, #ARGV, 2 do
   if held and held[2] == seen and (seen == RELEASED or held[3] >= min_idle) then
     local request = read_entry(lane, entry)
     local key = KEYS[2] .. (request and request.id or '')
-    local job = read_job(key, 'state', 'entry')
+    local job = read_job(key, 'state', 'entry', 'attempt', 'alone')
     if not request or not job.state or TERMINAL[job.state] or job.entry ~= entry then
       drop(lane, entry)
     else
@@ -21,7 +22,10 @@ for i = 4, #ARGV, 2 do
       local claimed = redis.call('XCLAIM', lane, GROUP, owner, 0, entry)[1]
       if job.state == 'running' then
         redis.call('HSET', key, 'state', 'queued', 'owner', '')
-        if ARGV[3] == '1' and seen ~= RELEASED then redis.call('HINCRBY', key, 'died', 1) end
+        if ARGV[3] == '1' and seen ~= RELEASED then
+          redis.call('HINCRBY', key, 'died', 1)
+          if job.alone == job.attempt then redis.call('HINCRBY', key, 'died_alone', 1) end
+        end
       end
       taken[#taken + 1] = {entry, held[4] + 1, claimed[2]}
     end

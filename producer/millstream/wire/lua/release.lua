@@ -1,11 +1,13 @@
--- Give a job back untouched: whoever scans next may take it at once, and nothing is charged.
+-- Give a job back untouched: whoever scans next may take it at once. Nothing is charged but what the worker
+-- knows of deaths.
 --
 -- KEYS  job, lane
--- ARGV  id, attempt or '' (delivered, not known to have started), owner, entry, publish command, control channel
+-- ARGV  id, attempt or '' (delivered, not known to have started), owner, entry, publish command, control channel,
+--       died, died alone (in all, as far as the worker knows)
 -- Returns ok | already | fenced
--- include: job, lane
+-- include: job, lane, deaths
 local attempt, owner, entry = ARGV[2], ARGV[3], ARGV[4]
-local job = read_job(KEYS[1], 'state', 'attempt', 'owner', 'entry', 'left')
+local job = read_job(KEYS[1], 'state', 'attempt', 'owner', 'entry', 'left', 'died', 'died_alone')
 local held = holder(KEYS[2], entry)
 local stale = not job.state or TERMINAL[job.state] or job.entry ~= entry
 
@@ -29,6 +31,7 @@ if held then
 end
 if job.state == 'running' and job.owner == owner then  -- also where only the reply of its start was lost
   redis.call('HSET', KEYS[1], 'state', 'queued', 'owner', '', 'left', job.attempt .. ' ' .. owner)
+  raise_deaths(KEYS[1], job, ARGV[7], ARGV[8])
 end
 redis.pcall(ARGV[5], ARGV[6], 'released')
 return 'ok'

@@ -4,11 +4,11 @@
 -- KEYS  job, tokens, lane
 -- ARGV  entry, owner, nonce, publish command, events channel
 -- Returns {} when nothing is to be run, else
---         {attempt, last seq, died, cancel asked 0 | 1, submitted ms, first token ms or '', log}
+--         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, first token ms or '', log}
 -- include: clock, job, lane
 local entry, owner, nonce = ARGV[1], ARGV[2], ARGV[3]
-local job = read_job(KEYS[1], 'state', 'entry', 'nonce', 'attempt', 'seq', 'died', 'cancel',
-  'submitted_ms', 'admitted_ms', 'first_token_ms')
+local job = read_job(KEYS[1], 'state', 'entry', 'nonce', 'attempt', 'seq', 'died', 'died_alone',
+  'cancel', 'submitted_ms', 'admitted_ms', 'first_token_ms')
 
 if not job.state or TERMINAL[job.state] or job.entry ~= entry then
   drop(KEYS[3], entry)
@@ -26,5 +26,5 @@ if job.state ~= 'running' or job.nonce ~= nonce then
   if not job.admitted_ms then redis.call('HSET', KEYS[1], 'admitted_ms', now_ms()) end
   redis.pcall(ARGV[4], ARGV[5], marker .. ' m ')
 end
-return {attempt, tonumber(job.seq), tonumber(job.died), job.cancel and 1 or 0, tonumber(job.submitted_ms),
-  job.first_token_ms or '', redis.call('XRANGE', KEYS[2], '-', '+')}
+return {attempt, tonumber(job.seq), tonumber(job.died), tonumber(job.died_alone or 0), job.cancel and 1 or 0,
+  tonumber(job.submitted_ms), job.first_token_ms or '', redis.call('XRANGE', KEYS[2], '-', '+')}

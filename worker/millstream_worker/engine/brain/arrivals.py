@@ -23,16 +23,24 @@ class Refusal:
 
 class Arrivals:
     """`hash_seed`: what makes KV differ for equal tokens (model, KV dtype). Without `prefix_cache`, only the
-    choices of one request share blocks."""
+    choices of one request share blocks; without `salted`, requests of different salts do."""
 
     def __init__(
-        self, *, context_length: int, capacity: int, block_size: int, hash_seed: bytes, prefix_cache: bool
+        self,
+        *,
+        context_length: int,
+        capacity: int,
+        block_size: int,
+        hash_seed: bytes,
+        prefix_cache: bool,
+        salted: bool = True,
     ) -> None:
         self._context_length = context_length
         self._capacity = capacity  # tokens that the pool holds
         self._block_size = block_size
         self._hash_seed = hash_seed
         self._prefix_cache = prefix_cache
+        self._salted = salted
         self._numbers = count()
 
     @property
@@ -62,7 +70,8 @@ class Arrivals:
     def rows(self, request: EngineRequest) -> list[Row]:
         """A row for each choice that has not ended in an earlier attempt."""
         prompt = np.array(request.prompt, dtype=np.int32)
-        scopes = (request.salt,) if self._prefix_cache else (request.salt, str(request.handle))
+        salt = request.salt if self._salted else ""
+        scopes = (salt,) if self._prefix_cache else (salt, str(request.handle))
         origin = Origin(request, prompt, root_hash(self._hash_seed, *scopes), [])
         extend_chain(origin.chain, origin.root, prompt, self._block_size)
         left = [choice for choice in range(request.choices) if choice not in request.done]

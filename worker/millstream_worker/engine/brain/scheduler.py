@@ -43,6 +43,7 @@ class SchedulerConfig:
     prefix_cache: bool  # without it, only the choices of one request share blocks
     hash_seed: bytes  # model, KV dtype: whatever makes the KV of equal tokens differ
     pipeline_depth: int = 0
+    salted: bool = True  # blocks are shared only within one salt
     patience_s: float = 10.0  # a row that has waited so long gets its turn whatever its lane
 
     def __post_init__(self) -> None:
@@ -75,6 +76,7 @@ class Scheduler:
             block_size=config.block_size,
             hash_seed=config.hash_seed,
             prefix_cache=config.prefix_cache,
+            salted=config.salted,
         )
         pool = BlockPool(config.blocks)
         self._batch = Batch(

@@ -8,7 +8,7 @@ not guessed from the configuration but seen in a forward of one token.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,22 +64,29 @@ class LoadedModel:
 class LayerAttention:
     """One layer of a storage and who computes its attention; sits in the layer's attention module."""
 
-    __slots__ = ("_backend", "_layer")
+    __slots__ = ("_backend", "_layer", "_mark")
 
-    def __init__(self, backend: AttentionBackend, layer: int) -> None:
+    def __init__(self, backend: AttentionBackend, layer: int, mark: Callable[[], None]) -> None:
         self._backend = backend
         self._layer = layer
+        self._mark = mark
 
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
     ) -> torch.Tensor:
+        self._mark()
         return self._backend.attend(self._layer, query, key, value, options.get("s_aux"))
 
 
 def load_model(
-    folder: str, *, dtype: torch.dtype, device: torch.device, attention: str = "auto"
+    folder: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str = "auto",
+    mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
-    """The model of a folder with config.json and safetensors.
+    """The model of a folder with config.json and safetensors. `mark` is called with each weight read.
 
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
     ValueError for an attention backend that the device does not have.
@@ -88,7 +95,7 @@ def load_model(
     config = load_config(folder)
     support.check(config)
     context_length = support.context_length(config)
-    model = _load_weights(folder, config, dtype, device)
+    model = _load_weights(folder, config, dtype, device, mark)
     modules, layers, vocab_size = _observe(model)
     note = support.context_note(config)
     return LoadedModel(
@@ -115,12 +122,14 @@ def load_config(folder: str) -> PretrainedConfig:
         raise UnsupportedModel(f"{folder}: config.json: {' '.join(str(error).split())}") from error
 
 
-def connect(loaded: LoadedModel, storage: KVStorage) -> AttentionBackend:
+def connect(
+    loaded: LoadedModel, storage: KVStorage, mark: Callable[[], None] = lambda: None
+) -> AttentionBackend:
     """Give each attention module its layer of `storage`. Before each forward the backend wants
-    `begin(plan)`."""
+    `begin(plan)`; `mark` is called with each layer."""
     backend = build(loaded.attention, storage)
     for layer, module in enumerate(loaded.modules):
-        setattr(module, _SLOT, LayerAttention(backend, layer))
+        setattr(module, _SLOT, LayerAttention(backend, layer, mark))
     return backend
 
 
@@ -137,10 +146,14 @@ def forward(
 
 
 def _load_weights(
-    folder: str, config: PretrainedConfig, dtype: torch.dtype, device: torch.device
+    folder: str,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    mark: Callable[[], None],
 ) -> PreTrainedModel:
     AttentionInterface.register(ATTENTION, _attend)
-    with _no_progress_bar():
+    with _progress_to(mark):
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
@@ -247,12 +260,24 @@ def _eos_ids(folder: str, config: PretrainedConfig) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Transformers draws one on standard error while it loads weights."""
+def _progress_to(mark: Callable[[], None]) -> Iterator[None]:
+    """Transformers draws a bar while it loads weights; `mark` is called with each instead."""
+
+    def each(items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            mark()
+            yield item
+
+    def listen(bar: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return bar(*(each(given[0]), *given[1:]), **named) if given else bar(**named)
+
     enabled = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
+    hook = getattr(transformers_logging, "set_tqdm_hook", lambda hook: None)  # older ones have none
+    before = hook(listen)
     try:
         yield
     finally:
+        hook(before)
         if enabled:
             transformers_logging.enable_progress_bar()

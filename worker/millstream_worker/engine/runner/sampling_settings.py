@@ -30,6 +30,7 @@ _FIELDS = np.dtype(
     align=True,  # torch takes no strides that are not a multiple of the element
 )
 _COLDEST = 1e-5  # below it a float32 softmax is an argmax with extra rounding
+_LEAST_PENALTY = 1e-20  # below it a float32 logit that is divided by it is infinite
 _FEW = 1024  # up to here the heaviest tokens are selected rather than all of them sorted
 
 
@@ -55,7 +56,7 @@ def settings_of(spec: SamplingSpec, vocab_size: int) -> Any:
             spec.top_p,
             min(spec.top_k or vocab_size, vocab_size),
             spec.min_p,
-            spec.repetition_penalty,
+            max(spec.repetition_penalty, _LEAST_PENALTY),
             spec.presence_penalty,
             spec.frequency_penalty,
             spec.min_tokens if spec.end_ids else 0,

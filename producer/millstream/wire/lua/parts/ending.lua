@@ -1,8 +1,9 @@
--- include: log
+-- include: log, unpark
 -- The end of a job, written once: state and result, end marker, counters, and one time to live for hash and log.
 --
--- k: keys job, tokens, delayed, deadlines, bytes; channel events; the publish command.
--- job: fields attempt, seq, bytes. result: false where the job ended without its worker.
+-- k: keys job, tokens, delayed, deadlines, bytes; channel events; the publish command; `parking`, the keys parked
+-- and tenants of all lanes, where the job may be parked.
+-- job: fields attempt, seq, bytes, and of a parked one place, tenant. result: false where the job ended without its worker.
 --
 -- PERSIST comes first although it changes nothing: it is not refused at maxmemory, and no write after it is.
 local function end_job(k, id, job, state, result, now, ttl_ms)
@@ -14,7 +15,8 @@ local function end_job(k, id, job, state, result, now, ttl_ms)
   else
     redis.call('HSET', k.job, 'owner', '')  -- so that the last worker's finish is fenced, not "already"
   end
-  redis.call('HDEL', k.job, 'payload', 'cancel')
+  redis.call('HDEL', k.job, 'payload', 'place', 'tenant', 'cancel')
+  if job.place then unpark(k.parking, job.place, job.tenant) end
   redis.pcall('ZREM', k.delayed, id)
   redis.pcall('ZREM', k.deadlines, id)
   redis.pcall('DECRBY', k.bytes, job.bytes)

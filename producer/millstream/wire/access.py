@@ -1,0 +1,19 @@
+"""When a server refuses the user and not the command: asking again changes nothing, the operator has to."""
+
+from __future__ import annotations
+
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+
+# What a script is refused comes without the NOPERM of a refused command.
+_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+
+
+def refusal(error: Exception) -> str | None:
+    """What was refused and what to do; None where the error is of another kind."""
+    if isinstance(error, AuthenticationError):
+        return f"{error}; check the user and the password of the URL"
+    if isinstance(error, NoPermissionError) or (
+        isinstance(error, ResponseError) and str(error).startswith(_IN_SCRIPT)
+    ):
+        return f"{error}; give this user the rights of its role (ops/users.acl)"
+    return None

@@ -1,0 +1,13 @@
+"""Connections to the server, or to whichever of several servers it is: one pool per purpose, with every
+timeout and retry stated.
+
+`Endpoint` is where, read from a URL or taken over from a client of redis-py: one server, a master that
+Sentinels name, or a Cluster. `Subscriptions` listens there. Knows nothing of jobs.
+"""
+
+from millstream.wire.connection.cluster import is_cluster
+from millstream.wire.connection.endpoint import Endpoint, unavailable
+from millstream.wire.connection.subscriptions import Listener, Subscriptions
+from millstream.wire.connection.target import SCHEMES, Target
+
+__all__ = ["SCHEMES", "Endpoint", "Listener", "Subscriptions", "Target", "is_cluster", "unavailable"]

@@ -1,0 +1,279 @@
+"""Commands to a Cluster: each to the node that serves its keys, in order and in few round trips, and again
+where the node says that it did not do it.
+
+Not redis-py's RedisCluster (8.1): it sends ASKING on one pooled connection and the asked command on another,
+its pipelines never look for the nodes again after a lost connection, it re-sends what was lost without being
+asked, gives up on TRYAGAIN after 0.4 s, and raises where its connections are all in use. Its nodes' pools are
+ours here, and the commands' names and replies redis-py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from redis.asyncio import Redis
+from redis.commands import AsyncCoreCommands
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    ConnectionError,
+    MovedError,
+    RedisError,
+    TimeoutError,
+    TryAgainError,
+)
+
+from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.slots import slot_of
+from millstream.wire.connection.topology import Topology
+
+PAUSE_S = (0.02, 0.5)  # first and longest, before what was not done is sent again
+LOST = (ConnectionError, TimeoutError, OSError)
+NOT_DONE = (AskError, TryAgainError, ClusterDownError)  # MovedError is an AskError
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """`slot` None: it goes where the command before it went, on the same connection (WAIT behind writes)."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    slot: int | None
+    keyless: bool
+    node: Node | None = None  # where it was sent last
+    reply: Any = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was done is unknown."""
+        return isinstance(self.reply, LOST)
+
+    @property
+    def asked_elsewhere(self) -> bool:
+        return isinstance(self.reply, AskError) and not isinstance(self.reply, MovedError)
+
+    @property
+    def failed(self) -> bool:
+        return self.lost or isinstance(self.reply, NOT_DONE)
+
+
+class ClusterClient(AsyncCoreCommands):
+    """Like a redis.asyncio.Redis of one server. `open_node` opens one of a node, which never re-sends.
+
+    What a node did not do is sent again for up to `patience_s`; what was lost on the way up to `retries`
+    times, so only what is safe to repeat.
+    """
+
+    _event_dispatcher: Any = None  # redis-py's methods of commands want to see one
+
+    def __init__(
+        self, topology: Topology, open_node: Callable[[Node], Redis], *, retries: int, patience_s: float
+    ) -> None:
+        self._topology = topology
+        self._open_node = open_node
+        self._retries = retries
+        self._patience_s = patience_s
+        self._nodes: dict[Node, Redis] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        for redis in self._nodes.values():
+            await redis.aclose()
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        slot = slot_of(args)
+        command = Command(args, options, slot, keyless=slot is None)
+        await self.send([command])
+        if isinstance(command.reply, Exception):
+            raise command.reply
+        return command.reply
+
+    def by_slot(self, commands: Sequence[Sequence[Any]]) -> list[list[int]]:
+        """Which of these commands belong together: their places, slot by slot."""
+        groups: dict[int | None, list[int]] = defaultdict(list)
+        for place, command in enumerate(commands):
+            groups[slot_of(command)].append(place)
+        return list(groups.values())
+
+    def pipeline(self, transaction: bool = False) -> ClusterPipeline:
+        """Many commands at once, each for itself: transactions over nodes do not exist."""
+        if transaction:
+            raise ValueError("transaction=True: a Cluster has none over several nodes; use a script")
+        return ClusterPipeline(self)
+
+    async def send(self, commands: Sequence[Command]) -> None:
+        """Give every command its reply, or the error that it ended in. Commands of a slot are done in their
+        order; of different nodes at the same time."""
+        effort = Effort(self._topology, self._retries, self._patience_s)
+        left = list(commands)
+        while left:
+            await self._send_once(left)
+            effort.learn(left)
+            groups = _by_slot(left)
+            left = [command for group in groups for command in await self._undone(group, effort)]
+            if left and not await effort.pause():
+                return
+
+    async def _undone(self, group: Sequence[Command], effort: Effort) -> Sequence[Command]:
+        """What of one slot is to be sent again: all from the first on that was not done, since later ones
+        were not to be done before it. With a WAIT among them all: it speaks for what its connection wrote.
+        """
+        first = next((i for i, command in enumerate(group) if command.failed), len(group))
+        if first == len(group) or not effort.may_repeat(group[first]):
+            return ()
+        if any(command.keyless for command in group[1:]):
+            return group
+        if not group[first].asked_elsewhere:
+            return group[first:]
+        for place, command in enumerate(group[first:], first):  # one by one: each may be here or there
+            if place > first:
+                await self._send_once([command])
+            if command.asked_elsewhere:
+                await self._send_asking(command)
+            if command.failed:
+                effort.learn([command])
+                return group[place:] if effort.may_repeat(command) else ()
+        return ()
+
+    async def _send_once(self, commands: Sequence[Command]) -> None:
+        nodes: dict[Node, list[Command]] = defaultdict(list)
+        for command in commands:
+            try:
+                command.node = await self._topology.node_of(command.slot)
+            except RedisError as error:
+                command.reply = error
+            else:
+                nodes[command.node].append(command)
+        if len(nodes) == 1:
+            [(node, batch)] = nodes.items()
+            await self._send_to(node, batch)
+        elif nodes:
+            async with asyncio.TaskGroup() as tasks:
+                for node, batch in nodes.items():
+                    tasks.create_task(self._send_to(node, batch))
+
+    async def _send_to(self, node: Node, commands: Sequence[Command]) -> None:
+        replies: Sequence[Any]
+        try:
+            async with self._redis(node).pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command.args, **command.options)
+                replies = await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            replies = [error] * len(commands)
+        for command, reply in zip(commands, replies, strict=True):
+            command.reply = reply
+
+    async def _send_asking(self, command: Command) -> None:
+        """To the node that an ASK names. The allowance is good for the next command of its connection."""
+        allowance = Command(("ASKING",), {}, command.slot, keyless=True)
+        await self._send_to(_named_by(command), [allowance, command])
+
+    def _redis(self, node: Node) -> Redis:
+        if node not in self._nodes:
+            self._nodes[node] = self._open_node(node)
+        return self._nodes[node]
+
+
+class ClusterPipeline(AsyncCoreCommands):
+    """Collects commands; `execute` sends them. One without a key follows the one before it, on the same
+    connection."""
+
+    _event_dispatcher: Any = None
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._commands: list[Command] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._commands = []
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def execute_command(self, *args: Any, **options: Any) -> Self:
+        slot = slot_of(args)
+        keyless = slot is None
+        if keyless and self._commands:
+            slot = self._commands[-1].slot
+        self._commands.append(Command(args, options, slot, keyless))
+        return self
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """All replies in their order, errors among them unless `raise_on_error`. Where no node answered at
+        all the error is raised in any case, as a single server's would be."""
+        commands, self._commands = self._commands, []
+        await self._client.send(commands)
+        errors = [command.reply for command in commands if isinstance(command.reply, Exception)]
+        if errors and (raise_on_error or all(command.lost for command in commands)):
+            raise errors[0]
+        return [command.reply for command in commands]
+
+
+def is_cluster(redis: object) -> bool:
+    """Whether this client's commands go to many nodes."""
+    return isinstance(redis, ClusterClient)
+
+
+class Effort:
+    """How long and how often commands are sent again that were not done, or may not have been."""
+
+    def __init__(self, topology: Topology, retries: int, patience_s: float) -> None:
+        self._topology = topology
+        self._retries = retries
+        self._give_up_s = time.monotonic() + patience_s
+        self._pause_s = 0.0  # the first redirection is followed at once
+
+    def learn(self, sent: Sequence[Command]) -> None:
+        """What the failures say of the nodes. All that was lost in one round counts as one retry."""
+        for command in sent:
+            if isinstance(command.reply, MovedError):
+                self._topology.learn(command.reply.slot_id, _named_by(command))
+            elif command.lost or isinstance(command.reply, ClusterDownError):
+                self._topology.doubt(command.node)
+        self._retries -= any(command.lost for command in sent)
+
+    def may_repeat(self, command: Command) -> bool:
+        return not command.lost or self._retries >= 0
+
+    async def pause(self) -> bool:
+        """Before sending again. False: the time is over."""
+        if time.monotonic() >= self._give_up_s:
+            return False
+        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
+        self._pause_s = min(2 * self._pause_s or PAUSE_S[0], PAUSE_S[1])
+        return True
+
+
+def _by_slot(commands: Sequence[Command]) -> list[list[Command]]:
+    groups: dict[int | None, list[Command]] = defaultdict(list)
+    for command in commands:
+        groups[command.slot].append(command)
+    return list(groups.values())
+
+
+def _named_by(command: Command) -> Node:
+    """The node that a MOVED or ASK names; without a host, on the one that said it."""
+    error, node = command.reply, command.node
+    assert isinstance(error, AskError)
+    assert node is not None
+    return Node(error.host or node.host, error.port)

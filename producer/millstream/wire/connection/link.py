@@ -1,0 +1,89 @@
+"""The connection classes of redis-py with what they do wrong for us put right: `reliable` for all, `followed`
+for those to a master that Sentinels name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from typing import Any
+
+from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.asyncio.sentinel import MasterNotFoundError
+from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError, TimeoutError
+
+from millstream.wire.connection.sentinels import Sentinels
+
+
+def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Sends without `asyncio.wait_for`: in Python 3.11 that may swallow the task's cancellation, which then
+    waits for ever. Leaves a server that has become a replica: the next connection finds the master."""
+
+    base: Any = kind
+
+    class Reliable(base):  # type: ignore[misc]
+        socket_timeout: float | None
+
+        async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            if not self.is_connected:
+                await self.connect_check_health(check_health=False)
+            limit_s, self.socket_timeout = self.socket_timeout, None
+            try:
+                async with asyncio.timeout(limit_s):
+                    await super().send_packed_command(command, check_health)
+            except builtins.TimeoutError:
+                await self.disconnect(nowait=True)
+                raise TimeoutError("Timeout writing to socket") from None
+            finally:
+                self.socket_timeout = limit_s
+
+        async def read_response(self, *args: Any, **options: Any) -> Any:
+            try:
+                return await super().read_response(*args, **options)
+            except ReadOnlyError as error:
+                await self.disconnect(nowait=True)
+                raise ConnectionError(f"{self._host_error()} is a replica now: {error}") from error
+
+        async def on_connect_check_health(self, check_health: bool = True) -> None:
+            try:
+                await super().on_connect_check_health(check_health)
+            except ConnectionError as error:
+                if type(error) is ConnectionError and isinstance(self, SSLConnection):
+                    raise ConnectionError(f"{error}; {_tls_remedy(self)}") from error
+                raise
+
+    made: type[AbstractConnection] = Reliable
+    return made
+
+
+def followed(kind: type[AbstractConnection], sentinels: Sentinels) -> type[AbstractConnection]:
+    """Connects to whoever is master at that moment, and makes sure that it is: a Sentinel that was cut off
+    may still name the old one, which answers reads with the past."""
+
+    base: Any = kind
+
+    class Followed(base):  # type: ignore[misc]
+        async def _connect(self) -> None:
+            node = await sentinels.master()
+            self.host, self.port = node.host, node.port
+            await super()._connect()
+
+        async def on_connect_check_health(self, check_health: bool = True) -> None:
+            await super().on_connect_check_health(check_health)
+            await self.send_command("ROLE", check_health=False)
+            try:
+                [role, *_] = await self.read_response()
+            except NoPermissionError:  # this user may not ask; the Sentinels' word has to do
+                return
+            if role not in (b"master", "master"):
+                raise MasterNotFoundError(f"{self._host_error()} is no master, though a Sentinel says so")
+
+    made: type[AbstractConnection] = Followed
+    return made
+
+
+def _tls_remedy(connection: SSLConnection) -> str:
+    """A server that refuses a certificate, or the lack of one, says so after the handshake or hangs up."""
+    if connection.certfile:
+        return f"perhaps the server does not trust who signed {connection.certfile}"
+    return "where it takes only clients with a certificate, give ssl_certfile and ssl_keyfile in the URL"

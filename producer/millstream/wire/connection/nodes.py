@@ -1,0 +1,57 @@
+"""One server of several, and one question to it on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import TimeoutError
+
+ASK_S = 2.0  # for connecting and the answer: there are others to ask
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Node:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the servers of one kind are spoken to: credentials, TLS. Not where they are."""
+
+    connection_class: type[AbstractConnection]
+    options: Mapping[str, Any]
+
+    async def ask(self, node: Node, *command: str) -> Any:
+        """One command, one answer. Raises redis-py's errors and OSError."""
+        connection: AbstractConnection = self.connection_class(
+            **dict(self.options)
+            | {
+                "host": node.host,
+                "port": node.port,
+                "socket_timeout": None,
+                "socket_connect_timeout": ASK_S,
+                "retry": Retry(NoBackoff(), 0),
+                "protocol": 2,
+                "decode_responses": False,
+            }
+        )
+        try:
+            async with asyncio.timeout(ASK_S):
+                await connection.connect()  # type: ignore[no-untyped-call]
+                await connection.send_command(*command)
+                return await connection.read_response()
+        except builtins.TimeoutError:
+            raise TimeoutError(f"{node} has not answered for {ASK_S:g} s") from None
+        finally:
+            await connection.disconnect(nowait=True)

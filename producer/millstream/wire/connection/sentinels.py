@@ -1,0 +1,39 @@
+"""Where the master of a service is, as its Sentinels say now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.asyncio.sentinel import MasterNotFoundError
+from redis.exceptions import RedisError
+
+from millstream.wire.connection.nodes import Access, Node
+
+
+class Sentinels:
+    """Asked anew for each connection: a failover costs a reconnection and nothing more."""
+
+    def __init__(self, service: str, nodes: Sequence[Node], access: Access) -> None:
+        self.service = service
+        self.nodes = list(nodes)  # who answered last is asked first
+        self.access = access
+
+    def __str__(self) -> str:
+        return f"{self.service!r} of the Sentinels {', '.join(map(str, self.nodes))}"
+
+    async def master(self) -> Node:
+        """Raises MasterNotFoundError, a ConnectionError, where none of them names one."""
+        troubles = []
+        for node in list(self.nodes):
+            try:
+                address = await self.access.ask(node, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service)
+            except (RedisError, OSError) as error:
+                troubles.append(f"{node}: {error}")
+                continue
+            if address is None:
+                troubles.append(f"{node}: knows no {self.service!r}")
+                continue
+            self.nodes.remove(node)
+            self.nodes.insert(0, node)
+            return Node(address[0].decode(), int(address[1]))
+        raise MasterNotFoundError("no Sentinel names a master: " + "; ".join(troubles))

@@ -1,0 +1,59 @@
+"""To which slot of a Cluster a command belongs: read from its keys, as the server does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redis.crc import key_slot
+
+Part = str | bytes | int | float
+# Any node may answer them. All others have a key, most of them in the second place.
+KEYLESS = frozenset(
+    (
+        "ASKING",
+        "CLIENT",
+        "CLUSTER",
+        "CONFIG",
+        "ECHO",
+        "INFO",
+        "PING",
+        "PUBLISH",
+        "ROLE",
+        "TIME",
+        "WAIT",
+        "WAITAOF",
+    )
+)
+# They would answer for one node and look as if they had for all.
+OF_ONE_NODE = frozenset(("DBSIZE", "FLUSHALL", "FLUSHDB", "KEYS", "MULTI", "RANDOMKEY", "SCAN", "SCRIPT"))
+SCRIPTS = frozenset(("EVAL", "EVAL_RO", "EVALSHA", "EVALSHA_RO", "FCALL", "FCALL_RO"))
+STREAM_READS = frozenset(("XREAD", "XREADGROUP"))
+
+
+def slot_of(command: Sequence[Part]) -> int | None:
+    """None: the command has no key. `command` as redis-py takes it: the name may be of two words.
+
+    Raises ValueError for what only makes sense with one node.
+    """
+    name, *rest = command
+    words = (name.decode() if isinstance(name, bytes) else str(name)).upper().split()
+    if words[0] in KEYLESS:
+        return None
+    if words[0] in OF_ONE_NODE:
+        raise ValueError(f"{name!r} is for one node of a Cluster; connect to that node by a redis:// URL")
+    if words[0] in SCRIPTS:
+        return channel_slot(rest[2]) if int(rest[1]) else None
+    if words[0] in STREAM_READS:
+        return channel_slot(rest[_streams(rest) + 1])
+    if len(words) == 1 and words[0] in ("XINFO", "XGROUP", "OBJECT", "MEMORY"):
+        return channel_slot(rest[1])
+    return channel_slot(rest[0])
+
+
+def channel_slot(name: Part) -> int:
+    """Of a key, or of a channel of sharded pub/sub."""
+    return key_slot(name if isinstance(name, bytes) else str(name).encode())
+
+
+def _streams(rest: Sequence[Part]) -> int:
+    return next(i for i, part in enumerate(rest) if part in ("STREAMS", b"STREAMS", "streams"))

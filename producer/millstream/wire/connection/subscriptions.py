@@ -1,0 +1,138 @@
+"""Channels in, messages out to one listener, over as many connections as there are nodes that have a channel:
+one, unless the server is a Cluster with sharded pub/sub.
+
+In a Cluster a channel lives where the keys of its hash tag live. When its slot moves, the server ends the
+subscription (or answers MOVED), and it is made again at the new node. Between the two messages are lost, as
+with any lost connection: the listener is told by `subscribed`, and has to look itself for what it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable
+from typing import Protocol
+
+from redis.exceptions import ClusterDownError, RedisError
+
+from millstream.wire.connection.endpoint import Endpoint
+from millstream.wire.connection.line import Line
+from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.slots import channel_slot
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 0.02  # before channels are placed again: the nodes agree on a move one after the other
+LONGEST_PAUSE_S = 2.0
+
+
+class Listener(Protocol):
+    """Must not wait."""
+
+    def deliver(self, channel: str, payload: bytes) -> None:
+        """One published message."""
+
+    def subscribed(self, channel: str) -> None:
+        """The server acknowledged the subscription; again after each reconnect: messages may be missing."""
+
+
+class Subscriptions:
+    """`run` serves until `close`. `subscribe` and `unsubscribe` at any time, also before."""
+
+    def __init__(self, endpoint: Endpoint, name: str, listener: Listener, *, sharded: bool) -> None:
+        self.endpoint = endpoint
+        self.name = name
+        self.listener = listener
+        self.sharded = sharded
+        self.closed = False
+        self._lines: dict[Node | None, Line] = {}
+        self._line_of: dict[str, Line] = {}  # each wanted channel is here or loose
+        self._loose: set[str] = set()
+        self._moving = False  # the nodes may not agree yet who serves what is loose
+        self._work = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def by_node(self) -> bool:
+        """Whether channels have to be looked for. Plain pub/sub reaches all nodes of a Cluster."""
+        return self.sharded and self.endpoint.topology is not None
+
+    def subscribe(self, channel: str) -> None:
+        if channel not in self._line_of:
+            self._loose.add(channel)
+            self._work.set()
+
+    def unsubscribe(self, channel: str) -> None:
+        self._loose.discard(channel)
+        if (line := self._line_of.pop(channel, None)) is not None:
+            line.discard(channel)
+
+    def is_acknowledged(self, channel: str) -> bool:
+        line = self._line_of.get(channel)
+        return line is not None and line.is_acknowledged(channel)
+
+    def place_again(self, channels: Iterable[str]) -> None:
+        """Nobody subscribes to these channels (any more); somebody shall."""
+        for channel in channels:
+            self._line_of.pop(channel, None)
+            self._loose.add(channel)
+        self._moving = True
+        self._work.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self._closing.set()
+
+    async def run(self) -> None:
+        """Raises nothing but faults of this code."""
+        async with asyncio.TaskGroup() as group:
+            placing = group.create_task(self._place_all(group), name=self.name)
+            try:
+                await self._closing.wait()
+            finally:
+                self.close()
+                for task in (placing, *self._tasks):
+                    task.cancel()
+
+    # --- which line a channel belongs to
+
+    async def _place_all(self, group: asyncio.TaskGroup) -> None:
+        pause_s = 0.0
+        while not self.closed:
+            await self._work.wait()
+            self._work.clear()
+            if self._moving:
+                self._moving = False
+                await asyncio.sleep(SETTLE_S * random.uniform(0.5, 1.5))
+            try:
+                await self._place(group)
+            except (RedisError, OSError) as error:
+                if not pause_s:  # once for each outage
+                    log.warning("subscriptions on %s not placed: %s", self.endpoint, error)
+                pause_s = min(2 * pause_s or SETTLE_S, LONGEST_PAUSE_S)
+                self._work.set()
+                await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            else:
+                pause_s = 0.0
+
+    async def _place(self, group: asyncio.TaskGroup) -> None:
+        topology = self.endpoint.topology
+        if topology is not None:
+            await topology.refresh()
+        for channel in list(self._loose):
+            node = None
+            if topology is not None:
+                node = topology.known(channel_slot(channel) if self.sharded else None)
+                if node is None:
+                    continue  # nobody serves this slot; the others' channels do not wait for it
+            if node not in self._lines:
+                self._lines[node] = line = Line(self, node)
+                self._tasks.append(group.create_task(line.run(), name=self.name))
+            self._loose.discard(channel)
+            self._line_of[channel] = self._lines[node]
+            self._lines[node].add(channel)
+        if self._loose and topology is not None:
+            topology.doubt()
+            raise ClusterDownError(f"nobody serves the slots of {len(self._loose)} channels")

@@ -1,0 +1,108 @@
+"""Which node of a Cluster serves which slot, as far as this process knows.
+
+What is believed may be outdated at any moment: the nodes say so (MOVED) or do not answer, and then it is
+asked for anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS
+from redis.exceptions import ClusterDownError, ConnectionError, RedisError
+
+from millstream.wire.connection.nodes import Access, Node
+
+REST_S = 0.1  # between two looks: many commands may fail of one cause
+NEVER = float("-inf")
+
+
+class Topology:
+    """Shared by all that one Endpoint opened."""
+
+    def __init__(self, seeds: Sequence[Node], access: Access) -> None:
+        self.seeds = tuple(seeds)
+        self.access = access
+        self._owners: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        self._any: Node | None = None  # a master that answered when it was asked last
+        self._known: list[Node] = list(seeds)  # whom to ask, in this order
+        self._doubted = True
+        self._looked_s = NEVER
+        self._failure = ""  # of the last look; empty where it found a node that answers
+        self._looking = asyncio.Lock()
+
+    def __str__(self) -> str:
+        return f"Cluster {', '.join(map(str, self.seeds))}"
+
+    def learn(self, slot: int, node: Node) -> None:
+        """A node said that another one serves this slot."""
+        self._owners[slot] = node
+
+    def doubt(self, node: Node | None = None) -> None:
+        """Something was not as believed: look again before the next command. `node` had the trouble, and is
+        asked last: one that was cut off from the others goes on telling how it was."""
+        self._doubted = True
+        if node in self._known:
+            self._known.remove(node)
+            self._known.append(node)
+
+    async def node_of(self, slot: int | None) -> Node:
+        """Who serves the slot; any master for None. Raises ClusterDownError where nobody does, and
+        ConnectionError where no node answers."""
+        await self.refresh()
+        node = self.known(slot)
+        if node is None:
+            self.doubt()
+            raise ClusterDownError(f"no node of the {self} serves slot {slot}")
+        return node
+
+    def known(self, slot: int | None) -> Node | None:
+        """The same as far as it is known now."""
+        return self._any if slot is None else self._owners[slot]
+
+    async def refresh(self) -> None:
+        """Look, if there is a doubt. Raises ConnectionError where no node answers."""
+        wanted_s = time.monotonic()
+        if not self._doubted:
+            return
+        async with self._looking:
+            if not self._doubted:
+                return  # another task was faster
+            if self._failure and self._looked_s >= wanted_s:
+                raise ConnectionError(self._failure)  # for all who waited for it
+            await asyncio.sleep(max(0.0, self._looked_s + REST_S - time.monotonic()))
+            troubles = []
+            for node in list(self._known):
+                try:
+                    ranges = await self.access.ask(node, "CLUSTER", "SLOTS")
+                except (RedisError, OSError) as error:
+                    troubles.append(f"{node}: {error}")
+                    continue
+                self._settle(node, ranges)
+                return
+            self._looked_s = time.monotonic()
+            self._failure = f"no node of the {self} answers: " + "; ".join(troubles)
+            raise ConnectionError(self._failure)
+
+    def _settle(self, asked: Node, ranges: Iterable[Any]) -> None:
+        owners: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        found = {asked: None}
+        for low, high, *nodes in ranges:
+            masters = [_node(asked, entry) for entry in nodes]
+            owners[low : high + 1] = [masters[0]] * (high + 1 - low)
+            found |= dict.fromkeys(masters)
+        self._owners = owners
+        self._any = asked if asked in owners else next(filter(None, owners), None)
+        self._known = list(found | dict.fromkeys(self.seeds))
+        self._looked_s = time.monotonic()
+        self._failure = ""
+        self._doubted = False
+
+
+def _node(asked: Node, entry: Sequence[Any]) -> Node:
+    """A node as another one names it: without a host it is the one that was asked for its opinion."""
+    host = (entry[0] or b"").decode()
+    return Node(asked.host if host in ("", "?") else host, int(entry[1]))

@@ -1,0 +1,17 @@
+-- A page of dead letters, the newest first. Requests are cut: a page stays small, however large they are.
+--
+-- KEYS  dead
+-- ARGV  where to go on ('+', or '(' and the last entry), how many, most bytes of each request
+-- Returns {{entry, bytes of the request, {field, value, …}}, …}
+local page = {}
+for i, found in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
+  local fields, size = found[2], 0
+  for j = 1, #fields, 2 do
+    if fields[j] == 'b' then
+      size = #fields[j + 1]
+      fields[j + 1] = fields[j + 1]:sub(1, tonumber(ARGV[3]))
+    end
+  end
+  page[i] = {found[1], size, fields}
+end
+return page

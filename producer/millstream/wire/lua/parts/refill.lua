@@ -1,0 +1,62 @@
+-- include: job, window, tenants, damage
+-- Parked jobs enter their lane by start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job starts at its
+-- tenant's last finish, or at the start of the job that entered the lane last, where that is later; it finishes
+-- its cost later. `park` of submit gives the places, here they are served.
+--
+-- l: keys lane, parked, tenants, delayed, and the prefix `jobs`. A member of `parked`, the job's `place`, is
+-- `<arrival, 16 digits> <id>`, its score the start: jobs of one start are served as they came.
+local MOST_TENANTS = 4096
+
+-- Scripts of 0.1.0 end a parked job, or take it to the lane, and leave its place: then it is nobody's.
+local function waits_at(job, place)
+  return job.state == 'queued' and job.attempt == '0' and job.payload and job.version and job.tenant
+    and job.place == place
+end
+
+-- Moves jobs until the lane has `wanted` undelivered entries, or so many bytes were moved. Answers their ids, and
+-- the error of a server that takes no more.
+local function refill(l, wanted, bytes)
+  local moved, at = {}, nil
+  if redis.call('ZCARD', l.parked) == 0 then return moved end
+  local room = wanted - undelivered(l.lane)
+  for _ = 1, 4 do  -- again where places were nobody's
+    local places = {}
+    if room > #moved and bytes > 0 then
+      places = redis.call('ZRANGE', l.parked, 0, room - #moved - 1, 'WITHSCORES')
+    end
+    if not places[1] then break end
+    for i = 1, #places, 2 do
+      if bytes <= 0 then break end
+      local place, id = places[i], places[i]:sub(18)
+      local ok, job = pcall(read_job, l.jobs .. id, 'state', 'attempt', 'version', 'payload', 'place', 'tenant')
+      if not ok and not is_damage(job) then error(job) end
+      if ok and waits_at(job, place) then
+        -- First, as it may fail at maxmemory: then nothing has changed.
+        local entry = redis.pcall('XADD', l.lane, '*', 'id', id, 'v', job.version, 'b', job.payload)
+        if type(entry) == 'table' then return moved, entry end
+        redis.call('HSET', l.jobs .. id, 'entry', entry)
+        redis.call('HDEL', l.jobs .. id, 'payload', 'place', 'tenant')
+        redis.call('ZREM', l.delayed, id)
+        left_place(l.tenants, job.tenant, false)
+        moved[#moved + 1], at = id, places[i + 1]
+        bytes = bytes - #job.payload
+      end
+      redis.call('ZREM', l.parked, place)
+    end
+  end
+  if redis.call('ZCARD', l.parked) == 0 then
+    redis.call('DEL', l.tenants)
+  elseif at then
+    redis.call('HSET', l.tenants, '@at', at)
+  end
+  return moved
+end
+
+-- Above a bound, forget tenants that have nothing parked. That forgives each of them at most the rest of one job.
+local function forget_tenants(l)
+  if redis.call('HLEN', l.tenants) <= MOST_TENANTS + 2 * redis.call('ZCARD', l.parked) then return end
+  local all = redis.call('HGETALL', l.tenants)
+  for i = 1, #all, 2 do
+    if all[i]:sub(1, 1) == '=' and parked_of(all[i + 1]) == 0 then redis.call('HDEL', l.tenants, all[i]) end
+  end
+end

@@ -1,0 +1,28 @@
+-- include: lane
+-- A lane holds a window of undelivered entries. What comes beyond waits beside it, parked: see refill.
+local WINDOW = 128
+-- A parked job is in `delayed`, too: a worker that knows nothing of parking finds it there as a due retry.
+local PATIENCE_MS = 60000
+
+local function undelivered(lane)
+  local count = redis.call('XLEN', lane)
+  if count == 0 then return 0 end
+  -- Not XPENDING, which tells entries: a producer counts the lane, too.
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', lane, GROUP)
+  if consumers.err then
+    if consumers.err:find('NOGROUP', 1, true) then return count end
+    return redis.call('XINFO', 'CONSUMERS', lane, GROUP)  -- any other error ends the script
+  end
+  for _, consumer in ipairs(consumers) do
+    for i = 1, #consumer, 2 do
+      if consumer[i] == 'pending' then count = count - consumer[i + 1] end
+    end
+  end
+  return count
+end
+
+-- Whether a job submitted now is parked.
+local function has_window(lane, parked)
+  if redis.call('ZCARD', parked) > 0 then return true end
+  return redis.call('XLEN', lane) >= WINDOW and undelivered(lane) >= WINDOW
+end

@@ -1,0 +1,189 @@
+"""One queue on servers of its own, a crew of workers, a load, and the ledger of what was submitted.
+
+A fault gets the arena and acts on it. It knows no fault, and judges nothing: `checks` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import redis.asyncio
+from redis.exceptions import RedisError
+from support.cluster import Cluster
+from support.counting_worker import model_name, write_tokenizer
+from support.servers import Server
+
+from chaos.crew import WORKER, Crew, Member
+from chaos.ledger import Ledger
+from chaos.load import Load
+from chaos.watcher import Watcher
+from millstream import AsyncClient, ClientOptions
+from millstream.wire.connection import Endpoint
+from millstream.wire.heartbeat import read_workers
+from millstream.wire.keys import ShardKeys
+from millstream.wire.queue_info import PubSub, QueueInfo, open_queue
+
+LEASE_S = 1.0
+RENEW_S = 0.25
+
+
+class Place(Protocol):
+    """A server, or several that are one queue's: `support.servers.Server` and its relatives."""
+
+    @property
+    def url(self) -> str: ...
+    def start(self) -> Any: ...
+    def remove(self) -> None: ...
+
+
+class Route(Protocol):
+    """What stands between clients and server (a proxy); entered and left by the arena."""
+
+    @property
+    def url(self) -> str: ...
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, *error: Any) -> Any: ...
+
+
+class Mutant(Protocol):
+    """A safety taken out. `python -m chaos.mutants <name> <flags>` runs a worker without it."""
+
+    @property
+    def name(self) -> str: ...
+    def in_clients(self) -> AbstractContextManager[Any]:
+        """The same for this process' clients, where they have it."""
+
+
+def lasting(kind: str) -> Server:
+    """A server that writes everything down before it answers."""
+    return Server(kind, appendonly="yes", appendfsync="always")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """`settings` and `engine` change those of the workers and of the counting engine."""
+
+    seed: str
+    place: Callable[[], Place]
+    route: Callable[[Any, random.Random], Route] | None = None
+    shards: int = 1
+    pubsub: PubSub = PubSub.PLAIN
+    crew: int = 2
+    customers: int = 32
+    rate: float = 60.0  # orders a second, about
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of every client
+    mutant: Mutant | None = None
+
+
+class Arena:
+    """Enter it: server, workers and load run. What faults do is theirs to undo."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.random = random.Random(f"{setup.seed}/faults")
+        self.queue = "chaos"
+        self.ledger = Ledger(setup.shards)
+        self.folder = Path(tempfile.mkdtemp(prefix="millstream-chaos-"))
+        self.server: Any = setup.place()
+        self.route: Any = None
+        self._nodes: list[redis.asyncio.Redis] = []
+        self._exits = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._build()
+        except BaseException:
+            await self._exits.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._exits.aclose()
+
+    async def _build(self) -> None:
+        setup, exits = self.setup, self._exits
+        exits.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        exits.callback(self.server.remove)
+        self.server.start()
+        self.url = self.server.url
+        if setup.route is not None:
+            self.route = await exits.enter_async_context(setup.route(self.server, random.Random(setup.seed)))
+            self.url = self.route.url
+        if setup.mutant is not None:
+            exits.enter_context(setup.mutant.in_clients())
+        self.admin = self._connect(self.server.url)
+        if isinstance(self.server, Cluster):
+            self._nodes = [self._connect(server.url) for server in self.server.servers]
+        keys = (await self._open()).keys(self.queue)
+        self.shards: list[ShardKeys] = [keys.shard(shard) for shard in range(setup.shards)]
+        self.crew = self._recruit()
+        exits.callback(self.crew.end)
+        self.crew.ensure(setup.crew)
+        self.watcher = await exits.enter_async_context(Watcher(self))
+        self.load = await exits.enter_async_context(Load(self))
+
+    def _connect(self, url: str) -> redis.asyncio.Redis:
+        client: redis.asyncio.Redis = Endpoint.of(url).commands("chaos-admin", timeout_s=10, retries=8)
+        self._exits.push_async_callback(client.aclose)
+        return client
+
+    async def _open(self, wait_s: float = 15.0) -> QueueInfo:
+        """Several servers may need a moment to agree on who of them is what."""
+        setup = self.setup
+        async with asyncio.timeout(wait_s):
+            while True:
+                with contextlib.suppress(RedisError, OSError):
+                    return await open_queue(self.admin, self.queue, shards=setup.shards, pubsub=setup.pubsub)
+                await asyncio.sleep(0.1)
+
+    def _recruit(self) -> Crew:
+        setup = self.setup
+        engine = {"step_s": 0.02, "rows": 16} | dict(setup.engine)
+        model = model_name(write_tokenizer(self.folder / "tokenizer"), **engine)
+        # A fault kills engines under innocent jobs: their deaths alone make none of them a suspect.
+        patient = {
+            "max_died": 50,
+            "max_attempts": 500,
+            "engine_restarts": 100,
+            "lease_s": LEASE_S,
+            "renew_s": RENEW_S,
+        }
+        launcher = WORKER if setup.mutant is None else ("chaos.mutants", setup.mutant.name)
+        return Crew(self.url, self.queue, model, self.folder, patient | dict(setup.settings), launcher)
+
+    async def nodes(self) -> list[redis.asyncio.Redis]:
+        """A connection to each server that holds keys."""
+        return self._nodes or [self.admin]
+
+    async def on_duty(self) -> list[Member]:
+        """Workers whose engine is ready, by their heartbeat."""
+        named = {beat.name for beat in await read_workers(self.admin, self.shards[0]) if beat.model}
+        return [m for m in self.crew.alive if not m.frozen and any(m.owns(name) for name in named)]
+
+    async def somebody(self, draw: float, *, beside: int = 0, wait_s: float = 30.0) -> Member:
+        """One of those on duty, chosen by `draw` (0 to 1), as soon as `beside` others are there to go on."""
+        async with asyncio.timeout(wait_s):
+            while True:
+                with contextlib.suppress(RedisError, OSError):
+                    members = await self.on_duty()
+                    if len(members) > beside:
+                        return members[int(draw * len(members))]
+                await asyncio.sleep(0.05)
+
+    def client(self, **options: Any) -> AsyncClient:
+        """As a customer has one."""
+        given: dict[str, Any] = {"timeout_s": 2.0, "shards": self.setup.shards, "pubsub": self.setup.pubsub}
+        return AsyncClient(
+            self.url, queue=self.queue, options=ClientOptions(**given | dict(self.setup.options) | options)
+        )

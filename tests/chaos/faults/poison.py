@@ -1,0 +1,85 @@
+"""Jobs that hurt whoever computes them: the counting engine breaks, in one way or another, at the third token
+of their answer (`ENGINE` tells it at which). Each must end as failed, and the jobs beside it must not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from support.counting_worker import counted
+
+from chaos.ledger import Accepted, Entry, Order
+
+if TYPE_CHECKING:
+    from chaos.arena import Arena
+
+ENGINE = {
+    "poison": 600,
+    "lethal": 610,
+    "hang": 620,
+    "stall": 630,
+    "exhaust": 640,
+    "nan": 650,
+    "refuse": 660,
+}
+# A suspect runs alone soon, and an engine that does not go on is found out soon.
+SETTINGS: dict[str, Any] = {"max_died": 2, "progress_timeout_s": 2.0, "silence_timeout_s": 2.0}
+LENGTH = 8
+GIVE_UP_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """`option` of the counting engine; `code` of the error that its sender gets."""
+
+    option: str
+    what: str
+    code: str = "engine_died"
+
+    @property
+    def name(self) -> str:
+        return f"poison: {self.what}"
+
+    async def strike(self, arena: Arena) -> None:
+        alone = arena.random.random() < 0.5
+        for _ in range(1 if alone else 2):
+            entry = await arena.load.place(self._order(arena), poison=(self.code,))
+            if entry.accepted is not Accepted.YES:
+                continue
+            client = arena.load.shared(0)
+            arena.load.spawn(arena.load.readers.follow(client, entry, "follow"))
+            arena.load.spawn(arena.load.readers.wait(client, entry))
+            if self.option == "lethal":
+                arena.load.spawn(_replace_victims(arena, entry))
+
+    def _order(self, arena: Arena) -> Order:
+        """Two tokens, then the one that hurts; a refused prompt begins with its own."""
+        first = ENGINE[self.option] - (0 if self.option == "refuse" else 3)
+        fields = {"prompt": f"w{first}", "max_tokens": LENGTH, "stream": True}
+        own_id = f"{self.option}-{len(arena.ledger)}"
+        return Order(own_id, fields, (counted(first + 1, LENGTH),))
+
+
+async def _replace_victims(arena: Arena, entry: Entry) -> None:
+    """Workers that the job took along are hired again, as whatever watches over them would do."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + GIVE_UP_S
+    while entry.waiting and loop.time() < give_up:
+        for member in arena.crew.members:
+            if not member.alive and not member.dismissed:
+                member.harm("killed by a job")
+                member.dismissed = True
+        arena.crew.ensure()
+        await asyncio.sleep(0.05)
+
+
+ENGINE_KILLED = Poison("poison", "kills the engine")
+WORKER_KILLED = Poison("lethal", "kills the worker")
+HUNG = Poison("hang", "hangs the engine")
+STOPPED = Poison("stall", "stops the engine")
+EXHAUSTED = Poison("exhaust", "finds no memory")
+NO_NUMBERS = Poison("nan", "gives no numbers", "model_error")
+REFUSED = Poison("refuse", "is refused", "bad_request")
+ALL = (ENGINE_KILLED, WORKER_KILLED, HUNG, STOPPED, EXHAUSTED, NO_NUMBERS, REFUSED)

@@ -1,0 +1,127 @@
+"""What happens to processes: workers and engines killed, stopped and woken too late, asked to go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+
+from chaos.arena import LEASE_S
+
+if TYPE_CHECKING:
+    from chaos.arena import Arena
+    from chaos.crew import Member
+
+ORPHAN_S = 15.0  # for which an engine may outlive its worker
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """SIGKILL of a front; its engine has to notice."""
+
+    name: str = "kill worker"
+
+    async def strike(self, arena: Arena) -> None:
+        draw = arena.random.random()
+        member = await arena.somebody(draw, beside=1)
+        engine = member.engine_pid()
+        member.kill()
+        arena.crew.ensure()
+        if engine is not None:
+            arena.load.spawn(_no_orphan(arena, member, engine))
+
+
+@dataclass(frozen=True, slots=True)
+class KillEngine:
+    name: str = "kill engine"
+
+    async def strike(self, arena: Arena) -> None:
+        member = await arena.somebody(arena.random.random())
+        engine = member.engine_pid()
+        if engine is not None:
+            _signal(engine, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeWorker:
+    """A zombie: stopped for longer than its lease, and then it goes on as if nothing had been."""
+
+    name: str = "freeze worker"
+
+    async def strike(self, arena: Arena) -> None:
+        draw, seconds = arena.random.random(), arena.random.uniform(1.7, 2.5) * LEASE_S
+        member = await arena.somebody(draw, beside=1)
+        member.freeze()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            member.thaw()
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeEngine:
+    """A step that takes long. No lease depends on it."""
+
+    name: str = "freeze engine"
+
+    async def strike(self, arena: Arena) -> None:
+        draw, seconds = arena.random.random(), arena.random.uniform(0.3, 2.0) * LEASE_S
+        engine = (await arena.somebody(draw)).engine_pid()
+        if engine is None:
+            return
+        _signal(engine, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            _signal(engine, signal.SIGCONT)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainWorker:
+    """SIGTERM, as a deployment does; `hurry`: and a second one soon after."""
+
+    hurry: bool = False
+
+    @property
+    def name(self) -> str:
+        return "drain worker twice" if self.hurry else "drain worker"
+
+    async def strike(self, arena: Arena) -> None:
+        draw, seconds = arena.random.random(), arena.random.uniform(0.0, 0.2)
+        member = await arena.somebody(draw, beside=1)
+        member.terminate()
+        arena.crew.ensure()
+        if self.hurry:
+            await asyncio.sleep(seconds)
+            member.terminate()
+        arena.load.spawn(_ends_well(arena, member))
+
+
+async def _ends_well(arena: Arena, member: Member) -> None:
+    status = await member.ended(60.0)
+    if status != 0:
+        arena.ledger.note(f"{member.name} ended with {status} after SIGTERM")
+
+
+async def _no_orphan(arena: Arena, member: Member, engine: int) -> None:
+    """The engine of a killed worker ends by itself."""
+    try:
+        process = psutil.Process(engine)
+    except psutil.NoSuchProcess:
+        return
+    for _ in range(round(ORPHAN_S / 0.1)):
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return
+        await asyncio.sleep(0.1)
+    arena.ledger.note(f"the engine of {member.name}, which was killed, still runs after {ORPHAN_S:g} s")
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it had ended

@@ -1,0 +1,125 @@
+"""What happens to a queue that lives on several servers: failovers under Sentinel (the arena's server is
+`support.sentinel.Sentinels`), moving slots and dying nodes in a Cluster (`support.cluster.Cluster`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import redis.asyncio
+
+from chaos.arena import LEASE_S
+
+if TYPE_CHECKING:
+    from support.cluster import Cluster
+    from support.sentinel import Sentinels
+    from support.servers import Server
+
+    from chaos.arena import Arena
+
+REPLICATION_S = 1.0  # replication is asynchronous: so much of the last may have reached one server only
+
+
+@dataclass(frozen=True, slots=True)
+class KillMaster:
+    """SIGKILL of the master; a replica takes over. The old one comes back as a replica."""
+
+    name: str = "kill master"
+
+    async def strike(self, arena: Arena) -> None:
+        sentinels: Sentinels = arena.server
+        await asyncio.to_thread(sentinels.wait_settled)  # else nobody can take over
+        began_s, old = time.time(), sentinels.master
+        old.kill()
+        try:
+            await asyncio.to_thread(sentinels.wait_for_new_master, old)
+        finally:
+            await asyncio.to_thread(old.start)
+            arena.ledger.risk(began_s - REPLICATION_S)
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchMaster:
+    """A failover that somebody asks for. What the old master had not replicated is gone."""
+
+    name: str = "switch master"
+
+    async def strike(self, arena: Arena) -> None:
+        sentinels: Sentinels = arena.server
+        began_s, old = time.time(), sentinels.master
+        try:
+            await asyncio.to_thread(sentinels.failover)
+            await _until_replica(old)
+        finally:
+            arena.ledger.risk(began_s - REPLICATION_S)
+
+
+@dataclass(frozen=True, slots=True)
+class WakeOldMaster:
+    """The master stops answering, another takes over, and the old one wakes and takes writes of whoever is
+    still connected to it, until the Sentinels make it a replica: two masters for a moment."""
+
+    name: str = "wake old master"
+
+    async def strike(self, arena: Arena) -> None:
+        sentinels: Sentinels = arena.server
+        await asyncio.to_thread(sentinels.wait_settled)
+        began_s, old = time.time(), sentinels.master
+        assert old.process is not None
+        os.kill(old.process.pid, signal.SIGSTOP)
+        try:
+            await asyncio.to_thread(sentinels.wait_for_new_master, old)
+        finally:
+            os.kill(old.process.pid, signal.SIGCONT)
+            await _until_replica(old)
+            arena.ledger.risk(began_s - REPLICATION_S)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSlot:
+    """A shard's slot moves to another node, a few keys at a time, under load."""
+
+    name: str = "move slot"
+
+    async def strike(self, arena: Arena) -> None:
+        cluster: Cluster = arena.server
+        shard, most = arena.random.choice(arena.shards), arena.random.choice((1, 10, 100))
+        pause_s = arena.random.uniform(0.0, 0.1)
+        target = arena.random.randrange(len(cluster.servers))
+        migration = cluster.migration(shard.held_bytes, target)
+        if migration.source == target:
+            migration = cluster.migration(shard.held_bytes)
+        await asyncio.to_thread(migration.begin)
+        give_up = time.monotonic() + 5 * LEASE_S
+        while await asyncio.to_thread(migration.move_keys, most):
+            if time.monotonic() < give_up:
+                await asyncio.sleep(pause_s)
+        await asyncio.to_thread(migration.end)
+
+
+@dataclass(frozen=True, slots=True)
+class KillNode:
+    """SIGKILL of one master, and back from its append-only file. The others go on."""
+
+    name: str = "kill node"
+
+    async def strike(self, arena: Arena) -> None:
+        cluster: Cluster = arena.server
+        server, seconds = arena.random.choice(cluster.servers), arena.random.uniform(0.0, 2 * LEASE_S)
+        server.kill()
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(cluster.wait_ok)
+
+
+async def _until_replica(server: Server, wait_s: float = 30.0) -> None:
+    """Until the Sentinels have told it that it is one."""
+    client = redis.asyncio.Redis(port=server.port, socket_timeout=2)
+    async with client, asyncio.timeout(wait_s):
+        while (await client.role())[0] != b"slave":  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.02)

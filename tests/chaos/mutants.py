@@ -1,0 +1,242 @@
+"""The product with one safety taken out at a time, to see that the suite notices what each of them is for.
+
+A mutant is an exact replacement of source text, in a Lua file or in one Python function; where the text is
+not there any more, it refuses to apply. `python -m chaos.mutants NAME FLAGS…` runs a worker without that
+safety.
+"""
+
+from __future__ import annotations
+import __future__
+
+import contextlib
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from millstream.wire import scripts
+
+
+class Stale(Exception):
+    """The product has changed: the mutant's text is not there exactly once. Mend the mutant."""
+
+
+@dataclass(frozen=True, slots=True)
+class LuaEdit:
+    """Of one file of `millstream/wire/lua`, for this process."""
+
+    path: str
+    before: str
+    after: str
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        expand = scripts._expand
+        edits = 0
+
+        def expand_edited(folder: Any, path: str, seen: set[str]) -> str:
+            nonlocal edits
+            source = expand(folder, path, seen)
+            if path == self.path:
+                edits += 1
+                return _replaced(source, self.before, self.after, path)
+            return source
+
+        scripts._expand = expand_edited
+        scripts.script.cache_clear()
+        try:
+            scripts.script(self.user)
+            assert edits, f"{self.user} does not include {self.path}"
+            yield
+        finally:
+            scripts._expand = expand
+            scripts.script.cache_clear()
+
+    @property
+    def user(self) -> str:
+        """A script that has this file in it."""
+        folder, _, name = self.path.rpartition("/")
+        return "finish" if folder else name.removesuffix(".lua")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeEdit:
+    """Of one Python function, named `module:Class.method`. Whoever has imported it gets the edited one."""
+
+    function: str
+    before: str
+    after: str
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        function = self.find()
+        code = function.__code__
+        function.__code__ = self._edited(function)
+        try:
+            yield
+        finally:
+            function.__code__ = code
+
+    def find(self) -> FunctionType:
+        module, _, path = self.function.partition(":")
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = inspect.getattr_static(found, name)
+        assert isinstance(found, FunctionType), f"{self.function} is no plain function"
+        return found
+
+    def _edited(self, function: FunctionType) -> Any:
+        source = textwrap.dedent(inspect.getsource(function))
+        edited = _replaced(source, self.before, self.after, self.function)
+        flags = __future__.annotations.compiler_flag
+        code = compile(edited, f"<mutant of {self.function}>", "exec", flags, dont_inherit=True)
+        scope: dict[str, Any] = {}
+        exec(code, function.__globals__, scope)
+        mutated: FunctionType = scope[function.__name__]
+        return mutated.__code__
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`without`: what is taken out."""
+
+    name: str
+    without: str
+    edits: tuple[LuaEdit | CodeEdit, ...]
+    clients: bool = False  # the safety is one of the clients, not of the workers
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """To this process. Raises Stale."""
+        with contextlib.ExitStack() as stack:
+            for edit in self.edits:
+                stack.enter_context(edit.applied())
+            yield
+
+    @contextlib.contextmanager
+    def in_clients(self) -> Iterator[None]:
+        """To this process where the safety is one of clients."""
+        with self.applied() if self.clients else contextlib.nullcontext():
+            yield
+
+
+def _replaced(source: str, before: str, after: str, place: str) -> str:
+    if source.count(before) != 1:
+        raise Stale(f"{place} has {source.count(before)} times, not once: {before!r}")
+    return source.replace(before, after)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """A worker without the safety that the first argument names."""
+    from millstream_worker.__main__ import main as work
+
+    with MUTANTS[arguments[0]].applied():
+        return work(arguments[1:])
+
+
+_ALL = (
+    Mutant(
+        "no fence",
+        "the check that a write comes from the attempt that the job belongs to",
+        (
+            LuaEdit(
+                "parts/job.lua",
+                "return job.attempt == attempt and job.owner == owner and job.entry == entry",
+                "return true",
+            ),
+        ),
+    ),
+    Mutant(
+        "no marker",
+        "the resume marker that begins an attempt's part of the log",
+        (LuaEdit("start.lua", "redis.call('XADD', KEYS[2], marker, 'k', 'm', 'b', '')", ""),),
+    ),
+    Mutant(
+        "one sighting",
+        "the second look at an overdue entry, one renewal later",
+        (
+            CodeEdit(
+                "millstream_worker.upkeep.reclaim:Reclaimer._ripe",
+                "now - sighting.since >= _SURE * self._renew_s",
+                "True",
+            ),
+        ),
+    ),
+    Mutant(
+        "no idle time",
+        "the lease itself: an entry is taken over however short ago it was renewed",
+        (
+            CodeEdit(
+                "millstream_worker.upkeep.reclaim:Reclaimer._is_overdue",
+                "idle_ms >= self._lease_ms",
+                "True",
+            ),
+            LuaEdit("reclaim.lua", "held[3] >= min_idle", "true"),
+        ),
+    ),
+    Mutant(
+        "end after entry",
+        "the order of an end's writes: those that a full server refuses come first, unlooked at",
+        (
+            LuaEdit("parts/ending.lua", "redis.call('PERSIST', k.job)\n", ""),
+            LuaEdit(
+                "parts/ending.lua", "redis.call('HSET', k.job, 'state'", "redis.pcall('HSET', k.job, 'state'"
+            ),
+            LuaEdit(
+                "parts/ending.lua",
+                "redis.call('HSET', k.job, 'result'",
+                "redis.pcall('HSET', k.job, 'result'",
+            ),
+            LuaEdit("finish.lua", "drop(KEYS[6], ARGV[4])\n", ""),
+            LuaEdit("finish.lua", "return 'ok'", "drop(KEYS[6], ARGV[4])\nreturn 'ok'"),
+        ),
+    ),
+    Mutant(
+        "entry before fence",
+        "the order of an end's writes: the entry goes before it is looked at whose it is",
+        (LuaEdit("finish.lua", "local mine = belongs", "drop(KEYS[6], ARGV[4])\nlocal mine = belongs"),),
+    ),
+    Mutant(
+        "no log repair",
+        "the reader's look into the log where messages were lost",
+        (
+            CodeEdit("millstream.client.reader:StreamReader.lost", "self.want = Want.TAIL", "pass"),
+            CodeEdit(
+                "millstream.client.reader:StreamReader.messages",
+                "if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):",
+                "if True:",
+            ),
+        ),
+        clients=True,
+    ),
+    Mutant(
+        "no renewal",
+        "the renewal of leases",
+        (CodeEdit("millstream_worker.leases.renewal:Leases.renew", "self._pages()", "[]"),),
+    ),
+    Mutant(
+        "blame in company",
+        "the rule that only who dies alone is to blame",
+        (
+            CodeEdit(
+                "millstream_worker.supervisor:Supervisor._charge",
+                "if self._table.lone is job and self._proved:",
+                "if True:",
+            ),
+        ),
+    ),
+    Mutant(
+        "no idempotency",
+        "the look whether an id was submitted before",
+        (LuaEdit("submit.lua", "if job.state then", "if false then"),),
+        clients=True,
+    ),
+)
+MUTANTS = {mutant.name: mutant for mutant in _ALL}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,29 @@
+"""The failure suite's short form: every kind of blow to one server and its workers, once, in some seconds."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from support.servers import KINDS, binary
+
+from chaos import campaign, report, scenarios
+from chaos.campaign import Quota
+
+QUOTA = Quota(jobs=200, faults=9, limit_s=45.0)
+
+
+@pytest.mark.xdist_group("chaos")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nothing_is_lost_repeated_or_left_silent(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    if binary(kind) is None:
+        pytest.skip(f"{kind}-server is not on the PATH")
+    caplog.set_level(logging.ERROR, "millstream")
+    outcome = await campaign.run(scenarios.SHORT, kind, "short", QUOTA)
+    table = report.text([outcome], f"{kind}: python -m chaos --scenario short --seed short")
+    assert not outcome.violations, f"{table}\n\n{outcome.logs}"
+    assert outcome.reached, table
+    assert outcome.states["completed"] > 100, table
+    assert outcome.streams["complete"] > 30, table
+    assert outcome.streams["broken"] == 0, table

@@ -1,0 +1,86 @@
+"""The failure suite fails where it has to: a product without one of its safeties shows violations, the whole
+one under the same blows shows none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from chaos import campaign, trials
+from chaos.mutants import MUTANTS, CodeEdit, LuaEdit, Mutant, Stale
+from chaos.trials import Trial
+from millstream.client.reader import StreamReader
+from millstream.wire import scripts
+
+QUICK = ("no fence", "no marker", "one sighting", "end after entry")
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "millstream")
+
+
+async def test_a_missing_safety_is_seen() -> None:
+    tried = [trials.BY_NAME[name] for name in QUICK]
+    assert not any(trial.mutant.clients for trial in tried), "they run side by side in this process"
+    outcomes = await asyncio.gather(*(trial.run("valkey", "short") for trial in tried))
+    assert [outcome.missed for outcome in outcomes] == [[]] * len(tried)
+    results = list(zip(tried, outcomes, strict=True))
+    assert all(trial.is_seen(outcome) for trial, outcome in results), trials.text(results)
+
+
+async def test_the_whole_product_shows_nothing_where_a_mutant_does() -> None:
+    trial = trials.BY_NAME["no fence"]
+    outcome = await campaign.run(trial.scenario, "valkey", "short", trial.quota)
+    assert not outcome.missed
+    assert not outcome.violations, outcome.logs
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_a_mutant_applies_to_the_product_as_it_is(mutant: Mutant) -> None:
+    before = _product(mutant)
+    with mutant.applied():
+        during = _product(mutant)
+        assert all(now != then for now, then in zip(during, before, strict=True))
+    assert _product(mutant) == before
+    assert any(trial.mutant is mutant for trial in trials.TRIALS)
+
+
+def _product(mutant: Mutant) -> list[Any]:
+    """What runs, of all that the mutant edits."""
+    return [
+        scripts.script(edit.user).source if isinstance(edit, LuaEdit) else edit.find().__code__
+        for edit in mutant.edits
+    ]
+
+
+def test_in_clients_only_their_safeties_are_missing() -> None:
+    for mutant in MUTANTS.values():
+        before = _product(mutant)
+        with mutant.in_clients():
+            assert (_product(mutant) != before) is mutant.clients
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        LuaEdit("finish.lua", "no such text", ""),
+        LuaEdit("parts/job.lua", "job", ""),
+        CodeEdit("millstream.client.reader:StreamReader.lost", "no such text", ""),
+    ],
+)
+def test_a_mutant_whose_text_is_gone_says_so(edit: LuaEdit | CodeEdit) -> None:
+    finish, lost = scripts.script("finish"), StreamReader.lost.__code__
+    with pytest.raises(Stale, match="times, not once"), edit.applied():
+        pass
+    assert (scripts.script("finish"), StreamReader.lost.__code__) == (finish, lost)
+
+
+def test_every_trial_says_what_it_must_show() -> None:
+    for trial in trials.TRIALS:
+        assert isinstance(trial, Trial)
+        assert trial.shows

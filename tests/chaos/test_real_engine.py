@@ -1,0 +1,106 @@
+"""The same blows to workers that compute: a tiny random model in float32, its prefix cache shared among all
+jobs. Whatever is killed, every text is that of the undisturbed run, and no engine finds its KV pool damaged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import checkpoints
+from support.counting_worker import until, write_tokenizer
+
+from chaos import checks
+from chaos.arena import Arena, Setup, lasting
+from chaos.faults import Fault
+from chaos.faults.process import KillEngine, KillWorker
+from chaos.ledger import Entry, Order
+from millstream import AsyncClient, Result
+
+PREFIX = " ".join(f"w{n}" for n in range(3, 51))  # three blocks of KV cache
+TOKENS = 200
+JOBS = 4
+BLOWS: tuple[Fault, ...] = (KillEngine(), KillWorker(), KillEngine())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = checkpoints.build(
+        "llama", tmp_path_factory.mktemp("models"), max_position_embeddings=512, num_hidden_layers=4
+    )
+    return write_tokenizer(folder)
+
+
+def order(own_id: str, number: int, texts: tuple[str, ...] = ()) -> Order:
+    fields = {
+        "prompt": f"{PREFIX} w{60 + number}",
+        "max_tokens": TOKENS,
+        "temperature": 1.2,
+        "top_p": 0.95,
+        "seed": number,
+        "n": 1 + number % 2,
+        "ignore_eos": True,
+        "stream": number % 3 > 0,
+    }
+    return Order(own_id, fields, texts)
+
+
+async def undisturbed(client: AsyncClient) -> list[Result]:
+    orders = [order(f"calm-{number}", number) for number in range(JOBS)]
+    jobs = [await client.submit(id=one.own_id, **one.fields) for one in orders]
+    return [await client.wait(job.id, timeout_s=60) for job in jobs]
+
+
+@pytest.mark.timeout(240)  # engines that load the real libraries, six times
+async def test_kills_change_no_character(model: Path) -> None:
+    settings: dict[str, Any] = {
+        "model": str(model),
+        "engine_command": "",
+        "dtype": "float32",
+        "device": "cpu",
+        "threads": 1,
+        "kv_memory": "4MiB",
+        "max_rows": 16,
+    }
+    setup = Setup("real", lambda: lasting("valkey"), crew=2, customers=0, settings=settings)
+    async with Arena(setup) as arena:
+        await arena.somebody(0.0, beside=1, wait_s=60)
+        arena.crew.size = 1  # nobody is hired for whom is killed: there is one more than needed
+        client = arena.load.shared(0)
+        whole = await undisturbed(client)
+        assert len({result.choices[0].text for result in whole}) == JOBS
+        entries = [
+            await arena.load.place(order(f"hurt-{n}", n, tuple(choice.text for choice in result.choices)))
+            for n, result in enumerate(whole)
+        ]
+        for entry in entries:
+            arena.load.spawn(arena.load.readers.follow(client, entry, "follow"))
+            arena.load.spawn(arena.load.readers.wait(client, entry))
+        for number, blow in enumerate(BLOWS, start=1):
+            await _told(entries, number * 25)
+            await blow.strike(arena)
+        assert await arena.load.over(60)
+        violations = await checks.judge(arena)
+        results = [await client.result(entry.id) for entry in entries]
+        statuses = await arena.crew.drain()
+        violations += await checks.nothing_left(arena)
+        logs = [member.log.read_text(errors="replace") for member in arena.crew.members]
+    assert not violations, "\n".join([*map(str, violations), *logs])
+    assert set(statuses.values()) == {0}
+    assert sum(result.usage.cached_tokens for result in whole) > 0
+    assert max(result.attempts for result in results) == 2
+    assert [result.usage.output_tokens for result in results] == [
+        result.usage.output_tokens for result in whole
+    ]
+    assert sum(log.count("engine died") for log in logs) == BLOWS.count(KillEngine()), "\n".join(logs)
+
+
+async def _told(entries: list[Entry], words: int) -> None:
+    """Until somebody who reads along has so many."""
+
+    async def told() -> bool:
+        texts = [reading.transcript.text() for entry in entries for reading in entry.readings]
+        return any(len(text.split()) >= words for text in texts)
+
+    await until(told, 60)

@@ -1,0 +1,101 @@
+"""Is the failure suite able to fail? Each mutant runs in a scenario that its missing safety is there for, and
+the suite must report violations of the kinds that are to be expected. A mutant that shows none means that the
+suite is blind there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from chaos import campaign
+from chaos.campaign import Outcome, Quota
+from chaos.faults import poison
+from chaos.faults.aimed import FillUnderLoad, JumpAfterRenewal, SubmitAgain, WakeUsurped
+from chaos.faults.server import CutClients
+from chaos.mutants import MUTANTS, Mutant
+from chaos.scenarios import Scenario
+
+SETTLE_S = 2.0  # what has not ended by then will not
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`shows`: kinds of violations, one of which must be found."""
+
+    mutant: Mutant
+    scenario: Scenario
+    quota: Quota
+    shows: frozenset[str]
+
+    async def run(self, server: str, seed: str) -> Outcome:
+        """Raises Stale where the mutant does not fit the product any more."""
+        with self.mutant.applied():
+            pass
+        return await campaign.run(self.scenario, server, seed, self.quota, self.mutant)
+
+    def is_seen(self, outcome: Outcome) -> bool:
+        return any(violation.kind in self.shows for violation in outcome.violations)
+
+
+SLOW = {"step_s": 0.03}  # a job takes up to a second
+CALM = Scenario("calm", (), crew=2, rate=20.0, engine=SLOW)
+LONG = Scenario("long", (), crew=2, rate=8.0, engine={"step_s": 0.1})  # of more than a lease
+ALONE = Scenario("alone", (), crew=1, rate=30.0)
+WOKEN = Scenario("woken", ({WakeUsurped(): 1},), crew=2, rate=20.0, engine=SLOW)
+# Whoever has no room takes nothing over: much room, few jobs.
+CLOCK = Scenario(
+    "clock", ({JumpAfterRenewal(): 1},), crew=2, rate=10.0, engine=SLOW | {"rows": 64}, pause_s=0.1
+)
+FULL = Scenario("full", ({FillUnderLoad(): 1},), crew=1, rate=30.0, engine=SLOW)
+POISONED = Scenario(
+    "poisoned",
+    ({poison.ENGINE_KILLED: 1},),
+    crew=1,
+    rate=20.0,
+    engine=SLOW | poison.ENGINE,
+    settings=poison.SETTINGS,
+)
+UNSURE = Scenario("unsure", ({SubmitAgain(): 1},), crew=1, rate=30.0)
+DEAF = Scenario("deaf", ({CutClients("pubsub"): 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
+
+
+def _trial(
+    name: str, scenario: Scenario, jobs: int, faults: int, *shows: str, settle_s: float = SETTLE_S
+) -> Trial:
+    return Trial(MUTANTS[name], scenario, Quota(jobs, faults, 20.0, settle_s), frozenset(shows))
+
+
+TRIALS = (
+    _trial("no fence", WOKEN, 30, 1, "log", "result"),
+    _trial("no marker", ALONE, 10, 0, "log"),
+    _trial("one sighting", CLOCK, 30, 4, "taken"),
+    _trial("no idle time", CALM, 40, 0, "taken"),
+    _trial("end after entry", FULL, 40, 1, "unended", "stream"),
+    _trial("entry before fence", WOKEN, 100, 6, "unended"),
+    _trial("no log repair", DEAF, 40, 8, "stream"),
+    _trial("no renewal", LONG, 16, 0, "taken", settle_s=15.0),
+    _trial("blame in company", POISONED, 40, 1, "dead letter"),
+    _trial("no idempotency", UNSURE, 40, 3, "changed"),
+)
+BY_NAME = {trial.mutant.name: trial for trial in TRIALS}
+
+
+async def run_all(trials: Iterable[Trial], server: str, seed: str) -> list[tuple[Trial, Outcome]]:
+    return [(trial, await trial.run(server, seed)) for trial in trials]
+
+
+def text(results: Sequence[tuple[Trial, Outcome]]) -> str:
+    """What was found of each mutant."""
+    width = max(len(trial.mutant.name) for trial, _ in results)
+    lines = [f"{'mutant':<{width}}  {'jobs':>5} {'faults':>6} {'s':>4}  violations"]
+    for trial, outcome in results:
+        kinds = Counter(violation.kind for violation in outcome.violations)
+        found = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()) or "none"
+        blind = "" if trial.is_seen(outcome) else f"  NOT SEEN: must show {' or '.join(sorted(trial.shows))}"
+        lines.append(
+            f"{trial.mutant.name:<{width}}  {outcome.jobs:>5} {outcome.injected.total():>6} "
+            f"{outcome.seconds:>4.0f}  {found}{blind}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,68 @@
+"""Messages that wait for readers: bounded for each, and for all of a client together."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from millstream.client import mailbox
+from millstream.client.mailbox import Mail, Mailbox, Mailroom
+
+
+async def take(box: Mailbox) -> Mail:
+    mail = await box.take(0.0)
+    assert mail is not None
+    return mail
+
+
+@pytest.fixture
+def room() -> Mailroom:
+    return Mailroom()
+
+
+async def test_messages_come_in_order_and_once(room: Mailroom) -> None:
+    box = Mailbox(10, room)
+    box.deliver("c", b"one")
+    box.deliver("c", b"two")
+    assert room.held_bytes == 6
+    assert await take(box) == Mail([b"one", b"two"], lost=False)
+    assert room.held_bytes == 0
+    assert await box.take(0.0) is None
+
+
+async def test_a_box_that_overflows_says_that_it_lost_some(
+    room: Mailroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "MAX_BYTES", 10)
+    box = Mailbox(3, room)
+    for letter in (b"a", b"b", b"c", b"d"):  # by their number
+        box.deliver("c", letter)
+    assert await take(box) == Mail([b"d"], lost=True)
+    box.deliver("c", b"12345678")
+    box.deliver("c", b"9012")  # by their bytes
+    assert await take(box) == Mail([b"9012"], lost=True)
+    assert room.held_bytes == 0
+
+
+async def test_all_boxes_together_are_bounded(room: Mailroom, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand readers that are not at home, each within its own bound."""
+    monkeypatch.setattr(mailbox, "MAX_ALL_BYTES", 1000)
+    boxes = [Mailbox(10, room) for _ in range(50)]
+    for _ in range(5):
+        for box in boxes:
+            box.deliver("c", b"x" * 100)
+    assert room.held_bytes <= 1000
+    mails = [await take(box) for box in boxes]  # each is told
+    assert all(mail.lost or mail.payloads for mail in mails)
+    assert sum(mail.lost for mail in mails) >= 40
+    assert room.held_bytes == 0
+    boxes[0].deliver("c", b"again")
+    assert await take(boxes[0]) == Mail([b"again"], lost=False)
+
+
+async def test_what_a_closed_box_held_is_free_again(room: Mailroom) -> None:
+    with contextlib.closing(Mailbox(10, room)) as box:
+        box.deliver("c", b"unread")
+        assert (room.streams, room.held_bytes) == (1, 6)
+    assert (room.streams, room.held_bytes) == (0, 0)

@@ -1,0 +1,104 @@
+"""python -m fuzz: a million inputs in two processes and a flood of garbage into a queue; a table of what came
+of them, exit with 1 at a violation."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+from support.counting_worker import write_tokenizer
+from support.servers import KINDS, Server, binary
+
+from fuzz.crew import run_all
+from fuzz.flood import flood
+from fuzz.target import Tally, outcome, read
+from fuzz.targets import ALL, BY_NAME
+
+INPUTS = 1_000_000
+ENTRIES = 20_000  # into the queue, on each kind of server
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    if chosen.replay:
+        return _replay(*chosen.replay)
+    targets = [BY_NAME[name] for name in chosen.target] if chosen.target else list(ALL)
+    begun = time.monotonic()
+    tallies = run_all(targets, chosen.seed, chosen.inputs, chosen.processes)
+    print(table(tallies, chosen.seed, time.monotonic() - begun), flush=True)
+    sound = [_flood(kind, chosen.seed, chosen.entries) for kind in KINDS if chosen.entries and binary(kind)]
+    return 0 if all(sound) and not any(tally.crashes for tally in tallies) else 1
+
+
+def _replay(name: str, case: str) -> int:
+    kind, said = outcome(BY_NAME[name], read(case))
+    print(f"{name}: {kind} {said}")
+    return 1 if kind == "crash" else 0
+
+
+def _flood(kind: str, seed: str, entries: int) -> bool:
+    """Whether all entries had their end."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+    )  # each has its line
+    begun = time.monotonic()
+    server = Server(kind).start()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            flooded = asyncio.run(flood(server, write_tokenizer(Path(folder), chat=True), seed, entries))
+    except Exception as error:  # noqa: BLE001 - the other server's turn comes all the same
+        print(f"queue on {kind}: violation: {error!r}\n{server.log_tail()}")
+        return False
+    finally:
+        server.remove()
+    states = ", ".join(f"{count} {state}" for state, count in sorted(flooded.states.items()))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(flooded.reasons.items()))
+    seconds = time.monotonic() - begun
+    print(
+        f"queue on {kind}: {entries:,} entries in {seconds:.0f} s: jobs {states} ({reasons}); "
+        f"{flooded.strangers} that name no job, {flooded.noted} notes; the good job after them completed"
+    )
+    return True
+
+
+def table(tallies: Sequence[Tally], seed: str, seconds: float) -> str:
+    head = f"{'target':<18} {'inputs':>9} {'results':>9} {'errors':>9} {'crashes':>7} {'CPU s':>7} {'MiB':>6}"
+    rows = [
+        f"{one.target:<18} {one.inputs:>9,} {one.results:>9,} {one.errors:>9,} {one.crashes:>7,} "
+        f"{one.seconds:>7.1f} {one.grown_mib:>6.0f}"
+        for one in tallies
+    ]
+    whole = Tally("all")
+    for one in tallies:
+        whole.add(one)
+    last = (
+        f"{'all':<18} {whole.inputs:>9,} {whole.results:>9,} {whole.errors:>9,} {whole.crashes:>7,} "
+        f"{whole.seconds:>7.1f}   seed {seed}, {seconds:.0f} s"
+    )
+    violations = [str(violation) for one in tallies for violation in one.violations]
+    return "\n".join([head, *rows, last, *violations])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
+    parser.add_argument("--inputs", type=int, default=INPUTS, help="over all targets")
+    parser.add_argument("--entries", type=int, default=ENTRIES, help="into a real queue; 0: none")
+    parser.add_argument("--target", action="append", choices=sorted(BY_NAME))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument(
+        "--replay", nargs=2, metavar=("TARGET", "HEX"), help="feed an input that a run has printed"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Garbage into a real queue: tens of thousands of entries, right, changed and damaged, through a real
+server into a real worker. Entries with an id and a hash end; those of strangers are put aside; a good job
+is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import redis.asyncio
+from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.servers import Server
+
+from fuzz import valid
+from fuzz.targets.codec import body, pack
+from fuzz.targets.jobs import small_request, told
+from fuzz.targets.queue import lane_fields
+from millstream import AsyncClient
+from millstream.errors import ProtocolError
+from millstream.wire import calls, codec
+from millstream.wire.keys import LANES, QueueKeys
+from millstream.wire.messages import Result, State
+from millstream.wire.record import read_job
+
+SHARD = QueueKeys("default").shard(0)
+_CHUNK = 500
+_RESUMED = 0.1  # of the entries: jobs with a token log, there before the worker
+_SUBMITTED = 0.7  # of the others: with a hash of their own
+_WAIT_S = 600.0
+
+
+@dataclass(slots=True)
+class Flooded:
+    """What came of it."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    strangers: int = 0
+    noted: int = 0
+
+
+async def flood(server: Server, tokenizer: Path, seed: str, entries: int) -> Flooded:
+    """Raises AssertionError where an entry is left without its end, or anything is left behind."""
+    chance = Random(seed)
+    flooded = Flooded()
+    model = model_name(tokenizer, rows=32, context=128, blocks=4096)
+    async with redis.asyncio.Redis.from_url(server.url) as client, AsyncClient(server.url) as producer:
+        resumed = await _resume(client, chance, round(_RESUMED * entries))
+        async with serving(server, model, max_dead=10 * entries, max_rows=32, lookahead=256):
+            ids = resumed
+            for first in range(len(resumed), entries, _CHUNK):
+                ids += await _pour(client, chance, first, min(_CHUNK, entries - first), flooded)
+                await _publish(client, chance)
+            await until(lambda: _is_drained(client), _WAIT_S)
+            await _count(client, ids, flooded)
+            good = await producer.submit("w1", max_tokens=3)
+            assert (await producer.wait(good.id, timeout_s=60)).choices[0].text == counted(2, 3)
+        flooded.noted = await client.xlen(SHARD.dead)
+        assert flooded.noted == flooded.strangers, f"{flooded.noted} notes of {flooded.strangers} strangers"
+        await assert_nothing_left(client)
+    return flooded
+
+
+async def _resume(client: redis.asyncio.Redis, chance: Random, count: int) -> list[str]:
+    """Jobs with a log, as a worker that died has left them, or anybody has written it."""
+    ids = [f"0-resumed-{number}" for number in range(count)]
+    for job_id in ids:
+        asked = small_request(chance)
+        asked.pop("deadline_ms", None)
+        asked["sampling"] |= {"max_tokens": 20}
+        log = [told(chance, asked) for _ in range(chance.randrange(4))]
+        await calls.run(client, _submission(job_id, "batch", pack(asked), 1))
+        async with client.pipeline(transaction=False) as pipeline:
+            for seq, entry in enumerate(log, 1):
+                pipeline.xadd(SHARD.tokens(job_id), {"k": "d", "b": entry}, id=f"0-{seq}")
+            pipeline.hset(SHARD.job(job_id), "seq", max(0, len(log) + chance.choice((0, 0, 0, 0, 1))))
+            await pipeline.execute()
+    return ids
+
+
+async def _pour(
+    client: redis.asyncio.Redis, chance: Random, first: int, count: int, flooded: Flooded
+) -> list[str]:
+    """So many entries in one round trip; answers the ids of those that are jobs."""
+    submitted, commands = [], []
+    for number in range(first, first + count):
+        if chance.random() < _SUBMITTED:
+            payload, version = body(chance, _request), chance.choice((1, 1, 1, 0, -1))
+            submitted.append(_submission(f"0-fuzz-{number}", chance.choice(LANES), payload, version))
+        else:
+            commands.append(_stranger(chance, flooded))
+    replies = await calls.run_many(client, submitted)
+    assert not [one for one in replies if isinstance(one, Exception)]
+    async with client.pipeline(transaction=False) as pipeline:
+        for lane, fields in commands:
+            pipeline.xadd(lane, fields)
+        await pipeline.execute()
+    return [call.args[0] for call in submitted]  # type: ignore[misc]
+
+
+def _submission(job_id: str, lane: str, payload: bytes, version: int) -> calls.Call[Any]:
+    """A job whose payload is anything. Below the first version it is refused, above it left to others."""
+    return calls.submit(
+        SHARD, job_id=job_id, lane=lane, payload=payload, digest="d", version=version, deadline_ms=None,
+        stream=len(payload) % 5 == 0, max_entries=10**9, max_bytes=10**12,
+    )  # fmt: skip
+
+
+def _request(chance: Random) -> dict[str, Any]:
+    """One whose answer is short."""
+    asked = valid.request(chance)
+    asked.pop("deadline_ms", None)
+    asked["sampling"] = asked.get("sampling", {}) | {
+        "max_tokens": chance.choice((1, 2, 5)),
+        "n": chance.choice((1, 1, 2)),
+    }
+    return asked
+
+
+def _stranger(chance: Random, flooded: Flooded) -> tuple[str, dict[bytes, bytes]]:
+    """An entry without a hash. One that names no job leaves a note, any other is stale and leaves none."""
+    fields = lane_fields(chance) or {b"": b""}
+    lane = chance.choice(LANES)
+    try:
+        entry = calls.lane_entry(lane, b"1-1", fields)
+        if entry.version > 1:  # a newer version's is not this worker's to judge
+            fields[b"v"] = b"1"
+    except ProtocolError:
+        flooded.strangers += 1
+    return SHARD.lane(lane), fields
+
+
+async def _publish(client: redis.asyncio.Redis, chance: Random) -> None:
+    for channel in (SHARD.control, SHARD.events("0-fuzz-1")):
+        await client.publish(
+            channel, chance.choice((b"cancel \xff", b"cancel 0-none", b"released", chance.randbytes(20)))
+        )
+
+
+async def _is_drained(client: redis.asyncio.Redis) -> bool:
+    await asyncio.sleep(0.05)
+    return not sum([await client.xlen(lane) for lane in SHARD.lanes])
+
+
+async def _count(client: redis.asyncio.Redis, ids: Sequence[str], flooded: Flooded) -> None:
+    for job_id in ids:
+        record = await read_job(client, SHARD, job_id)
+        assert record is not None, f"{job_id} is gone"
+        assert record.state.terminal, f"{job_id} is {record.state}"
+        assert record.result is not None, f"{job_id} has no result"
+        result = codec.decode(Result, record.result)
+        flooded.states[record.state] += 1
+        if record.state is State.FAILED:
+            assert result.error is not None
+            flooded.reasons[result.error.code] += 1

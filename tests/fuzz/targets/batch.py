@@ -1,0 +1,235 @@
+"""A batch run's files: lines of the input, answers, and what an earlier run has left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from fuzz import valid
+from fuzz.mutation import damage, mutate
+from fuzz.target import Target, check
+from fuzz.targets.codec import body
+from fuzz.values import blob, jsonable, subset, text, weighted
+from millstream.batch import answers
+from millstream.batch.faults import LineFault
+from millstream.batch.journal import Journal
+from millstream.batch.lines import InputFile
+from millstream.batch.rows import Row, custom_id_of, parse, read_row
+from millstream.batch.tally import Tally
+from millstream.client.requests import draft
+from millstream.errors import InvalidRequest, JobFailed, ProtocolError
+from millstream.wire import codec
+from millstream.wire.keys import Lane
+from millstream.wire.messages import Result
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+def openai_body(chance: Random, url: str) -> dict[str, Any]:
+    common = valid.sampling(chance)
+    common.pop("logprobs", None)
+    common.pop("top_logprobs", None)
+    common |= subset(
+        chance,
+        {
+            "model": "default",
+            "stop": chance.choice(("w1", ["w1", "w2"], None)),
+            "metadata": {"expected": "w1"},
+            "user": "u",
+            "stream": False,
+            "best_of": 1,
+            "tools": [],
+            "response_format": {"type": "text"},
+            "of_a_newer_api": 1,
+        },
+        0.2,
+    )
+    if url == COMPLETIONS:
+        prompt = weighted(chance, (2, valid.words), (1, valid.token_ids))
+        return common | {"prompt": prompt} | subset(chance, {"logprobs": 3, "echo": False, "suffix": ""}, 0.2)
+    messages = valid.messages(chance)
+    if chance.random() < 0.2:
+        messages[0]["content"] = [{"type": "text", "text": "w1"}, {"type": "text", "text": "w2"}]
+    more = {"max_completion_tokens": 5, "logprobs": True, "tool_choice": "none"}
+    return common | {"messages": messages} | subset(chance, more, 0.2)
+
+
+def _fields(chance: Random) -> dict[str, Any]:
+    url = chance.choice((CHAT, COMPLETIONS))
+    return {"custom_id": "a", "method": "POST", "url": url, "body": openai_body(chance, url)}
+
+
+def line(chance: Random) -> bytes:
+    """A line of the input: right, changed, or damaged."""
+    return weighted(
+        chance,
+        (2, lambda c: _json(_fields(c))),
+        (6, lambda c: _json(mutate(c, _fields(c), jsonable))),
+        (4, lambda c: damage(c, _json(_fields(c)))),
+        (1, lambda c: _json(jsonable(c, 3))),
+        (1, blob),
+        (0.2, _nest),
+    )
+
+
+def _nest(chance: Random) -> bytes:
+    """Lists or objects in each other."""
+    start, end = chance.choice(((b"[", b"]"), (b'{"a":', b"}")))
+    depth = chance.choice((9, 300, 900, 950, 990, 2000, 50_000))
+    inner = start * depth + b"1" + (end * depth if chance.random() < 0.9 else b"")
+    return b'{"custom_id":"a","url":"/v1/completions","body":{"prompt":"x","%b":%b}}' % (
+        chance.choice((b"more", b"stop", b"metadata")),
+        inner,
+    )
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _read_line(data: bytes) -> None:
+    """As a run does: a row that the client takes or refuses, or a fault, each with its row in a file."""
+    try:
+        row = _row(data)
+    except LineFault as fault:
+        _writable(answers.fault_row(1, fault))
+        raise
+    try:
+        draft(row.fields | {"id": f"run.{row.digest}"}, 1, 2**20)
+    except InvalidRequest as error:
+        _writable(answers.refusal_row(row, error))
+        raise
+
+
+def _row(data: bytes) -> Row:
+    fields = parse(data)
+    return read_row(1, custom_id_of(fields), fields, lane=Lane.BATCH, tenant="")
+
+
+def _writable(row: dict[str, Any]) -> None:
+    """A row of a JSON lines file that any reader takes."""
+    text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+    assert json.loads(text.encode()) == row
+
+
+# --- answers
+
+
+@cache
+def _good_rows() -> tuple[Row, Row]:
+    chat = {"custom_id": "a", "url": CHAT, "body": {"messages": [{"role": "user", "content": "x"}]}}
+    completion = {"custom_id": "é", "url": COMPLETIONS, "body": {"prompt": "x"}}
+    return _row(_json(chat)), _row(_json(completion))
+
+
+def _answer(data: bytes) -> None:
+    result = codec.decode(Result, data)
+    for row in _good_rows():
+        _writable(answers.answer_row(row, "0-a", result))
+        _writable(answers.failure_row(row, "0-a", JobFailed("0-a", "reason", "message", result)))
+    tally = Tally()
+    tally.add(result, "w1")
+    json.dumps(asdict(tally.summary(1.0)), allow_nan=False)
+
+
+# --- files
+
+
+@cache
+def _kept_folder() -> tempfile.TemporaryDirectory[str]:
+    """Goes with the process; in memory where that is possible: a journal makes its rows durable."""
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(prefix="millstream-fuzz-", dir=memory if memory.is_dir() else None)
+
+
+def _folder() -> Path:
+    return Path(_kept_folder().name)
+
+
+def _journal_files(chance: Random) -> dict[str, bytes]:
+    row, error = (
+        {"id": "b", "custom_id": "a", "response": {"status_code": 200}, "error": None},
+        {"code": "x", "line": 3},
+    )
+    files: dict[str, tuple[Any, ...]] = {
+        "out.jsonl": (row, row | {"custom_id": "b"}),
+        "out.errors.jsonl": (
+            {"custom_id": "c", "response": None, "error": error},
+            {"custom_id": None, "response": None, "error": error},
+            {
+                "custom_id": "d",
+                "response": {"status_code": 500},
+                "error": error | {"code": "duplicate_custom_id"},
+            },
+        ),
+        "out.run.jsonl": ({"run": "0123456789abcdef", "model": "m", "out": "out.jsonl"}, {"retried": "c"}),
+    }
+    return {name: _file(chance, rows) for name, rows in files.items() if chance.random() < 0.85}
+
+
+def _file(chance: Random, rows: tuple[Any, ...]) -> bytes:
+    lines = [mutate(chance, one, jsonable) if chance.random() < 0.05 else one for one in rows]
+    data = b"".join(_json(one) + b"\n" for one in lines)
+    return damage(chance, data) if chance.random() < 0.1 else data
+
+
+def _open_journal(case: dict[str, bytes]) -> None:
+    """Open it, answer a line, try the failed ones again, and open what that has left."""
+    folder = _folder() / "journal"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, data in case.items():
+        (folder / name).write_bytes(data)
+    out = folder / "out.jsonl"
+    with Journal(out, "m") as journal:
+        journal.write([{"custom_id": "new", "response": {"status_code": 200}, "error": None}], [])
+        journal.retry_failed()
+        own_id = journal.own_id("c", "digest")
+    with Journal(out, "m") as journal:
+        assert journal.has_id("new"), "a row that was written is not found again"
+        assert journal.own_id("c", "digest") == own_id, "the next run makes other jobs of the same lines"
+
+
+def _input(chance: Random) -> bytes:
+    lines = [line(chance) for _ in range(chance.randrange(4))]
+    data = chance.choice((b"\n", b"\r\n", b"\n\n", b"\r")).join(lines)
+    starts = (b"", b"", b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\x00")
+    return chance.choice(starts) + data + chance.choice((b"", b"\n", text(chance).encode()))
+
+
+def _read_input(data: bytes) -> None:
+    path = _folder() / "input.jsonl"
+    path.write_bytes(data)
+    with InputFile(path, max_line_bytes=200) as source:
+        lines = list(source)
+        assert [one.number for one in lines] == sorted({one.number for one in lines})
+        assert all(one.data is None or len(one.data) <= 200 for one in lines)
+        assert (
+            source.lines
+            == source.estimated_lines
+            == data.count(b"\n") + bool(data.rsplit(b"\n")[-1].removeprefix(b"\xef\xbb\xbf"))
+        )
+        for one in lines:
+            if one.data is not None:
+                parse_or_fault(one.data)
+
+
+def parse_or_fault(data: bytes) -> None:
+    try:
+        _row(data)
+    except LineFault as fault:
+        check(fault.message, "a fault without a word")
+
+
+TARGETS = (
+    Target("batch-lines", line, _read_line, (LineFault, InvalidRequest), share=3),
+    Target("batch-answers", lambda chance: body(chance, valid.result), _answer, (ProtocolError,), share=1),
+    Target("batch-journals", _journal_files, _open_journal, (InvalidRequest,), share=0.25),
+    Target("batch-files", _input, _read_input, (InvalidRequest,), share=0.5),
+)

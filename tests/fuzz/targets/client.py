@@ -1,0 +1,83 @@
+"""What a program gives to the client: jobs and options."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+from fuzz import valid
+from fuzz.mutation import mutate
+from fuzz.target import Target
+from fuzz.values import subset, wild
+from millstream.client.options import ClientOptions
+from millstream.client.requests import draft
+from millstream.errors import InvalidRequest
+from millstream.wire import codec
+from millstream.wire.messages import Request
+
+NOW_MS = 1_700_000_000_000
+
+
+def _fields(chance: Random) -> Any:
+    given = valid.job_input(chance) | valid.sampling(chance)
+    given |= subset(
+        chance,
+        {
+            "id": "invoice-17",
+            "lane": chance.choice(("batch", "interactive")),
+            "deadline_s": chance.choice((1, 0.5, 1e-9, 3e8)),
+            "tenant": "t",
+            "metadata": {"a": "b"},
+            "stream": True,
+            "traceparent": "00-a",
+            "sampling": None,
+            "request": None,
+        },
+        0.3,
+    )
+    return given if chance.random() < 0.15 else mutate(chance, given, wild)
+
+
+def _submit(case: Any) -> None:
+    made = draft(case, NOW_MS, 2**20)
+    request = codec.decode(Request, made.payload)
+    assert len(made.payload) <= 2**20
+    assert codec.encode(request) == made.payload, "the worker reads something else"
+    numbers = request.sampling.model_dump(exclude_defaults=True).values()
+    assert all(math.isfinite(value) for value in numbers if isinstance(value, float))
+
+
+def _options(chance: Random) -> dict[str, Any]:
+    given = {
+        "max_entries": 9,
+        "max_bytes": 99,
+        "max_payload_bytes": 99,
+        "result_ttl_s": 9.5,
+        "timeout_s": 1.0,
+        "reconnect_s": 0.0,
+        "connections": 2,
+        "stream_buffer": 9,
+        "name": "c",
+        "shards": 2,
+        "durability": chance.choice(("none", "aof", "replicas")),
+        "durability_replicas": chance.choice((None, 0, 1)),
+        "durability_timeout_s": 1.0,
+    }
+    names = set(given)
+    changed = mutate(chance, subset(chance, given, 0.6), wild, most=2)
+    return (
+        {name: value for name, value in changed.items() if name in names} if isinstance(changed, dict) else {}
+    )
+
+
+def _set_options(case: dict[str, Any]) -> None:
+    options = ClientOptions(**case)
+    assert options.result_ttl_ms >= 1
+    assert options.timeout_s > 0
+
+
+TARGETS = (
+    Target("submissions", _fields, _submit, (InvalidRequest,), share=2),
+    Target("client-options", _options, _set_options, (InvalidRequest,), share=2),
+)

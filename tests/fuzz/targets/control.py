@@ -1,0 +1,53 @@
+"""What is published to workers: cancellations and hints, by anybody."""
+
+from __future__ import annotations
+
+from random import Random
+
+from fuzz.mutation import damage
+from fuzz.target import Target
+from fuzz.targets.queue import SHARD
+from fuzz.values import blob, text, weighted
+from millstream.wire.connection import Endpoint
+from millstream.wire.messages import Request, State, Timing
+from millstream.wire.replies import LaneEntry
+from millstream_worker.engine_link import EnginePort
+from millstream_worker.jobs import Job, Phase
+from millstream_worker.leases.control import Control
+from millstream_worker.table import JobTable
+
+HELD = "0-held"
+
+
+def _message(chance: Random) -> bytes:
+    return weighted(
+        chance,
+        (1, lambda _: f"cancel {HELD}".encode()),
+        (1, lambda _: b"released"),
+        (3, lambda c: damage(c, f"cancel {HELD}".encode())),
+        (2, lambda c: b"cancel " + text(c).encode()),
+        (1, lambda c: damage(c, b"released")),
+        (1, blob),
+    )
+
+
+class Ignored(Exception):
+    """It meant nothing."""
+
+
+def _deliver(message: bytes) -> None:
+    """The job that it names is cancelled, and no other."""
+    table, hints = JobTable(EnginePort()), []
+    job = Job(SHARD, LaneEntry("batch", "1-1", HELD, 1, b""), Request(token_ids=(0,)), 1, 0, Timing())
+    table.take(job)
+    control = Control(Endpoint.of("redis://none"), "w", [SHARD], table, lambda: hints.append(message))
+    control.deliver(SHARD.control, message)
+    cancelled = job.phase is Phase.ENDED
+    assert cancelled == (message == f"cancel {HELD}".encode())
+    assert bool(hints) == (message == b"released")
+    assert not cancelled or job.state is State.CANCELLED
+    if not (cancelled or hints):
+        raise Ignored(f"{len(message)} bytes")
+
+
+TARGETS = (Target("control", _message, _deliver, (Ignored,), share=0.5),)

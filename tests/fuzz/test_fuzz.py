@@ -1,0 +1,88 @@
+"""The short form: some hundreds or thousands of inputs for each reader of what comes from outside."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.counting_worker import write_tokenizer
+from support.servers import Server
+
+from fuzz.flood import flood
+from fuzz.target import Target, case_of, outcome, read, run, written
+from fuzz.targets import ALL, BY_NAME
+
+SEED = "short"
+INPUTS = 2000  # for a target of share 1 or more
+ALWAYS_RIGHT = {"streams", "token-ids", "resumed-streams"}  # whatever comes, they have an answer
+
+
+@pytest.mark.parametrize("target", ALL, ids=lambda target: target.name)
+def test_each_input_has_a_result_or_a_clear_error(target: Target) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of libraries, about values that are refused a moment later
+        tally = run(target, SEED, max(12, round(INPUTS * min(1.0, target.share))))
+    assert not tally.crashes, "\n".join(map(str, tally.violations))
+    assert tally.results, "no input comes through: the target is not deep"
+    assert tally.errors or target.name in ALWAYS_RIGHT, "no input is refused"
+
+
+@pytest.mark.parametrize("target", ALL, ids=lambda target: target.name)
+def test_a_printed_input_can_be_fed_again(target: Target) -> None:
+    case = case_of(target, SEED, 7)
+    assert written(read(written(case))) == written(case) == written(case_of(target, SEED, 7))
+
+
+def _boom(case: bytes) -> None:
+    if len(case) == 3:
+        raise KeyError("boom")
+    if len(case) == 2:
+        raise ValueError
+    if case:
+        raise ValueError("clear")
+
+
+def _spin(_: bytes) -> None:
+    while True:
+        pass
+
+
+def _draw(chance: Random) -> bytes:
+    return bytes(chance.randrange(4))
+
+
+def test_what_is_neither_result_nor_clear_error_is_told_with_its_input() -> None:
+    tally = run(Target("boom", _draw, _boom, (ValueError,)), SEED, 200)
+    assert tally.results
+    assert tally.errors
+    assert tally.crashes == sum(
+        len(case_of(Target("boom", _draw, _boom, ()), SEED, n)) > 1 for n in range(200)
+    )
+    assert {violation.what.split(":")[0].split(" ")[0] for violation in tally.violations} == {
+        "KeyError",
+        "ValueError",
+    }
+    assert {len(read(violation.case)) for violation in tally.violations} == {2, 3}
+
+
+def test_what_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.target.HANG_S", 0.05)
+    tally = run(Target("spin", _draw, _spin, (ValueError,)), SEED, 1)
+    assert tally.violations[0].what.startswith("Hang: ")
+
+
+def test_an_input_is_the_same_alone() -> None:
+    target = BY_NAME["messages"]
+    tally = run(target, SEED, 20, first=100)
+    kinds = [outcome(target, case_of(target, SEED, number))[0] for number in range(100, 120)]
+    assert (kinds.count("result"), kinds.count("error")) == (tally.results, tally.errors)
+
+
+async def test_a_queue_full_of_garbage_is_worked_off(valkey: Server, tmp_path: Path) -> None:
+    flooded = await flood(valkey, write_tokenizer(tmp_path, chat=True), SEED, 600)
+    assert flooded.states["completed"] > 50, flooded
+    assert flooded.states["failed"] > 50, flooded
+    assert flooded.reasons["log_damaged"] > 2, flooded
+    assert flooded.strangers > 20, flooded

@@ -1,0 +1,160 @@
+"""Whatever has a bound says so to its sender: the field, what was given, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from support.counting_worker import assert_nothing_left, counted, model_name, serving
+from support.servers import Server
+
+from millstream import AsyncClient, ClientOptions, InvalidRequest, JobFailed, State
+from millstream.client.reader import StreamReader
+from millstream.wire import codec
+from millstream.wire.keys import QueueKeys
+from millstream.wire.messages import ChoiceDelta, Delta
+from millstream.wire.record import DELTA, read_log
+from millstream.wire.replies import LogEntry
+from millstream_worker import encoding, rows
+from millstream_worker.rows import Row
+from millstream_worker.text import TextModel
+
+SHARD = QueueKeys("default").shard(0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "says"),
+    [
+        ({"prompt": "w" * (4 * 2**20 + 1)}, "prompt", "at most 4194304 characters"),
+        ({"prompt": "w1", "stop": ["x"] * 17}, "stop", "at most 16 items"),
+        ({"prompt": "w1", "stop": ["x" * 257]}, "stop.0", "at most 256 characters"),
+        ({"prompt": "w1", "stop_token_ids": list(range(257))}, "stop_token_ids", "at most 256 items"),
+        ({"prompt": "w1", "logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias", "at most 1024 items"),
+        ({"prompt": "w1", "n": 17}, "n", "less than or equal to 16"),
+        ({"prompt": "w1", "logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
+        ({"prompt": "w1", "max_tokens": 2**24 + 1}, "max_tokens", "less than or equal to 16777216"),
+        ({"prompt": "w1", "metadata": {str(n): "" for n in range(65)}}, "metadata", "at most 64 items"),
+        ({"prompt": "w1", "metadata": {"a": "x" * 513}}, "metadata.a", "at most 512 characters"),
+        ({"prompt": "w1", "tenant": "x" * 513}, "tenant", "at most 512 characters"),
+        ({"prompt": "w1", "traceparent": "x" * 129}, "traceparent", "at most 128 characters"),
+        ({"prompt": "w1", "id": "x" * 201}, "id", "1 to 200 characters"),
+        ({"prompt": "é" * 600_000}, "prompt", "may take 1048576; shorten it"),
+    ],
+)
+async def test_a_producer_is_told_before_anything_is_sent(
+    valkey: Server, fields: dict[str, Any], field: str, says: str
+) -> None:
+    options = ClientOptions(max_payload_bytes=2**20)
+    async with AsyncClient(valkey.url, options=options) as client:
+        with pytest.raises(InvalidRequest, match=says) as refused:
+            await client.submit(**fields)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "field", "says"),
+    [
+        ({"max_prompt_tokens": 8}, {"prompt": "w1 " * 9}, "prompt", "MAX_PROMPT_TOKENS.*got '9 tokens'"),
+        ({"max_prompt_tokens": 8}, {"token_ids": [1] * 9}, "token_ids", "inputs of 8 tokens"),
+        ({"max_output_tokens": 8}, {"max_tokens": 9}, "sampling.max_tokens", "gives 8 tokens.*got 9"),
+        ({"max_result_bytes": 2**16}, {"n": 16, "max_tokens": 5000}, "sampling.max_tokens", "80000 bytes"),
+        (
+            {"max_result_bytes": 2**16},
+            {"max_tokens": 200, "logprobs": True, "top_logprobs": 20},
+            "sampling.max_tokens",
+            "MAX_RESULT_BYTES.*got 200",
+        ),
+    ],
+)
+async def test_an_operators_bound_is_answered_at_admission(
+    valkey: Server, tokenizer: Path, settings: dict[str, int], fields: dict[str, Any], field: str, says: str
+) -> None:
+    given = fields if "token_ids" in fields else {"prompt": "w1", **fields}
+    model = model_name(tokenizer, context=10_000, blocks=1000)
+    async with AsyncClient(valkey.url) as client, serving(valkey, model, **settings):
+        bad = await client.submit(**given)
+        good = await client.submit("w1 " * 8, max_tokens=8)
+        with pytest.raises(JobFailed, match=says) as failed:
+            await client.wait(bad.id, timeout_s=30)
+        assert (await client.wait(good.id, timeout_s=30)).usage.output_tokens == 8
+    assert failed.value.reason == "bad_request"
+    assert failed.value.result.error.field == field
+
+
+async def test_an_unasked_length_ends_at_the_operators_bound(valkey: Server, tokenizer: Path) -> None:
+    async with AsyncClient(valkey.url) as client:
+        async with serving(valkey, model_name(tokenizer), max_output_tokens=5):
+            result = await client.wait((await client.submit("w1")).id, timeout_s=30)
+    assert (result.choices[0].text, result.choices[0].finish_reason) == (counted(2, 5), "length")
+
+
+async def test_a_result_that_grows_too_large_fails_with_its_text(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    """Its size cannot be known before: the length is not given, and how much its log-probabilities take."""
+    model = model_name(tokenizer, context=10_000, blocks=1000)
+    async with AsyncClient(server.url) as client, serving(server, model, max_result_bytes=2**16):
+        large = await client.submit("w1", logprobs=True, top_logprobs=2, ignore_eos=True, stream=True)
+        small = await client.submit("w1", max_tokens=50, logprobs=True, top_logprobs=2)
+        with pytest.raises(JobFailed, match=r"may take 65536; ask for fewer tokens") as failed:
+            await client.wait(large.id, timeout_s=30)
+        assert (await client.wait(small.id, timeout_s=30)).usage.output_tokens == 50
+        text = "".join([event.text async for event in client.stream(large.id)])
+        stored = await redis_client.hstrlen(SHARD.job(large.id), "result")
+    assert failed.value.reason == "result_too_large"
+    assert failed.value.result.choices[0].text == text
+    assert text.startswith(counted(2, 100))
+    assert 2**16 - 2**14 < stored < 2**16 + 2**14
+    await assert_nothing_left(redis_client)
+
+
+async def test_much_at_once_is_told_in_pieces(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute of many choices' log-probabilities would be an entry that no reader takes."""
+    monkeypatch.setattr(rows, "PIECE_BYTES", 2000)
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer), log_flush_s=600):
+        job = await client.submit("w1", max_tokens=300, n=4, logprobs=True, top_logprobs=2)
+        result = await client.wait(job.id, timeout_s=30)
+        text = "".join([event.text async for event in client.stream(job.id)])
+    log = [entry for entry in await read_log(redis_client, SHARD, job.id) if entry.kind == DELTA]
+    assert len(log) > 10
+    assert max(len(entry.body) for entry in log) < 16_000  # of 150 KB
+    assert text == counted(2, 300)
+    assert [choice.text for choice in result.choices] == [counted(2 + n, 300) for n in range(4)]
+    assert all(len(choice.logprobs or ()) == 300 for choice in result.choices)
+
+
+def test_an_end_that_took_much_along_is_read() -> None:
+    """What found no room in a full server goes with the end as one delta, whatever its size."""
+    part = ChoiceDelta(text="x" * (17 * 2**20), token_ids=(1,))
+    body = codec.encode(Delta(choices=(part,)))
+    [event] = StreamReader("0-a").tail([LogEntry(1, 1, DELTA, body)], State.COMPLETED)
+    assert len(event.text) == 17 * 2**20
+
+
+def test_a_row_knows_its_size(tokenizer: Path) -> None:
+    """What it says is what its part of the result takes, to a few bytes."""
+    text = TextModel.load(tokenizer)
+    row = Row(0, text.detokenizer())
+    row.logprobs = []
+    for token in range(200, 400):
+        row.ids.append(token)
+        row.add_logprob(
+            encoding.token_logprob(token, f"w{token}", -0.5, [encoding.top_logprob(1, "w1", -1.0)])
+        )
+        if token % 50 == 0:
+            row.take()
+    row.reason = "length"
+    while row.take() is not None:
+        pass
+    taken = len(encoding.delta([row.choice()]))
+    assert 0.9 * taken < row.size < 1.2 * taken
+
+
+def test_the_least_size_of_log_probabilities_is_that_of_the_smallest() -> None:
+    for top in (0, 1, 20):
+        smallest = encoding.token_logprob(0, "", 0.0, [encoding.top_logprob(0, "", 0.0)] * top)
+        assert 0 <= len(smallest) - encoding.least_logprob_bytes(top) <= 2

@@ -1,0 +1,212 @@
+"""Readers that do not read, or are too many: nobody waits for them, and they lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from support.counting_worker import counted, model_name, serving, until
+from support.flood import submit_all
+from support.servers import Server
+
+from millstream import AsyncClient, ClientOptions, JobFields, Result
+from millstream.client import streams, waiting
+from millstream.client.jobs import Jobs
+from millstream.wire.keys import QueueKeys
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
+
+SHARD = QueueKeys("default").shard(0)
+MIB = 2**20
+# 16 choices with log-probabilities: about 700 KB of messages
+LOUD: JobFields = {
+    "prompt": "w1", "n": 16, "max_tokens": 400, "logprobs": True, "top_logprobs": 2, "stream": True,
+}  # fmt: skip
+
+READING = """
+import asyncio, sys
+from millstream import AsyncClient, ClientOptions
+
+async def read(client, job_id):
+    texts = []
+    async for event in client.stream(job_id):
+        if not texts:
+            print("begun", flush=True)
+        texts.append(event.text)
+    return "".join(texts)
+
+async def main():
+    options = ClientOptions(name="reading")
+    async with AsyncClient(sys.argv[1], options=options) as client:
+        texts = await asyncio.gather(*(read(client, job_id) for job_id in sys.argv[2:]))
+    print(*sorted(set(texts)), sep="|", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def stalled_subscribers(server: Server, count: int) -> Iterator[list[socket.socket]]:
+    """Subscribed to every event, and deaf from then on."""
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for number in range(count):
+            one = socket.socket()
+            stack.enter_context(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            one.connect(("127.0.0.1", server.port))
+            one.sendall(f"CLIENT SETNAME stalled{number}\r\nPSUBSCRIBE *:events:*\r\n".encode())
+            acknowledged = b""
+            while b"psubscribe" not in acknowledged:
+                acknowledged += one.recv(4096)
+            sockets.append(one)
+        yield sockets
+
+
+async def stalled(direct: redis.asyncio.Redis) -> list[dict[str, Any]]:
+    return [row for row in await direct.client_list() if row["name"].startswith("stalled")]
+
+
+@contextlib.asynccontextmanager
+async def pubsub_limit(direct: redis.asyncio.Redis, limit: str) -> AsyncIterator[None]:
+    before = (await direct.config_get("client-output-buffer-limit"))["client-output-buffer-limit"]
+    await direct.config_set("client-output-buffer-limit", f"pubsub {limit}")
+    try:
+        yield
+    finally:
+        await direct.config_set("client-output-buffer-limit", before)
+
+
+async def test_jobs_complete_while_their_subscribers_do_not_read(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    """The server is told to keep everything for them: if anybody waited for a subscriber, it would be for
+    ever."""
+    async with (
+        pubsub_limit(redis_client, "0 0 0"),
+        AsyncClient(server.url) as client,
+        serving(server, model_name(tokenizer, rows=32)),
+    ):
+        with stalled_subscribers(server, 5):
+            ids = await submit_all(client, [LOUD] * 12)
+            outcomes = await client.wait_many(ids, timeout_s=60)
+            waiting_for = [int(row["omem"]) for row in await stalled(redis_client)]
+    assert all(isinstance(outcome, Result) for outcome in outcomes.values())
+    assert len(waiting_for) == 5
+    assert min(waiting_for) > 0  # their sockets are full, and the server holds the rest
+
+
+async def test_the_server_cuts_off_who_does_not_read(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    async with (
+        pubsub_limit(redis_client, "1mb 512kb 1"),
+        AsyncClient(server.url) as client,
+        serving(server, model_name(tokenizer, rows=32)),
+    ):
+        with stalled_subscribers(server, 5):
+
+            async def cut_off() -> bool:
+                await client.wait_many(await submit_all(client, [LOUD] * 2), timeout_s=60)
+                return not await stalled(redis_client)
+
+            await until(cut_off, 60)
+
+
+async def test_a_reader_that_was_cut_off_goes_on_from_the_log(
+    valkey: Server, tokenizer: Path, gate: Path
+) -> None:
+    """A real process, stopped in the middle of its streams until the server has hung up on it."""
+    (gate / "2").touch()
+    async with (
+        redis.asyncio.Redis.from_url(valkey.url) as direct,
+        pubsub_limit(direct, "1mb 512kb 1"),
+        AsyncClient(valkey.url) as client,
+        serving(valkey, model_name(tokenizer, rows=512, gate=gate), lookahead=64),
+    ):
+        ids = await submit_all(client, [LOUD] * 32)  # far more than the sockets of both ends take
+        command = [sys.executable, "-c", READING, valkey.url, *ids]
+        reader = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+        assert reader.stdout is not None
+        for _ in ids:
+            assert await reader.stdout.readline() == b"begun\n"
+        reader.send_signal(signal.SIGSTOP)
+        (gate / "2").unlink()
+
+        async def cut_off() -> bool:
+            rows = await direct.client_list()
+            return not [row for row in rows if row["name"].startswith("reading") and int(row["sub"])]
+
+        assert not await cut_off()
+        await until(cut_off, 60)
+        reader.send_signal(signal.SIGCONT)
+        output, _ = await reader.communicate()
+        outcomes = await client.wait_many(ids, timeout_s=60)
+    assert all(isinstance(outcome, Result) for outcome in outcomes.values())
+    assert output.decode().strip() == counted(2, 400)
+
+
+async def test_ten_thousand_waiting_streams_hardly_ask(valkey: Server) -> None:
+    """No worker serves the queue. Without a common bound all of them would ask within a second or two."""
+    window_s, jobs = 3.0, 10_000
+    options = ClientOptions(timeout_s=60.0)
+    async with (
+        AsyncClient(valkey.url, options=options) as client,
+        redis.asyncio.Redis.from_url(valkey.url) as direct,
+    ):
+        ids = await submit_all(client, ({"prompt": "w1"} for _ in range(jobs)))
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(_read(client, job_id)) for job_id in ids]
+
+            async def all_wait() -> bool:
+                return await _log_reads(direct) >= jobs
+
+            await until(all_wait, 200)
+            await direct.config_resetstat()
+            await asyncio.sleep(window_s)
+            reads = await _log_reads(direct)
+            for reader in readers:
+                reader.cancel()
+    assert reads < 2 * window_s * streams.POLLS_PER_S
+
+
+async def _read(client: AsyncClient, job_id: str) -> None:
+    async for _ in client.stream(job_id):
+        raise AssertionError("nobody computes these")
+
+
+async def _log_reads(direct: redis.asyncio.Redis) -> int:
+    stats = await direct.info("commandstats")
+    return int(stats.get("cmdstat_xrange", {}).get("calls", 0))
+
+
+async def test_many_large_results_are_read_a_few_at_a_time(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "READ_BYTES", 50_000)
+    batches: list[int] = []
+    read = Jobs.read
+
+    async def noted(jobs: Jobs, job_ids: list[str]) -> Any:
+        records = await read(jobs, job_ids)
+        batches.append(sum(len(record.result or b"") for record in records if record))
+        return records
+
+    monkeypatch.setattr(Jobs, "read", noted)
+    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, rows=32)):
+        ids = await submit_all(client, ({"prompt": "w1", "max_tokens": 400} for _ in range(100)))
+        await client.wait_many(ids, timeout_s=60)
+        batches.clear()
+        outcomes = await client.wait_many(ids, timeout_s=60)  # all have ended: all are read at once
+    assert len(outcomes) == 100
+    assert sum(batches) > 250_000
+    assert max(batches) <= 50_000

@@ -1,0 +1,109 @@
+"""A server's password stands in its URL and nowhere else: not in errors about that, not in any log."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.commands import environment
+from support.counting_worker import counted, model_name, serving, until
+from support.secured import SecuredServer
+
+from millstream import AsyncClient, InvalidRequest, JobFailed
+from millstream.wire.connection import Endpoint
+from millstream_worker import settings
+
+SECRET = "zqsecret"
+MARK = "zqmark"
+URLS = [
+    f"http://user:{SECRET}@host",
+    f"user:{SECRET}@host:6379",
+    f"redis://user:{SECRET}/x{SECRET}@host:6379",
+    f"redis://user:{SECRET}@{SECRET}@host:nine",
+    f"redis://user:{SECRET}?{SECRET}#{SECRET}@host:6379",
+    f"redis://user:{SECRET}@host:6379/0?socket_timeout=1",
+    f"redis://host:6379/0?password={SECRET}&retry_on_timeout=1",
+    f"rediss://user:{SECRET}@host:6379/0?ssl_ca_certs=/nowhere/ca.pem",
+    f"redis+sentinel://user:{SECRET}@a:1,b:2?sentinel_password={SECRET}",
+    f"redis+cluster://user:{SECRET}@a:1,b:x",
+]
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_an_error_about_a_url_does_not_show_its_password(url: str) -> None:
+    with pytest.raises(InvalidRequest) as failed:
+        Endpoint.of(url)
+    assert SECRET not in str(failed.value)
+    assert SECRET not in str(failed.value.value)
+    with pytest.raises(settings.BadSettings) as refused:
+        settings.load(["--model", "m", "--redis-url", url])
+    assert SECRET not in str(refused.value)
+
+
+async def test_a_client_logs_neither_passwords_nor_payloads(
+    secured: SecuredServer, tokenizer: Path, gate: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    (gate / "3").touch()
+    async with AsyncClient(secured.login("producer")) as client:
+        model = model_name(tokenizer, gate=gate)
+        async with serving(secured, model, redis_url=secured.login("worker")):
+            job = await client.submit(f"w7 {MARK}", max_tokens=6, stream=True, tenant=MARK)
+            events = client.stream(job.id)
+            text = (await anext(events)).text
+            with secured.as_admin() as admin:
+                admin.client_kill_filter(_type="pubsub")
+
+                async def noticed() -> bool:
+                    return "interrupted" in caplog.text
+
+                await until(noticed)
+            (gate / "3").unlink()
+            async for event in events:
+                text += event.text
+            assert text == counted(1, 6)  # the unknown word is w0
+            bad = await client.submit(f"{MARK} " * 600)
+            with pytest.raises(JobFailed):
+                await client.wait(bad.id, timeout_s=30)
+    told = caplog.text
+    assert [word for word in (MARK, *secured.passwords.values()) if word in told] == []
+
+
+def test_the_command_line_tells_answers_and_nothing_else(secured: SecuredServer) -> None:
+    url = secured.login("producer")
+    command = [
+        sys.executable,
+        "-m",
+        "millstream",
+        "submit",
+        f"w7 {MARK}",
+        "--tenant",
+        MARK,
+        "--redis-url",
+        url,
+    ]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.split()[-1]
+    for arguments in (["status", job_id], ["result", job_id], ["cancel", job_id], ["result", job_id]):
+        done = subprocess.run(
+            [sys.executable, "-m", "millstream", *arguments, "--redis-url", url],
+            env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert MARK not in done.stderr + done.stdout
+        assert secured.passwords["producer"] not in done.stderr + done.stdout
+
+
+def test_a_server_that_is_gone_is_named_without_its_password(secured: SecuredServer) -> None:
+    url = secured.login("producer").replace(str(secured.port), "1")
+    done = subprocess.run(
+        [sys.executable, "-m", "millstream", "submit", f"w7 {MARK}", "--redis-url", url],
+        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "127.0.0.1:1" in done.stderr
+    assert secured.passwords["producer"] not in done.stderr
+    assert MARK not in done.stderr

@@ -1,0 +1,266 @@
+"""Each role of `ops/users.acl` can do everything that it is for: nothing is refused while jobs live every
+life that a job can have. The server's own log of refusals is asked: a script passes over some in silence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.burying import bury
+from support.counting_worker import counted, model_name, serving, settings, until, worker_process
+from support.desk import TTL_MS, Desk, Held
+from support.hand_worker import hand_worker
+from support.secured import SecuredServer
+
+from millstream import AccessDenied, AsyncClient, CancelOutcome, JobExpired, JobFailed, State
+from millstream.client.options import ClientOptions
+from millstream.wire import calls
+from millstream.wire.calls import Call
+from millstream.wire.connection import Endpoint
+from millstream.wire.dead import letters
+from millstream.wire.heartbeat import Heartbeat, beat, read_workers
+from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
+from millstream.wire.queue_info import PubSub, open_queue, widen
+from millstream.wire.versions import TAKEN
+from millstream_worker.backlog import first_unread
+from millstream_worker.service import Service
+
+SHARD = QueueKeys("default").shard(0)
+LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could not, and goes on
+
+PRODUCERS = {"describe", "submit", "cancel", "expire_one", "forget"}
+OPERATORS = {"letters"}
+
+
+def refusals(server: SecuredServer) -> list[tuple[str, str, str]]:
+    return [entry for entry in server.denied() if entry != LOOKS_AT_SETTINGS]
+
+
+@pytest.fixture(params=list(PubSub))
+def pubsub(request: pytest.FixtureRequest) -> PubSub:
+    kind: PubSub = request.param
+    return kind
+
+
+# --- programs ----------------------------------------------------------------------------------------------
+
+
+async def test_a_producer_collects_many_at_once(secured: SecuredServer, tokenizer: Path) -> None:
+    """It asks for the sizes of their results first."""
+    async with AsyncClient(secured.login("producer")) as client:
+        async with serving(secured, model_name(tokenizer), redis_url=secured.login("worker")):
+            outcomes = await client.submit_many({"prompt": "w1", "max_tokens": 2} for _ in range(20))
+            ids = [outcome.id for outcome in outcomes if not isinstance(outcome, Exception)]
+            await client.wait_many(ids, timeout_s=30)
+            assert len(await client.wait_many(ids, timeout_s=30)) == 20
+    assert refusals(secured) == []
+
+
+async def test_jobs_live_and_end_between_a_producer_and_a_worker(
+    secured: SecuredServer, tokenizer: Path, gate: Path, pubsub: PubSub
+) -> None:
+    (gate / "5").touch()
+    model = model_name(tokenizer, gate=gate)
+    options = ClientOptions(pubsub=pubsub, shards=12)  # shard numbers of one and of two digits
+    async with AsyncClient(secured.login("producer"), options=options) as client:
+        early = await client.submit("w1", max_tokens=3)  # it creates the queue
+        async with serving(secured, model, redis_url=secured.login("worker")):
+            assert (await client.wait(early.id, timeout_s=30)).choices[0].text == counted(2, 3)
+            assert (await client.status(early.id)).state is State.COMPLETED
+            slow = await client.submit("w10", max_tokens=9, stream=True)
+            events = client.stream(slow.id)
+            text = (await anext(events)).text
+            stopped = await client.submit("w20", max_tokens=9)
+            late = await client.submit("w30", max_tokens=9, deadline_s=0.3)
+            await until(lambda: _is(client, stopped.id, State.RUNNING))
+            assert await client.cancel(stopped.id) is CancelOutcome.REQUESTED
+            with pytest.raises(JobExpired):
+                await client.wait(late.id, timeout_s=30)
+            await until(lambda: _is(client, stopped.id, State.CANCELLED))
+            (gate / "5").unlink()
+            async for event in events:
+                text += event.text
+            assert text == counted(11, 9)
+        waiting = await client.submit("w1", max_tokens=3, deadline_s=60)
+        assert await client.cancel(waiting.id) is CancelOutcome.CANCELLED
+        overdue = await client.submit("w1", max_tokens=3, deadline_s=0.001)
+        with pytest.raises(JobExpired):  # nobody else is there to end it
+            await client.wait(overdue.id, timeout_s=30)
+    assert refusals(secured) == []
+
+
+async def test_a_worker_takes_over_drains_and_buries(
+    secured: SecuredServer, tokenizer: Path, gate: Path
+) -> None:
+    login = secured.login("worker")
+    (gate / "5").touch()
+    async with AsyncClient(secured.login("producer")) as client:
+        with worker_process(secured, model_name(tokenizer, gate=gate), redis_url=login) as dead:
+            lost = await client.submit("w1", max_tokens=9, stream=True)
+            await until(lambda: _is(client, lost.id, State.RUNNING))
+            dead.kill()
+            async with serving(secured, model_name(tokenizer, gate=gate), redis_url=login, grace_s=0):
+                await until(lambda: _began(client, lost.id, 2))
+        (gate / "5").unlink()  # the second one has given it back
+        async with serving(secured, model_name(tokenizer, poison=666), redis_url=login, engine_restarts=9):
+            assert (await client.wait(lost.id, timeout_s=30)).choices[0].text == counted(2, 9)
+            poison = await client.submit("w664", max_tokens=9)
+            with pytest.raises(JobFailed, match="died"):
+                await client.wait(poison.id, timeout_s=60)
+            with secured.as_admin() as admin:
+                admin.xadd(SHARD.lane("batch"), {"what": "is this"})
+
+                async def noted() -> bool:
+                    return bool(admin.xlen(SHARD.dead) == 2)
+
+                await until(noted)
+        async with Endpoint.of(login).commands("chore") as redis:  # done once a minute by a worker
+            for lane in LANES:
+                for row in await redis.xinfo_consumers(SHARD.lane(lane), GROUP):
+                    name = row["name"].decode()
+                    await calls.run(redis, calls.drop_consumer(SHARD, lane=lane, consumer=name))
+        await Service(settings(secured, model_name(tokenizer), redis_url=login, burst=True)).run()
+    assert refusals(secured) == []
+
+
+async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
+    secured: SecuredServer, tokenizer: Path
+) -> None:
+    async with AsyncClient(secured.login("producer")) as client:
+        async with serving(secured, model_name(tokenizer), redis_url=secured.login("worker")) as worker:
+            done = await client.submit("w1", max_tokens=3)
+            await client.wait(done.id, timeout_s=30)
+            with secured.as_admin() as admin:
+                admin.xadd(SHARD.dead, {"id": done.id, "reason": "a test's"})
+            for role in ("observer", "producer", "worker"):  # who takes which versions, whether anybody does
+                async with Endpoint.of(secured.login(role)).commands(role) as redis:
+                    assert [one.name for one in await read_workers(redis, SHARD)] == [worker.service.name]
+        queued = await client.submit("w1", deadline_s=0.001)
+    async with Endpoint.of(secured.login("observer")).commands("observer") as redis:
+        lane = SHARD.lane("batch")
+        assert await redis.xlen(lane) == 1
+        assert await first_unread(redis, lane) is not None
+        assert await calls.scan_pending(redis, SHARD, lane="batch", start="-", count=10) == []
+        assert await redis.zcard(SHARD.delayed) == 0
+        assert await redis.zcard(SHARD.parked("batch")) == 0
+        assert int(await redis.get(SHARD.held_bytes)) > 0
+    async with AsyncClient(secured.login("observer")) as client:
+        assert [letter.job_id async for letter in client.dead_letters()] == [done.id]
+        assert refusals(secured) == []
+        assert (await client.result(done.id)).choices[0].text == counted(2, 3)
+        # overdue; it is not for an observer to end it
+        assert (await client.status(queued.id)).state is State.QUEUED
+
+
+async def test_an_operator_looks_after_dead_letters(secured: SecuredServer) -> None:
+    async with (
+        hand_worker(secured.login("admin")) as worker,
+        AsyncClient(secured.login("producer"), options=ClientOptions(durability_timeout_s=0.05)) as producer,
+        AsyncClient(secured.login("operator")) as operator,
+    ):
+        for prompt in ("a", "b"):
+            await producer.submit(prompt, id=prompt, durability="replicas")
+            await bury(await worker.take())
+        assert [letter.job_id async for letter in operator.dead_letters()] == ["0-b", "0-a"]
+        assert (await operator.requeue("0-a")).created
+        await operator.drop_dead("0-b")
+        assert await producer.forget("0-a")
+        assert refusals(secured) == []
+        with pytest.raises(AccessDenied):
+            await anext(producer.dead_letters())
+
+
+async def _is(client: AsyncClient, job_id: str, state: State) -> bool:
+    return (await client.status(job_id)).state is state
+
+
+async def _began(client: AsyncClient, job_id: str, attempt: int) -> bool:
+    return (await client.status(job_id)).attempt == attempt
+
+
+# --- scripts -----------------------------------------------------------------------------------------------
+
+
+class RolesDesk(Desk):
+    """Sends each script as the role that it belongs to."""
+
+    def __init__(self, producer: Any, worker: Any, operator: Any) -> None:
+        super().__init__(worker, SHARD)
+        self.senders = dict.fromkeys(PRODUCERS, producer) | dict.fromkeys(OPERATORS, operator)
+        self.sent: set[str] = set()
+
+    async def run(self, call: Call[Any]) -> Any:
+        self.sent.add(call.script.name)
+        return await calls.run(self.senders.get(call.script.name, self.redis), call)
+
+
+async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredServer) -> None:
+    """Also those that programs seldom need. A new script has to be given to a role, and tried here."""
+    async with (
+        Endpoint.of(secured.login("producer")).commands("producer") as producer,
+        Endpoint.of(secured.login("worker")).commands("worker") as worker,
+        Endpoint.of(secured.login("operator")).commands("operator") as operator,
+    ):
+        desk = RolesDesk(producer, worker, operator)
+        await open_queue(worker, "default")
+        await desk.run(widen(QueueKeys("default"), TAKEN))
+        await desk.open()
+        await desk.run(beat(SHARD, Heartbeat("A", "m"), ttl_ms=TTL_MS))
+        await every_end(desk)
+        await desk.run(calls.drop_consumer(SHARD, lane="batch", consumer="A"))
+        await desk.sweep_stale()
+    assert desk.sent | {"describe"} == scripts()
+    assert refusals(secured) == []
+
+
+async def every_end(desk: Desk) -> None:
+    """Jobs by all ways to an end."""
+    held = await desk.begin("0-finish", deadline_ms=2**50)
+    assert await desk.submit("0-finish", deadline_ms=2**50)  # again
+    await desk.append(held, 1)
+    await desk.run(desk.renewing((held.job_id, held.entry_id)))
+    await desk.run(desk.releasing(held))
+    again = await desk.take_over(Held(held.job_id, held.entry_id, "released", held.attempt))
+    await desk.run(desk.isolating(again))
+    await desk.finish(again, 2, delta=b"d")
+    parked = await desk.begin("0-retry")
+    await desk.run(desk.retrying(parked))
+    assert await desk.promote() == ("0-retry",)
+    entry = await desk.deliver()
+    await desk.run(desk.giving_back(entry, job_id="0-retry"))
+    await desk.run(desk.burying(await desk.begin("0-bury")))
+    await desk.cancel((await desk.begin("0-cancelled")).job_id)
+    await desk.begin("0-late", deadline_ms=1)
+    await desk.expire()
+    await desk.begin("0-lazy", deadline_ms=1)
+    assert await desk.run(calls.expire_one(desk.keys, job_id="0-lazy", ttl_ms=TTL_MS))
+    await desk.submit("0-queued")
+    await desk.cancel("0-queued")
+    assert (await desk.run(calls.forget(SHARD, job_id="0-queued"))).deleted
+    await desk.fill_window()
+    for job_id in ("0-served", "0-promoted", "0-cancelled-parked", "0-expired-parked", "0-lazy-parked"):
+        await desk.park(job_id, tenant=job_id, deadline_ms=1 if "-parked" in job_id else None)
+    await desk.cancel("0-cancelled-parked")
+    assert await desk.run(calls.expire_one(desk.keys, job_id="0-lazy-parked", ttl_ms=TTL_MS))
+    await desk.expire()
+    await desk.redis.zadd(SHARD.delayed, {"0-promoted": 1})
+    await desk.promote()  # it is not its turn
+    for _ in range(4):
+        assert await desk.take(40)
+    assert await desk.parked() == []
+    [letter] = await desk.run(letters(SHARD, shard=0, before=None, count=9, most_bytes=0))
+    assert letter.job_id == "0-bury"
+    desk.lane = Lane.INTERACTIVE
+    await desk.redis.xadd(SHARD.lane(desk.lane), {"what": "is this"})
+    await desk.run(
+        calls.discard(
+            SHARD, lane=desk.lane, owner="A", entry_id=await desk.deliver(), reason="garbage", max_dead=9
+        )
+    )
+
+
+def scripts() -> set[str]:
+    folder = Path(calls.__file__).parent / "lua"
+    return {path.stem for path in folder.glob("*.lua")}

@@ -1,0 +1,97 @@
+"""What a stranger with a right to write leaves in the queue ends nobody: no worker, no reader, no scan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.servers import Server
+
+from millstream import AsyncClient, ProtocolError
+from millstream.wire.heartbeat import read_workers
+from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.queue_info import read_queue
+from millstream.wire.record import job_state, parse_event
+from millstream.wire.upkeep import lane_entry
+
+SHARD = QueueKeys("default").shard(0)
+LANE = SHARD.lane("batch")
+
+
+@pytest.fixture
+async def strange(redis_client: redis.asyncio.Redis) -> redis.asyncio.Redis:
+    await redis_client.xgroup_create(LANE, GROUP, "0", mkstream=True)
+    return redis_client
+
+
+async def test_half_a_job_whose_first_worker_is_gone_does_not_end_the_next_one(
+    server: Server, tokenizer: Path, strange: redis.asyncio.Redis
+) -> None:
+    """Its hash stands behind it, so that a scan takes it for an overdue job."""
+    entry = await strange.xadd(LANE, {"id": "0-half"})
+    await strange.hset(SHARD.job("0-half"), mapping={"state": "running", "entry": entry, "attempt": 1})
+    await strange.xreadgroup(GROUP, "gone", {LANE: ">"})
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
+
+        async def dropped() -> bool:
+            return bool(await strange.xlen(SHARD.dead) == 1)
+
+        await until(dropped)
+        job = await client.submit("w1", max_tokens=3)
+        assert (await client.wait(job.id, timeout_s=30)).choices[0].text == counted(2, 3)
+    await strange.delete(SHARD.job("0-half"))
+    await assert_nothing_left(strange)
+
+
+async def test_a_job_held_under_a_name_that_is_no_text_is_taken_over(
+    server: Server, tokenizer: Path, strange: redis.asyncio.Redis
+) -> None:
+    async with AsyncClient(server.url) as client:
+        job = await client.submit("w1", max_tokens=3)
+        await strange.xreadgroup(GROUP, b"\xff\xfe", {LANE: ">"})
+        assert await read_workers(strange, SHARD) == []
+        async with serving(server, model_name(tokenizer)):
+            assert (await client.wait(job.id, timeout_s=30)).choices[0].text == counted(2, 3)
+    await assert_nothing_left(strange)
+
+
+async def test_records_that_are_no_text_are_told_as_damaged(strange: redis.asyncio.Redis) -> None:
+    await strange.hset(QueueKeys("default").meta, "shards", b"\xff")
+    with pytest.raises(ProtocolError, match="no text"):
+        await read_queue(strange, "default")
+    await strange.hset(SHARD.worker("w"), mapping={"name": b"\xff", "model": "m"})
+    await strange.xgroup_createconsumer(LANE, GROUP, "w")
+    with pytest.raises(ProtocolError, match="no text"):
+        await read_workers(strange, SHARD)
+    with pytest.raises(ProtocolError, match="damaged"):
+        job_state("0-a", b"\xff")
+
+
+def test_numbers_are_those_of_a_stream() -> None:
+    """Python refuses to read a number of many thousand digits by an error of its own."""
+    for message in (b"9" * 5000 + b"-1 d x", b"1-" + b"9" * 5000 + b" d x", b"1" * 41 + b"-1 d x"):
+        with pytest.raises(ProtocolError):
+            parse_event(message)
+    assert parse_event(b"18446744073709551615-18446744073709551615 d x").seq == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({b"v": b"1", b"b": b"x"}, "no field b'id'"),
+        ({b"id": b"0-a", b"b": b"x"}, "no field b'v'"),
+        ({b"id": b"0-a", b"v": b"1"}, "no field b'b'"),
+        ({b"id": b"\xffSECRET", b"v": b"1", b"b": b"x"}, "no text"),
+        ({b"id": b"0-a", b"v": b"SECRET", b"b": b"x"}, "no number"),
+        ({b"id": b"0-a", b"v": b"1" * 5000, b"b": b"x"}, "no number"),
+        ({b"id": b"0-SECRET\n\x1b[2J", b"v": b"1", b"b": b"x"}, "its id looks like none"),
+        ({b"id": b"SECRET", b"v": b"1", b"b": b"x"}, "its id looks like none"),
+    ],
+)
+def test_what_is_no_job_is_named_but_not_shown(fields: dict[bytes, bytes], problem: str) -> None:
+    """The message goes into the log and the note."""
+    with pytest.raises(ProtocolError, match=problem) as failed:
+        lane_entry("batch", b"1-1", fields)
+    assert "SECRET" not in str(failed.value)

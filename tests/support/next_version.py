@@ -1,0 +1,227 @@
+"""Another build of Millstream beside this one: a copy of both packages, changed as a later release would be.
+Its processes run side by side with those of this tree, on the same queues.
+
+`next_build`: writes message version 2 and takes 1 and 2; every script has another body, and so another SHA1;
+requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
+this build does not know. `previous_build`: the same versions as this tree, with other script bodies.
+
+    python -m support.next_version FOLDER --redis-url=… --model=…
+
+is a worker of the next build in FOLDER, which is made where there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.counting_worker import flags_of, settings
+from support.servers import Server
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+PACKAGES = ("producer/millstream", "worker/millstream_worker")
+NEXT = 2  # the version that the next build writes
+
+# Each: file, what stands in it exactly once, what stands there in the next build.
+_REPLACED = (
+    ("wire/versions.py", "WIRE_VERSION = 1 ", f"WIRE_VERSION = {NEXT} "),
+    ("wire/lua/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
+    ("wire/lua/submit.lua", "'b', ARGV[4])", "'b', ARGV[4], 'added', 'entry')"),
+    ("wire/lua/append.lua", "'b', ARGV[5])", "'b', ARGV[5], 'added', 'log')"),
+)
+
+_IN_REQUESTS = """
+
+_draft = draft
+
+
+def draft(*args: Any, **kwargs: Any) -> Draft:
+    import dataclasses
+
+    made = _draft(*args, **kwargs)
+    fields = codec.unpack(made.payload)
+    fields["sampling"] = fields.get("sampling", {}) | {"added": [0.5]}
+    fields |= {"version": 2, "added": {"by": "next"}}
+    return dataclasses.replace(made, payload=codec.pack(fields))
+"""
+
+_IN_ENCODING = """
+
+def _with_more(make: Any) -> Any:
+    def made(*args: Any, **kwargs: Any) -> bytes:
+        fields = codec.unpack(make(*args, **kwargs), codec.MAX_RESULT_BYTES)
+        for choice in fields.get("choices", ()):
+            choice["added"] = ["next"]
+        return codec.pack(fields | {"added": {"by": "next"}})
+
+    return made
+
+
+delta, result = _with_more(delta), _with_more(result)
+"""
+
+_WITH_MORE_ARGUMENTS = """
+
+_{name} = {name}
+
+
+def {name}(*args: Any, **kwargs: Any) -> Any:
+    import dataclasses
+
+    call = _{name}(*args, **kwargs)
+    return dataclasses.replace(call, args=(*call.args, "added", "next"))
+"""
+
+_APPENDED = (
+    ("producer/millstream/client/requests.py", _IN_REQUESTS),
+    ("worker/millstream_worker/encoding.py", _IN_ENCODING),
+    ("producer/millstream/wire/heartbeat.py", _WITH_MORE_ARGUMENTS.format(name="beat")),
+    ("producer/millstream/wire/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="describe")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The packages under `folder`, for processes."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process' own, with which any python runs this build's packages."""
+        paths = [*(self.folder / Path(package).parent for package in PACKAGES), TESTS]
+        return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
+
+    @contextlib.contextmanager
+    def worker(self, server: Server | str, model: str, **changes: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """`python -m millstream_worker` of this build; killed at the end if it still runs."""
+        flags = flags_of(settings(server, model, **changes))
+        command = [sys.executable, "-m", "millstream_worker", *flags]
+        process = subprocess.Popen(command, start_new_session=True, env=self.environment)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(timeout=15)
+
+    @contextlib.asynccontextmanager
+    async def client(self, server: Server | str, queue: str = "default") -> AsyncIterator[ForeignClient]:
+        """A client of this build, in a process of its own."""
+        url = server if isinstance(server, str) else server.url
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(TESTS / "support" / "foreign_client.py"),
+            url,
+            queue,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self.environment,
+        )
+        try:
+            yield ForeignClient(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
+
+
+class Refused(Exception):
+    """What a foreign client raised: the name of the error, and its message."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {message}")
+
+
+class ForeignClient:
+    """One call at a time; raises Refused."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._turn = asyncio.Lock()
+
+    async def submit(self, prompt: str, **fields: Any) -> str:
+        job_id: str = await self._ask("submit", prompt=prompt, **fields)
+        return job_id
+
+    async def stream(self, job_id: str) -> str:
+        """The text of the whole stream, once it has ended."""
+        text: str = await self._ask("stream", job_id=job_id)
+        return text
+
+    async def wait(self, job_id: str) -> str:
+        """The result's text."""
+        text: str = await self._ask("wait", job_id=job_id)
+        return text
+
+    async def _ask(self, method: str, **arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        async with self._turn:
+            self._process.stdin.write(json.dumps([method, arguments]).encode() + b"\n")
+            await self._process.stdin.drain()
+            kind, answer = json.loads(await self._process.stdout.readline())
+        if kind != "ok":
+            raise Refused(kind, answer)
+        return answer
+
+
+def next_build(folder: Path) -> Build:
+    return _made(folder, lambda copy: (_with_other_scripts(copy, "next"), _with_additions(copy)))
+
+
+def previous_build(folder: Path) -> Build:
+    return _made(folder, lambda copy: _with_other_scripts(copy, "previous"))
+
+
+def _made(folder: Path, change: Callable[[Path], object]) -> Build:
+    """Under its name only when it is whole: several processes may make it at once."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        copy = Path(tempfile.mkdtemp(dir=folder.parent))
+        for package in PACKAGES:
+            shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        change(copy)
+        try:
+            copy.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(copy)
+    return Build(folder)
+
+
+def _with_other_scripts(copy: Path, name: str) -> None:
+    for path in (copy / PACKAGES[0] / "wire/lua").glob("*.lua"):
+        path.write_text(f"local build = '{name}'\n{path.read_text('utf-8')}", "utf-8")
+
+
+def _with_additions(copy: Path) -> None:
+    for file, old, new in _REPLACED:
+        path = copy / PACKAGES[0] / file
+        text = path.read_text("utf-8")
+        assert text.count(old) == 1, f"{file} was changed: {old!r} is there {text.count(old)} times"
+        path.write_text(text.replace(old, new), "utf-8")
+    for file, code in _APPENDED:
+        with (copy / file).open("a", encoding="utf-8") as module:
+            module.write(code)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Become a worker of the build in the folder that is named first."""
+    build = next_build(Path(arguments[0]))
+    command = [sys.executable, "-m", "millstream_worker", *arguments[1:]]
+    os.execve(sys.executable, command, build.environment)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

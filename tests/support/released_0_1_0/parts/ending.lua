@@ -1,0 +1,24 @@
+-- include: log
+-- The end of a job, written once: state and result, end marker, counters, and one time to live for hash and log.
+--
+-- k: keys job, tokens, delayed, deadlines, bytes; channel events; the publish command.
+-- job: fields attempt, seq, bytes. result: false where the job ended without its worker.
+--
+-- PERSIST comes first although it changes nothing: it is not refused at maxmemory, and no write after it is.
+local function end_job(k, id, job, state, result, now, ttl_ms)
+  local attempt, seq = tonumber(job.attempt), tonumber(job.seq) + 1
+  redis.call('PERSIST', k.job)
+  redis.call('HSET', k.job, 'state', state, 'seq', seq, 'finished_ms', now)
+  if result then
+    redis.call('HSET', k.job, 'result', result)
+  else
+    redis.call('HSET', k.job, 'owner', '')  -- so that the last worker's finish is fenced, not "already"
+  end
+  redis.call('HDEL', k.job, 'payload', 'cancel')
+  redis.pcall('ZREM', k.delayed, id)
+  redis.pcall('ZREM', k.deadlines, id)
+  redis.pcall('DECRBY', k.bytes, job.bytes)
+  log(k, attempt .. '-' .. seq, 'e', state)
+  redis.pcall('PEXPIREAT', k.tokens, now + ttl_ms)
+  redis.call('PEXPIREAT', k.job, now + ttl_ms)
+end

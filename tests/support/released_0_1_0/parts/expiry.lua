@@ -1,0 +1,16 @@
+-- include: job, lane, ending
+-- Ends one job whose deadline has passed. Its text stays in the log. `lanes`: name -> key.
+-- A queued job's entry stays where it is: start or reclaim drops it.
+local function expire_job(k, lanes, id, now, ttl_ms)
+  local job = read_job(k.job, 'state', 'lane', 'entry', 'attempt', 'seq', 'bytes')
+  if not job.state or TERMINAL[job.state] then
+    redis.call('ZREM', k.deadlines, id)
+    return false
+  end
+  if job.state == 'running' then
+    drop(lanes[job.lane], job.entry)
+    redis.pcall(k.publish, k.control, 'cancel ' .. id)
+  end
+  end_job(k, id, job, 'expired', false, now, ttl_ms)
+  return true
+end

@@ -1,0 +1,30 @@
+-- Take over entries whose owner was seen overdue. An entry that moved on in the meantime is left alone; one that
+-- was released is free at once. An attempt that was running is over, and charged if `died` says so.
+--
+-- KEYS  lane, the prefix of job keys (the ids come out of the entries; one hash tag holds them all)
+-- ARGV  owner, min idle ms, died '1' or '', entry, owner seen, entry, owner seen, …
+-- Returns {{entry, deliveries, fields}, …}
+-- include: job, lane
+local lane, owner, min_idle = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local taken = {}
+for i = 4, #ARGV, 2 do
+  local entry, seen = ARGV[i], ARGV[i + 1]
+  local held = holder(lane, entry)
+  if held and held[2] == seen and (seen == RELEASED or held[3] >= min_idle) then
+    local request = read_entry(lane, entry)
+    local key = KEYS[2] .. (request and request.id or '')
+    local job = read_job(key, 'state', 'entry')
+    if not request or not job.state or TERMINAL[job.state] or job.entry ~= entry then
+      drop(lane, entry)
+    else
+      -- Without JUSTID: the count of deliveries is the guard of whoever dies before it has read the payload.
+      local claimed = redis.call('XCLAIM', lane, GROUP, owner, 0, entry)[1]
+      if job.state == 'running' then
+        redis.call('HSET', key, 'state', 'queued', 'owner', '')
+        if ARGV[3] == '1' and seen ~= RELEASED then redis.call('HINCRBY', key, 'died', 1) end
+      end
+      taken[#taken + 1] = {entry, held[4] + 1, claimed[2]}
+    end
+  end
+end
+return taken

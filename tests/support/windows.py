@@ -1,0 +1,20 @@
+"""The scripts with another window than the protocol has, so that few jobs are enough to park some."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TypeVar
+
+from millstream.wire.calls import Call
+from millstream.wire.scripts import Script, script
+
+R = TypeVar("R")
+LINE = "local WINDOW = 128\n"
+assert LINE in script("submit").source
+
+
+def windowed(call: Call[R], window: int) -> Call[R]:
+    source = call.script.source.replace(LINE, f"local WINDOW = {window}\n")
+    sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return replace(call, script=Script(call.script.name, source, sha1))

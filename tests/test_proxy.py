@@ -1,0 +1,166 @@
+"""The proxy that makes lines bad: each kind of line does to real clients what it says, and heals."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import redis.asyncio
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from support.counting_worker import until
+from support.proxy import Line, Proxy, Weather
+from support.servers import Server
+
+from millstream.wire.connection import Endpoint
+
+
+@pytest.fixture
+async def proxy(valkey: Server) -> AsyncIterator[Proxy]:
+    async with Proxy(valkey.port, random.Random(7)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def client(proxy: Proxy) -> AsyncIterator[redis.asyncio.Redis]:
+    """One connection, no retries, and an answer within half a second or an error."""
+    client = Endpoint.of(proxy.url).commands("proxied", connections=1, timeout_s=0.5)
+    await client.ping()
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def direct(valkey: Server) -> AsyncIterator[redis.asyncio.Redis]:
+    client = redis.asyncio.Redis.from_url(valkey.url)
+    yield client
+    await client.aclose()
+
+
+async def test_bytes_pass_as_they_are(proxy: Proxy, client: redis.asyncio.Redis) -> None:
+    value = random.Random(1).randbytes(3_000_000)
+    await client.set("key", value)
+    assert await client.get("key") == value
+    assert proxy.connections == 1
+
+
+async def test_a_request_arrives_whose_answer_is_lost(
+    proxy: Proxy, client: redis.asyncio.Redis, direct: redis.asyncio.Redis
+) -> None:
+    proxy.turn(Weather(Line.LOSE_REPLIES))
+    with pytest.raises(ConnectionError):
+        await client.incr("key")
+    assert await direct.get("key") == b"1"
+    proxy.heal()
+    assert await client.incr("key") == 2
+    assert proxy.seen[Line.LOSE_REPLIES] == 1
+
+
+async def test_the_answer_of_a_read_that_waited_before_is_lost_too(
+    proxy: Proxy, client: redis.asyncio.Redis, direct: redis.asyncio.Redis
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(outcome(client.blpop(["list"], timeout=0)))
+
+        async def waits() -> bool:
+            return bool((await direct.info("clients"))["blocked_clients"])
+
+        await until(waits)
+        proxy.turn(Weather(Line.LOSE_REPLIES))
+        await direct.rpush("list", "taken")
+    assert isinstance(waiting.result(), ConnectionError)
+    assert await direct.llen("list") == 0
+
+
+async def test_an_answer_is_cut_in_its_middle(proxy: Proxy, client: redis.asyncio.Redis) -> None:
+    await client.set("key", "x" * 1000)
+    proxy.turn(Weather(Line.CUT_REPLIES))
+    with pytest.raises(ConnectionError):
+        await client.get("key")
+    proxy.heal()
+    assert len(await client.get("key")) == 1000
+
+
+async def test_a_black_hole_swallows_old_and_new_connections(
+    proxy: Proxy, client: redis.asyncio.Redis, direct: redis.asyncio.Redis
+) -> None:
+    proxy.turn(Weather(Line.BLACK_HOLE))
+    for _ in range(2):  # the first on the connection that was there
+        with pytest.raises(TimeoutError):
+            await client.set("key", "never")
+    proxy.heal()
+    assert await client.set("key", "at last")
+    assert await direct.get("key") == b"at last"
+
+
+async def test_a_delayed_line_is_late_and_loses_nothing(proxy: Proxy, client: redis.asyncio.Redis) -> None:
+    proxy.turn(Weather(Line.DELAY, delay_s=0.02, jitter_s=0.02))
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    assert await client.incr("key") == 1
+    assert loop.time() - begin >= 0.04  # there and back
+    assert proxy.seen[Line.DELAY] == 2
+
+
+async def test_a_stranded_connection_stays_open_at_both_ends(
+    proxy: Proxy, client: redis.asyncio.Redis, direct: redis.asyncio.Redis
+) -> None:
+    assert proxy.strand() == 1
+    with pytest.raises(TimeoutError):
+        await client.set("key", "never")
+    proxy.heal()
+    assert await client.set("key", "on a new one")
+    names = [row["name"] for row in await direct.client_list()]
+    assert names.count("proxied") == 2  # the server still believes in the first
+    assert proxy.reset_stranded() == 1
+
+    async def noticed() -> bool:
+        return [row["name"] for row in await direct.client_list()].count("proxied") == 1
+
+    await until(noticed)
+
+
+async def test_cuts_concern_the_share_that_is_asked_for(proxy: Proxy) -> None:
+    endpoint = Endpoint.of(proxy.url)
+    clients = [endpoint.commands(f"client-{n}", connections=1) for n in range(20)]
+    for one in clients:
+        await one.ping()
+    some = proxy.cut(0.5)
+    assert 0 < some < 20
+    assert proxy.cut() == 20 - some
+    for one in clients:
+        await one.aclose()
+
+
+async def test_weather_concerns_a_share_of_old_and_new_connections(proxy: Proxy) -> None:
+    proxy.turn(Weather(Line.LOSE_REPLIES, share=0.5))
+    endpoint = Endpoint.of(proxy.url)
+    clients = [endpoint.commands(f"client-{n}", connections=1) for n in range(20)]
+    lost = [isinstance(await outcome(one.ping()), RedisError) for one in clients]
+    assert 0 < lost.count(True) < 20
+    for one in clients:
+        await one.aclose()
+
+
+async def test_a_server_that_is_down_is_a_line_that_is_down(valkey: Server) -> None:
+    gone = Server("valkey").start()
+    async with Proxy(gone.port) as proxy:
+        client = Endpoint.of(proxy.url).commands("proxied", connections=1)
+        await client.ping()
+        gone.kill()
+        for _ in range(2):
+            with pytest.raises(RedisError):
+                await client.ping()
+        gone.start()
+        assert await client.ping()
+        await client.aclose()
+    gone.remove()
+
+
+async def outcome(reply: object) -> object:
+    """The answer, or the error that came in its place."""
+    try:
+        return await reply  # type: ignore[misc]
+    except RedisError as error:
+        return error

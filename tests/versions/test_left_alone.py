@@ -1,0 +1,240 @@
+"""Jobs of a version that a worker does not take: it leaves them alone, once, uncharged, and says so where
+they wait in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+import structlog
+from prometheus_client import CollectorRegistry
+from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.desk import Desk
+from support.servers import Server
+
+from millstream import AsyncClient, JobFailed
+from millstream.wire import calls, codec
+from millstream.wire.heartbeat import Heartbeat, beat
+from millstream.wire.keys import GROUP, RELEASED, Lane, QueueKeys
+from millstream.wire.messages import Request
+from millstream.wire.record import read_job
+from millstream.wire.replies import LaneEntry
+from millstream_worker.metrics import Metrics
+from millstream_worker.upkeep import Reclaimer
+
+SHARD = QueueKeys("default").shard(0)
+WAIT = "jobs of other versions wait for a worker that takes them; start one, or cancel them"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Scanner:
+    """An idle worker's search for entries that nobody keeps, on a clock of its own."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.clock = Clock()
+        self.registry = CollectorRegistry()
+        self.reclaimer = Reclaimer(
+            desk.redis, "scanner", Metrics(self.registry), lease_s=1, renew_s=10, monotonic=self.clock
+        )
+
+    async def leave(self, *job_ids: str, lane: Lane = Lane.BATCH) -> None:
+        """What the worker's intake does with jobs of version 2 that it has read."""
+        self.desk.lane = lane
+        await calls.run_many(
+            self.desk.redis,
+            [self.desk.submitting(one, version=2, max_entries=10**6, max_bytes=10**6) for one in job_ids],
+        )
+        await self.give_back(await self.desk.take(10**6, max_bytes=10**9, owner="scanner"))
+
+    async def give_back(self, entries: Sequence[LaneEntry]) -> None:
+        release: list[calls.Call[Any]] = [
+            calls.release(
+                self.desk.keys,
+                job_id=one.job_id,
+                lane=one.lane,
+                attempt=None,
+                owner="scanner",
+                entry_id=one.entry_id,
+            )
+            for one in entries
+        ]
+        await calls.run_many(self.desk.redis, release)
+        self.reclaimer.shun(self.desk.keys, entries)
+
+    async def taken(self) -> list[str]:
+        """Job ids that a scan, ten seconds later, lets the worker take."""
+        self.clock.now += 10.1
+        await self.reclaimer.scan(self.desk.keys)
+        return [entry.job_id for entry in await self.reclaimer.take(self.desk.keys, 50)]
+
+    @property
+    def waiting(self) -> float | None:
+        return self.registry.get_sample_value("millstream_jobs_of_other_versions")
+
+
+@pytest.fixture
+def scanner(desk: Desk) -> Scanner:
+    return Scanner(desk)
+
+
+async def test_however_many_are_left_none_is_taken_again(scanner: Scanner) -> None:
+    await scanner.leave(*(f"0-{number}" for number in range(10_500)))
+    for _ in range(4):
+        assert await scanner.taken() == []
+    assert scanner.waiting == 10_500
+    assert set((await scanner.desk.holders()).values()) == {RELEASED}
+
+
+async def test_what_was_cancelled_meanwhile_is_dropped(scanner: Scanner) -> None:
+    """No worker may ever come that takes it: it must not count against the queue's bound for ever."""
+    await scanner.leave("0-a", "0-b")
+    assert await scanner.desk.cancel("0-a") == "cancelled"
+    for _ in range(3):
+        assert await scanner.taken() == []
+    assert scanner.waiting == 1
+    assert await scanner.desk.cancel("0-b") == "cancelled"
+    for _ in range(3):
+        assert await scanner.taken() == []
+    assert scanner.waiting == 0
+    await scanner.desk.audit_idle()
+
+
+async def test_the_same_entry_of_another_lane_is_taken(scanner: Scanner) -> None:
+    await scanner.leave("0-a")
+    [entry_id] = await scanner.desk.holders()
+    scanner.desk.lane = Lane.INTERACTIVE
+    lane = scanner.desk.keys.lane(Lane.INTERACTIVE)
+    await scanner.desk.submit("0-b")
+    [(twin, fields)] = await scanner.desk.redis.xrange(lane)
+    await scanner.desk.redis.xdel(lane, twin)
+    await scanner.desk.redis.delete(lane)
+    await scanner.desk.redis.xadd(lane, fields, id=entry_id)
+    await scanner.desk.redis.hset(scanner.desk.keys.job("0-b"), "entry", entry_id)
+    await scanner.desk.redis.xgroup_create(lane, GROUP, "0")
+    await scanner.desk.run(scanner.desk.giving_back(await scanner.desk.deliver(), job_id="0-b"))
+    assert await scanner.taken() == ["0-b"]
+
+
+async def test_another_workers_lease_on_one_is_not_waiting(scanner: Scanner) -> None:
+    await scanner.leave("0-a", "0-b")
+    assert await scanner.taken() == []
+    assert scanner.waiting == 2
+    [first, second] = sorted(await scanner.desk.holders())
+    for entry_id, job_id in ((first, "0-a"), (second, "0-b")):
+        await scanner.desk.run(scanner.desk.reclaiming(entry_id, RELEASED, "newer"))
+        await scanner.desk.start(entry_id, "newer", job_id=job_id)
+    assert await scanner.taken() == []
+    assert scanner.waiting == 0
+
+
+async def test_one_whose_worker_died_is_made_free_again(scanner: Scanner) -> None:
+    """Or it would be running for ever, where no other worker takes its version: never cancelled, untold."""
+    desk = scanner.desk
+    await scanner.leave("0-a")
+    assert await scanner.taken() == []
+    [entry_id] = await desk.holders()
+    await desk.run(desk.reclaiming(entry_id, RELEASED, "newer"))
+    await desk.start(entry_id, "newer")
+    await desk.redis.xclaim(desk.keys.lane(Lane.BATCH), GROUP, "newer", 0, [entry_id], idle=5000, justid=True)
+    assert [await scanner.taken() for _ in range(3)] == [[], [], ["0-a"]]
+    await scanner.give_back([LaneEntry("batch", entry_id, "0-a", 2, b"")])
+    assert await scanner.taken() == []
+    assert scanner.waiting == 1
+    job = await desk.job()
+    assert (job.state, job.attempt, job.died) == ("queued", 1, 1)
+    assert await desk.cancel() == "cancelled"
+
+
+async def test_jobs_that_wait_in_vain_are_told_of_once_a_minute(scanner: Scanner) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await scanner.leave("0-a", "0-b")
+        for _ in range(5):
+            await scanner.taken()
+        [line] = lines
+        assert (line["event"], line["jobs"], line["versions"], line["taken_here"]) == (WAIT, 2, [2], "1")
+        for _ in range(5):
+            await scanner.taken()
+        assert len(lines) == 2
+
+
+async def test_jobs_whose_workers_only_have_no_room_are_not_told_of(scanner: Scanner) -> None:
+    newer = Heartbeat("newer-1", "tiny", version_min=1, version_max=2)
+    await scanner.desk.redis.xgroup_createconsumer(scanner.desk.keys.lanes[0], GROUP, newer.name)
+    await scanner.desk.run(beat(scanner.desk.keys, newer, ttl_ms=60_000))
+    with structlog.testing.capture_logs() as lines:
+        await scanner.leave("0-a")
+        await scanner.taken()
+        assert lines == []
+        await scanner.desk.redis.delete(scanner.desk.keys.worker(newer.name))
+        await scanner.taken()
+        assert [line["event"] for line in lines] == [WAIT]
+
+
+async def submit_raw(client: redis.asyncio.Redis, job_id: str, version: int) -> None:
+    call = calls.submit(
+        SHARD,
+        job_id=job_id,
+        lane="batch",
+        payload=codec.encode(Request(prompt="w1")),
+        digest="d",
+        version=version,
+        deadline_ms=None,
+        stream=False,
+        max_entries=100,
+        max_bytes=10**6,
+    )
+    await calls.run(client, call)
+
+
+async def test_each_worker_leaves_it_once(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    """Also workers that do nothing else: what one gives back wakes the others."""
+    async with redis_client.pubsub() as control:
+        await control.subscribe(SHARD.control)
+        async with (
+            AsyncClient(server.url) as client,
+            serving(server, model_name(tokenizer)) as one,
+            serving(server, model_name(tokenizer)) as other,
+        ):
+            await submit_raw(redis_client, "0-newer", version=2)
+
+            async def left_by_both() -> bool:
+                return one.metric("jobs_of_other_versions") == other.metric("jobs_of_other_versions") == 1
+
+            await until(left_by_both)
+            for number in range(40):
+                job = await client.submit(f"w{number}", max_tokens=3)
+                result = await client.wait(job.id, timeout_s=30)
+                assert (result.choices[0].text, result.attempts) == (counted(number + 1, 3), 1)
+        released = 0
+        while (message := await control.get_message(timeout=0.1)) is not None:
+            released += message["data"] == b"released"
+        assert released == 2
+    record = await read_job(redis_client, SHARD, "0-newer")
+    assert record is not None
+    assert (record.state, record.attempt, record.died, record.version) == ("queued", 0, 0, 2)
+    [entry] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
+    assert (entry.owner, entry.deliveries) == (RELEASED, 0)
+
+
+async def test_a_version_that_no_worker_will_ever_take_is_answered(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
+        await submit_raw(redis_client, "0-none", version=0)
+        with pytest.raises(JobFailed, match="there is no version 0") as failed:
+            await client.wait("0-none", timeout_s=30)
+    assert failed.value.result.error.field == "version"
+    await assert_nothing_left(redis_client)

@@ -1,0 +1,164 @@
+"""A submit that nobody would ever take is refused; one that may have to wait for an upgrade is not. The
+workers here are heartbeats only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis.asyncio
+from support.servers import Server
+
+from millstream import AsyncClient, ClientOptions, QueueMismatch, Unavailable
+from millstream.client import takers
+from millstream.wire.calls import run
+from millstream.wire.heartbeat import Heartbeat, beat
+from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.queue_info import QueueInfo, describe, open_queue, read_queue, widen
+from millstream.wire.versions import WIRE_VERSION, Versions
+
+QUEUE = QueueKeys("default")
+
+
+class Crew:
+    """Heartbeats of workers that take what they are told to."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self.redis = client
+
+    async def open(self, low: int, high: int, shards: int = 1) -> None:
+        info = QueueInfo(shards, version_min=low, version_max=high)
+        await run(self.redis, describe(QUEUE, info))
+
+    async def join(self, name: str, low: int, high: int, shard: int = 0) -> None:
+        await run(self.redis, widen(QUEUE, Versions(low, high)))
+        keys = QUEUE.shard(shard)
+        for lane in keys.lanes:
+            await self.redis.xgroup_create(lane, GROUP, "0", mkstream=True)
+        await self.redis.xgroup_createconsumer(keys.lanes[0], GROUP, name)
+        one = Heartbeat(name, "tiny", version_min=low, version_max=high)
+        await run(self.redis, beat(keys, one, ttl_ms=60_000))
+
+    async def die(self, name: str, shard: int = 0) -> None:
+        await self.redis.delete(QUEUE.shard(shard).worker(name))
+
+
+@pytest.fixture
+def crew(redis_client: redis.asyncio.Redis) -> Crew:
+    return Crew(redis_client)
+
+
+@pytest.fixture
+def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takers, "LOOK_S", 0.0)
+
+
+async def test_a_queue_without_workers_takes_jobs_for_later(server: Server) -> None:
+    async with AsyncClient(server.url) as client:
+        assert (await client.submit("w1")).created
+
+
+async def test_living_workers_that_take_another_version_refuse(server: Server, crew: Crew) -> None:
+    await crew.open(1, 1)
+    await crew.join("b-1", 2, 2)
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 2:"):
+            await client.submit("w1")
+        with pytest.raises(QueueMismatch):
+            await client.submit_many([{"prompt": "w1"}])
+        await crew.die("b-1")
+        assert (await client.submit("w1")).created  # none is alive, and there were some that take it
+
+
+async def test_one_worker_of_any_shard_is_enough(server: Server, crew: Crew) -> None:
+    await crew.open(1, 1, shards=3)
+    await crew.join("newer-1", 2, 2, shard=0)
+    await crew.join("older-1", 1, 1, shard=2)
+    async with AsyncClient(server.url) as client:
+        assert (await client.submit("w1")).created
+
+
+async def test_without_workers_the_window_of_those_that_were_decides(server: Server, crew: Crew) -> None:
+    await crew.open(2, 3)
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(
+            QueueMismatch, match=r"takes message version 2 to 3 and not 1.*start an upgraded one"
+        ):
+            await client.submit("w1")
+        await open_queue(crew.redis, "default", takes=Versions(1, 2))
+        assert (await client.submit("w1")).created
+
+
+@pytest.mark.usefixtures("look_always")
+async def test_a_client_notices_that_the_workers_were_replaced(server: Server, crew: Crew) -> None:
+    async with AsyncClient(server.url) as client:
+        await client.submit("w1")
+        await crew.redis.delete(*QUEUE.shard(0).lanes)
+        await crew.join("newer-1", 2, 2)
+        with pytest.raises(QueueMismatch, match="upgrade the older side"):
+            await client.submit("w2")
+
+
+async def test_the_look_is_not_at_every_submit(server: Server, crew: Crew) -> None:
+    await crew.open(1, 2)
+    await crew.join("a-1", 1, 2)
+    await crew.redis.config_resetstat()
+    async with AsyncClient(server.url) as client:
+        await client.submit("w1")
+
+        async def looks() -> int:
+            stats: dict[str, Any] = await crew.redis.info("commandstats")
+            names = ("cmdstat_xinfo|consumers", "cmdstat_xinfo")
+            return sum(stats.get(name, {"calls": 0})["calls"] for name in names)
+
+        before = await looks()
+        assert before == 2  # both lanes
+        for _ in range(20):
+            await client.submit("w1")
+        assert await looks() == before
+
+
+async def test_a_damaged_heartbeat_refuses_nobody(server: Server, crew: Crew) -> None:
+    await crew.open(1, 2)
+    await crew.join("a-1", 2, 2)
+    await crew.redis.hset(QUEUE.shard(0).worker("a-1"), "version_max", "many")
+    async with AsyncClient(server.url) as client:
+        assert (await client.submit("w1")).created
+
+
+@pytest.mark.usefixtures("look_always")
+async def test_metadata_that_the_server_lost_is_written_again(
+    server: Server, redis_client: redis.asyncio.Redis
+) -> None:
+    async with AsyncClient(server.url, options=ClientOptions(shards=4)) as first:
+        await first.submit("w1")
+    async with AsyncClient(server.url) as client:
+        await client.submit("w1")
+        await redis_client.flushall()
+        await client.submit("w1")
+        assert await read_queue(redis_client, "default") == QueueInfo(4)
+
+
+@pytest.mark.usefixtures("look_always")
+async def test_an_outage_is_told_by_the_submit_itself() -> None:
+    """A look that gets no answer refuses nothing; each job has its own outcome, as before."""
+    server = Server("valkey").start()
+    try:
+        async with AsyncClient(server.url, options=ClientOptions(timeout_s=0.5)) as client:
+            await client.submit("w1")
+            server.kill()
+            [outcome] = await client.submit_many([{"prompt": "w1"}])
+            assert isinstance(outcome, Unavailable)
+    finally:
+        server.remove()
+
+
+def test_windows() -> None:
+    window = Versions(2, 4)
+    assert [version in window for version in (1, 2, 4, 5)] == [False, True, True, False]
+    assert (str(window), str(Versions(3, 3))) == ("2 to 4", "3")
+    assert window.covers(Versions(2, 3))
+    assert not window.covers(Versions(1, 3))
+    assert not window.covers(Versions(3, 5))
+    assert WIRE_VERSION in takers.OURS

@@ -1,0 +1,429 @@
+"""Jobs beyond a lane's window: in what order they enter it, and that each of them does, or ends, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.exceptions import NoScriptError, OutOfMemoryError
+from support.desk import TTL_MS, WINDOW, Desk
+from support.fair_order import FairOrder
+from support.servers import Server
+from support.windows import windowed
+
+from millstream.wire import calls
+from millstream.wire.calls import Call
+from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
+from millstream.wire.messages import State
+from millstream.wire.replies import CancelOutcome, EndOutcome, SubmitOutcome
+
+KEYS = QueueKeys("docs").shard(0)
+PARKED, TENANTS = KEYS.parked(Lane.BATCH), KEYS.tenants(Lane.BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """A job to be submitted."""
+
+    tenant: str
+    cost: int
+
+
+def examples(count: int) -> settings:
+    """`Shard` empties the server for each of them."""
+    return settings(
+        max_examples=count, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+
+
+jobs = st.builds(One, st.sampled_from("abc"), st.integers(1, 9))
+
+
+class Shard:
+    """One lane with its window full, so that all that is submitted is parked."""
+
+    def __init__(self, server: Server, window: int = WINDOW) -> None:
+        self.window = window
+        self.redis = redis.Redis(port=server.port)
+        self.redis.flushall()
+        for lane in LANES:
+            self.redis.xgroup_create(KEYS.lane(lane), GROUP, "0", mkstream=True)
+        for number in range(window):
+            self.submit(f"0-window-{number}", One("window", 1))
+        self.number = 0
+
+    def send(self, call: Call[Any]) -> Any:
+        call = windowed(call, self.window)
+        try:
+            return call.parse(self.redis.execute_command(*call.by_digest))
+        except NoScriptError:
+            return call.parse(self.redis.execute_command(*call.by_source))
+
+    def submit(self, job_id: str, job: One) -> None:
+        call = calls.submit(
+            KEYS, job_id=job_id, lane=Lane.BATCH, payload=b"x", digest="d", version=1, deadline_ms=None,
+            stream=False, max_entries=10**6, max_bytes=10**9, tenant=job.tenant, cost=job.cost,
+        )  # fmt: skip
+        assert self.send(call).outcome is SubmitOutcome.ACCEPTED
+
+    def park(self, job: One) -> str:
+        self.number += 1
+        job_id = f"0-{job.tenant}-{self.number}"
+        self.submit(job_id, job)
+        assert self.redis.hexists(KEYS.job(job_id), "place")
+        return job_id
+
+    def take(self, count: int) -> list[str]:
+        taken = self.send(calls.take(KEYS, owner="A", max_entries=count, max_bytes=10**6))
+        return [one.fields[1].decode() for one in taken]
+
+    def take_window(self) -> None:
+        """From here on every job that is taken comes out of the parked."""
+        assert self.take(WINDOW) == [f"0-window-{number}" for number in range(WINDOW)]
+
+    def drain(self) -> Iterator[str]:
+        while taken := self.take(1):
+            yield from taken
+
+
+def tenant_of(job_id: str) -> str:
+    return job_id.split("-")[1]
+
+
+# --- the order ---------------------------------------------------------------------------------------------
+
+
+@examples(20)
+@given(given_jobs=st.lists(jobs, min_size=2, max_size=40))
+def test_backlogged_tenants_get_the_same_share_by_cost(server: Server, given_jobs: list[One]) -> None:
+    """The bound is the theorem's: while both have jobs parked, their served costs differ by no more than the
+    largest job of the one and of the other."""
+    shard = Shard(server)
+    costs = {shard.park(job): job.cost for job in given_jobs}
+    largest = {tenant: max(job.cost for job in given_jobs if job.tenant == tenant) for tenant in "abc"
+               if any(job.tenant == tenant for job in given_jobs)}  # fmt: skip
+    left = Counter(job.tenant for job in given_jobs)
+    served: Counter[str] = Counter()
+    shard.take_window()
+    order = []
+    for job_id in shard.drain():
+        order.append(job_id)
+        left[tenant_of(job_id)] -= 1
+        served[tenant_of(job_id)] += costs[job_id]
+        waiting = [tenant for tenant in largest if left[tenant]]
+        for one in waiting:
+            for other in waiting:
+                assert abs(served[one] - served[other]) <= largest[one] + largest[other]
+    assert sorted(order) == sorted(costs)
+    for tenant in largest:
+        own = [job_id for job_id in costs if tenant_of(job_id) == tenant]
+        assert [job_id for job_id in order if tenant_of(job_id) == tenant] == own  # first in, first out
+
+
+@examples(40)
+@given(steps=st.lists(jobs | st.integers(1, 3), max_size=60))
+def test_any_order_of_submits_and_reads_is_that_of_the_model(server: Server, steps: list[One | int]) -> None:
+    shard, model = Shard(server, window=2), FairOrder()
+    shard.take(2)
+    lane: list[str] = []  # of the model, what is in it and unread
+    for number, step in enumerate(steps):
+        if isinstance(step, One):
+            job_id = f"0-{step.tenant}-{number}"
+            shard.submit(job_id, step)
+            if model.places or len(lane) >= 2:
+                model.park(job_id, step.tenant, step.cost)
+            else:
+                lane.append(job_id)
+        else:
+            while model.places and len(lane) < step:
+                lane.append(model.serve())
+            assert shard.take(step) == lane[:step]
+            del lane[:step]
+    while model.places:
+        lane.append(model.serve())
+    assert list(shard.drain()) == lane
+    assert not shard.redis.exists(PARKED, TENANTS)
+
+
+def test_who_was_away_has_saved_up_nothing(server: Server) -> None:
+    """A newcomer goes on from where the others are: its jobs take turns with theirs."""
+    shard = Shard(server)
+    for _ in range(8):
+        shard.park(One("a", 10))
+    shard.take_window()
+    shard.take(4)
+    for _ in range(3):
+        shard.park(One("b", 10))
+    assert [tenant_of(job_id) for job_id in shard.drain()] == list("bababaa"[:7])
+
+
+@examples(15)
+@given(backlog=st.lists(jobs, min_size=1, max_size=40), served=st.integers(0, 30))
+def test_a_newcomer_waits_for_one_job_of_each_other_tenant_at_most(
+    server: Server, backlog: list[One], served: int
+) -> None:
+    shard = Shard(server)
+    for job in backlog:
+        shard.park(job)
+    shard.take_window()
+    if served:
+        shard.take(min(served, len(backlog) - 1) or 1)
+    if not shard.redis.exists(PARKED):
+        return
+    shard.park(One("newcomer", 9))
+    before = []
+    for job_id in shard.drain():
+        if tenant_of(job_id) == "newcomer":
+            break
+        before.append(tenant_of(job_id))
+    assert max(Counter(before).values(), default=0) <= 1
+
+
+def test_tenants_of_one_job_each_are_served_as_they_came(server: Server) -> None:
+    """All start at the same time: nobody is overtaken for ever by those who come later."""
+    shard = Shard(server)
+    ids = [shard.park(One(f"t{number * 7 % 40}", 5)) for number in range(40)]
+    shard.take_window()
+    assert list(shard.drain()) == ids
+
+
+def test_without_tenants_the_queue_is_first_in_first_out(server: Server) -> None:
+    shard = Shard(server)
+    ids = [shard.park(One("", cost)) for cost in (5, 1, 900, 1, 3)]
+    shard.take_window()
+    assert list(shard.drain()) == ids
+
+
+async def test_a_read_takes_no_more_out_of_the_parked_than_it_asks_for(desk: Desk) -> None:
+    await desk.fill_window()
+    for number in range(5):
+        await desk.park(f"0-{number}", payload=b"x" * 1000)
+    assert len(await desk.take(WINDOW - 2)) == WINDOW - 2
+    assert len(await desk.parked()) == 5  # there were enough
+    assert len(await desk.take(3)) == 3
+    assert len(await desk.parked()) == 4
+    assert len(await desk.take(100, max_bytes=1500)) == 2
+    assert len(await desk.parked()) == 2  # the bytes were enough
+    assert len(await desk.promote()) == 2
+
+
+async def test_what_was_cancelled_is_not_counted_as_served(desk: Desk) -> None:
+    await desk.fill_window()
+    for number in range(5):
+        await desk.park(f"0-other-{number}", tenant="other", cost=10)
+    for number in range(9):
+        await desk.park(f"0-mistake-{number}", tenant="t", cost=1000)
+    for number in range(9):
+        assert await desk.cancel(f"0-mistake-{number}") is CancelOutcome.CANCELLED
+    await desk.park("0-again", tenant="t", cost=10)
+    assert (await desk.parked()).index("0-again") == 1
+
+
+# --- what else happens to a parked job ---------------------------------------------------------------------
+
+
+async def test_a_parked_job_counts_and_is_a_queued_one(desk: Desk) -> None:
+    await desk.fill_window()
+    reply = await desk.park(payload=b"p" * 100)
+    assert (reply.outcome, reply.entries) == (SubmitOutcome.ACCEPTED, WINDOW + 1)
+    record = await desk.job()
+    assert (record.state, record.attempt, record.owner) == (State.QUEUED, 0, "")
+    assert record.submitted_ms > 0
+    full = await desk.submit("0-b", max_entries=WINDOW + 1)
+    assert (full.outcome, full.used_up) == (SubmitOutcome.FULL, "entries")
+    full = await desk.submit("0-b", max_entries=10**6, max_bytes=reply.held_bytes)
+    assert (full.outcome, full.used_up) == (SubmitOutcome.FULL, "bytes")
+    conflict = await desk.submit(digest="d2", max_entries=10**6)
+    assert conflict.outcome is SubmitOutcome.CONFLICT
+
+
+async def end(desk: Desk, how: str) -> None:
+    match how:
+        case "cancel":
+            assert await desk.cancel() is CancelOutcome.CANCELLED
+        case "expire":
+            assert await desk.expire() == ("0-a",)
+        case "expire one":
+            assert await desk.run(calls.expire_one(desk.keys, job_id="0-a", ttl_ms=TTL_MS))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("how", ["cancel", "expire", "expire one"])
+async def test_a_parked_job_ends_at_once_and_leaves_nothing(desk: Desk, how: str, full: bool) -> None:
+    """Also at maxmemory."""
+    ids = await desk.fill_window()
+    await desk.park(deadline_ms=1)
+    await desk.park("0-b", tenant="b")
+    if full:
+        await desk.redis.config_set("maxmemory", "1")
+    await end(desk, how)
+    assert await desk.parked() == ["0-b"]
+    assert [(one.cursor, one.kind) for one in await desk.log()] == [("0-1", "e")]
+    before = await desk.state()
+    if how == "cancel":
+        assert await desk.cancel() is CancelOutcome.CANCELLED
+    else:
+        assert await desk.expire() == ()
+    assert await desk.state() == before
+    assert await desk.run(calls.forget(desk.keys, job_id="0-a")) == calls.Forgotten(True)
+    assert await desk.cancel("0-b") is CancelOutcome.CANCELLED
+    assert not await desk.redis.exists(PARKED, TENANTS, desk.keys.delayed)
+    await desk.redis.config_set("maxmemory", "0")
+    for entry in await desk.take():
+        assert await desk.done(entry) is EndOutcome.OK
+    assert not await desk.redis.exists(*(desk.keys.job(job_id) for job_id in ["0-a"]))
+    assert {(await desk.job(job_id)).state for job_id in ids} == {State.COMPLETED}
+    await desk.audit_idle()
+
+
+async def test_a_parked_job_is_submitted_once(desk: Desk) -> None:
+    await desk.fill_window()
+    await desk.park()
+    places = await desk.redis.zrange(PARKED, 0, -1, withscores=True)
+    reply = await desk.submit(max_entries=10**6)
+    assert (reply.outcome, reply.state, reply.entries) == (
+        SubmitOutcome.EXISTS,
+        State.QUEUED,
+        WINDOW + 1,
+    )
+    assert await desk.redis.zrange(PARKED, 0, -1, withscores=True) == places
+
+
+async def test_a_read_whose_reply_was_lost_has_lost_no_job(desk: Desk) -> None:
+    ids = await desk.fill_window()
+    for number in range(20):
+        await desk.park(f"0-{number}")
+    await desk.take(WINDOW)
+    await desk.take(7)  # nobody reads this
+    rest = await desk.take(1000, owner="B")
+    assert [entry.job_id for entry in rest] == [f"0-{number}" for number in range(7, 20)]
+    holders = await desk.holders()
+    assert Counter(holders.values()) == {"A": WINDOW + 7, "B": 13}
+    entries = {(await desk.redis.hget(desk.keys.job(job_id), "entry")).decode() for job_id in ids}
+    entries |= {
+        (await desk.redis.hget(desk.keys.job(f"0-{number}"), "entry")).decode() for number in range(20)
+    }
+    assert entries == set(holders)
+
+
+async def test_promote_fills_the_window_and_does_so_once(desk: Desk) -> None:
+    await desk.fill_window()
+    for number in range(20):
+        await desk.park(f"0-{number}")
+    assert await desk.promote() == ()
+    await desk.take(15)
+    assert await desk.promote() == tuple(f"0-{number}" for number in range(15))
+    before = await desk.state()
+    assert await desk.promote() == ()
+    assert await desk.state() == before
+    assert len(await desk.take()) == WINDOW + 5
+
+
+async def test_at_maxmemory_nobody_parks_and_nothing_parked_is_lost(desk: Desk) -> None:
+    await desk.fill_window()
+    await desk.park()
+    await desk.park("0-b")
+    await desk.redis.config_set("maxmemory", "1")
+    before = await desk.state()
+    reply = await desk.submit("0-new", max_entries=10**6)
+    assert (reply.outcome, reply.used_up) == (SubmitOutcome.FULL, "memory")
+    assert await desk.state() == before
+    assert len(await desk.take(WINDOW)) == WINDOW
+    before = await desk.state()
+    with pytest.raises(OutOfMemoryError):
+        await desk.promote()
+    assert await desk.state() == before
+    taken = await desk.take()  # what is parked may stay there: it depends on what the script wrote before
+    await desk.redis.config_set("maxmemory", "0")
+    taken += await desk.take()
+    assert [entry.job_id for entry in taken] == ["0-a", "0-b"]
+    assert not await desk.redis.exists(PARKED, TENANTS)
+
+
+async def test_the_first_to_be_parked_at_maxmemory_is_refused(desk: Desk) -> None:
+    await desk.fill_window()
+    await desk.redis.config_set("maxmemory", "1")
+    before = await desk.state()
+    assert (await desk.submit("0-new", max_entries=10**6)).used_up == "memory"
+    assert await desk.state() == before
+
+
+async def test_a_retry_goes_to_the_lane_and_not_behind_the_parked(desk: Desk) -> None:
+    held = await desk.begin("0-retried")
+    await desk.fill_window()
+    await desk.park()
+    await desk.run(desk.retrying(held))
+    assert await desk.promote() == ("0-retried",)
+    assert await desk.parked() == ["0-a"]
+
+
+# --- trouble -----------------------------------------------------------------------------------------------
+
+
+async def overdue(desk: Desk, *job_ids: str) -> None:
+    """They have been parked for long."""
+    await desk.redis.zadd(desk.keys.delayed, dict.fromkeys(job_ids, 1))
+
+
+async def test_long_parked_jobs_stay_and_keep_back_no_retry(desk: Desk) -> None:
+    held = await desk.begin("0-retried")
+    await desk.fill_window()
+    ids = [f"0-{number}" for number in range(20)]
+    for job_id in ids:
+        await desk.park(job_id)
+    await desk.run(desk.retrying(held))
+    await overdue(desk, *ids)
+    assert await desk.run(calls.promote(desk.keys, limit=5)) == ("0-retried",)
+    assert await desk.parked() == ids
+    assert await desk.redis.zcount(desk.keys.delayed, "-inf", 2) == 0
+
+
+async def test_a_job_whose_place_was_lost_enters_the_lane_when_its_time_is_over(desk: Desk) -> None:
+    await desk.fill_window()
+    await desk.park()
+    await desk.redis.delete(PARKED)
+    await overdue(desk, "0-a")
+    assert await desk.promote() == ("0-a",)
+    assert (await desk.take())[-1].job_id == "0-a"
+
+
+async def test_places_that_are_nobodys_are_passed_over(desk: Desk) -> None:
+    await desk.fill_window()
+    await desk.park()
+    await desk.redis.rpush(desk.keys.job("0-damaged"), "no hash")
+    garbage = {
+        b"0000000000000000 0-damaged": 0,
+        b"": 0,
+        b"no place": 0,
+        b"0000000000000000 0-gone": 0,
+        b"0000000000000009 0-a": 0,
+    }
+    await desk.redis.zadd(PARKED, garbage | {b"%016d 0-x" % number: 0 for number in range(300)})
+    await desk.take(WINDOW)
+    taken: list[str] = []
+    while await desk.redis.exists(PARKED):
+        taken += [entry.job_id for entry in await desk.take(100)]
+    assert taken == ["0-a"]
+
+
+async def test_tenants_with_nothing_parked_are_forgotten_above_a_bound(desk: Desk) -> None:
+    await desk.fill_window()
+    await desk.park(tenant="mine", cost=7)
+    await desk.redis.hset(TENANTS, mapping={f"=t{number}": "9 0" for number in range(5000)})
+    await desk.promote()
+    assert await desk.redis.hgetall(TENANTS) == {b"@n": b"1", b"=mine": b"7 1"}
+
+
+@pytest.mark.parametrize("cost", [0, -1, 2**60])
+def test_a_cost_that_is_none_is_a_mistake(cost: int) -> None:
+    with pytest.raises(ValueError, match="cost must be at least 1"):
+        calls.submit(
+            KEYS, job_id="0-a", lane="batch", payload=b"", digest="d", version=1, deadline_ms=None,
+            stream=False, max_entries=1, max_bytes=1, cost=cost,
+        )  # fmt: skip

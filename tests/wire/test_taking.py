@@ -1,0 +1,72 @@
+"""Reading lanes by entries and bytes."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import OutOfMemoryError, ResponseError
+from support.desk import Desk
+
+from millstream.wire import calls
+from millstream.wire.keys import Lane
+from millstream.wire.taking import Delivered
+
+
+async def take(desk: Desk, entries: int = 100, held: int = 10**6, owner: str = "A") -> list[Delivered]:
+    call = calls.take(desk.keys, owner=owner, max_entries=entries, max_bytes=held)
+    return list(await desk.run(call))
+
+
+def ids(taken: list[Delivered]) -> list[str]:
+    return [calls.lane_entry(one.lane, one.entry_id, one.fields).job_id for one in taken]
+
+
+async def test_the_first_lane_first_then_in_order(desk: Desk) -> None:
+    for number in range(3):
+        await desk.submit(f"0-b{number}", lane=Lane.BATCH)
+    await desk.submit("0-i", lane=Lane.INTERACTIVE)
+    taken = await take(desk, entries=3)
+    assert ids(taken) == ["0-i", "0-b0", "0-b1"]
+    assert [one.lane for one in taken] == [Lane.INTERACTIVE, Lane.BATCH, Lane.BATCH]
+    assert ids(await take(desk)) == ["0-b2"]
+    assert await take(desk) == []
+
+
+async def test_an_entry_is_delivered_once_and_pending_with_its_taker(desk: Desk) -> None:
+    for number in range(4):
+        await desk.submit(f"0-{number}")
+    first, second = await take(desk, entries=2, owner="A"), await take(desk, owner="B")
+    assert ids(first) + ids(second) == ["0-0", "0-1", "0-2", "0-3"]
+    assert sorted((await desk.holders()).values()) == ["A", "A", "B", "B"]
+    entry = calls.lane_entry(first[0].lane, first[0].entry_id, first[0].fields)
+    assert (entry.version, entry.payload) == (1, b"request")
+    assert (await desk.start(entry.entry_id, "A", job_id="0-0")).started
+
+
+async def test_bytes_end_a_read_with_the_entry_that_reaches_them(desk: Desk) -> None:
+    for number in range(5):
+        await desk.submit(f"0-{number}", payload=b"x" * 1000)
+    assert len(await take(desk, held=2500)) == 3
+    assert len(await take(desk, held=1)) == 1  # an entry larger than the bound is not left for ever
+    assert len(await take(desk, held=2500)) == 1
+
+
+async def test_without_a_group_it_says_so(desk: Desk) -> None:
+    await desk.submit()
+    await desk.redis.xgroup_destroy(desk.keys.lane(Lane.INTERACTIVE), "workers")
+    with pytest.raises(ResponseError, match="NOGROUP"):
+        await take(desk)
+
+
+async def test_it_passes_at_maxmemory(desk: Desk) -> None:
+    """What is taken can be given back, or ended; nothing that was refused is pending."""
+    await desk.submit()
+    await desk.redis.config_set("maxmemory", "1")
+    with pytest.raises(OutOfMemoryError):
+        await desk.redis.set("more", "x")
+    assert ids(await take(desk)) == ["0-a"]
+
+
+@pytest.mark.parametrize("bounds", [{"max_entries": 0, "max_bytes": 1}, {"max_entries": 1, "max_bytes": 0}])
+def test_a_bound_that_reads_nothing_is_a_mistake(bounds: dict[str, int], desk: Desk) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        calls.take(desk.keys, owner="A", **bounds)

@@ -1,0 +1,67 @@
+"""What any worker does for all: one shard in trouble does not keep it from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import redis.asyncio
+from prometheus_client import CollectorRegistry
+from redis.exceptions import ResponseError
+from support.desk import Desk
+
+from millstream.wire.heartbeat import Heartbeat
+from millstream.wire.keys import QueueKeys, ShardKeys
+from millstream.wire.messages import State
+from millstream.wire.record import read_job
+from millstream_worker.clock import ServerClock
+from millstream_worker.metrics import Metrics
+from millstream_worker.upkeep import Chores, Reclaimer, chores
+from millstream_worker.upkeep.chores import Chore
+
+
+async def nothing_to_keep() -> None:
+    return
+
+
+def chores_of(redis_client: redis.asyncio.Redis, shards: Sequence[ShardKeys]) -> dict[str, Chore]:
+    metrics = Metrics(CollectorRegistry())
+    of_all = Chores(
+        redis_client,
+        shards,
+        Reclaimer(redis_client, "w", metrics, lease_s=1, renew_s=1),
+        ServerClock(),
+        metrics,
+        lambda: Heartbeat("w", "model"),
+        nothing_to_keep,
+        result_ttl_ms=60_000,
+    )
+    return {chore.name: chore for chore in of_all.schedule(renew_s=1)}
+
+
+async def test_a_long_sweep_leaves_the_other_chores_their_turn(
+    redis_client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chores, "_LIMIT", 2)
+    monkeypatch.setattr(chores, "_MOST_CALLS", 2)
+    desk = await Desk(redis_client, QueueKeys("docs").shard(0)).open()
+    for number in range(7):
+        await desk.submit(f"0-{number}", deadline_ms=1)
+    expire = chores_of(redis_client, [desk.keys])["expire"]
+    for left in (3, 0):
+        await expire.run()
+        assert await redis_client.zcard(desk.keys.deadlines) == left
+
+
+async def test_one_shard_in_trouble(redis_client: redis.asyncio.Redis) -> None:
+    shards = [QueueKeys("docs").shard(number) for number in range(3)]
+    desks = [await Desk(redis_client, keys).open() for keys in shards]
+    for number in (0, 2):
+        await desks[number].submit(f"{number}-late", deadline_ms=1)
+    await redis_client.set(shards[1].deadlines, "damaged")
+    with pytest.raises(ResponseError):
+        await chores_of(redis_client, shards)["expire"].run()
+    for number in (0, 2):
+        record = await read_job(redis_client, shards[number], f"{number}-late")
+        assert record is not None
+        assert record.state is State.EXPIRED

@@ -1,0 +1,202 @@
+"""A worker that is stuck knows it: which loop stands still, since when, and that it has to end. One that was
+stopped, or whose server is away, is not stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+from prometheus_client import CollectorRegistry
+from support.counting_worker import flags_of, model_name, serving, settings, until
+from support.servers import Server, free_port
+
+from millstream import AsyncClient
+from millstream.wire.connection import Endpoint
+from millstream.wire.keys import QueueKeys
+from millstream.wire.replies import LaneEntry
+from millstream_worker.engine_link import EnginePort
+from millstream_worker.leases import Leases
+from millstream_worker.metrics import Metrics
+from millstream_worker.table import JobTable
+from millstream_worker.vitals import EXIT_STUCK, Looker, Vital, Vitals
+
+SHARD = QueueKeys("default").shard(0)
+
+# A worker one of whose tasks blocks the event loop for good, once a file is there.
+BLOCKING = """
+import os, sys, time
+from millstream_worker.upkeep.chores import Chores
+
+async def block(chores):
+    if os.path.exists({flag!r}):
+        time.sleep(3600)
+
+Chores._measure_age = block
+from millstream_worker.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_a_loop_is_stuck_after_looks_without_a_turn() -> None:
+    vitals = Vitals(3.0)
+    writer, renewal = vitals.watch("writer"), vitals.watch("renewal", waits_s=10.0)
+    for _ in range(9):
+        vitals.look(1.0)
+    assert vitals.problem == ""  # neither has begun
+    with writer:
+        renewal.turn()
+        for _ in range(3):
+            assert vitals.problem == ""
+            vitals.look(1.0)
+        assert vitals.problem == ""  # the first look saw the last turn
+        vitals.look(1.0)
+        assert vitals.problem.startswith("writer has made no turn since 20")
+        writer.turn()
+        vitals.look(1.0)
+        assert vitals.problem == ""
+    for _ in range(8):
+        vitals.look(1.0)
+    assert vitals.problem == ""  # the writer has ended, and the renewal waits longer by its nature
+    vitals.look(1.0)
+    assert vitals.problem.startswith("renewal ")
+
+
+def test_the_looker_calls_for_the_end_once_the_grace_is_over() -> None:
+    vitals = Vitals(0.02)
+    ends: list[str] = []
+    over = threading.Event()
+
+    def end(problem: str) -> None:
+        ends.append(problem)
+        over.set()
+
+    vital = vitals.watch("writer")
+    looker = Looker(vitals, 0.05, end, look_s=0.01)
+    looker.start()
+    vital.turn()
+    assert over.wait(20)
+    looker.stop()
+    assert ends == [str(vital)]
+
+
+def test_the_last_success_of_several_loops_is_that_of_the_slowest() -> None:
+    vitals = Vitals(1.0)
+    first, second = vitals.watch("read"), vitals.watch("read")
+    first.succeed()
+    assert dict(vitals.last()) == {"read": None}
+    second.succeed()
+    [(_, ago)] = vitals.last()
+    assert ago is not None
+    assert 0 <= ago < 60
+
+
+async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
+    """The server is away, however it is: that is an outage, and told as one."""
+    swallowed = asyncio.Event()
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            swallowed.set()
+        writer.close()
+
+    async with await asyncio.start_server(swallow, "127.0.0.1", 0) as hole:
+        port = hole.sockets[0].getsockname()[1]
+        redis = Endpoint.of(f"redis://127.0.0.1:{port}").commands("w", timeout_s=0.1)
+        table = JobTable(EnginePort())
+        table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
+        vital = Vital("renewal", 60)
+        leases = Leases(redis, "w", table, Metrics(CollectorRegistry()), 0.05, vital)
+
+        async def turned() -> bool:
+            return vital.turns >= 5
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(leases.run())
+            await until(turned)
+            leases.stop()
+        await redis.aclose()
+    assert swallowed.is_set()
+    assert vital.succeeded_at is None
+
+
+async def test_a_loop_that_hangs_is_named_while_the_others_turn(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = asyncio.Event()
+
+    async def hang(leases: Leases) -> None:
+        await freed.wait()
+
+    monkeypatch.setattr(Leases, "renew", hang)
+    async with serving(valkey, model_name(tokenizer), stuck_s=1, stuck_grace_s=600) as worker:
+        vitals = worker.service.health.vitals
+
+        async def told() -> bool:
+            return "renewal has made no turn since" in vitals.problem
+
+        await until(told)
+        others = {vital.name for vital in vitals.all if not vital.stuck}
+        freed.set()
+    assert others >= {"event loop", "read", "writer", "upkeep", "step", "quarantine"}
+
+
+def healthz(port: int) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:  # not there yet, or not any more
+        return 0, ""
+
+
+def started(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+async def test_a_worker_whose_event_loop_is_blocked_ends_itself(
+    valkey: Server, tokenizer: Path, tmp_path: Path
+) -> None:
+    flag, pids, port = tmp_path / "block", tmp_path / "pids", free_port()
+    pids.mkdir()
+    model = model_name(tokenizer, pids=pids)
+    chosen = settings(valkey, model, metrics_port=port, stuck_s=2, stuck_grace_s=1)
+    with started([sys.executable, "-c", BLOCKING.format(flag=str(flag)), *flags_of(chosen)]) as process:
+        try:
+            async with AsyncClient(valkey.url) as client:
+                job = await client.submit("w1", max_tokens=1)
+                await client.wait(job.id, timeout_s=60)
+            os.kill(process.pid, signal.SIGSTOP)
+            await asyncio.sleep(4)  # longer than a loop may stand still and the grace together
+            os.kill(process.pid, signal.SIGCONT)
+            assert await asyncio.to_thread(healthz, port) == (200, "ok\n")
+            flag.touch()
+
+            async def told() -> bool:
+                return (await asyncio.to_thread(healthz, port))[0] == 503
+
+            await until(told)
+            _, output = await asyncio.to_thread(process.communicate, timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == EXIT_STUCK
+    assert b"millstream-worker is stuck and ends itself: " in output
+    assert b"upkeep has made no turn since 20" in output
+    assert b"in block\n" in output  # where it stands
+    [engine] = [int(path.name) for path in pids.iterdir()]
+
+    async def gone() -> bool:
+        return not psutil.pid_exists(engine) or psutil.Process(engine).status() == psutil.STATUS_ZOMBIE
+
+    await until(gone)

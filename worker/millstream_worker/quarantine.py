@@ -1,0 +1,147 @@
+"""Suspects, one by one: a job that was there when engines or workers died gets the engine for itself, so that
+the next death has one cause. Their turn comes after all other work that the worker holds, and while one waits
+no more is taken in: neither keeps the other out.
+
+    turn ─► the engine proves that it works ─► "alone" is recorded ─► read ─► computed ─► its end is written
+                                                                        └─ the engine died: recorded, next
+
+A payload is read in the turn, too, since reading it may be what kills. Whoever finds this worker dead knows
+from the record whom to blame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
+
+from millstream.wire import calls
+from millstream.wire.messages import ErrorInfo, State
+from millstream.wire.replies import EndOutcome
+from millstream_worker.jobs import Job, Phase
+from millstream_worker.metrics import Metrics
+from millstream_worker.refusals import MOST_REFUSALS, is_damage
+from millstream_worker.table import JobTable
+from millstream_worker.vitals import Vital
+
+_log = structlog.get_logger(__name__)
+_LOOK_S = 1.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+
+
+class Quarantine:
+    """`try_prove`: whether the engine that runs has computed anything; where it has not, it is asked to.
+    `read` prepares a job.
+    """
+
+    def __init__(
+        self,
+        redis: Any,
+        owner: str,
+        table: JobTable,
+        metrics: Metrics,
+        vital: Vital,
+        *,
+        try_prove: Callable[[], bool],
+        read: Callable[[Job], Awaitable[None]],
+    ) -> None:
+        self._redis = redis
+        self._owner = owner
+        self._table = table
+        self._metrics = metrics
+        self._vital = vital
+        self._try_prove = try_prove
+        self._read = read
+        self._stopping = False
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._table.turned.set()
+
+    async def run(self) -> None:
+        """Until `stop`: then a suspect that has its turn is left to whoever gives the jobs back."""
+        with self._vital:
+            while not self._stopping:
+                job = self._table.try_turn()
+                if job is None:
+                    await self._turned()
+                    continue
+                await self._give_turn(job)
+                if not self._stopping:
+                    self._table.end_turn()
+
+    async def _give_turn(self, job: Job) -> None:
+        _log.info("suspect runs alone", job_id=job.id, died=job.losses, died_alone=job.losses_alone)
+        proved = await self._proved(job)
+        if proved and await self._record(job, alone=True):
+            if job.unread is not None:
+                await self._read(job)
+            if self._table.waits_alone(job):
+                self._table.seat_lone(job)
+        while self._table.holds(job) and (job.phase is Phase.ENDED or self._table.sits(job)):
+            if self._stopping:
+                return
+            await self._turned()
+        if proved and self._table.holds(job):
+            await self._record(job, alone=False)
+
+    async def _proved(self, job: Job) -> bool:
+        """An engine that never works would make any suspect look guilty."""
+        while not self._try_prove():
+            if self._stopping or not self._table.waits_alone(job):
+                return False
+            await self._turned()
+        return True
+
+    async def _record(self, job: Job, *, alone: bool) -> bool:
+        """Until the server has answered. False: the job is no longer ours, or has no engine to run in."""
+        pause = _FIRST_PAUSE_S
+        while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
+            if alone and not self._table.waits_alone(job):
+                return False
+            self._vital.turn()
+            try:
+                outcome = await calls.run(self._redis, self._call(job, alone))
+            except (RedisError, OSError) as error:
+                self._refused(job, error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                continue
+            if outcome is EndOutcome.FENCED and self._table.holds(job):
+                _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt)
+                self._metrics.fenced.inc()
+                self._table.drop(job)
+            return outcome is EndOutcome.OK
+        return False
+
+    def _call(self, job: Job, alone: bool) -> calls.Call[EndOutcome]:
+        return calls.isolate(
+            job.shard,
+            job_id=job.id,
+            attempt=job.attempt,
+            owner=self._owner,
+            entry_id=job.entry.entry_id,
+            alone=alone,
+            died=job.losses,
+            died_alone=job.losses_alone,
+        )
+
+    def _refused(self, job: Job, error: Exception) -> None:
+        _log.warning("suspect cannot be recorded yet", job_id=job.id, error=str(error))
+        job.refusals = job.refusals + 1 if is_damage(error) else 0
+        if job.refusals >= MOST_REFUSALS:
+            message = f"the job's keys are damaged: {error}"
+            self._table.conclude(job, State.FAILED, ErrorInfo(code="keys_damaged", message=message))
+
+    async def _turned(self) -> None:
+        self._vital.turn()
+        self._table.turned.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await self._table.turned.wait()

@@ -1,0 +1,116 @@
+"""Jobs of other versions: delivered here, given back, and left to workers that take them. This worker takes
+them no second time, and tells of those for which no such worker is alive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from millstream.errors import ProtocolError
+from millstream.wire.heartbeat import read_workers
+from millstream.wire.keys import ShardKeys
+from millstream.wire.replies import LaneEntry
+from millstream.wire.versions import TAKEN
+from millstream_worker.metrics import Metrics
+
+_log = structlog.get_logger(__name__)
+_TELL_S = 60.0  # between two lines about the same shard
+_LOOKED_AT = 500  # jobs in one look: a queue may hold very many
+_NAMED = 5  # versions in one line: anybody may write any number
+
+Key = tuple[str, str]  # lane, entry id
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    job_id: str
+    version: int
+    since: float  # monotonic seconds
+
+
+class Strangers:
+    """Of all shards. `leave` adds what intake has given back; `saw` compares with what a scan found."""
+
+    def __init__(
+        self,
+        redis: Any,
+        metrics: Metrics,
+        *,
+        look_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = redis
+        self._metrics = metrics
+        self._look_s = look_s
+        self._monotonic = monotonic
+        self._left: dict[ShardKeys, dict[Key, Stranger]] = {}  # those looked at last come last
+        self._waiting: dict[ShardKeys, int] = {}
+        self._next_look: dict[ShardKeys, float] = {}
+        self._next_line: dict[ShardKeys, float] = {}
+
+    def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+        now = self._monotonic()
+        self._left.setdefault(shard, {}).update(
+            {(entry.lane, entry.entry_id): Stranger(entry.job_id, entry.version, now) for entry in entries}
+        )
+
+    def has(self, shard: ShardKeys, lane: str, entry_id: str) -> bool:
+        return (lane, entry_id) in self._left.get(shard, ())
+
+    async def saw(
+        self, shard: ShardKeys, pending: Iterable[Key], released: Iterable[Key], since: float
+    ) -> None:
+        """A scan that began at `since` found these entries delivered, and these of them given back. Raises
+        redis-py's errors."""
+        left = self._left.get(shard, {})
+        kept = set(pending)
+        for key in [key for key, one in left.items() if key not in kept and one.since < since]:
+            del left[key]  # another worker has ended or parked it
+        waiting = {key: left[key] for key in released if key in left}
+        self._waiting[shard] = len(waiting)
+        self._metrics.other_versions.set(sum(self._waiting.values()))
+        now = self._monotonic()
+        if waiting and now >= self._next_look.get(shard, 0.0):
+            self._next_look[shard] = now + self._look_s
+            await self._forget_ended(shard, waiting)
+            await self._tell(shard, waiting, now)
+
+    async def _forget_ended(self, shard: ShardKeys, waiting: Mapping[Key, Stranger]) -> None:
+        """Those cancelled or expired meanwhile nobody may be left to drop: the next scan does."""
+        left = self._left[shard]
+        some = [key for key in left if key in waiting][:_LOOKED_AT]
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for key in some:
+                pipeline.hmget(shard.job(left[key].job_id), "state", "entry")
+            rows = await pipeline.execute(raise_on_error=False)
+        for key, row in zip(some, rows, strict=True):
+            stranger = left.pop(key)
+            if isinstance(row, Exception) or row == [b"queued", key[1].encode()]:
+                left[key] = stranger
+
+    async def _tell(self, shard: ShardKeys, waiting: Mapping[Key, Stranger], now: float) -> None:
+        """Say so, unless there are living workers that take them and only have no room yet."""
+        if now < self._next_line.get(shard, 0.0):
+            return
+        try:
+            windows = [worker.versions for worker in await read_workers(self._redis, shard)]
+        except ProtocolError:  # whoever that is, it may not take them either
+            windows = []
+        jobs = Counter(one.version for one in waiting.values())
+        stuck = {
+            version: count for version, count in jobs.items() if not any(version in one for one in windows)
+        }
+        if stuck:
+            self._next_line[shard] = now + _TELL_S
+            _log.warning(
+                "jobs of other versions wait for a worker that takes them; start one, or cancel them",
+                jobs=sum(stuck.values()),
+                versions=sorted(stuck)[:_NAMED],
+                taken_here=str(TAKEN),
+            )

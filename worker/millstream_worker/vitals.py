@@ -1,0 +1,149 @@
+"""Whether the worker's loops turn. Each loop stamps its turns; a thread looks at the stamps, so that it also
+sees when the event loop itself stands still.
+
+Time is measured in looks, not by the clock: a process that was stopped, or a machine that was suspended, has
+not looked either. A server that is away is no standstill: its loops go on turning, and what they meet is told
+as their trouble.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+
+LOOK_S = 1.0
+EXIT_STUCK = 3  # exit status of a worker that has ended itself
+
+
+@dataclass(slots=True, eq=False)
+class Vital:
+    """One loop. It counts from its first turn until it has left its `with`."""
+
+    name: str
+    limit_s: float  # its longest healthy turn
+    turns: int = 0
+    running: bool = False
+    succeeded_at: float | None = None  # monotonic seconds: it did what it is there for
+    # the looker's
+    seen_turns: int = 0
+    still_s: float = 0.0  # in looks
+    since: str = ""  # when it was last seen to turn
+
+    def __enter__(self) -> None:
+        self.turn()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.running = False
+
+    def turn(self) -> None:
+        self.turns += 1
+        self.running = True
+
+    def succeed(self) -> None:
+        self.succeeded_at = time.monotonic()
+        self.turn()
+
+    def look(self, seconds: float) -> None:
+        if self.turns != self.seen_turns or not self.running:
+            self.seen_turns = self.turns
+            self.still_s = 0.0
+            self.since = datetime.now(UTC).isoformat(timespec="seconds")
+        else:
+            self.still_s += seconds
+
+    @property
+    def stuck(self) -> bool:
+        return self.still_s >= self.limit_s
+
+    def __str__(self) -> str:
+        return f"{self.name} has made no turn since {self.since}"
+
+
+class Vitals:
+    """All loops of a worker. `limit_s`: for how long a turn may take, beyond what it is meant to wait."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.all: list[Vital] = []
+
+    def watch(self, name: str, waits_s: float = 0.0) -> Vital:
+        vital = Vital(name, self.limit_s + waits_s)
+        self.all.append(vital)
+        return vital
+
+    def look(self, seconds: float) -> None:
+        for vital in list(self.all):
+            vital.look(seconds)
+
+    @property
+    def problem(self) -> str:
+        """Which loops stand still, and since when; empty while all turn."""
+        return "; ".join(str(vital) for vital in list(self.all) if vital.stuck)
+
+    def last(self) -> list[tuple[str, float | None]]:
+        """(name, seconds ago) of what the loops last succeeded in; None: never. Of loops of one name the one
+        that waits longest."""
+        now = time.monotonic()
+        found: dict[str, float | None] = {}
+        for vital in list(self.all):
+            ago = None if vital.succeeded_at is None else now - vital.succeeded_at
+            old = found.get(vital.name, 0.0)
+            found[vital.name] = None if ago is None or old is None else max(ago, old)
+        return list(found.items())
+
+
+@dataclass(slots=True, eq=False)
+class Looker:
+    """The thread that looks. `end` is called once, from it, when something has stood still for `grace_s`
+    more; it need not return."""
+
+    vitals: Vitals
+    grace_s: float
+    end: Callable[[str], None]
+    look_s: float = LOOK_S
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="vitals", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        stood_s = 0.0
+        while not self._over.wait(self.look_s):
+            self.vitals.look(self.look_s)
+            problem = self.vitals.problem
+            stood_s = stood_s + self.look_s if problem else 0.0
+            if problem and stood_s > self.grace_s:
+                self.end(problem)
+                return
+
+
+def end_process(problem: str, engine_pids: Sequence[int]) -> None:
+    """The end of a worker that does not work any more: what is wrong, where all threads stand, the engine
+    taken along. Whatever it held goes to others when its leases are over. Nothing here waits for what the
+    rest of the process may hold."""
+    message = f"millstream-worker is stuck and ends itself: {problem}\n"
+    with contextlib.suppress(OSError):
+        os.write(2, message.encode())
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
+    for pid in engine_pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, 9)
+    os._exit(EXIT_STUCK)
