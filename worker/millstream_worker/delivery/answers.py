@@ -1,0 +1,144 @@
+"""What the server's answers to a round mean for its jobs: how far their logs are acknowledged, and when they
+leave the table.
+
+What the server refuses or does not answer stays in memory and is sent again; the scripts know what they have
+seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from millstream.wire.messages import ErrorInfo, State
+from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome
+from millstream_worker.clock import ServerClock
+from millstream_worker.jobs import Job, Phase
+from millstream_worker.metrics import Metrics
+from millstream_worker.refusals import MOST_REFUSALS, is_damage, is_full
+from millstream_worker.table import JobTable
+
+_log = structlog.get_logger(__name__)
+
+_LEVELS = {
+    State.COMPLETED: logging.DEBUG,
+    State.CANCELLED: logging.INFO,
+    State.EXPIRED: logging.INFO,
+    State.FAILED: logging.WARNING,
+}
+
+Reply = AppendReply | EndOutcome | Exception
+
+
+class Answers:
+    def __init__(
+        self,
+        table: JobTable,
+        clock: ServerClock,
+        metrics: Metrics,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        log_payloads: bool = False,
+    ) -> None:
+        self._table = table
+        self._clock = clock
+        self._metrics = metrics
+        self._monotonic = monotonic
+        self._log_payloads = log_payloads
+
+    def take(self, job: Job, reply: Reply, pause_s: float) -> None:
+        """One answer. What was refused is due again in `pause_s`."""
+        if not self._table.holds(job):
+            return
+        match reply:
+            case AppendReply(AppendOutcome.FENCED) | EndOutcome.FENCED:
+                self._fenced(job)
+            case AppendReply(outcome, last_seq):
+                self._appended(job, outcome, last_seq)
+            case EndOutcome.GAP:
+                self._lost_log(job)
+                job.acknowledged = 0  # the next append tells where the log really ends
+                self._table.to_write.set()
+            case EndOutcome():
+                self._ended(job)
+            case Exception():
+                self._refused(job, reply, pause_s)
+
+    def _appended(self, job: Job, outcome: AppendOutcome, last_seq: int) -> None:
+        if outcome is AppendOutcome.GAP:
+            self._lost_log(job)
+        job.acknowledged = min(last_seq, len(job.written))
+        if job.streamed and job.acknowledged and job.tell_first_token(self._clock.now_ms()):
+            self._metrics.first_token(job.timing)
+        if outcome is AppendOutcome.CANCELLED:
+            self._table.conclude(job, State.CANCELLED)
+            self._close_log(job)
+        if job.acknowledged < len(job.written) or job.phase is Phase.ENDED:
+            self._table.to_write.set()
+
+    def _close_log(self, job: Job) -> None:
+        """Nothing more is appended: what is left goes with the end. A dead letter's takes nothing along; the
+        result has it.
+        """
+        if job.letter is None:
+            job.merge_open()
+        else:
+            del job.written[job.acknowledged :]
+
+    def _lost_log(self, job: Job) -> None:
+        self._metrics.gap_fills.inc()
+        _log.warning("token log lost its end; it is written again", job_id=job.id, attempt=job.attempt)
+
+    def _ended(self, job: Job) -> None:
+        self._table.drop(job)
+        self._metrics.ended(job.state, job.timing, job.output_tokens)
+        if job.letter is not None:
+            self._metrics.dead_lettered.inc()
+        _log.log(
+            _LEVELS[job.state],
+            "job ended",
+            job_id=job.id,
+            attempt=job.attempt,
+            state=job.state.value,
+            output_tokens=job.output_tokens,
+            **({"error": job.error.code, "field": job.error.field} if job.error else {}),
+            **(_payload(job) if self._log_payloads else {}),
+        )
+
+    def _fenced(self, job: Job) -> None:
+        self._table.drop(job)
+        self._metrics.fenced.inc()
+        _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt)
+
+    def _refused(self, job: Job, error: Exception, pause_s: float) -> None:
+        """The server did not take it, or did not answer: it is sent again after a pause; the row runs on."""
+        self._metrics.write_troubles.inc()
+        job.not_before = self._monotonic() + pause_s
+        job.refusals = job.refusals + 1 if is_damage(error) else 0
+        if job.refusals >= MOST_REFUSALS:
+            self._give_up(job, error)
+        if is_full(error) and job.phase is Phase.ENDED:
+            self._close_log(job)  # the end passes where the log does not
+
+    def _give_up(self, job: Job, error: Exception) -> None:
+        """Its keys are damaged. Where that is the log, its end can still be written; else it is let go, for
+        nobody can write to it.
+        """
+        job.refusals = 0
+        if job.phase is Phase.ENDED and len(job.written) - job.acknowledged <= 1:
+            _log.error("job let go, its keys are damaged", job_id=job.id, error=str(error))
+            self._table.drop(job)
+            return
+        message = f"the job's keys are damaged: {error}"
+        self._table.conclude(job, State.FAILED, ErrorInfo(code="log_damaged", message=message))
+        self._close_log(job)
+
+
+def _payload(job: Job) -> dict[str, Any]:
+    """What is logged only where that is asked for. An error's message may quote the request."""
+    texts = [row.choice().get("text", "") for row in job.rows]
+    return {"texts": texts} | ({"message": job.error.message} if job.error else {})

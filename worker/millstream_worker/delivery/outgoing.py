@@ -1,0 +1,118 @@
+"""What is sent for a job: the bodies of its token log that are not acknowledged, then its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from millstream.wire import calls
+from millstream.wire.replies import AppendReply, EndOutcome
+from millstream_worker.clock import ServerClock
+from millstream_worker.jobs import Job, Phase
+from millstream_worker.metrics import Metrics
+
+MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round that never gets through would come again as it was
+
+Call = calls.Call[AppendReply | EndOutcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often what is written, and for how long it is kept."""
+
+    streamed_s: float
+    unstreamed_s: float
+    result_ttl_ms: int
+    max_dead: int
+
+
+class Outgoing:
+    def __init__(
+        self,
+        owner: str,
+        clock: ServerClock,
+        metrics: Metrics,
+        pace: Pace,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._owner = owner
+        self._clock = clock
+        self._metrics = metrics
+        self._pace = pace
+        self._monotonic = monotonic
+
+    def calls(self, job: Job, model: str) -> list[Call]:
+        """What to send for a job now: the bodies that are not acknowledged, and its end if nothing stands
+        before it.
+        """
+        if job.acknowledged == len(job.written) or job.phase is Phase.ENDED:
+            job.take_delta()
+        job.next_flush = self._monotonic() + (
+            self._pace.streamed_s if job.streamed else self._pace.unstreamed_s
+        )
+        if job.phase is not Phase.ENDED:
+            return self._appends(job, len(job.written))
+        # The last body goes with the end, but not with a dead letter's. All others go before it.
+        before = len(job.written) if job.letter is not None else len(job.written) - 1
+        return self._appends(job, before) or [self._end(job, model)]
+
+    def _appends(self, job: Job, end: int) -> list[Call]:
+        """Of the bodies before `end` as many as go out at once."""
+        stop, size = job.acknowledged, 0
+        while stop < end and size < MOST_BYTES:
+            size += len(job.written[stop])
+            stop += 1
+        return [
+            calls.append(
+                job.shard,
+                job_id=job.id,
+                attempt=job.attempt,
+                owner=self._owner,
+                entry_id=job.entry.entry_id,
+                seq=place + 1,
+                body=job.written[place],
+                publish=True,
+            )
+            for place in range(job.acknowledged, stop)
+        ]
+
+    def _end(self, job: Job, model: str) -> Call:
+        now_ms = self._clock.now_ms()
+        if job.streamed and job.output_tokens:  # published with the end at the latest
+            if job.tell_first_token(now_ms):
+                self._metrics.first_token(job.timing)
+            if job.timing.last_token_ms is not None:
+                job.tell_last_token(now_ms)
+        result = job.result(model, now_ms)
+        if job.letter is not None:
+            return calls.bury(
+                job.shard,
+                job_id=job.id,
+                lane=job.entry.lane,
+                attempt=job.attempt,
+                owner=self._owner,
+                entry_id=job.entry.entry_id,
+                reason=job.letter,
+                result=result,
+                ttl_ms=self._pace.result_ttl_ms,
+                max_dead=self._pace.max_dead,
+            )
+        open_body = job.written[-1] if job.acknowledged < len(job.written) else None
+        return calls.finish(
+            job.shard,
+            job_id=job.id,
+            lane=job.entry.lane,
+            attempt=job.attempt,
+            owner=self._owner,
+            entry_id=job.entry.entry_id,
+            state=job.state,
+            result=result,
+            seq=len(job.written) + (open_body is None),
+            delta=open_body,
+            ttl_ms=self._pace.result_ttl_ms,
+        )
+
+
+def size_of(batch: Sequence[Call]) -> int:
+    return sum(len(arg) for call in batch for arg in call.args if isinstance(arg, bytes))
