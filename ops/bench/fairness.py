@@ -45,7 +45,7 @@ async def measure(case: Case, options: argparse.Namespace, url: str, folder: Pat
     async with AsyncClient(url) as client:
         large = await _submit(client, flood)
         small = await _submit(client, few)
-        engine = f"{sys.executable} -m ops.bench.scheduling --step-s 0.002"
+        engine = f"{sys.executable} -m ops.bench.blank_engine --step-s 0.002"
         command = ["-m", "millstream_worker", "--redis-url", url, "--log-level", "warning", "--max-rows", "8"]
         command += ["--model", str(word_tokenizer(folder)), "--engine-command", engine]
         command += ["--lookahead", str(case.lookahead)]

@@ -13,11 +13,28 @@ from dataclasses import dataclass
 
 def describe() -> str:
     """Date, commit, processor and cores in one line."""
-    commit = _output("git", "rev-parse", "--short", "HEAD") or "no commit"
+    return f"{today()}, commit {commit()}, {hardware()}"
+
+
+def today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def commit() -> str:
+    """The short hash, with a plus where the working tree differs from it."""
     dirty = "+" if _output("git", "status", "--porcelain") else ""
-    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return (_output("git", "rev-parse", "--short", "HEAD") or "none") + dirty
+
+
+def hardware(device: str = "cpu") -> str:
+    """Processor, cores and Python, and the GPU where one computes."""
     cores = len(os.sched_getaffinity(0))
-    return f"{day}, commit {commit}{dirty}, {_processor()}, {cores} cores, Python {platform.python_version()}"
+    text = f"{_processor()}, {cores} cores, Python {platform.python_version()}"
+    if device.startswith("cuda"):
+        import torch
+
+        text = f"{torch.cuda.get_device_name(device)}, {text}"
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +45,39 @@ class Limits:
     flops_s: float  # of bf16 matrix products
 
     def __str__(self) -> str:
-        return f"{self.read_bytes_s / 1e9:.0f} GB/s read, {self.flops_s / 1e9:.0f} GFLOP/s bf16"
+        return f"{self.read_bytes_s / 1e9:,.0f} GB/s read, {self.flops_s / 1e9:,.0f} GFLOP/s bf16"
 
 
-def measure(threads: int) -> Limits:
-    """The best of a few sums over 512 MiB, and of a few products of 2048 x 2048 matrices."""
+def measure(threads: int, device: str = "cpu") -> Limits:
+    """The best of a few sums over 512 MiB, and of a few products of 2048 x 2048 matrices; on a GPU 4 GiB and
+    8192 x 8192."""
     import torch
 
     if threads:
         torch.set_num_threads(threads)
-    block = torch.ones(512 * 2**20 // 4, dtype=torch.float32)
-    matrix = torch.ones(2048, 2048, dtype=torch.bfloat16)
-    read_s, multiply_s = _best_s(block.sum), _best_s(lambda: matrix @ matrix)
-    return Limits(block.numel() * 4 / read_s, 2 * 2048**3 / multiply_s)
+    if not device.startswith("cuda"):
+        return _rates(device, 512 * 2**20, 2048, lambda: None)
+    limits = _rates(device, 4 * 2**30, 8192, torch.cuda.synchronize)
+    torch.cuda.empty_cache()  # engines take what is free
+    return limits
 
 
-def _best_s(work: Callable[[], object]) -> float:
+def _rates(device: str, size: int, width: int, wait: Callable[[], object]) -> Limits:
+    import torch
+
+    block = torch.ones(size // 4, dtype=torch.float32, device=device)
+    matrix = torch.ones(width, width, dtype=torch.bfloat16, device=device)
+    read_s, multiply_s = _best_s(block.sum, wait), _best_s(lambda: matrix @ matrix, wait)
+    return Limits(size / read_s, 2 * width**3 / multiply_s)
+
+
+def _best_s(work: Callable[[], object], wait: Callable[[], object]) -> float:
     seconds = []
     for _ in range(8):
+        wait()
         start = time.perf_counter()
         work()
+        wait()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
 

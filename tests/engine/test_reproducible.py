@@ -87,6 +87,20 @@ def test_a_seeded_row_draws_the_same_after_a_preemption(folder: Path) -> None:
     assert tight == roomy
 
 
+def test_a_preempted_row_whose_blocks_were_in_host_memory_draws_the_same(folder: Path) -> None:
+    rows = [EngineRequest(n, (*PROMPT, n) * 2, max_tokens=24, sampling=SEEDED) for n in range(3)]
+    roomy, _ = run(engine(folder)[0], rows)
+    _, info = engine(folder)
+    sizes = {"kv_memory": f"{info.kv_bytes_per_token * BLOCK * 15}", "step_time_target_ms": 0}
+    _, without = run(engine(folder, **sizes, host_swap="0")[0], rows)
+    loop, _ = engine(folder, **sizes, host_swap="1MiB")
+    swapped, stats = run(loop, rows)
+    assert swapped == roomy
+    assert stats.preemptions_total > 0
+    assert stats.swapped_in_total > 0
+    assert stats.prompt_computed_total < without.prompt_computed_total
+
+
 @pytest.mark.parametrize("logged", [1, 7, 23])
 def test_a_seeded_row_goes_on_from_its_token_log_after_a_crash(folder: Path, logged: int) -> None:
     row = EngineRequest(1, PROMPT, max_tokens=24, sampling=SEEDED)
@@ -125,6 +139,8 @@ def test_what_cannot_be_loaded_is_one_message(tmp_path: Path, folder: Path) -> N
         engine(tmp_path)
     with pytest.raises(CannotLoad, match="kv_memory '1 parsec'"):
         engine(folder, kv_memory="1 parsec")
+    with pytest.raises(CannotLoad, match="host_swap '1 parsec'"):
+        engine(folder, host_swap="1 parsec")
     with pytest.raises(CannotLoad, match="no CUDA device"):
         engine(folder, device="cuda")
 

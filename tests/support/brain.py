@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.sharing import SharingCosts
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from support.counting import Rig
 
@@ -18,6 +19,7 @@ SIZES = {
     "prefix_cache": True,
     "hash_seed": b"test",
     "patience_s": 1e9,
+    "sharing": SharingCosts(row=0, step=0),
 }
 
 

@@ -50,11 +50,12 @@ def _next(last: int, output_index: int, sampling: SamplingSpec) -> int:
 class CountingRunner:
     """Stands where the runner stands: launch computes at once, settle hands out the draws."""
 
-    def __init__(self, *, blocks: int, block_size: int, max_rows: int) -> None:
+    def __init__(self, *, blocks: int, block_size: int, max_rows: int, host_blocks: int = 0) -> None:
         self.block_size = block_size
         self.tokens = np.full(blocks * block_size, -1, np.int64)
         self.positions = np.full(blocks * block_size, -1, np.int64)
         self.digests = np.zeros(blocks * block_size, np.uint64)
+        self._host = np.full((3, host_blocks, block_size), -1, np.int64)
         self.last = [0] * max_rows  # by slot: the token drawn last
         self.rows: list[list[int]] = [[] for _ in range(max_rows)]  # by slot: what the row must contain
         self.sampling = [SamplingSpec()] * max_rows
@@ -63,6 +64,7 @@ class CountingRunner:
 
     def launch(self, plan: Plan) -> Drawn:
         check_shapes(plan, self.block_size)
+        self._swap(plan)
         for load in plan.loads:
             self.rows[load.slot] = [*load.prompt, *load.output]
             self.sampling[load.slot] = load.sampling
@@ -80,6 +82,17 @@ class CountingRunner:
 
     def settle(self, handle: Drawn) -> Drawn:
         return handle
+
+    def _swap(self, plan: Plan) -> None:
+        stores = [
+            array.view(np.int64).reshape(-1, self.block_size)
+            for array in (self.tokens, self.positions, self.digests)
+        ]
+        for block, place in plan.swap_out.tolist():
+            self._host[:, place] = [store[block] for store in stores]
+        for place, block in plan.swap_in.tolist():
+            for store, page in zip(stores, self._host[:, place], strict=True):
+                store[block] = page
 
     def _places(self, plan: Plan, segment: int) -> NDArray[np.int64]:
         """Where the block table says that the tokens of the row's context are."""
@@ -138,7 +151,11 @@ def check_shapes(plan: Plan, block_size: int) -> None:
     for table, mapping in zip(plan.block_tables, plan.slot_mapping, strict=True):
         assert table.shape == (segments, -(-int(plan.kv_lens.max()) // block_size))
         assert len(mapping) == count == len(set(mapping.tolist())), "two tokens in one place"
+    places = plan.swap_out[:, 1].tolist()
+    assert len(set(places)) == len(places), "two blocks to one place in host memory"
+    assert len(set(plan.swap_in[:, 1].tolist())) == len(plan.swap_in), "two pages into one block"
     assert len(plan.logit_segments) == len(plan.output_indices) == len(plan.noise) == draws
+    check_families(plan, block_size)
     assert plan.logit_indices.tolist() == (plan.query_starts[1:][plan.logit_segments] - 1).tolist()
     assert ((plan.noise >= 0) & (plan.noise < 1)).all()
     dtypes = (plan.tokens, plan.positions, plan.query_lens, plan.query_starts, plan.kv_lens, plan.row_slots)
@@ -147,6 +164,27 @@ def check_shapes(plan: Plan, block_size: int) -> None:
         np.dtype(np.int32)
     }
     assert (plan.slot_mapping[0].dtype, plan.from_device.dtype) == (np.int64, np.bool_)
+
+
+def check_families(plan: Plan, block_size: int) -> None:
+    """Members decode, are in one family, and begin with the same full blocks, computed before this step."""
+    members = plan.family_segments.tolist()
+    assert len(set(members)) == len(members), "a segment in two families"
+    assert all(0 <= member < plan.decodes for member in members), "a member that does not decode"
+    assert plan.family_starts.tolist()[0] == 0
+    assert plan.family_starts.tolist()[-1] == len(members)
+    assert len(plan.family_starts) == len(plan.family_lens) + 1
+    for family, tokens in enumerate(plan.family_lens.tolist()):
+        rows = plan.family_segments[plan.family_starts[family] : plan.family_starts[family + 1]]
+        assert len(rows) >= 2
+        assert tokens > 0
+        assert tokens % block_size == 0, "a family shares part of a block"
+        assert (plan.kv_lens[rows] > tokens).all(), "a family shares what is not computed"
+        for table in plan.block_tables:
+            shared = table[rows, : tokens // block_size]
+            assert (shared == shared[0]).all(), "a family's blocks differ"
+    arrays = (plan.family_lens, plan.family_starts, plan.family_segments)
+    assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
 
 
 class Rig:
@@ -158,7 +196,10 @@ class Rig:
         self.scheduler = scheduler
         self.longest = min(config.context_length, config.blocks * config.block_size)
         self.model = CountingRunner(
-            blocks=config.blocks, block_size=config.block_size, max_rows=config.max_rows
+            blocks=config.blocks,
+            block_size=config.block_size,
+            max_rows=config.max_rows,
+            host_blocks=config.host_blocks,
         )
         self.now = 0.0
         self.plans: list[Plan] = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.sharing import SharingCosts
 from millstream_worker.engine.frames import EngineStats
 from millstream_worker.engine.request import EngineRequest
 from millstream_worker.engine.runner.model import LoadedModel
@@ -42,6 +43,7 @@ def serve(
     max_rows: int = 8,
     step_tokens: int = 24,
     pipeline_depth: int = 0,
+    sharing: SharingCosts | None = None,
 ) -> Served:
     """Run requests to their end; each arrives before the plan of the given number. The pool is audited
     throughout."""
@@ -56,6 +58,7 @@ def serve(
             prefix_cache=True,
             hash_seed=b"test",
             pipeline_depth=pipeline_depth,
+            sharing=sharing,
         )
     )
     served = Served(scheduler.stats())

@@ -81,6 +81,20 @@ class Settings(BaseSettings):
     max_rows: int = Field(64, ge=1, le=65_536, description="rows in the batch")
     max_step_tokens: int = Field(2048, ge=1, description="new tokens computed in one step")
     max_context: int = Field(0, ge=0, description="tokens per row, prompt and output; 0: the model's own")
+    step_time_target_ms: int = Field(
+        200,
+        ge=0,
+        le=600_000,
+        description="while interactive rows decode, prompts are computed in pieces: a step takes about "
+        "so long; 0: in whole ones",
+    )
+    step_time_for: Literal["interactive", "all"] = Field(
+        "interactive", description="for whose decoding rows prompts are cut like that: interactive or all"
+    )
+    host_swap: str = Field(
+        "auto",
+        description="host memory for KV blocks of preempted rows: auto (on a GPU), bytes (8GiB), or 0: none",
+    )
     max_prompt_tokens: int = Field(0, ge=0, description="of one job; 0: what the context holds")
     max_output_tokens: int = Field(0, ge=0, description="of one choice; 0: what the context holds")
     max_result_bytes: int = Field(
@@ -93,10 +107,21 @@ class Settings(BaseSettings):
     prefix_scope: Literal["tenant", "all"] = Field(
         "tenant", description="among whom: one tenant's jobs, or all, who can then probe each other's prompts"
     )
-    attention: Literal["auto", "torch", "triton"] = Field(
-        "auto", description="attention backend: auto, torch or triton"
+    attention: Literal["auto", "torch", "native", "triton"] = Field(
+        "auto", description="attention backend: auto, torch, native (compiled on the CPU) or triton"
     )
-    cache_dir: str = Field("", description="where converted checkpoints are kept; unset: ~/.cache/millstream")
+    shared_attention: bool = Field(
+        True, description="on a GPU: rows that begin alike read that once a step, together"
+    )
+    cuda_graphs: Literal["auto", "on", "off"] = Field(
+        "auto", description="replay recorded steps on a GPU: auto, on (or refuse to start) or off"
+    )
+    compile_model: Literal["auto", "on", "off"] = Field(
+        "auto", description="compile the model's layers at start: auto (on a GPU), on or off"
+    )
+    cache_dir: str = Field(
+        "", description="where converted checkpoints and compiled code are kept; unset: ~/.cache/millstream"
+    )
     engine_command: str = Field("", description="program of the engine process; unset: Millstream's own")
 
     lease_s: Seconds = Field(

@@ -176,7 +176,7 @@ class Supervisor:
                 _log.error("engine has stopped answering; it is killed", silent_s=round(seconds))
                 link.kill()
             case Loading(message):
-                _log.info("engine loading", step=message)
+                _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
             case Ready(info):
                 await self._ready(link, info)
             case LoadFailed(message):
@@ -192,6 +192,7 @@ class Supervisor:
     async def _ready(self, link: EngineLink, info: EngineInfo) -> None:
         _log.info(
             "engine ready",
+            seconds=round(link.age_s, 1),
             model=info.model,
             device=info.device,
             dtype=info.dtype,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from support.brain import ask, rig_of
+
+from millstream_worker.engine.request import EngineRequest
 
 
 def test_lane_deadline_and_cached_prefix_decide() -> None:
@@ -51,3 +55,69 @@ def test_rows_with_one_prefix_come_one_after_the_other() -> None:
     rig.run()
     assert [handle % 2 for handle, _ in rig.admitted] == [0] * 5 + [1] * 5
     assert rig.scheduler.stats().prompt_computed_total == 2 * 40 + 10
+
+
+def questions(documents: int, each: int, **fields: Any) -> list[EngineRequest]:
+    """Asked in turns, about documents of 40 tokens."""
+    return [
+        ask(handle, (*range(50 * document, 50 * document + 40), 900 + handle % 90), **fields)
+        for handle in range(documents * each)
+        for document in [handle % documents]
+    ]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("max_step_tokens", [512, 16])
+def test_families_in_turns_in_a_pool_that_holds_one_are_each_computed_once(
+    depth: int, max_step_tokens: int
+) -> None:
+    rig = rig_of(blocks=18, max_rows=4, pipeline_depth=depth, max_step_tokens=max_step_tokens)
+    rig.add(*questions(documents=8, each=20))
+    rig.run()
+    families = [handle % 8 for handle, _ in rig.admitted]
+    assert sum(one != other for one, other in pairwise(families)) == 7
+    assert rig.scheduler.stats().prompt_computed_total == 8 * 40 + 160
+
+
+def test_a_family_is_left_for_the_longest_waiting_row_now_and_then() -> None:
+    """Questions about one document come without end; the other document's are not kept out by them, and the
+    first is not computed again for each of them."""
+    rig = rig_of(blocks=18, max_rows=4, patience_s=10.0)
+    rig.add(ask(0, (*range(40), 900), max_tokens=8))
+    rig.step()
+    rig.add(*(ask(1 + n, (*range(500, 540), 950 + n), max_tokens=8) for n in range(6)))
+    for handle in range(100, 400):
+        rig.add(ask(handle, (*range(40), 100 + handle), max_tokens=8))
+        rig.step()
+        if set(range(7)) <= rig.finished.keys():
+            break
+    assert set(range(7)) <= rig.finished.keys()
+    switches = [handle in range(1, 7) for handle, _ in rig.admitted]
+    assert sum(one != other for one, other in pairwise(switches)) <= 6
+    rig.run()
+
+
+def test_the_tail_of_a_batch_is_short() -> None:
+    """Ragged rows that arrive together are done in the least possible number of steps; it takes more in the
+    order of arrival, which is all there is where lengths are not known."""
+
+    def steps(known: bool) -> int:
+        rig = rig_of(max_rows=4, context_length=900, blocks=900)
+        lengths = [8, 8, 8, 8, 16, 8, 24, 8, 8, 40, 8, 16, 8, 8, 8, 96]
+        for handle, length in enumerate(lengths):
+            ends = () if known else ((1000 * handle + 3 + length) % 1000,)
+            rig.add(ask(handle, 4, max_tokens=length if known else 400, end_ids=ends))
+        rig.run()
+        assert sum(len(output) for output in rig.output.values()) == sum(lengths)
+        return rig.scheduler.stats().steps_total
+
+    assert steps(known=True) == 96
+    assert steps(known=False) >= 96 + 20
+
+
+def test_interactive_rows_do_not_feel_the_order_of_the_batch_lane() -> None:
+    rig = rig_of(max_rows=2)
+    rig.add(*(ask(handle, 4, max_tokens=4 + handle) for handle in range(6)))
+    rig.add(ask(10, 4, priority=0), ask(11, 4, priority=0, max_tokens=9), ask(12, 4, priority=0))
+    rig.run()
+    assert [handle for handle, _ in rig.admitted] == [10, 11, 12, 5, 4, 3, 2, 1, 0]

@@ -59,7 +59,7 @@ def test_a_row_that_was_running_comes_back_before_new_ones() -> None:
         rig.step()
     rig.add(ask(3, 4, deadline_ms=1))
     rig.run()
-    assert [handle for handle, _ in rig.admitted] == [1, 2, 3]
+    assert [handle for handle, _ in rig.admitted] == [2, 1, 3]
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -131,13 +131,75 @@ def test_a_large_row_is_not_kept_out_by_small_ones() -> None:
     rig = rig_of(blocks=20, max_rows=8)
     rig.add(*(ask(handle, 8, max_tokens=8) for handle in range(4)))
     rig.step()
-    rig.add(ask(50, 64))
+    rig.add(ask(50, 64, max_tokens=8))
     for handle in range(100, 130):
         rig.add(ask(handle, 4, max_tokens=8))
         rig.step()
     rig.run()
     order = [handle for handle, _ in rig.admitted]
     assert order.index(50) == 4
+
+
+DOCUMENT = tuple(range(500, 532))  # eight blocks of four
+
+
+def first_victim(rig: Rig) -> set[int]:
+    """Who stands still once a row was thrown out."""
+    while not rig.scheduler.stats().preemptions_total:
+        rig.step()
+    rig.step()
+    settled = rig.step()
+    assert settled is not None
+    return rig.expected.keys() - set(settled.handles) - rig.finished.keys()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_who_loses_least_gives_way_not_who_came_last(depth: int) -> None:
+    """The last one has 32 tokens to lose, the one before it a few: the rest it shares with the first."""
+    rig = rig_of(blocks=25, pipeline_depth=depth)
+    rig.add(ask(1, (*DOCUMENT, 1), max_tokens=24))
+    rig.step()
+    rig.add(ask(2, (*DOCUMENT, 2), max_tokens=24))
+    rig.step()
+    rig.add(ask(3, 32, max_tokens=24))
+    assert first_victim(rig) == {2}
+    rig.run()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_first_of_the_lane_never_gives_way(depth: int) -> None:
+    """It has least to lose; but if it could be thrown out, nobody would be sure to get to the end."""
+    rig = rig_of(blocks=24, pipeline_depth=depth)
+    rig.add(ask(1, 2, max_tokens=40), ask(2, 30, max_tokens=40), ask(3, 30, max_tokens=40))
+    rig.run()
+    assert rig.scheduler.stats().preemptions_total > 0
+    assert loads(rig)[1] == 1
+
+
+def test_a_row_that_gives_too_little_keeps_it() -> None:
+    """An interactive row needs ten blocks: of rows with two and with twelve the larger one goes, alone."""
+    rig = rig_of(blocks=24)
+    rig.add(ask(1, 44, max_tokens=20), ask(2, 6, max_tokens=20), ask(3, 6, max_tokens=20))
+    rig.step()
+    rig.add(ask(9, 36, priority=0, max_tokens=9))
+    assert first_victim(rig) == {1}
+    rig.run()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_it_is_not_always_the_same_row(depth: int) -> None:
+    """Short interactive rows need a place again and again; the batch rows take turns in giving theirs."""
+    rig = rig_of(max_rows=4, pipeline_depth=depth, context_length=400, blocks=400)
+    rig.add(*(ask(handle, 8 + handle, max_tokens=200) for handle in range(1, 5)))
+    for round_ in range(12):
+        rig.add(ask(100 + round_, 4, priority=0, max_tokens=2))
+        for _ in range(8):
+            rig.step()
+    rig.run()
+    counts = loads(rig)
+    entries = [counts[handle] for handle in range(1, 5)]
+    assert sum(entries) >= 4 + 10
+    assert max(entries) - min(entries) <= 2
 
 
 @pytest.mark.parametrize("depth", [0, 1])

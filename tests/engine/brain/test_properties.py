@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.counting import Rig, counted
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.sharing import SharingCosts
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
 DOCUMENTS = (tuple(range(100, 160)), tuple(range(120, 180)), (7,) * 60)
@@ -27,14 +28,19 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     block_size = draw(st.sampled_from([1, 2, 3, 4, 8]))
     return SchedulerConfig(
         max_rows=draw(st.integers(1, 6)),
-        max_step_tokens=draw(st.integers(1, 48)),
+        max_step_tokens=draw(st.one_of(st.integers(1, 48), st.just(300))),
         block_size=block_size,
         blocks=draw(st.integers(-(-8 // block_size), 24)),
         context_length=draw(st.integers(8, 64)),
         prefix_cache=draw(st.booleans()),
         hash_seed=b"counting",
         pipeline_depth=draw(st.integers(0, 1)),
-        patience_s=draw(st.sampled_from([0.0, 10.0])),
+        patience_s=draw(st.sampled_from([0.0, 3.0, 10.0])),
+        step_time_target_s=draw(st.sampled_from([0.0, 0.5, 2.0])),  # a step takes a second
+        step_time_for_all=draw(st.booleans()),
+        host_blocks=draw(st.sampled_from([0, 1, 3, 8, 40])),
+        host_blocks_a_step=draw(st.sampled_from([1, 4, 64])),
+        sharing=draw(st.sampled_from([None, SharingCosts(row=0, step=0), SharingCosts(row=2, step=20)])),
     )
 
 
@@ -95,6 +101,8 @@ def test_every_row_draws_what_it_draws_alone(scenario: tuple[SchedulerConfig, li
             if arrival.aborted_at is not None and arrival.step + arrival.aborted_at == step:
                 rig.abort(*handles)
         rig.step()
+        stats = rig.scheduler.stats()
+        assert stats.waste_tokens <= stats.rows_running * (config.block_size - 1)
     # At worst a row alone takes a step for each token; preempted ones are recomputed: allow that thrice.
     tokens = sum(a.request.choices * (len(a.request.prompt) + a.request.max_tokens) for a in arrivals)
     rig.run(most_steps=4 * tokens)

@@ -6,26 +6,43 @@ from typing import Any
 import numpy as np
 
 from millstream_worker.engine.brain.arrivals import Arrivals
+from millstream_worker.engine.brain.blocks import BlockPool
+from millstream_worker.engine.brain.prefixes import Prefixes
 from millstream_worker.engine.brain.rows import Row, RowState
-from millstream_worker.engine.brain.waiting import AGED_TURN, MAX_TENANTS, WINDOW, WaitingRows
+from millstream_worker.engine.brain.waiting import AGED_TURN, MAX_TENANTS, WaitingRows
 from millstream_worker.engine.request import EngineRequest
+
+BLOCK = 4
 
 
 class Queue:
-    """Waiting rows with made-up cache hits; rows are known by their handles."""
+    """Waiting rows over a pool in which `hits` blocks of each row's own prompt are; rows are known by their
+    handles."""
 
-    def __init__(self, patience_s: float = 1e9) -> None:
-        self.hits: Counter[int] = Counter()
-        self.rows = WaitingRows(patience_s, lambda row: self.hits[row.handle])
+    def __init__(self, patience_s: float = 1e9, own_turn: int = AGED_TURN) -> None:
+        self.pool = BlockPool(1000)
+        self.rows = WaitingRows(patience_s, Prefixes(self.pool), own_turn)
         self._arrivals = Arrivals(
-            context_length=99, capacity=99, block_size=4, hash_seed=b"", prefix_cache=True
+            context_length=9999, capacity=9999, block_size=BLOCK, hash_seed=b"", prefix_cache=True
         )
 
-    def add(self, handle: int, *, now: float = 0.0, hits: int = 0, **fields: Any) -> Row:
-        row = self._arrivals.rows(EngineRequest(handle, (1,), 9, **fields))[0]
-        self.hits[handle] = hits
+    def add(self, handle: int, *, now: float = 0.0, hits: int = 0, max_tokens: int = 9, **fields: Any) -> Row:
+        prompt = tuple(range(100 * handle, 100 * handle + BLOCK * hits + 1))
+        row = self.waiting(EngineRequest(handle, fields.pop("prompt", prompt), max_tokens, **fields), now)
+        self.publish(row, hits)
+        return row
+
+    def waiting(self, request: EngineRequest, now: float = 0.0) -> Row:
+        (row,) = self._arrivals.rows(request)
         self.rows.add(row, now)
         return row
+
+    def publish(self, row: Row, blocks: int) -> list[int]:
+        """Hold the row's first so many blocks, and let them be found."""
+        held = [self.pool.take() for _ in range(blocks)]
+        for block, name in zip(held, row.chain, strict=False):
+            self.pool.publish(block, name)
+        return held
 
     def admit(self, rows: int, now: float = 0.0, tokens: int = 0) -> list[int]:
         """Let so many in, each of which computes so many tokens."""
@@ -57,7 +74,7 @@ def test_lane_then_deadline_then_cached_prefix_then_arrival() -> None:
 
 def test_rows_that_were_in_the_batch_go_ahead_in_their_lane_in_their_order() -> None:
     queue = Queue()
-    rows = [queue.add(1), queue.add(2, hits=9)]
+    rows = [queue.add(1), queue.add(2, max_tokens=99)]
     queue.add(3, deadline_ms=1)
     queue.add(4, priority=0)
     for row in rows:
@@ -75,12 +92,78 @@ def test_a_removed_row_is_not_admitted() -> None:
     assert queue.admit(3) == [2]
 
 
-def test_the_longest_prefix_is_looked_for_in_a_window() -> None:
+def test_the_longest_prefix_is_found_wherever_it_waits() -> None:
     queue = Queue()
-    for handle in range(WINDOW + 1):
-        queue.add(handle, hits=handle)
-    assert queue.admit(2) == [WINDOW - 1, WINDOW - 2]
-    assert queue.admit(1) == [WINDOW]  # the next round looks further
+    for handle in range(200):
+        queue.add(handle, hits=handle % 7 == 3)
+    assert queue.admit(29) == list(range(3, 200, 7))
+
+
+def document(number: int) -> tuple[int, ...]:
+    return tuple(range(10_000 * number, 10_000 * number + 3 * BLOCK))
+
+
+def test_a_family_follows_its_first_row_before_the_next_family_begins() -> None:
+    """Two documents are asked about in turn; nothing of either is cached before its first row gets in."""
+    queue = Queue()
+    for handle in range(200):
+        queue.add(handle, prompt=(*document(1 + handle % 2), handle))
+    admitted: list[int] = []
+    for row in queue.rows.order(0.0):
+        queue.rows.admit(row, 0.0)
+        queue.publish(row, 3)
+        admitted.append(row.handle)
+    assert admitted == [*range(0, 200, 2), *range(1, 200, 2)]
+
+
+def test_of_two_cached_families_one_is_finished_first() -> None:
+    queue = Queue()
+    rows = [queue.add(handle, prompt=(*document(1 + handle % 2), handle)) for handle in range(10)]
+    queue.publish(rows[1], 3)
+    queue.publish(rows[0], 3)
+    families = [handle % 2 for handle in queue.admit(10)]
+    assert families in ([0] * 5 + [1] * 5, [1] * 5 + [0] * 5)
+
+
+def test_a_prefix_that_was_evicted_counts_no_more() -> None:
+    queue = Queue()
+    queue.add(1)
+    row = queue.add(2, prompt=(*document(1), 7))
+    queue.pool.release(queue.publish(row, 3))
+    assert next(queue.rows.order(0.0)) is row
+    while queue.pool.free:
+        queue.pool.take()
+    assert queue.admit(2) == [1, 2]
+
+
+def test_rows_that_come_back_come_by_family_too() -> None:
+    queue = Queue()
+    rows = [queue.add(handle, prompt=(*document(1 + handle % 2), handle)) for handle in range(4)]
+    for row in rows:
+        queue.rows.remove(row)
+        row.entered = True
+        queue.rows.add(row, 0.0)
+    queue.publish(rows[1], 3)
+    assert queue.admit(4) == [1, 3, 0, 2]
+
+
+def test_batch_rows_that_arrived_together_go_longest_first() -> None:
+    queue = Queue(patience_s=10.0)
+    for handle, max_tokens in enumerate((5, 50, 300)):
+        queue.add(handle, max_tokens=max_tokens, now=1.0)
+        queue.add(10 + handle, max_tokens=10 * max_tokens, now=10.0)
+        queue.add(20 + handle, max_tokens=max_tokens, priority=0, now=1.0)
+    assert queue.admit(9, now=10.5) == [20, 21, 22, 2, 1, 0, 12, 11, 10]
+
+
+def test_a_row_is_overtaken_by_longer_ones_of_its_time_only() -> None:
+    queue = Queue(patience_s=5.0, own_turn=10**9)
+    queue.add(1, max_tokens=5)
+    for number in range(40):
+        queue.add(100 + number, now=float(number), max_tokens=50)
+        if 1 in queue.admit(1, now=float(number)):
+            break
+    assert number == 5
 
 
 def test_tenants_are_served_by_tokens_not_by_requests() -> None:
@@ -139,6 +222,16 @@ def test_every_fourth_admission_is_the_longest_waiting_rows() -> None:
     assert queue.admit(2 * AGED_TURN, now=11.9) == [100, 101, 102, 0, 103, 104, 105, 1]
     assert [row.priority for row in old] == [0, 0, 1]
     assert queue.admit(AGED_TURN, now=11.9) == [106, 107, 108, 109]  # row 2 has only waited for 9.9 s
+
+
+def test_in_its_own_lane_a_row_that_is_passed_over_has_rarer_turns() -> None:
+    queue = Queue(patience_s=10.0, own_turn=8)
+    old = [queue.add(handle) for handle in range(3)]
+    for handle in range(100, 120):
+        queue.add(handle, deadline_ms=1, now=5.0)
+    admitted = queue.admit(16, now=11.0)
+    assert [admitted.index(row.handle) for row in old[:2]] == [7, 15]
+    assert [row.priority for row in old] == [1, 1, 1]
 
 
 def test_waits_add_up() -> None:

@@ -103,7 +103,7 @@ def test_the_batch_gives_the_tokens_of_generate(case: str, texts: Texts, load: L
     again = EngineRequest(len(rows), tuple(rows[1].prompt), len(rows[1].output), sampling)
     arrivals = [*zip((0, 0, 1, 2, 2), requests, strict=True), (12, again)]
 
-    served = serve(load(case), arrivals, blocks=54, block_size=BLOCK, pipeline_depth=len(case) % 2)
+    served = serve(load(case), arrivals, blocks=60, block_size=BLOCK, pipeline_depth=len(case) % 2)
 
     for handle, row in enumerate([*rows, rows[1]]):
         assert served.tokens[handle] == row.output

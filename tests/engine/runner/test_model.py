@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.checkpoints import CASES, CONTEXT, VOCABULARY, WINDOW, build
+from support.checkpoints import CASES, CONTEXT, VOCABULARY, WINDOW, build, plain
 from transformers import AttentionInterface
 from transformers.utils import logging as transformers_logging
 
@@ -22,12 +22,12 @@ CPU = torch.device("cpu")
 
 
 def test_facts(checkpoint: Callable[[str], Path]) -> None:
-    loaded = load_model(str(checkpoint("gemma2")), dtype=torch.float32, device=CPU)
+    loaded = load_model(str(checkpoint("gemma2")), dtype=torch.float32, device=CPU, attention="torch")
 
     assert loaded.architecture == "Gemma2ForCausalLM"
     assert loaded.attention == "torch"
     assert (loaded.vocab_size, loaded.context_length, loaded.eos_ids) == (VOCABULARY, CONTEXT, (2,))
-    assert loaded.parameters == sum(p.numel() for p in loaded.model.parameters()) > 10_000
+    assert loaded.parameters == sum(p.numel() for p in plain(checkpoint("gemma2")).parameters()) > 10_000
     sliding = LayerSpec(4, 2, 16, 16, scale=12**-0.5, window=WINDOW, softcap=1.5)
     full = LayerSpec(4, 2, 16, 16, scale=12**-0.5, window=None, softcap=1.5)
     assert loaded.layers == (sliding, full)
@@ -104,7 +104,7 @@ def test_a_model_past_the_interface_is_noticed_by_its_first_token(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("flash", "attention is 'flash'; it must be one of auto, torch, triton"),
+        ("flash", "attention is 'flash'; it must be one of auto, torch, native, triton"),
         ("triton", "needs a CUDA device"),
     ],
 )

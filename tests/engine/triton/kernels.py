@@ -3,106 +3,17 @@ own, where Triton interprets them on the CPU; on a machine with a GPU they are c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
+from support.attention_step import DEVICE, DTYPES, RAGGED, Lens, Step, spec
 from support.planning import Segment, pack
-from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.matmul import MatmulAttention
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention, split, tiles
+from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.attention.triton_step import prefill_tiles, split
 from millstream_worker.engine.runner.storage import KVStorage
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-DTYPES = {torch.float32: 2e-6, torch.float16: 2e-3} | ({torch.bfloat16: 1.6e-2} if ON_GPU else {})
-
-Lens = Sequence[tuple[int, int]]  # per row: keys cached before the step, new tokens
-RAGGED: Lens = [(0, 1), (37, 1), (6, 1), (0, 23), (18, 5), (30, 2)]
-
-
-def spec(heads: int = 4, kv_heads: int = 2, dim: int = 64, **others: Any) -> LayerSpec:
-    return LayerSpec(heads, kv_heads, dim, others.pop("value_dim", dim), dim**-0.5, **others)
-
-
-class Step:
-    """One layer, its storage with the rows' earlier keys and NaN everywhere else, and the step's tensors."""
-
-    def __init__(
-        self, layer: LayerSpec, lens: Lens, block_size: int = 16, dtype: torch.dtype = torch.float32
-    ) -> None:
-        self.layer, self.dtype, self.block_size = layer, dtype, block_size
-        self.random = torch.Generator().manual_seed(len(lens) + layer.heads)
-        ordered = sorted(lens, key=lambda row: row[1] > 1)
-        counts = [-(-(cached + new) // block_size) for cached, new in ordered]
-        blocks = np.random.default_rng(0).permutation(sum(counts) + 3).tolist()
-        self.tables = [[blocks.pop() for _ in range(count)] for count in counts]
-        segments = [
-            Segment(slot, [0] * new, cached, table)
-            for slot, ((cached, new), table) in enumerate(zip(ordered, self.tables, strict=True))
-        ]
-        self.lens, self.plan = ordered, pack(segments, block_size)
-        self.storage = KVStorage([layer], sum(counts) + 3, block_size, dtype, DEVICE)
-        self.storage.keys[0].fill_(torch.nan)
-        self.storage.values[0].fill_(torch.nan)
-        self.keys = [self.normal(cached + new, layer.kv_heads, layer.key_dim) for cached, new in ordered]
-        self.values = [self.normal(cached + new, layer.kv_heads, layer.value_dim) for cached, new in ordered]
-        for row, (cached, _) in enumerate(ordered):
-            for place in range(cached):
-                block, offset = self.tables[row][place // block_size], place % block_size
-                self.storage.keys[0][block, :, offset] = self.keys[row][place]
-                self.storage.values[0][block, :, offset] = self.values[row][place]
-        self.query = self.normal(self.plan.token_count, layer.heads, layer.key_dim)
-        self.sinks = self.normal(layer.heads) if layer.sinks else None
-
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.random).to(DEVICE, self.dtype)
-
-    @property
-    def new(self) -> tuple[Tensor, Tensor]:
-        """The step's own keys and values, packed."""
-        pairs = [
-            (keys[cached:], values[cached:])
-            for (cached, _), keys, values in zip(self.lens, self.keys, self.values, strict=True)
-        ]
-        keys, values = zip(*pairs, strict=True)
-        return torch.cat(keys), torch.cat(values)
-
-    def expected(self) -> Tensor:
-        """Row by row and query by query, by the definition."""
-        layer, rows = self.layer, []
-        for row, (cached, new) in enumerate(self.lens):
-            keys, values = (
-                t[row].double().repeat_interleave(layer.heads // layer.kv_heads, 1)
-                for t in (self.keys, self.values)
-            )
-            for token in range(new):
-                own = cached + token
-                seen = slice(max(0, own - (layer.window or own + 1) + 1), own + 1)
-                query = self.query[self.plan.query_starts[row] + token].double()
-                scores = torch.einsum("hd,nhd->hn", query, keys[seen]) * layer.scale
-                if layer.softcap:
-                    scores = layer.softcap * torch.tanh(scores / layer.softcap)
-                if self.sinks is not None:
-                    scores = torch.cat([scores, self.sinks.double()[:, None]], 1)
-                weights = scores.softmax(-1)[:, : own + 1 - seen.start]
-                rows.append(torch.einsum("hn,nhd->hd", weights, values[seen]))
-        return torch.stack(rows)
-
-    def check(self, backend: TritonAttention | None = None, error: float | None = None) -> None:
-        backend = backend or TritonAttention(self.storage)
-        backend.begin(self.plan)
-        found = backend.attend(0, self.query, *self.new, self.sinks)
-        expected = self.expected()
-        assert found.shape == expected.shape
-        assert found.is_contiguous()
-        worst = (found.double() - expected).abs().max().item()
-        assert worst <= (error or DTYPES[self.dtype]) * max(1.0, expected.abs().max().item()), worst
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (6, 1), (7, 1), (14, 2), (24, 1)])
@@ -160,7 +71,7 @@ def test_long_contexts_are_split_and_put_together(layer: LayerSpec) -> None:
     backend = TritonAttention(step.storage)
     backend._programs = 64  # as if on a device with many processors
     backend.begin(step.plan)
-    assert next(iter(backend._steps.values())).splits > 1
+    assert next(iter(backend._steps.values())).parts > 1
     step.check(backend, error=1e-5)
 
 
@@ -211,22 +122,20 @@ def plan_of(lens: Lens) -> Plan:
 
 def test_tiles_cover_each_new_token_once() -> None:
     plan = plan_of([(5, 1), (0, 40), (9, 1), (100, 16), (0, 17)])
-    segments, firsts = tiles(plan, 16)
+    segments, firsts = prefill_tiles(plan, 16)
 
     assert sorted(zip(segments.tolist(), firsts.tolist(), strict=True)) == [
         (2, 0), (2, 16), (2, 32), (3, 0), (4, 0), (4, 16),
     ]  # fmt: skip
     assert segments[0] == 3, "the longest context starts first"
-    assert len(tiles(plan_of([(5, 1)]), 16)[0]) == 0
+    assert len(prefill_tiles(plan_of([(5, 1)]), 16)[0]) == 0
 
 
 def test_splits() -> None:
-    assert split(1, 8, 500) == (1, 64)
-    assert split(255, 1, 500) == (1, 256)
-    assert split(4096, 8, 528) == (16, 256)
-    assert split(4096, 256, 528) == (2, 2048)
-    assert split(4096, 75, 528) == (4, 1024), "a power of two: seven kernels to compile, and not 64"
-    assert split(4096, 2048, 528) == (1, 4096)
-    parts, keys = split(10**6, 1, 10**4)
-    assert parts == 64
-    assert parts * keys >= 10**6
+    assert split(1, 8, 500) == 1
+    assert split(255, 1, 500) == 1
+    assert split(4096, 8, 528) == 16
+    assert split(4096, 256, 528) == 2
+    assert split(4096, 75, 528) == 7
+    assert split(4096, 2048, 528) == 1
+    assert split(10**6, 1, 10**4) == 64

@@ -15,10 +15,12 @@ from triton.compiler import ASTSource
 
 from millstream_worker.engine.runner.attention.triton_decode import combine_kernel, decode_kernel
 from millstream_worker.engine.runner.attention.triton_prefill import prefill_kernel
+from millstream_worker.engine.runner.attention.triton_shared import shared_kernel
 from millstream_worker.engine.runner.attention.triton_store import store_kernel
 
 CONSTANTS = {
     "HEADS": 8,
+    "KV_HEADS": 2,
     "GROUP": 4,
     "KEY_DIM": 80,
     "VALUE_DIM": 80,
@@ -30,16 +32,20 @@ CONSTANTS = {
     "SOFTCAP": 50.0,
     "SINKS": True,
     "TOKENS": 16,
-    "SPLITS": 3,
-    "PAD_SPLITS": 4,
+    "LEAST": 256,
+    "ALONE": False,
+    "PAD_PARTS": 8,
 }
 NOT_HALF = {"slots": "*i64", "parts": "*fp32", "part_sums": "*fp32", "scale": "fp32"}
 HALF = {"query", "key", "value", "keys", "values", "sinks", "out"}
-INDEX = {"tables", "kv_lens", "query_lens", "query_starts", "tile_segments", "tile_firsts"}
+INDEX = {"tables", "kv_lens", "query_lens", "query_starts", "tile_segments", "tile_firsts"} | {
+    "shared_lens", "members", "tile_counts",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("kernel", "rows"), [(decode_kernel, 16), (combine_kernel, 0), (prefill_kernel, 64), (store_kernel, 0)]
+    ("kernel", "rows"),
+    [(decode_kernel, 16), (combine_kernel, 0), (prefill_kernel, 64), (store_kernel, 0), (shared_kernel, 64)],
 )
 def test_it_compiles(kernel: Any, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -49,8 +55,13 @@ def test_it_compiles(kernel: Any, rows: int, tmp_path: Path, monkeypatch: pytest
     constexprs = {
         (place,): constants[name] for place, name in enumerate(kernel.arg_names) if name in constants
     }
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(kernel.arg_names)
+        if signature[name].startswith("*") or name.endswith("_stride")
+    }
     compiled = triton.compile(
-        ASTSource(kernel, signature, constexprs), target=GPUTarget("cuda", 90, warp_size=32)
+        ASTSource(kernel, signature, constexprs, aligned), target=GPUTarget("cuda", 90, warp_size=32)
     )
 
     assert len(compiled.asm["cubin"]) > 0

@@ -1,5 +1,5 @@
-"""Runs the checks in kernels.py in a process of their own: whether Triton interprets is settled when it is
-imported, and other tests of this process may have done that already."""
+"""Runs the checks beside it in processes of their own: whether Triton interprets is
+settled when it is imported, and other tests of this process may have done that already."""
 
 from __future__ import annotations
 
@@ -15,11 +15,21 @@ import torch
 pytest.importorskip("triton")
 
 
-def test_the_kernels_compute_attention() -> None:
+@pytest.mark.parametrize(
+    ("checks", "least"),
+    [
+        ("kernels.py", 40),
+        ("shared_kernels.py", 25),
+        ("static_kernels.py", 8),
+        ("flash_kernels.py", 10),
+        ("shared_tokens.py", 1),
+    ],
+)
+def test_the_kernels_compute_attention(checks: str, least: int) -> None:
     interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    checks = Path(__file__).with_name("kernels.py")
+    file = Path(__file__).with_name(checks)
     finished = subprocess.run(
-        [sys.executable, "-m", "pytest", str(checks), "-p", "no:cacheprovider", "--tb=short"],
+        [sys.executable, "-m", "pytest", str(file), "-p", "no:cacheprovider", "--tb=short"],
         env=os.environ | interpreted,
         capture_output=True,
         text=True,
@@ -29,4 +39,4 @@ def test_the_kernels_compute_attention() -> None:
     assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
     passed = re.search(r"(\d+) passed", finished.stdout)
     assert passed
-    assert int(passed[1]) > 40
+    assert int(passed[1]) > least

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import torch
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.sharing import SharingCosts
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
+from millstream_worker.engine.runner import compiled
 from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
-from millstream_worker.engine.runner.memory import capacity_line, pool_blocks, step_bytes
+from millstream_worker.engine.runner.graphs import recording
+from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.graphs.steps import Limits
+from millstream_worker.engine.runner.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
+from millstream_worker.engine.runner.memory import capacity_line, pool_blocks
 from millstream_worker.engine.runner.model import LoadedModel, load_config, load_model
+from millstream_worker.engine.runner.profiling import step_needs
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampler import Sampler
 from millstream_worker.engine.runner.storage import KVStorage, bytes_per_block
 from millstream_worker.engine.runner.support import UnsupportedModel
 from millstream_worker.engine.runner.threads import use_threads
 
+_SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
+    "triton": SharingCosts(),
+    "native": SharingCosts(row=16, step=256),
+}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -45,6 +58,7 @@ def build(
 
 def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Launched], EngineInfo]:
     device = _device(config.device)
+    records = recording.wanted(config.cuda_graphs, device)
     if device.type == "cpu":
         report(f"using {use_threads(config.threads)} CPU threads")
     checkpoint = resolve(config.model, config.cache_dir, report)
@@ -54,23 +68,57 @@ def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Lau
         dtype=_dtype(config.dtype, str(checkpoint.folder), device),
         device=device,
         attention=config.attention,
+        cache_dir=config.cache_dir,
         mark=mark,
     )
+    if compiled.wanted(config.compile_model, device):
+        _compile(config, loaded, report, mark)
     block_bytes = bytes_per_block(loaded.layers, config.block_size, loaded.dtype)
-    own_bytes = step_bytes(
-        loaded.model,
-        vocab_size=loaded.vocab_size,
+    own_bytes = step_needs(
+        loaded,
         tokens=config.max_step_tokens,
         rows=min(config.max_rows, config.max_step_tokens),
+        block_size=config.block_size,
+        mark=mark,
     )
-    blocks = pool_blocks(config.kv_memory, block_bytes, device, step=own_bytes)
+    # What is recorded computes in memory of its own, in as much as a step does.
+    graphs = own_bytes if records else 0
+    own_bytes += copy_bytes(config, block_bytes, device)
+    blocks = pool_blocks(config.kv_memory, block_bytes, device, step=own_bytes, graphs=graphs)
     info = _info(config, checkpoint, loaded, blocks, block_bytes)
     for line in (*loaded.notes, capacity_line(info)):
         report(line)
     storage = KVStorage(loaded.layers, blocks, config.block_size, loaded.dtype, device)
-    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, config.max_rows, device), mark)
+    swap = open_swap(config, storage, report)
+    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, config.max_rows, device), mark, swap)
+    if device.type == "cuda":
+        runner.choose_prefill(report)
+    if records:
+        _record(config, info, runner, report)
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
-    return Engine(_scheduler(config, info, depth), runner, depth=depth), info
+    return Engine(_scheduler(config, info, depth, swap), runner, depth=depth), info
+
+
+def _compile(config: EngineConfig, loaded: LoadedModel, report: Report, mark: Mark) -> None:
+    cache = Path(config.cache_dir or "~/.cache/millstream").expanduser() / "compiled"
+    try:
+        compiled.compile_layers(loaded, cache, report, mark)
+    except compiled.CannotCompile as error:
+        report(f"the model runs without being compiled: {error}")
+
+
+def _record(config: EngineConfig, info: EngineInfo, runner: Runner, report: Report) -> None:
+    width = min(-(-info.context_length // config.block_size), info.blocks)
+    try:
+        runner.record(
+            CudaRecorder(torch.device(info.device)),
+            Limits(config.max_rows, config.max_step_tokens, width),
+            report,
+        )
+    except CannotRecord as error:
+        if config.cuda_graphs == "on":
+            raise ValueError(f"cuda_graphs 'on': the model cannot be recorded: {error}") from error
+        report(f"no CUDA graphs, steps are launched one operation at a time: {error}")
 
 
 def _device(name: str) -> torch.device:
@@ -119,7 +167,7 @@ def _info(
     )
 
 
-def _scheduler(config: EngineConfig, info: EngineInfo, depth: int) -> Scheduler:
+def _scheduler(config: EngineConfig, info: EngineInfo, depth: int, swap: HostSwap | None) -> Scheduler:
     return Scheduler(
         SchedulerConfig(
             max_rows=config.max_rows,
@@ -128,8 +176,14 @@ def _scheduler(config: EngineConfig, info: EngineInfo, depth: int) -> Scheduler:
             blocks=info.blocks,
             context_length=info.context_length,
             prefix_cache=config.prefix_cache,
+            sharing=_SHARING.get(info.attention) if config.shared_attention else None,
             salted=config.prefix_scope == "tenant",
             hash_seed=hashlib.sha256(f"{info.model} {info.dtype}".encode()).digest(),
             pipeline_depth=depth,
+            step_time_target_s=config.step_time_target_ms / 1000,
+            step_time_for_all=config.step_time_for == "all",
+            host_blocks=swap.pages if swap else 0,
+            host_blocks_a_step=copied_blocks(config),
+            host_block_s=swap.block_seconds() if swap else 0.0,
         )
     )

@@ -18,10 +18,16 @@ class EngineConfig:
     max_rows: int = 64  # rows in the batch
     max_step_tokens: int = 2048  # new tokens computed in one step
     max_context: int = 0  # tokens per row, prompt and output; 0: the model's own
+    step_time_target_ms: int = 200  # of steps in which rows decode, see step_time_for; 0: any
+    step_time_for: str = "interactive"  # interactive | all: whose decoding rows count for it
+    host_swap: str = "auto"  # auto | bytes ("8GiB") | 0: host memory for blocks of preempted rows
     prefix_cache: bool = True
     prefix_scope: str = "tenant"  # tenant | all: within one salt, or everybody's
-    attention: str = "auto"  # auto | torch | triton
-    cache_dir: str = ""  # where converted GGUF checkpoints are kept; "": ~/.cache/millstream
+    attention: str = "auto"  # auto | torch | native | triton
+    cuda_graphs: str = "auto"  # auto | on | off
+    compile_model: str = "auto"  # auto | on | off; auto: on a GPU
+    shared_attention: bool = True  # rows that begin alike read that once a step, where it is faster
+    cache_dir: str = ""  # where converted checkpoints and compiled code are kept; "": ~/.cache/millstream
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,9 @@ class EngineStats:
     output_total: int = 0
     preemptions_total: int = 0
     steps_total: int = 0
+    swapped_out_total: int = 0  # KV blocks copied to host memory
+    swapped_in_total: int = 0
+    waste_tokens: int = 0  # places in the blocks of running rows that hold nothing: below one block a row
 
 
 @dataclass(frozen=True, slots=True)

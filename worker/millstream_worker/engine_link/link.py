@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,7 @@ class EngineLink:
         self._reader = reader
         self._writer = writer
         self.last_beat: Beat | None = None
+        self._started_at = time.monotonic()
 
     @classmethod
     async def start(cls, argv: Sequence[str], config: EngineConfig) -> EngineLink:
@@ -92,6 +94,10 @@ class EngineLink:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._started_at
 
     def send(self, frame: Frame) -> None:
         """Queue a frame; after the engine's death it goes nowhere (its jobs are taken up by the next one)."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from millstream_worker.engine.brain.plan import RowLoad
 from millstream_worker.engine.brain.planner import Chunk, Draft
+from millstream_worker.engine.brain.preemption import least_loss
 from millstream_worker.engine.brain.residents import Residents
 from millstream_worker.engine.brain.rows import Row
 
@@ -21,7 +20,7 @@ def admit(residents: Residents, draft: Draft, now: float) -> None:
         if not _may_join(residents, row) or residents.missing_blocks(row, cached) > 0:
             return
         residents.enter(row, cached, now)
-        _introduce(residents, row, len(cached) * batch.block_size, draft)
+        _introduce(residents, row, len(row.blocks) * batch.block_size, draft)
         chunk = Chunk(row, min(batch.unscheduled(row), draft.budget))
         residents.prefill(chunk)
         draft.add(chunk)
@@ -41,9 +40,10 @@ def displace(residents: Residents, now: float) -> None:
     gain = sum(residents.pool.held_once(victim.blocks) + 1 for victim in lower)
     if row.origin.request.alone or _shortage(residents, row) > gain:
         return
-    lower.sort(key=attrgetter("rank"))
     while lower and (_shortage(residents, row) > 0 or not (batch.free_slots or residents.leaving)):
-        residents.preempt(lower.pop(), now)
+        loser = least_loss(residents, lower, _shortage(residents, row))
+        lower.remove(loser)
+        residents.preempt(loser, now)
 
 
 def _may_join(residents: Residents, row: Row) -> bool:

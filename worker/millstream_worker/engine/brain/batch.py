@@ -26,7 +26,10 @@ class Batch:
         self.rows: list[Row | None] = [None] * max_rows
         self.free_slots = list(range(max_rows - 1, -1, -1))
         self.block_table = np.zeros((max_rows, width), np.int32)  # unused places are 0
+        self.entries = np.zeros(max_rows, np.int64)  # number of the row's entry into the batch, from 1
+        self.entered = 0
         self.priority = np.zeros(max_rows, np.int64)
+        self.interactive = np.zeros(max_rows, np.bool_)  # as asked for, not by ageing
         self.prompt_len = np.zeros(max_rows, np.int32)
         self.computed = np.zeros(max_rows, np.int32)
         self.scheduled = np.zeros(max_rows, np.int32)
@@ -45,9 +48,12 @@ class Batch:
         """Give a row a slot; `cached` are the blocks it shares, computed already or in a planned step."""
         slot = row.slot = self.free_slots.pop()
         self.rows[slot] = row
+        self.entered += 1
+        self.entries[slot] = self.entered
         row.published = len(cached)
         self.add_blocks(row, cached)
         self.priority[slot] = row.priority
+        self.interactive[slot] = row.origin.request.priority == 0
         self.prompt_len[slot] = len(row.origin.prompt)
         self.known[slot] = row.known
         self.computed[slot] = self.scheduled[slot] = len(cached) * self.block_size

@@ -15,15 +15,23 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
+from millstream_worker.engine.brain.host_pool import HostPool
+
 
 class BlockPool:
-    def __init__(self, blocks: int) -> None:
+    """`host`: where the pages of wanted blocks go when they are taken for something else."""
+
+    def __init__(self, blocks: int, host: HostPool | None = None) -> None:
         self.total = blocks
+        self.host = host
+        self._wanted: set[int] = set()  # cached blocks whose row will come back
         self._references = [0] * blocks
         self._hashes: list[bytes | None] = [None] * blocks
         self._by_hash: dict[bytes, int] = {}
         self._blank = list(range(blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._awaited: set[bytes] = set()  # hashes whose publishing somebody wants to hear of
+        self._appeared: list[bytes] = []  # those of them that were published since
 
     @property
     def free(self) -> int:
@@ -44,6 +52,10 @@ class BlockPool:
             assert old is not None, f"cached block {block} has no hash"
             del self._by_hash[old]
             self._hashes[block] = None
+            if block in self._wanted:
+                self._wanted.remove(block)
+                if self.host is not None:
+                    self.host.keep(block, old)
         self._references[block] = 1
         return block
 
@@ -51,10 +63,12 @@ class BlockPool:
         """One holder more for a block found by `match`."""
         if self._references[block] == 0:
             del self._cached[block]
+            self._wanted.discard(block)
         self._references[block] += 1
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """One holder less for each block of a row, given from its first to its last."""
+    def release(self, blocks: Sequence[int], wanted: bool = False) -> None:
+        """One holder less for each block of a row, given from its first to its last. `wanted`: the row will
+        come back for them."""
         for block in reversed(blocks):  # a prefix is worth most: its tail is evicted first
             self._references[block] -= 1
             assert self._references[block] >= 0, f"block {block} was released once too often"
@@ -63,12 +77,30 @@ class BlockPool:
                     self._blank.append(block)
                 else:
                     self._cached[block] = None
+                    if wanted:
+                        self._wanted.add(block)
 
     def publish(self, block: int, block_hash: bytes) -> None:
         """Let a held, full block be found. The first block of a content stays the one that is found."""
         if block_hash not in self._by_hash:
             self._by_hash[block_hash] = block
             self._hashes[block] = block_hash
+            if block_hash in self._awaited:
+                self._awaited.remove(block_hash)
+                self._appeared.append(block_hash)
+
+    def await_hash(self, block_hash: bytes) -> None:
+        """`take_appeared` shall name this hash, once, when a block is published under it."""
+        self._awaited.add(block_hash)
+
+    def forgo_hash(self, block_hash: bytes) -> None:
+        """Nobody waits for this hash any more; it may be named all the same."""
+        self._awaited.discard(block_hash)
+
+    def take_appeared(self) -> list[bytes]:
+        """The awaited hashes that were published since this was asked last."""
+        appeared, self._appeared = self._appeared, []
+        return appeared
 
     def forget(self, blocks: Sequence[int]) -> None:
         """Let these blocks be found no more: their content is damaged."""
@@ -77,6 +109,8 @@ class BlockPool:
             if old is not None:
                 del self._by_hash[old]
                 self._hashes[block] = None
+                if self.host is not None:
+                    self.host.drop(old)
 
     def match(self, chain: Sequence[bytes], most: int) -> list[int]:
         """The blocks that hold the longest known prefix of a hash chain, at most so many."""
@@ -114,3 +148,6 @@ class BlockPool:
         assert all(self._hashes[block] is not None for block in self._cached), "a cached block has no hash"
         named = {name: block for block, name in enumerate(self._hashes) if name is not None}
         assert named == self._by_hash, "the map from hashes to blocks is wrong"
+        assert self._wanted <= self._cached.keys(), "a block is wanted that is not cached"
+        if self.host is not None:
+            self.host.check()

@@ -6,11 +6,18 @@ token each, then rows with any number of new tokens (prefill chunks; later verif
 
     tokens     t0 │ t1 │ t2 t3 t4 t5 │ t6 t7          query_lens   1 1 4 2     decodes 2
                ───┴────┴─────────────┴──────          query_starts 0 1 2 6 8
+
+A *family* is a set of decode segments whose block tables begin with the same full blocks: attention may read
+those once for all of them. A segment is in one family at most, and computes the same if families are ignored.
+
+    segments   0: A B x │ 1: C y │ 2: A B z │ 3: C w      blocks of 16 tokens
+    families   segments 0 and 2 share 32 tokens, 1 and 3 share 16
+               family_lens 32 16    family_starts 0 2 4    family_segments 0 2 1 3
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +38,23 @@ class RowLoad:
     output: tuple[int, ...]
 
 
+def _none() -> Int32:
+    return np.empty(0, np.int32)
+
+
+def _no_pairs() -> Int32:
+    return np.empty((0, 2), np.int32)
+
+
+def _none_begin() -> Int32:
+    return np.zeros(1, np.int32)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """S segments, T new tokens, L logits wanted, W the widest block table. A *group* is a set of layers with
-    one block table (today one group holds all layers)."""
+    """S segments, T new tokens, L logits wanted, W the widest block table, F families with M members. A
+    *group* is a set of layers with one block table (today one group holds all layers); the families are
+    those of every group."""
 
     step: int
     decodes: int  # the first so many segments have exactly one new token
@@ -52,6 +72,12 @@ class Plan:
     logit_segments: Int32  # [L] the segment of each
     output_indices: Int32  # [L] which output token of its row is drawn: 0 for the first
     noise: NDArray[np.float64]  # [L] uniform in [0, 1), keyed by (seed, choice, output index)
+    family_lens: Int32 = field(default_factory=_none)  # [F] tokens that a family shares: full blocks
+    family_starts: Int32 = field(default_factory=_none_begin)  # [F + 1] offsets into family_segments
+    family_segments: Int32 = field(default_factory=_none)  # [M] decode segments, family after family
+    # copies of blocks before the step, first all that go out
+    swap_out: Int32 = field(default_factory=_no_pairs)  # [O, 2] block, place in host memory
+    swap_in: Int32 = field(default_factory=_no_pairs)  # [I, 2] place in host memory, block
 
     @property
     def token_count(self) -> int:

@@ -12,6 +12,7 @@ from millstream_worker.engine.brain.batch import Batch, blocks_for
 from millstream_worker.engine.brain.noise import uniform
 from millstream_worker.engine.brain.plan import Int32, Plan, RowLoad
 from millstream_worker.engine.brain.rows import Row
+from millstream_worker.engine.brain.sharing import Sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class Launch:
     admitted: list[tuple[Row, int]]
 
 
-def build_plan(step: int, batch: Batch, draft: Draft) -> tuple[Plan, Launch]:
-    """The plan of a draft; changes nothing."""
+def build_plan(step: int, batch: Batch, draft: Draft, sharing: Sharing) -> tuple[Plan, Launch]:
+    """The plan of a draft; changes nothing in the batch."""
     chunks, decodes = draft.chunks, draft.decodes
     slots = np.concatenate((decodes, np.array([chunk.row.slot for chunk in chunks], np.intp)))
     query_lens = np.ones(len(slots), np.int32)
@@ -68,6 +69,7 @@ def build_plan(step: int, batch: Batch, draft: Draft) -> tuple[Plan, Launch]:
     drawing = np.flatnonzero(kv_lens >= batch.known[slots])
     drawing_slots = slots[drawing]
     output_indices = kv_lens[drawing] - batch.prompt_len[drawing_slots]
+    families = sharing.families(decodes)
     widest = blocks_for(int(kv_lens.max()), batch.block_size)
     plan = Plan(
         step=step,
@@ -86,6 +88,9 @@ def build_plan(step: int, batch: Batch, draft: Draft) -> tuple[Plan, Launch]:
         logit_segments=drawing.astype(np.int32),
         output_indices=output_indices,
         noise=uniform(batch.noise_key[drawing_slots], output_indices),
+        family_lens=families.lens,
+        family_starts=families.starts,
+        family_segments=families.segments,
     )
     return plan, Launch(slots, kv_lens, drawing, batch.at(drawing_slots), len(tokens), draft.admitted)
 

@@ -58,9 +58,25 @@ class Residents:
         for block in cached:
             self.pool.share(block)
         row.move(RowState.RUNNING)
-        self.batch.enter(row, cached)
+        self.batch.enter(row, cached + self._fetched(row, len(cached)))
         if row.origin.request.alone:
             self.alone = row.origin
+
+    def _fetched(self, row: Row, begin: int) -> list[int]:
+        """Fresh blocks into which the plan brings what host memory has of the row's prefix from there. Others
+        find them from now on: they are filled before the step that reads them."""
+        host = self.pool.host
+        if host is None or not host.used:
+            return []
+        most = (row.known - 1) // self.batch.block_size
+        chain = row.hash_blocks(most, self.batch.block_size)[begin:most]
+        blocks = []
+        for block_hash, slot in zip(chain, host.fetch(chain), strict=False):
+            block = self.pool.take()
+            self.pool.publish(block, block_hash)
+            host.bring(slot, block)
+            blocks.append(block)
+        return blocks
 
     def grow(self, row: Row, blocks: int) -> None:
         self.batch.add_blocks(row, [self.pool.take() for _ in range(blocks)])
@@ -85,6 +101,7 @@ class Residents:
 
     def preempt(self, row: Row, now: float) -> None:
         self.totals.preemptions += 1
+        row.preemptions += 1
         self.retire(row, RowState.PREEMPTED)
         self.let_go(now)
 
@@ -108,7 +125,7 @@ class Residents:
 
     def _leave(self, row: Row) -> None:
         del self.leaving[row.arrival]
-        self.pool.release(self.batch.leave(row))
+        self.pool.release(self.batch.leave(row), wanted=row.state is RowState.PREEMPTED)
         row.move(RowState.ENDED if row.state is RowState.ENDING else RowState.WAITING)
         if not self.batch.occupied:
             self.alone = None
@@ -122,6 +139,7 @@ class Residents:
             running = bool(self.batch.decoding[row.slot]) != bool(self.batch.prefilling[row.slot])
             assert running == (row.state is RowState.RUNNING), f"row {row.handle} is {row.state}"
             assert running != (row.arrival in self.leaving), f"row {row.handle}: neither running nor leaving"
+        self.waiting.check()
         for row in self.waiting:
             assert row.state is RowState.WAITING, f"row {row.handle} waits as {row.state}"
             assert row.slot is None, f"row {row.handle} waits in slot {row.slot}"

@@ -66,6 +66,7 @@ class Row:
     waiting_since: float = 0.0
     waited_s: float = 0.0  # in earlier waits
     entered: bool = False  # it has been in the batch before
+    preemptions: int = 0
     # while in the batch
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)

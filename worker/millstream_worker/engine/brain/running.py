@@ -1,5 +1,5 @@
 """The next tokens of the rows that run already: decode rows first, then chunks of unfinished prefills, each
-with the blocks it needs. Where blocks run out, rows of the lowest rank are preempted until the others fit."""
+with the blocks it needs. Where blocks run out, rows are preempted until the others fit."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch import Batch
 from millstream_worker.engine.brain.planner import Chunk, Draft
+from millstream_worker.engine.brain.preemption import victim
 from millstream_worker.engine.brain.residents import Residents
-from millstream_worker.engine.brain.rows import Row
 
 
-def continue_rows(residents: Residents, max_step_tokens: int, now: float) -> Draft:
-    """A draft with the running rows, and what they leave of the step's tokens."""
+def continue_rows(residents: Residents, max_step_tokens: int, prompt_tokens: int, now: float) -> Draft:
+    """A draft with the running rows, and what they leave of the step's tokens and of those for prompts."""
     batch, pool = residents.batch, residents.pool
-    draft = _wanted(batch, max_step_tokens)
+    draft = _wanted(batch, max_step_tokens, prompt_tokens)
     while (missing := _new_blocks(batch, draft) - pool.free) > 0:
-        victim = _lowest(batch) if missing > residents.leaving_blocks else None
-        if victim is None:  # enough blocks are on their way out, with a launch in flight
+        missing -= residents.leaving_blocks
+        row = victim(residents, missing) if missing > 0 else None
+        if row is None:  # enough blocks are on their way out, with a launch in flight
             draft = _shortened(batch, draft, pool.free)
             break
-        residents.preempt(victim, now)
-        draft = _wanted(batch, max_step_tokens)
+        residents.preempt(row, now)
+        draft = _wanted(batch, max_step_tokens, prompt_tokens)
     for row in batch.at(_opening(batch, draft.decodes)):
         residents.grow(row, 1)
     for chunk in draft.chunks:
@@ -32,11 +33,11 @@ def continue_rows(residents: Residents, max_step_tokens: int, now: float) -> Dra
     return draft
 
 
-def _wanted(batch: Batch, max_step_tokens: int) -> Draft:
+def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int) -> Draft:
     """What the running rows would compute if there were blocks enough. The decode rows never outgrow the
     step: each was a prefill before, beside the others and within the same number of tokens."""
     decodes = np.flatnonzero(batch.decoding & (batch.scheduled < batch.last_input))
-    draft = Draft(decodes, max_step_tokens - len(decodes))
+    draft = Draft(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
     for row in sorted(batch.at(np.flatnonzero(batch.prefilling)), key=attrgetter("rank")):
         if draft.budget:
             draft.add(Chunk(row, min(batch.unscheduled(row), draft.budget)))
@@ -52,12 +53,6 @@ def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
     """Those of the decode slots whose next token is the first of a block."""
     opening: NDArray[np.intp] = decodes[batch.scheduled[decodes] % batch.block_size == 0]
     return opening
-
-
-def _lowest(batch: Batch) -> Row | None:
-    """The row that gives way first; None where only one is left, which has the whole pool."""
-    running = batch.at(batch.running())
-    return max(running, key=attrgetter("rank")) if len(running) > 1 else None
 
 
 def _shortened(batch: Batch, draft: Draft, free: int) -> Draft:

@@ -10,10 +10,9 @@ from the device, and what was drawn after a row's end is dropped.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,11 +20,17 @@ from millstream_worker.engine.brain.admission import admit, displace
 from millstream_worker.engine.brain.arrivals import Arrivals, Refusal
 from millstream_worker.engine.brain.batch import Batch, blocks_for
 from millstream_worker.engine.brain.blocks import BlockPool
+from millstream_worker.engine.brain.figures import engine_stats
+from millstream_worker.engine.brain.host_pool import HostPool
+from millstream_worker.engine.brain.pace import Pace
 from millstream_worker.engine.brain.plan import Drawn, Plan
 from millstream_worker.engine.brain.planner import Launch, build_plan
+from millstream_worker.engine.brain.prefixes import Prefixes
 from millstream_worker.engine.brain.residents import Residents
 from millstream_worker.engine.brain.rows import Row, RowState
 from millstream_worker.engine.brain.running import continue_rows
+from millstream_worker.engine.brain.settled import Settled, logprobs_left
+from millstream_worker.engine.brain.sharing import Sharing, SharingCosts
 from millstream_worker.engine.brain.waiting import WaitingRows
 from millstream_worker.engine.frames import EngineStats
 from millstream_worker.engine.request import EngineRequest
@@ -44,7 +49,13 @@ class SchedulerConfig:
     hash_seed: bytes  # model, KV dtype: whatever makes the KV of equal tokens differ
     pipeline_depth: int = 0
     salted: bool = True  # blocks are shared only within one salt
+    sharing: SharingCosts | None = None  # of reading common beginnings together; None: plans have no families
     patience_s: float = 10.0  # a row that has waited so long gets its turn whatever its lane
+    step_time_target_s: float = 0.0  # of steps in which interactive rows decode; 0: any
+    step_time_for_all: bool = False  # of steps in which any rows decode
+    host_blocks: int = 0  # places in host memory for blocks of preempted rows
+    host_blocks_a_step: int = 64  # copied each way
+    host_block_s: float = 0.0  # what copying one back takes
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_step_tokens", "block_size", "blocks", "context_length"):
@@ -52,17 +63,6 @@ class SchedulerConfig:
                 raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
         if self.pipeline_depth not in (0, 1):
             raise ValueError(f"pipeline_depth must be 0 or 1 (got {self.pipeline_depth})")
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What a step brought, in the lists of a Step frame."""
-
-    handles: list[int]
-    tokens: list[int]
-    finished: list[tuple[int, str]]
-    admitted: list[tuple[int, int]]
-    logprobs: list[tuple[int, float, list[int], list[float]]]
 
 
 class Scheduler:
@@ -78,12 +78,15 @@ class Scheduler:
             prefix_cache=config.prefix_cache,
             salted=config.salted,
         )
-        pool = BlockPool(config.blocks)
+        host = HostPool(config.host_blocks, config.host_blocks_a_step) if config.host_blocks else None
+        pool = BlockPool(config.blocks, host)
         self._batch = Batch(
             config.max_rows, blocks_for(self._arrivals.longest, config.block_size), config.block_size
         )
-        self._waiting = WaitingRows(config.patience_s, lambda row: pool.estimate(row.chain))
+        self._waiting = WaitingRows(config.patience_s, Prefixes(pool), own_turn=2 * config.max_rows)
         self._residents = Residents(pool, self._batch, self._waiting)
+        self._pace = Pace(config.step_time_target_s, config.max_step_tokens)
+        self._sharing = Sharing(self._batch, config.sharing)
         self._rows: dict[int, Row] = {}  # by handle; neither over nor aborted
         self._outstanding: deque[Launch] = deque()
         self._over: list[tuple[int, str]] = []
@@ -131,20 +134,42 @@ class Scheduler:
         """The next step, which the caller must launch. None: nothing can be computed before the outstanding
         plan is settled or, where there is none, before something is added."""
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
+        self._weigh_swap()
         displace(self._residents, now)
-        draft = continue_rows(self._residents, self.config.max_step_tokens, now)
+        draft = continue_rows(self._residents, self.config.max_step_tokens, self._prompt_tokens(), now)
         admit(self._residents, draft, now)
         if not draft:
             return None
-        plan, launch = build_plan(self._planned, self._batch, draft)
+        plan, launch = build_plan(self._planned, self._batch, draft, self._sharing)
+        host = self._residents.pool.host
+        if host is not None:
+            swap_out, swap_in = host.take_copies()
+            plan = replace(plan, swap_out=swap_out, swap_in=swap_in)
         self._batch.launch(launch.slots, launch.kv_lens)
         self._outstanding.append(launch)
+        self._pace.planned(plan.token_count - plan.decodes, now)
         self._planned += 1
         return plan
+
+    def _prompt_tokens(self) -> int:
+        """What the next step may compute of prompts."""
+        batch, config = self._batch, self.config
+        if not config.step_time_target_s:
+            return config.max_step_tokens
+        waited_for = batch.decoding if config.step_time_for_all else batch.decoding & batch.interactive
+        return self._pace.prompt_tokens() if waited_for.any() else config.max_step_tokens
+
+    def _weigh_swap(self) -> None:
+        """Blocks are swapped where that takes less than to compute their tokens again, as far as is known."""
+        host = self._residents.pool.host
+        if host is not None:
+            token_s = self._pace.token_s
+            host.worth = not token_s or self.config.host_block_s < token_s * self.config.block_size
 
     def settle(self, drawn: Drawn, now: float) -> Settled:
         """Take what the oldest outstanding plan has drawn."""
         launch = self._outstanding.popleft()
+        self._pace.settled(now)
         admitted = [(row.origin.request.handle, cached) for row, cached in launch.admitted if row.lives]
         self._batch.settle(launch.slots, launch.kv_lens, launch.drawing, drawn.tokens)
         finished = self.take_finished() + self._end_broken(launch, drawn)
@@ -161,7 +186,7 @@ class Scheduler:
             del handles[index], tokens[index]
         self._residents.totals.steps += 1
         self._residents.totals.output += len(tokens)
-        return Settled(handles, tokens, finished, admitted, _logprobs(drawn, dropped))
+        return Settled(handles, tokens, finished, admitted, logprobs_left(drawn, dropped))
 
     def _append(self, rows: list[Row], tokens: list[int]) -> tuple[list[int], list[tuple[Row, str]]]:
         """Give each row its token; returns the indices of draws to drop, and the rows that are over and
@@ -200,23 +225,7 @@ class Scheduler:
 
     def stats(self, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
         """State now, and totals since the start; the figures of a step are the caller's to measure."""
-        pool, totals = self._residents.pool, self._residents.totals
-        return EngineStats(
-            rows_running=len(self._batch.running()),
-            rows_waiting=len(self._waiting),
-            free_rows=len(self._batch.free_slots),
-            blocks_used=pool.total - pool.free,
-            blocks_cached=pool.cached,
-            blocks_free=pool.free - pool.cached,
-            step_s=step_s,
-            step_tokens=step_tokens,
-            prefix_queried_total=totals.prefix_queried,
-            prefix_hit_total=totals.prefix_hit,
-            prompt_computed_total=totals.prompt_computed,
-            output_total=totals.output,
-            preemptions_total=totals.preemptions,
-            steps_total=totals.steps,
-        )
+        return engine_stats(self._residents, step_s, step_tokens)
 
     def check(self) -> None:
         """Audit pool, batch and rows; AssertionError where anything disagrees."""
@@ -225,12 +234,3 @@ class Scheduler:
         assert {row.handle: row for row in (*self._waiting, *inside)} == self._rows, (
             "rows by handle are wrong"
         )
-
-
-def _logprobs(drawn: Drawn, dropped: list[int]) -> list[tuple[int, float, list[int], list[float]]]:
-    """In the order of the draws, by their index once the dropped ones are gone."""
-    return [
-        (index - bisect_left(dropped, index), values.logprob, list(values.top_ids), list(values.top_logprobs))
-        for index, values in sorted(drawn.logprobs.items())
-        if index not in dropped
-    ]

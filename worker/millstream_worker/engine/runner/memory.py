@@ -32,12 +32,12 @@ _UNITS = {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE)
 _SHARE = re.compile(r"(0?\.\d+|1\.0*|\d+(?:\.\d+)?%)")
 _AUTO_CPU_SHARE, _AUTO_CPU_MOST = 0.4, 4 * GIB  # the memory is not ours alone
-_AUTO_CUDA_SHARE = 0.85  # the allocator leaves gaps
+_AUTO_CUDA_SHARE = 0.9  # the rest is for what no step shows: kernels that are loaded later, other processes
 # What a step holds at once, at the most. Measured on the CPU (a slice of a 135M model, 64 rows with all kinds
 # of sampling, chunks of 2,048 of 12,000 tokens): 195 MiB in float32, 372 MiB in bfloat16.
 _WIDE_TENSORS = 6  # per token, each as wide as the model's widest layer: gate, up, their product, residuals
-_LOGIT_BYTES = 32  # per row and token id: logits in both dtypes, changed, counted, as logprobs with sort keys
-_DRAW_BYTES = 64  # per row and token id of those drawn at a time: weights, keys, sums, all of 8 bytes
+_LOGIT_BYTES = 16  # per row and token id: logits, and what was seen, twice while there come to be more rows
+_DRAW_BYTES = 64  # per row and token id of those drawn at a time: changed, weights, logprobs with sort keys
 _SCORES = 5  # times a bucket's scores: as multiplied, in float32, their softmax, and keys or values
 _WORKSPACE_BYTES = 128 << 20  # of torch's libraries: packed weights, and what their products are summed in
 
@@ -47,16 +47,24 @@ class BadKVMemory(ValueError):
 
 
 def pool_blocks(
-    kv_memory: str, bytes_per_block: int, device: torch.device, *, step: int = 0, free: int | None = None
+    kv_memory: str,
+    bytes_per_block: int,
+    device: torch.device,
+    *,
+    step: int = 0,
+    graphs: int = 0,
+    free: int | None = None,
 ) -> int:
-    """Blocks in the pool, at least one. Call it when the weights are on the device.
+    """Blocks in the pool, at least one. Call it when the weights are on the device, packed.
 
     `kv_memory`: "auto", bytes ("2GiB", "500MB", "1073741824"), or a share of the free memory ("0.6", "60%").
-    `free`: bytes of it; by default as measured. `step` of them (`step_bytes`) are never the pool's: a pool
-    that took them would end the engine in the middle of its first long prompt. Raises BadKVMemory.
+    `free`: bytes of it; by default as measured. `step` of them (`profiling.step_needs`), and `graphs` that
+    recorded steps will hold, are never the pool's: a pool that took them would end the engine in the middle
+    of its first long prompt. Raises BadKVMemory.
     """
-    free = max(0, (free_bytes(device) if free is None else free) - step)
-    beside = f" beside the {_size(step)} that a step may need" if step else ""
+    aside = step + graphs
+    free = max(0, (free_bytes(device) if free is None else free) - aside)
+    beside = f" beside the {_size(aside)} that a step may need" if aside else ""
     wanted = _wanted(kv_memory, device, free)
     if wanted > free:
         raise BadKVMemory(
@@ -74,7 +82,8 @@ def pool_blocks(
 
 def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: int) -> int:
     """Memory that a step of so many new tokens, and so many rows that draw one, takes beside weights and
-    pool: activations, logits, sampling and attention. An estimate from above, from the shapes of the weights.
+    pool: activations, logits, sampling and attention. An estimate from above, from the shapes of the weights;
+    on CUDA `profiling.step_needs` measures instead.
     """
     parameter: torch.Tensor = next(model.parameters())
     activations = tokens * _widest(model) * _WIDE_TENSORS * parameter.element_size()
@@ -143,12 +152,18 @@ def _wanted(kv_memory: str, device: torch.device, free: int) -> int:
         if not 0 < share <= 1:
             raise BadKVMemory(f"kv_memory {kv_memory!r}: a share is above 0 and at most 1 (100%)")
         return int(free * share)
-    size = _SIZE.fullmatch(text)
+    size = size_bytes(text)
     if size is None:
         raise BadKVMemory(
             f'kv_memory {kv_memory!r}: give "auto", a size (2GiB, 500MB), or a share of the free memory (0.6)'
         )
-    return int(float(size[1]) * _UNITS[size[2]])
+    return size
+
+
+def size_bytes(text: str) -> int | None:
+    """Of "2GiB", "500MB" or "1073741824"; None where it is no size."""
+    size = _SIZE.fullmatch(text.strip().lower())
+    return None if size is None else int(float(size[1]) * _UNITS[size[2]])
 
 
 def _size(count: int) -> str:

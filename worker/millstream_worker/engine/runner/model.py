@@ -25,14 +25,17 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from millstream_worker.engine.runner import support
-from millstream_worker.engine.runner.attention.choice import build, choose
+from millstream_worker.engine.runner import packed, support
+from millstream_worker.engine.runner.attention.breakable import BreakableAttention
+from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
+from millstream_worker.engine.runner.attention.operator import Attention, attend, register
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.support import UnsupportedModel
 
 ATTENTION = "millstream"  # our name among transformers' attention functions
 _SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
+_NUMBER = "paged_attention_number"  # the one through which its compiled code does
 _BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing, wrong or of another type
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError,
 )  # fmt: skip
@@ -51,7 +54,8 @@ class LoadedModel:
     modules: tuple[nn.Module, ...]  # the attention module of each layer
     layers: tuple[LayerSpec, ...]
     architecture: str
-    attention: str  # backend: torch | triton
+    attention: str  # backend: torch | native | triton
+    attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
     vocab_size: int  # width of the logits
     context_length: int  # most tokens of a row
     eos_ids: tuple[int, ...]
@@ -64,7 +68,7 @@ class LoadedModel:
 class LayerAttention:
     """One layer of a storage and who computes its attention; sits in the layer's attention module."""
 
-    __slots__ = ("_backend", "_layer", "_mark")
+    __slots__ = ("__weakref__", "_backend", "_layer", "_mark")
 
     def __init__(self, backend: AttentionBackend, layer: int, mark: Callable[[], None]) -> None:
         self._backend = backend
@@ -84,33 +88,38 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     attention: str = "auto",
+    cache_dir: str = "",
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
-    """The model of a folder with config.json and safetensors. `mark` is called with each weight read.
+    """The model of a folder with config.json and safetensors. `mark` is called with each weight read. What
+    its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream).
 
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
     ValueError for an attention backend that the device does not have.
     """
-    attention = choose(attention, device)
+    chosen = choose(attention, device, dtype, cache_dir)
     config = load_config(folder)
     support.check(config)
     context_length = support.context_length(config)
     model = _load_weights(folder, config, dtype, device, mark)
     modules, layers, vocab_size = _observe(model)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    packed.pack(model)
     note = support.context_note(config)
     return LoadedModel(
         model=model,
         modules=modules,
         layers=layers,
         architecture=type(model).__name__,
-        attention=attention,
+        attention=chosen.name,
+        attend_over=chosen.build,
         vocab_size=vocab_size,
         context_length=context_length,
         eos_ids=_eos_ids(folder, config),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=parameters,
         dtype=dtype,
         device=device,
-        notes=(note,) if note else (),
+        notes=(*([note] if note else []), f"attention: {chosen.reason}"),
     )
 
 
@@ -124,13 +133,19 @@ def load_config(folder: str) -> PretrainedConfig:
 
 def connect(
     loaded: LoadedModel, storage: KVStorage, mark: Callable[[], None] = lambda: None
-) -> AttentionBackend:
+) -> BreakableAttention:
     """Give each attention module its layer of `storage`. Before each forward the backend wants
     `begin(plan)`; `mark` is called with each layer."""
-    backend = build(loaded.attention, storage)
+    backend = BreakableAttention(loaded.attend_over(storage))
     for layer, module in enumerate(loaded.modules):
-        setattr(module, _SLOT, LayerAttention(backend, layer, mark))
+        occupy(module, LayerAttention(backend, layer, mark))
     return backend
+
+
+def occupy(module: nn.Module, attention: Attention) -> None:
+    """Have an attention module, run by Python or compiled, call `attention`."""
+    setattr(module, _SLOT, attention)
+    setattr(module, _NUMBER, register(attention))
 
 
 @torch.inference_mode()
@@ -175,6 +190,9 @@ def _load_weights(
         )
     if missing := sorted(report["missing_keys"]):  # here, too
         raise UnsupportedModel(f"{name}: {folder} lacks {len(missing)} weights, the first is {missing[0]}")
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):  # some look for padding in each step, and wait for the device
+            module.warn_if_padding_and_no_attention_mask = lambda *_: None
     return model.eval()
 
 
@@ -186,8 +204,11 @@ def _attend(
     Transformers makes no mask, as no mask function has our name. But for the sinks, `options` are the
     constants that were seen when the model was loaded.
     """
-    attention = getattr(module, _SLOT)
-    out = attention(query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1), options)
+    query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if torch.compiler.is_compiling():
+        out = attend(query, key, value, options.get("s_aux"), getattr(module, _NUMBER))
+    else:  # an operation written in Python costs more than the call
+        out = getattr(module, _SLOT)(query, key, value, options)
     return out.unsqueeze(0), None
 
 

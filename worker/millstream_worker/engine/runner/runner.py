@@ -11,11 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from millstream_worker.engine.brain.plan import Drawn, Int32, Plan
+from millstream_worker.engine.brain.plan import Drawn, Plan
+from millstream_worker.engine.runner.attention.prefill_choice import choose_prefill
+from millstream_worker.engine.runner.device_clock import DeviceClock, Span, clock_of
+from millstream_worker.engine.runner.graphs.recorder import Recorder
+from millstream_worker.engine.runner.graphs.recording import record
+from millstream_worker.engine.runner.graphs.steps import Limits, StepGraphs
+from millstream_worker.engine.runner.host_swap import HostSwap
+from millstream_worker.engine.runner.inputs import drawn_in, token_ids
 from millstream_worker.engine.runner.model import LoadedModel, connect, forward
 from millstream_worker.engine.runner.sampler import DrawnTensors, Sampler
 from millstream_worker.engine.runner.storage import KVStorage
-from millstream_worker.engine.runner.transfer import to_device
+from millstream_worker.engine.runner.transfer import together
 
 Mark = Callable[[], None]
 
@@ -26,19 +33,39 @@ class Launched:
 
     plan: Plan
     drawn: DrawnTensors
+    span: Span | None
 
 
 class Runner:
     """One model over one storage. Steps are settled in the order they were launched in, at once or later."""
 
     def __init__(
-        self, loaded: LoadedModel, storage: KVStorage, sampler: Sampler, mark: Mark = lambda: None
+        self,
+        loaded: LoadedModel,
+        storage: KVStorage,
+        sampler: Sampler,
+        mark: Mark = lambda: None,
+        swap: HostSwap | None = None,
     ) -> None:
-        self._model = loaded.model
-        self._device = loaded.device
+        self._loaded = loaded
         self._attention = connect(loaded, storage, mark)
         self._sampler = sampler
         self._mark = mark
+        self._swap = swap
+        self._graphs: StepGraphs | None = None
+        self.clock: DeviceClock | None = clock_of(loaded.device)
+
+    @torch.inference_mode()
+    def choose_prefill(self, report: Callable[[str], None]) -> None:
+        """Where the device has several ways to prefill, find out the fastest; before the first step."""
+        choose_prefill(self._attention.backend, report)
+
+    def record(self, recorder: Recorder, limits: Limits, report: Callable[[str], None]) -> None:
+        """Record the steps that may come, before the first of them, to replay them from then on. Raises
+        `CannotRecord`: then they are computed as before."""
+        self._graphs = record(
+            self._loaded, self._attention, self._sampler.last_tokens, recorder, limits, report, self._mark
+        )
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Launched:
@@ -46,36 +73,44 @@ class Runner:
         with _memory():
             for load in plan.loads:
                 self._sampler.load(load)
-            logits = self.forward(plan)
+            span = self.clock.start() if self.clock else None
+            if self._swap is not None:
+                self._swap.apply(plan)
+            logits = self._logits(plan)
             self._mark()
-            return Launched(plan, self._sampler.draw(logits, plan))
+            drawn = self._sampler.draw(logits, plan)
+            if span is not None:
+                span.ended.record()
+            return Launched(plan, drawn, span)
 
     def settle(self, launched: Launched) -> Drawn:
         """The tokens of a launched step; waits for them."""
         with _memory():
             drawn = self._sampler.collect(launched.drawn)
+            if launched.span is not None and self.clock is not None:
+                launched.span.ended.synchronize()
+                self.clock.settle(launched.span)
         self._mark()
         return drawn
 
     @torch.inference_mode()
     def forward(self, plan: Plan) -> torch.Tensor:
         """Logits [L, vocabulary] of a step, float32; its keys and values are in the storage afterwards."""
+        return self._logits(plan).float()
+
+    def _logits(self, plan: Plan) -> torch.Tensor:
+        if self._graphs is not None:
+            logits = self._graphs.run(plan)
+            if logits is not None:
+                return logits
         self._attention.begin(plan)
-        positions, wanted = self._index(plan.positions), self._index(plan.logit_indices)
-        return forward(self._model, self._tokens(plan), positions, wanted).float()
-
-    def _tokens(self, plan: Plan) -> torch.Tensor:
-        """Token ids [T]: the plan's, or what the row's slot drew last where the host has not seen it yet."""
-        tokens = self._index(plan.tokens)
-        if not plan.from_device.any():
-            return tokens
-        slots = self._index(np.repeat(plan.row_slots, plan.query_lens))
-        return torch.where(
-            to_device(plan.from_device, self._device), self._sampler.last_tokens[slots], tokens
-        )
-
-    def _index(self, array: Int32) -> torch.Tensor:
-        return to_device(array.astype(np.int64), self._device)
+        arrays = [array.astype(np.int64) for array in (plan.tokens, plan.positions, plan.logit_indices)]
+        if plan.from_device.any():
+            arrays.append(drawn_in(plan))
+        tokens, positions, wanted, *sources = together(arrays, self._loaded.device)
+        if sources:
+            tokens = token_ids(tokens, sources[0], self._sampler.last_tokens)
+        return forward(self._loaded.model, tokens, positions, wanted)
 
 
 @contextlib.contextmanager

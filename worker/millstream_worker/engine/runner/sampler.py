@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Drawn, Plan, RowLoad
-from millstream_worker.engine.runner import sampling_settings
+from millstream_worker.engine.runner import sampling_cpu, sampling_settings
 from millstream_worker.engine.runner.sampling_bias import SlotBias
 from millstream_worker.engine.runner.sampling_draw import Filters, draw_by_id, draw_by_rank, weigh
+from millstream_worker.engine.runner.sampling_greedy import most_likely
 from millstream_worker.engine.runner.sampling_logprobs import LogprobTensors, logprobs_of
 from millstream_worker.engine.runner.sampling_penalties import Penalties
 from millstream_worker.engine.runner.sampling_settings import Settings, Way
@@ -52,6 +53,7 @@ class Sampler:
         self._vocab_size = vocab_size
         self._piece_rows = max(1, PIECE_ELEMENTS[device.type] // vocab_size)
         self._settings = sampling_settings.empty(max_rows)
+        self._plain = np.zeros(max_rows, np.bool_)
         self._penalties = Penalties(vocab_size, max_rows, device)
         self._bias = SlotBias(vocab_size, max_rows, device)
         self._ends = SlotBias(vocab_size, max_rows, device)
@@ -62,6 +64,7 @@ class Sampler:
         spec, slot = load.sampling, load.slot
         settings = sampling_settings.settings_of(spec, self._vocab_size)
         self._settings[slot] = settings
+        self._plain[slot] = sampling_settings.plain(settings)
         if sampling_settings.penalised(settings):
             self._penalties.load(slot, load.prompt, load.output)
         else:
@@ -71,20 +74,23 @@ class Sampler:
 
     @torch.inference_mode()
     def draw(self, logits: Tensor, plan: Plan) -> DrawnTensors:
-        """One token per row of `logits` [L, vocabulary], which stay as they are. Loads come first."""
+        """One token per row of `logits` [L, vocabulary], of any floating dtype, which stay as they are. Loads
+        come first."""
         slots = plan.row_slots[plan.logit_segments]
+        if self._plain[slots].all():
+            tokens, broken = most_likely(logits)
+            self._keep(tokens.masked_fill_(broken, 0), slots)
+            return self._sent(tokens, broken)
         settings = self._settings[slots]
-        logits = logits.float()
-        changed = self._change(logits, slots, settings, plan.output_indices)
-        broken = ~changed.amax(-1).isfinite()
-        tokens = self._choose(changed, settings, plan.noise).masked_fill_(broken, 0)
-        self._remember(tokens, slots, settings)
+        tokens, broken = self._choose(logits, slots, settings, plan)
+        tokens.masked_fill_(broken, 0)
+        self._keep(tokens, slots)
+        self._count(tokens, slots, settings)
         asked = np.flatnonzero(settings["logprobs"])
-        logprobs = None
-        if len(asked):
-            counts = settings["top_logprobs"][asked]
-            logprobs = logprobs_of(logits, tokens, asked, counts, self._there(asked)).map(to_host)
-        return DrawnTensors(tokens, to_host(tokens), to_host(broken), logprobs, self._copied())
+        if not len(asked):
+            return self._sent(tokens, broken)
+        counts = settings["top_logprobs"][asked]
+        return self._sent(tokens, broken, logprobs_of(logits, tokens, asked, counts, self._piece_rows))
 
     def collect(self, drawn: DrawnTensors) -> Drawn:
         """The step's tokens as host values; waits for that step, not for one launched after it."""
@@ -95,49 +101,65 @@ class Sampler:
         sound = {index: values for index, values in logprobs.items() if index not in broken}
         return Drawn(drawn.tokens_host.numpy().astype(np.int32), sound, broken)
 
-    def _change(self, logits: Tensor, slots: Slots, settings: Settings, drawn: NDArray[np.int32]) -> Tensor:
-        """Logits with bias, penalties and minimal lengths applied; `drawn` [L]: tokens drawn before."""
-        biased = settings["biased"].any()
-        penalised = np.flatnonzero(sampling_settings.penalised(settings))
-        short = drawn < settings["min_tokens"]
-        if not (biased or len(penalised) or short.any()):
-            return logits
-        logits = logits.clone()
-        index = self._there(slots)
-        if biased:
-            self._bias.add(logits, index)
-        for members in self._pieces(penalised):
-            rows = self._there(members)
-            histories = self._there(self._penalties.histories(slots[members]))
-            amounts = self._there(sampling_settings.penalties(settings[members]))
-            logits[rows] = self._penalties.apply(logits[rows], histories, amounts)
-        if short.any():
-            self._ends.add(logits, index, only=self._there(short))
-        return logits
-
-    def _choose(self, logits: Tensor, settings: Settings, noise: NDArray[np.float64]) -> Tensor:
-        """Tokens [L], each group of rows in the cheapest way that gives its answer."""
+    def _choose(self, logits: Tensor, slots: Slots, settings: Settings, plan: Plan) -> tuple[Tensor, Tensor]:
+        """Tokens [L] and which rows are broken [L], each group of rows in the cheapest way that gives its
+        answer."""
+        changed = self._changed(settings, plan.output_indices)
         tokens = torch.empty(len(logits), dtype=torch.int64, device=self._device)
+        broken = torch.empty(len(logits), dtype=torch.bool, device=self._device)
         for way, members in sampling_settings.ways(settings, self._vocab_size):
             for rows in self._pieces(members):
                 index = self._there(rows)
-                part = logits if len(rows) == len(logits) else logits[index]
-                tokens[index] = self._draw(part, way, settings[rows], noise[rows])
-        return tokens
+                part = logits.index_select(0, index).float()
+                if changed[rows].any():
+                    self._change(part, slots[rows], settings[rows], plan.output_indices[rows])
+                tokens[index], broken[index] = self._draw(part, way, settings[rows], plan.noise[rows])
+        return tokens, broken
 
-    def _draw(self, logits: Tensor, way: Way, settings: Settings, noise: NDArray[np.float64]) -> Tensor:
+    def _changed(self, settings: Settings, drawn: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """[L] the rows whose logits are not taken as they are; `drawn` [L]: tokens drawn before."""
+        changed: NDArray[np.bool_] = (
+            settings["biased"] | sampling_settings.penalised(settings) | (drawn < settings["min_tokens"])
+        )
+        return changed
+
+    def _change(self, logits: Tensor, slots: Slots, settings: Settings, drawn: NDArray[np.int32]) -> None:
+        """Apply bias, penalties and minimal lengths to float32 logits [M, V] in place."""
+        index = self._there(slots)
+        self._bias.add(logits, index)
+        penalised = np.flatnonzero(sampling_settings.penalised(settings))
+        if len(penalised):
+            histories = self._there(self._penalties.histories(slots[penalised]))
+            amounts = self._there(sampling_settings.penalties(settings[penalised]))
+            self._penalties.apply(logits, self._there(penalised), histories, amounts)
+        short = drawn < settings["min_tokens"]
+        if short.any():
+            self._ends.add(logits, index, only=self._there(short))
+
+    def _draw(
+        self, logits: Tensor, way: Way, settings: Settings, noise: NDArray[np.float64]
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens [M] of float32 logits [M, V], and which of them mean nothing."""
         if way is Way.GREEDY:
-            return logits.argmax(-1)
+            return most_likely(logits)
+        peak = logits.amax(-1)
+        broken = peak.isfinite().logical_not_()
+        if self._device.type == "cpu":
+            draw = sampling_cpu.draw_by_id if way is Way.BY_ID else sampling_cpu.draw_by_rank
+            return torch.from_numpy(draw(logits, peak, settings, noise)), broken
         columns = self._there(sampling_settings.columns(settings, noise))[..., None]  # [4, M, 1] float64
         temperature, top_p, min_p, uniform = columns
         weights = weigh(logits, temperature.float())
         if way is Way.BY_ID:
-            return draw_by_id(weights, min_p, uniform)
+            return draw_by_id(weights, min_p, uniform), broken
         top_k = self._there(settings["top_k"])[:, None]
-        return draw_by_rank(weights, Filters(top_k, top_p, min_p), uniform, most=int(settings["top_k"].max()))
+        filters = Filters(top_k, top_p, min_p)
+        return draw_by_rank(weights, filters, uniform, most=int(settings["top_k"].max())), broken
 
-    def _remember(self, tokens: Tensor, slots: Slots, settings: Settings) -> None:
-        self.last_tokens[self._there(slots)] = tokens
+    def _keep(self, tokens: Tensor, slots: Slots) -> None:
+        self.last_tokens.index_copy_(0, self._there(slots.astype(np.int64)), tokens)
+
+    def _count(self, tokens: Tensor, slots: Slots, settings: Settings) -> None:
         penalised = np.flatnonzero(sampling_settings.penalised(settings))
         if len(penalised):
             histories = self._there(self._penalties.histories(slots[penalised]))
@@ -151,9 +173,12 @@ class Sampler:
     def _there(self, array: NDArray[Any]) -> Tensor:
         return to_device(array, self._device)
 
-    def _copied(self) -> torch.cuda.Event | None:
-        if self._device.type != "cuda":
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+    def _sent(self, tokens: Tensor, broken: Tensor, logprobs: LogprobTensors | None = None) -> DrawnTensors:
+        """On their way to the host."""
+        tokens_host, broken_host = to_host(tokens), to_host(broken)
+        logprobs_host = logprobs.map(to_host) if logprobs else None
+        copied = None
+        if self._device.type == "cuda":
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
+        return DrawnTensors(tokens, tokens_host, broken_host, logprobs_host, copied)

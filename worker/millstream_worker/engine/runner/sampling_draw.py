@@ -36,7 +36,7 @@ def weigh(logits: Tensor, temperature: Tensor) -> Tensor:
     """Integer weights [M, V] of float32 logits [M, V] at temperature [M, 1] (float32, > 0); the most likely
     token weighs 2**(52 - id bits). In a row that holds NaN or +inf, or nothing but -inf, all weigh 0."""
     weights = logits - logits.amax(-1, keepdim=True)
-    weights.div_(temperature).exp_().mul_(2.0 ** _weight_bits(logits.shape[-1]))
+    weights.div_(temperature).exp_().mul_(2.0 ** weight_bits(logits.shape[-1]))
     return weights.nan_to_num_(0.0).to(torch.int64)  # what NaN becomes as an integer is not defined
 
 
@@ -70,12 +70,12 @@ def draw_by_rank(weights: Tensor, filters: Filters, noise: Tensor, most: int) ->
     return keys.gather(-1, chosen[:, None]).squeeze(-1) & ((1 << bits) - 1)
 
 
-def _weight_bits(vocab_size: int) -> int:
+def weight_bits(vocab_size: int) -> int:
     return _SUM_BITS - id_bits(vocab_size)
 
 
 def _least_weight(vocab_size: int, min_p: Tensor) -> Tensor:
-    return (min_p * 2.0 ** _weight_bits(vocab_size)).to(torch.int64)
+    return (min_p * 2.0 ** weight_bits(vocab_size)).to(torch.int64)
 
 
 def _smallest(keys: Tensor, count: int) -> Tensor:

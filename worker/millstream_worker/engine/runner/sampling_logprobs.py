@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.plan import DrawnLogprobs
+from millstream_worker.engine.runner.transfer import to_device
 
 _LEAST = -9999.0  # OpenAI's: minus infinity has no JSON
 
@@ -41,17 +42,27 @@ class LogprobTensors:
 
 
 def logprobs_of(
-    logits: Tensor, tokens: Tensor, rows: NDArray[np.int64], counts: NDArray[np.int64], index: Tensor
+    logits: Tensor, tokens: Tensor, rows: NDArray[np.int64], counts: NDArray[np.int64], at_once: int
 ) -> LogprobTensors:
-    """Of some rows of logits [L, V], where tokens [L] were drawn. `rows` [M] and, on the device, `index` [M]
-    say which, `counts` [M] how many of the most likely tokens each wants."""
-    logprobs = logits.index_select(0, index).log_softmax(-1)
-    drawn = logprobs.gather(-1, tokens[index][:, None]).squeeze(-1)
+    """Of some rows of logits [L, V], where tokens [L] were drawn. `rows` [M] says which, `counts` [M] how
+    many of the most likely tokens each wants; `at_once` rows are worked on at a time."""
+    most = min(int(counts.max()), logits.shape[-1])
+    pieces = [
+        _piece(logits.index_select(0, index).float(), tokens[index], most)
+        for index in torch.split(to_device(rows, logits.device), at_once)
+    ]
+    drawn, top_ids, top = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    return LogprobTensors(rows, counts, drawn, top_ids, top)
+
+
+def _piece(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    logprobs = logits.log_softmax(-1)
+    drawn = logprobs.gather(-1, tokens[:, None]).squeeze(-1)
     # Bits of a float32 >= 0 order as the number does; with the id below them the keys are unique.
     keys = (logprobs.abs().view(torch.int32).to(torch.int64) << 32) | torch.arange(
         logits.shape[-1], device=logits.device
     )
-    keys = keys.topk(min(int(counts.max()), logits.shape[-1]), largest=False).values
+    keys = keys.topk(most, largest=False).values
     top_ids = keys & 0xFFFFFFFF
     top = logprobs.gather(-1, top_ids)
-    return LogprobTensors(rows, counts, drawn.clamp_(min=_LEAST), top_ids, top.clamp_(min=_LEAST))
+    return drawn.clamp_(min=_LEAST), top_ids, top.clamp_(min=_LEAST)

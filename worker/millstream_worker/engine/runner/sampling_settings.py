@@ -68,6 +68,16 @@ def settings_of(spec: SamplingSpec, vocab_size: int) -> Any:
     )
 
 
+def plain(settings: Any) -> Any:
+    """The most likely token of the logits as they are is drawn, and nothing else is asked for."""
+    changed = settings["biased"] | penalised(settings) | (settings["min_tokens"] > 0)
+    return greedy(settings) & ~(changed | settings["logprobs"])
+
+
+def greedy(settings: Any) -> Any:
+    return (settings["temperature"] < _COLDEST) | (settings["top_k"] == 1)
+
+
 def penalised(settings: Any) -> Any:
     return (settings["repetition"] != 1) | (settings["presence"] != 0) | (settings["frequency"] != 0)
 
@@ -84,12 +94,12 @@ def columns(settings: Settings, noise: NDArray[np.float64]) -> NDArray[np.float6
 
 def ways(settings: Settings, vocab_size: int) -> Iterator[tuple[Way, NDArray[np.int64]]]:
     """The rows of each way to draw, for the ways that have any."""
-    greedy = (settings["temperature"] < _COLDEST) | (settings["top_k"] == 1)
-    ranked = ~greedy & ((settings["top_k"] < vocab_size) | (settings["top_p"] < 1))
+    coldest = greedy(settings)
+    ranked = ~coldest & ((settings["top_k"] < vocab_size) | (settings["top_p"] < 1))
     few = settings["top_k"] <= _FEW
     members = {
-        Way.GREEDY: greedy,
-        Way.BY_ID: ~greedy & ~ranked,
+        Way.GREEDY: coldest,
+        Way.BY_ID: ~coldest & ~ranked,
         Way.BY_RANK_OF_FEW: ranked & few,
         Way.BY_RANK: ranked & ~few,
     }

@@ -2,33 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.storage import KVStorage
 
-NAMES = ("auto", "torch", "triton")
+NAMES = ("auto", "torch", "native", "triton")
 
 
-def choose(name: str, device: torch.device) -> str:
-    """The backend's name for what was asked ("auto" or a name); ValueError if it cannot run on the device."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A backend that this device can have."""
+
+    name: str  # torch | native | triton
+    reason: str  # for the operator
+    build: Callable[[KVStorage], AttentionBackend]
+
+
+def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "") -> Choice:
+    """What to use for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError if it
+    cannot run here. The native one is compiled on first use and kept in `cache_dir`
+    ("": ~/.cache/millstream)."""
     if name not in NAMES:
         raise ValueError(f"attention is {name!r}; it must be one of {', '.join(NAMES)}")
-    if name == "auto":
-        return "triton" if device.type == "cuda" else "torch"
-    if name == "triton" and device.type != "cuda":
-        raise ValueError(
-            f"attention 'triton' needs a CUDA device, this is {device.type}; use 'torch' or 'auto'"
-        )
-    return name
-
-
-def build(name: str, storage: KVStorage) -> AttentionBackend:
-    """The backend called `name` (as `choose` gave it) over `storage`."""
+    if device.type == "cuda" and name in ("auto", "triton"):
+        return Choice("triton", "Triton kernels on CUDA", _triton)
     if name == "triton":
-        from millstream_worker.engine.runner.attention.triton_backend import TritonAttention  # needs triton
+        raise ValueError(
+            f"attention 'triton' needs a CUDA device, this is {device.type}; use 'native', 'torch' or 'auto'"
+        )
+    if name == "torch":
+        return Choice("torch", "plain PyTorch, as asked for", _matmul)
+    if device.type != "cpu":
+        if name == "native":
+            raise ValueError(f"attention 'native' needs the CPU, this is {device.type}; use 'auto'")
+        return Choice("torch", f"plain PyTorch, there is nothing else for {device.type}", _matmul)
+    return _on_the_cpu(name, dtype, Path(cache_dir or "~/.cache/millstream").expanduser())
 
-        return TritonAttention(storage)
+
+def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> Choice:
+    from millstream_worker.engine.runner.attention.native.backend import NativeAttention
+    from millstream_worker.engine.runner.attention.native.build import CannotBuild, build
+    from millstream_worker.engine.runner.attention.native.library import ENTRIES
+
+    try:
+        if dtype not in ENTRIES:
+            raise CannotBuild(f"it does not compute {str(dtype).removeprefix('torch.')}")
+        library = build(cache)
+    except CannotBuild as error:
+        if name == "native":
+            raise ValueError(f"attention 'native' cannot be had: {error}; use 'torch' or 'auto'") from error
+        return Choice(
+            "torch", f"plain PyTorch, as native code, which is faster, cannot be had: {error}", _matmul
+        )
+    return Choice("native", "compiled for this processor", lambda storage: NativeAttention(storage, library))
+
+
+def _triton(storage: KVStorage) -> AttentionBackend:
+    from millstream_worker.engine.runner.attention.triton_backend import TritonAttention  # needs triton
+
+    return TritonAttention(storage)
+
+
+def _matmul(storage: KVStorage) -> AttentionBackend:
     from millstream_worker.engine.runner.attention.matmul import MatmulAttention
 
     return MatmulAttention(storage)

@@ -8,7 +8,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from millstream_worker.engine.runner.attention.triton_tile import LOG2_E, attend_range
+from millstream_worker.engine.runner.attention.triton_tile import (
+    attend_range,
+    empty_sums,
+    load_queries,
+    store_answers,
+)
 
 
 @triton.jit
@@ -28,12 +33,6 @@ def prefill_kernel(
     query_token_stride,
     query_head_stride,
     table_stride,
-    key_block_stride,
-    key_head_stride,
-    key_token_stride,
-    value_block_stride,
-    value_head_stride,
-    value_token_stride,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,  # query heads of a KV head
     KEY_DIM: tl.constexpr,
@@ -54,9 +53,7 @@ def prefill_kernel(
     first = tl.load(tile_firsts + tile)
     query_len = tl.load(query_lens + segment)
     cached = tl.load(kv_lens + segment) - query_len  # keys from before this step
-    start = 0
-    if WINDOW > 0:
-        start = tl.maximum(cached + first + 1 - WINDOW, 0)
+    start = tl.maximum(cached + first + 1 - WINDOW, 0) if WINDOW > 0 else 0
     end = cached + tl.minimum(first + TOKENS, query_len)
 
     member = tl.arange(0, ROWS)
@@ -64,44 +61,11 @@ def prefill_kernel(
     head = kv_head * GROUP + member % GROUP
     mine = (member < TOKENS * GROUP) & (token < query_len)
     packed = (tl.load(query_starts + segment) + token).to(tl.int64)
-    key_place = tl.arange(0, PAD_KEY)
-    value_place = tl.arange(0, PAD_VALUE)
-    asked = tl.load(
-        query + packed[:, None] * query_token_stride + head[:, None] * query_head_stride + key_place[None, :],
-        mask=mine[:, None] & (key_place < KEY_DIM)[None, :],
-        other=0.0,
-    )
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    if SINKS:
-        highest = tl.load(sinks + head, mask=mine, other=0.0).to(tl.float32) * LOG2_E
-        total += 1.0
-    highest, total, seen = attend_range(
-        asked,
-        cached + token,
-        start,
-        end,
-        keys + kv_head * key_head_stride,
-        values + kv_head * value_head_stride,
-        tables + segment * table_stride,
-        scale,
-        key_block_stride,
-        key_token_stride,
-        value_block_stride,
-        value_token_stride,
-        highest,
-        total,
-        tl.zeros([ROWS, PAD_VALUE], tl.float32),
-        KEY_DIM,
-        VALUE_DIM,
-        PAD_KEY,
-        PAD_VALUE,
-        BLOCK_SIZE,
-        KEYS,
-        WINDOW,
-        SOFTCAP,
-    )
-    answer = seen / tl.where(total > 0, total, 1.0)[:, None]  # padding rows may have seen nothing
-    target = out + (packed * HEADS + head)[:, None] * VALUE_DIM + value_place[None, :]
-    stored = mine[:, None] & (value_place < VALUE_DIM)[None, :]
-    tl.store(target, answer.to(out.dtype.element_ty), mask=stored)
+    asked = load_queries(query, packed, head, mine, query_token_stride, query_head_stride, KEY_DIM, PAD_KEY)
+    highest, total = empty_sums(sinks, head, mine, ROWS, SINKS)
+    answer, _ = attend_range(
+        asked, cached + token, start, end,
+        keys, values, kv_head, tables + segment * table_stride, scale, highest, total,
+        ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS, WINDOW, SOFTCAP,
+    )  # fmt: skip
+    store_answers(out, packed * HEADS + head, answer, mine, VALUE_DIM, PAD_VALUE)

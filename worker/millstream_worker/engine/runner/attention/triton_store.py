@@ -13,19 +13,14 @@ import triton.language as tl
 def store_kernel(
     key,  # [tokens, kv_heads, KEY_DIM]
     value,  # [tokens, kv_heads, VALUE_DIM]
-    keys,
-    values,
-    slots,  # [tokens] int64: block * BLOCK_SIZE + offset
-    new_key_token_stride,
-    new_key_head_stride,
-    new_value_token_stride,
-    new_value_head_stride,
-    key_block_stride,
-    key_head_stride,
+    keys,  # [blocks, kv_heads, BLOCK_SIZE, KEY_DIM]
+    values,  # [blocks, kv_heads, BLOCK_SIZE, VALUE_DIM]
+    slots,  # [tokens] int64: block * BLOCK_SIZE + offset; -1: a token that is stored nowhere
     key_token_stride,
-    value_block_stride,
-    value_head_stride,
+    key_head_stride,
     value_token_stride,
+    value_head_stride,
+    KV_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     PAD_KEY: tl.constexpr,
@@ -35,19 +30,14 @@ def store_kernel(
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     slot = tl.load(slots + token)
-    block = slot // BLOCK_SIZE
-    offset = slot % BLOCK_SIZE
+    if slot < 0:
+        return
+    row = (slot // BLOCK_SIZE * KV_HEADS + head) * BLOCK_SIZE + slot % BLOCK_SIZE
     place = tl.arange(0, PAD_KEY)
-    new = tl.load(
-        key + token * new_key_token_stride + head * new_key_head_stride + place, mask=place < KEY_DIM
-    )
-    target = keys + block * key_block_stride + head * key_head_stride + offset * key_token_stride + place
-    tl.store(target, new.to(keys.dtype.element_ty), mask=place < KEY_DIM)
+    new = tl.load(key + token * key_token_stride + head * key_head_stride + place, mask=place < KEY_DIM)
+    tl.store(keys + row * KEY_DIM + place, new.to(keys.dtype.element_ty), mask=place < KEY_DIM)
     place = tl.arange(0, PAD_VALUE)
     new = tl.load(
-        value + token * new_value_token_stride + head * new_value_head_stride + place, mask=place < VALUE_DIM
+        value + token * value_token_stride + head * value_head_stride + place, mask=place < VALUE_DIM
     )
-    target = (
-        values + block * value_block_stride + head * value_head_stride + offset * value_token_stride + place
-    )
-    tl.store(target, new.to(values.dtype.element_ty), mask=place < VALUE_DIM)
+    tl.store(values + row * VALUE_DIM + place, new.to(values.dtype.element_ty), mask=place < VALUE_DIM)

@@ -1,7 +1,8 @@
-"""What the decode and the prefill kernel share: a tile of queries attends to a range of its row's keys.
+"""What the kernels share: a tile of queries attends to a range of the keys that a block table names.
 
-A tile packs the query heads of one KV head, of one or more of the row's new tokens, so that a key is read
-once for all of them. Online softmax (https://arxiv.org/abs/2205.14135) in base 2, in float32.
+A tile packs the query heads of one KV head, of one or more tokens, so that a key is read once for all of
+them. Online softmax (https://arxiv.org/abs/2205.14135) in base 2, in float32. Keys and values lie as the KV
+storage says, without gaps.
 """
 
 # Triton's types are none of Python's:
@@ -16,22 +17,73 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def part_keys(length, parts, LEAST: tl.constexpr, KEYS: tl.constexpr):
+    """Keys of a part, whole loads of KEYS: `length` keys are read in at most `parts` parts, and in fewer
+    where they would be shorter than LEAST. Parts beyond the end are empty."""
+    used = tl.maximum(tl.minimum(tl.cdiv(length, LEAST), parts), 1)
+    return tl.cdiv(tl.cdiv(length, used), KEYS) * KEYS
+
+
+@triton.jit
+def load_queries(
+    query,  # [tokens, heads, KEY_DIM]
+    token,  # [ROWS], or one for all of them
+    head,  # [ROWS]
+    mine,  # [ROWS] the rows that hold a query; the others are 0
+    token_stride,
+    head_stride,
+    KEY_DIM: tl.constexpr,
+    PAD_KEY: tl.constexpr,
+):
+    place = tl.arange(0, PAD_KEY)
+    rows = query + token * token_stride + head * head_stride
+    mask = mine[:, None] & (place < KEY_DIM)[None, :]
+    return tl.load(rows[:, None] + place[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def store_answers(
+    target,
+    place,  # [ROWS] number of each row in the target, whose rows are VALUE_DIM wide
+    answer,  # [ROWS, PAD_VALUE]
+    mine,
+    VALUE_DIM: tl.constexpr,
+    PAD_VALUE: tl.constexpr,
+):
+    value_place = tl.arange(0, PAD_VALUE)
+    mask = mine[:, None] & (value_place < VALUE_DIM)[None, :]
+    rows = target + place * VALUE_DIM
+    tl.store(rows[:, None] + value_place[None, :], answer.to(target.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def empty_sums(sinks, head, mine, ROWS: tl.constexpr, SINKS: tl.constexpr):
+    """[ROWS] highest score, and sum of the weights relative to it, before any key: a sink weighs and has no
+    value."""
+    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    if SINKS:
+        highest = tl.load(sinks + head, mask=mine, other=0.0).to(tl.float32) * LOG2_E
+        total += 1.0
+    return highest, total
+
+
+@triton.jit
 def attend_range(
     queries,  # [ROWS, PAD_KEY]
     own,  # [ROWS] each query's own place in its row: it sees keys up to there
     start,  # places in the row, [start, end)
     end,
-    keys,  # of this KV head, as are the values
-    values,
+    keys,  # [blocks, kv_heads, BLOCK_SIZE, KEY_DIM]
+    values,  # [blocks, kv_heads, BLOCK_SIZE, VALUE_DIM]
+    kv_head,
     table,  # the row's block table
     scale,
-    key_block_stride,
-    key_token_stride,
-    value_block_stride,
-    value_token_stride,
     highest,  # [ROWS] highest score so far, in base 2
     total,  # [ROWS] sum of the weights so far, relative to it
-    seen,  # [ROWS, PAD_VALUE] sum of the weighted values so far, relative to it
+    ROWS: tl.constexpr,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     PAD_KEY: tl.constexpr,
@@ -41,17 +93,19 @@ def attend_range(
     WINDOW: tl.constexpr,  # 0: none
     SOFTCAP: tl.constexpr,  # 0: none
 ):
+    """[ROWS, PAD_VALUE] the weighted mean of the values, and [ROWS] the logarithm of the weights' sum, in
+    base 2; what has seen nothing answers 0."""
     key_place = tl.arange(0, PAD_KEY)
     value_place = tl.arange(0, PAD_VALUE)
+    seen = tl.zeros([ROWS, PAD_VALUE], tl.float32)  # sum of the weighted values, relative to `highest`
     for first in range(start, end, KEYS):
         place = first + tl.arange(0, KEYS)
         inside = place < end
         block = tl.load(table + place // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
-        offset = (place % BLOCK_SIZE).to(tl.int64)
+        row = (block * (HEADS // GROUP) + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE
 
-        key_rows = block * key_block_stride + offset * key_token_stride
         key = tl.load(
-            keys + key_rows[None, :] + key_place[:, None],
+            keys + (row * KEY_DIM)[None, :] + key_place[:, None],
             mask=inside[None, :] & (key_place < KEY_DIM)[:, None],
             other=0.0,
         )
@@ -68,12 +122,12 @@ def attend_range(
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(highest - base)
         total = total * fade + tl.sum(weights, 1)
-        value_rows = block * value_block_stride + offset * value_token_stride
         value = tl.load(
-            values + value_rows[:, None] + value_place[None, :],
+            values + (row * VALUE_DIM)[:, None] + value_place[None, :],
             mask=inside[:, None] & (value_place < VALUE_DIM)[None, :],
             other=0.0,
         )
         seen = seen * fade[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
         highest = higher
-    return highest, total, seen
+    total = tl.where(total > 0, total, 1.0)
+    return seen / total[:, None], highest + tl.log2(total)

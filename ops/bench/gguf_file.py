@@ -1,0 +1,86 @@
+"""A checkpoint as a GGUF file for llama.cpp, in the checkpoint's own precision and without a tokenizer: the
+benchmark speaks in token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+ARCHITECTURES = ("llama", "qwen3")  # whose tensors are renamed and nothing else, but for llama's rotary order
+
+
+class NotConvertible(Exception):
+    """Of a kind that is not written here; llama.cpp's own converter may do it."""
+
+
+def gguf_file(folder: Path, path: Path) -> Path:
+    """`path`, written if it is not there yet. Raises NotConvertible."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if config.model_type not in ARCHITECTURES:
+        raise NotConvertible(
+            f"no GGUF file of a {config.model_type} is made here; make one with llama.cpp's converter and "
+            "give --gguf PATH"
+        )
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        _write(folder, config, part)
+        part.replace(path)
+    return path
+
+
+def _write(folder: Path, config: Any, path: Path) -> None:
+    import gguf
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    writer = gguf.GGUFWriter(path, config.model_type)
+    _describe(writer, config)
+    names = gguf.get_tensor_name_map(
+        gguf.MODEL_ARCH.LLAMA if config.model_type == "llama" else gguf.MODEL_ARCH.QWEN3,
+        config.num_hidden_layers,
+    )
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    tensors = {tensor.data_ptr(): (name, tensor) for name, tensor in reversed(model.state_dict().items())}
+    for name, tensor in tensors.values():  # a tied head is the embedding
+        if config.model_type == "llama":
+            tensor = _rotary_order(name, tensor, config)
+        own = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if tensor.ndim > 1 and tensor.dtype == torch.bfloat16:
+            data = tensor.contiguous().view(torch.uint8).numpy()
+            writer.add_tensor(own, data, raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else:
+            writer.add_tensor(own, tensor.float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _describe(writer: Any, config: Any) -> None:
+    head_dim = config.head_dim
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("none")
+
+
+def _rotary_order(name: str, tensor: Any, config: Any) -> Any:
+    """llama.cpp rotates neighbouring numbers of a llama's heads, transformers the halves."""
+    heads = {"q_proj.weight": config.num_attention_heads, "k_proj.weight": config.num_key_value_heads}
+    for ending, count in heads.items():
+        if name.endswith(ending):
+            halves = tensor.reshape(count, 2, config.head_dim // 2, -1)
+            return halves.transpose(1, 2).reshape(tensor.shape)
+    return tensor

@@ -1,0 +1,123 @@
+"""A server, a worker and client processes around a workload."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from ops.bench.adapters import Setup
+from ops.bench.adapters.millstream import chosen
+from ops.bench.measures import Run
+from ops.bench.tokenizer import bench_tokenizer
+from ops.bench.workloads import Workload
+
+from millstream.cli.embedded_server import EmbeddedServer
+
+QUEUE = "bench"
+START_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Of running processes; `clients` wait for work on their standard input."""
+
+    processes: dict[str, psutil.Process]
+    clients: list[subprocess.Popen[str]]
+
+    def cpu_s(self) -> dict[str, float]:
+        """By process, since its start, without the clients, who tell it themselves."""
+        times = {name: process.cpu_times() for name, process in self.processes.items()}
+        return {name: spent.user + spent.system for name, spent in times.items()}
+
+    def run(self, workload: Workload) -> tuple[Run, float]:
+        """The workload dealt out among the clients; also the CPU seconds that these took."""
+        for place, client in enumerate(self.clients):
+            assert client.stdin is not None
+            share = slice(place, None, len(self.clients))
+            work = {"prompts": workload.prompts[share], "lengths": workload.output_lengths[share]}
+            client.stdin.write(json.dumps(work) + "\n")
+            client.stdin.flush()
+        answers = [self._answer(client) for client in self.clients]
+        begun = min(answer["begun"] for answer in answers)
+        runs = [Run.from_json(answer["run"]) for answer in answers]
+        ends = [answer["begun"] - begun + run.seconds for answer, run in zip(answers, runs, strict=True)]
+        timings = tuple(timing for run in runs for timing in run.timings)
+        return Run(max(ends), timings), sum(float(answer["cpu_s"]) for answer in answers)
+
+    @staticmethod
+    def _answer(client: subprocess.Popen[str]) -> dict[str, Any]:
+        assert client.stdout is not None
+        line = client.stdout.readline()
+        assert line, "a client ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@contextlib.contextmanager
+def stack(setup: Setup, clients: int) -> Iterator[Stack]:
+    """All of it, ready for work; ended with the block."""
+    with contextlib.ExitStack() as ending:
+        folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
+        server = ending.enter_context(EmbeddedServer(folder / "server"))
+        worker = subprocess.Popen(_worker(setup, server.url, folder), start_new_session=True)
+        ending.callback(_end, worker)
+        waiting = [_client(server.url) for _ in range(clients)]
+        for client in waiting:
+            ending.callback(_dismiss, client)
+        processes = {"front": psutil.Process(worker.pid), "engine": _engine(worker)}
+        processes["server"] = next(one for one in psutil.Process().children() if "valkey" in one.name())
+        yield Stack(processes, waiting)
+
+
+def _worker(setup: Setup, url: str, folder: Path) -> list[str]:
+    command = [sys.executable, "-m", "millstream_worker", "--redis-url", url, "--queue", QUEUE]
+    command += ["--model", str(with_tokenizer(Path(setup.folder), folder / "model"))]
+    command += ["--device", setup.device, "--threads", str(setup.threads)]
+    for name, value in chosen(setup).items():  # as the engine alone has them
+        command += [f"--{name.replace('_', '-')}", str(value).lower()]
+    return [*command, "--log-level", "warning"]
+
+
+def with_tokenizer(model: Path, folder: Path) -> Path:
+    """The model itself where it has a tokenizer; else its files in `folder`, with the demo model's."""
+    if (model / "tokenizer.json").exists():
+        return model
+    folder.mkdir(parents=True)
+    for file in model.iterdir():
+        (folder / file.name).symlink_to(file.absolute())
+    for file in bench_tokenizer().glob("tokenizer*"):
+        (folder / file.name).symlink_to(file.absolute())
+    return folder
+
+
+def _client(url: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ops.bench.queued_client", url, QUEUE]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _engine(worker: subprocess.Popen[bytes]) -> psutil.Process:
+    until = time.monotonic() + START_S
+    while not (children := psutil.Process(worker.pid).children()):
+        assert worker.poll() is None, "the worker ended"
+        assert time.monotonic() < until, f"the worker started no engine within {START_S:.0f} s"
+        time.sleep(0.05)
+    return children[0]
+
+
+def _dismiss(client: subprocess.Popen[str]) -> None:
+    """It ends with its input."""
+    client.communicate(timeout=60)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    process.wait(timeout=60)

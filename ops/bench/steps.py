@@ -1,0 +1,88 @@
+"""An engine of this process under observation: when it computes the model, and when it does anything else."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from millstream_worker.engine.brain.plan import Drawn, Plan
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.config import EngineConfig, EngineInfo
+from millstream_worker.engine.loop import Engine
+
+
+@dataclass(slots=True)
+class Watch:
+    """Stands where the runner stands, and asks it. Seconds on the host, summed up over the steps since
+    `restart`: on a device that works on by itself they are no device time."""
+
+    runner: Any
+    forward_s: float = 0.0
+    launch_s: float = 0.0  # forward, the inputs before it and the draw behind it
+    settle_s: float = 0.0
+    steps: int = 0
+    computed: int = 0  # tokens
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        model = self.runner._loaded.model
+        model.register_forward_pre_hook(self._enter)
+        model.register_forward_hook(self._leave)
+
+    def _enter(self, *_: object) -> None:
+        self.forward_s -= time.perf_counter()
+
+    def _leave(self, *_: object) -> None:
+        self.forward_s += time.perf_counter()
+
+    def launch(self, plan: Plan) -> Any:
+        before = time.perf_counter()
+        launched = self.runner.launch(plan)
+        self.launch_s += time.perf_counter() - before
+        self.steps += 1
+        self.computed += plan.token_count
+        return launched
+
+    def settle(self, launched: Any) -> Drawn:
+        before = time.perf_counter()
+        drawn: Drawn = self.runner.settle(launched)
+        self.settle_s += time.perf_counter() - before
+        return drawn
+
+    def restart(self) -> None:
+        self.forward_s = self.launch_s = self.settle_s = 0.0
+        self.steps = self.computed = 0
+        if self.runner.clock is not None:
+            self.runner.clock.reset()
+        self.started = time.perf_counter()
+
+    @property
+    def wall_s(self) -> float:
+        return time.perf_counter() - self.started
+
+    @property
+    def device_idle(self) -> float | None:
+        """The share of its time in which the device computed nothing; None where it has no clock."""
+        clock = self.runner.clock
+        return None if clock is None else float(clock.times.idle_share)
+
+
+def watched(config: EngineConfig) -> tuple[Engine[Any], EngineInfo, Watch]:
+    """An engine built as its own process builds it, with a watch around its runner."""
+    from millstream_worker.engine.assembly import build
+
+    engine, info = build(config, lambda message: None)
+    watch = Watch(engine._runner)
+    engine._runner = watch
+    return engine, info, watch
+
+
+def row_waste(scheduler: Scheduler) -> list[int]:
+    """For each running row the tokens that its blocks could hold and do not."""
+    batch = scheduler._batch
+    return [
+        len(row.blocks) * batch.block_size - int(batch.scheduled[row.slot])
+        for row in batch.rows
+        if row is not None and row.lives
+    ]

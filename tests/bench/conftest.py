@@ -1,0 +1,17 @@
+"""The benchmarks are no package of the distribution: they are found from the repository's root."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from support.checkpoints import build
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that computes in milliseconds."""
+    return build("llama", tmp_path_factory.mktemp("checkpoints"))

@@ -1,0 +1,53 @@
+"""The workloads are the same everywhere and for ever: other engines' figures were measured on these ids."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from ops.bench.workloads import NAMES, make
+
+DIGESTS = {
+    "decode": "942c079d3e9f",
+    "document": "b58b6ee3f0e8",
+    "shared": "48eaf09cc512",
+    "shareddoc": "ae4ec5c4988c",
+    "ragged": "d1b32b4b9544",
+    "nano": "96238024a2cd",
+    "a": "53b97a16c4df",
+    "r": "9d5ca7f4f5a0",
+    "b": "5a755d879152",
+    "c": "d8da839fdb0c",
+    "single": "a8d6826c5567",
+}
+
+
+def test_every_workload_is_pinned() -> None:
+    assert sorted(DIGESTS) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_prompts_and_lengths_are_those_of_earlier_figures(name: str) -> None:
+    work = make(name, 32_000)
+    text = json.dumps([work.prompts, work.output_lengths])
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == DIGESTS[name]
+
+
+def test_shared_tokens_are_what_all_prompts_begin_with() -> None:
+    work = make("c", 32_000)
+    assert work.shared_tokens == 200
+    assert work.distinct_prompt_tokens == 200 + 64 * 30
+    assert make("a", 32_000).shared_tokens == 0
+
+
+def test_another_seed_has_other_prompts_of_the_same_lengths() -> None:
+    first, second = make("c", 32_000), make("c", 32_000, seed=1)
+    assert first.prompts[0][:16] != second.prompts[0][:16]
+    assert list(map(len, first.prompts)) == list(map(len, second.prompts))
+
+
+def test_scale_changes_rows_and_leaves_at_least_one() -> None:
+    assert len(make("a", 100, 0.5).prompts) == 16
+    assert len(make("a", 100, 0.001).prompts) == 1
+    assert len(make("single", 100, 8).prompts) == 1

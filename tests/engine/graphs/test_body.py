@@ -1,0 +1,79 @@
+"""Body and head together give what the model gives, and the head is left what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.planning import Segment, pack
+from support.serving import runner_of
+from torch import nn
+
+from millstream_worker.engine.runner.graphs.body import Body
+from millstream_worker.engine.runner.graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.model import LoadedModel
+
+Load = Callable[[str], LoadedModel]
+TOKENS = [5, 60, 33, 9, 120]
+
+
+@torch.inference_mode()
+def hidden_and_logits(loaded: LoadedModel) -> tuple[Body, torch.Tensor, torch.Tensor]:
+    """Of a row of 5 tokens, and its body."""
+    runner, _ = runner_of(loaded, blocks=4, block_size=4)
+    plan = pack([Segment(0, TOKENS, 0, [0, 1], range(5))], 4)
+    with runner._attention.left_out():
+        body = Body(loaded.model, loaded.modules)
+    runner._attention.begin(plan)
+    hidden = body.hidden(torch.tensor(TOKENS), torch.arange(5))
+    return body, hidden, runner.forward(plan)
+
+
+@pytest.mark.parametrize("case", ["llama", "gpt2", "opt", "gemma2", "cohere", "granite", "gpt_oss", "phi"])
+def test_body_and_head_are_the_model(case: str, load: Load) -> None:
+    body, hidden, want = hidden_and_logits(load(case))
+    wanted = torch.tensor([3, 1])
+
+    assert hidden.shape == (5, body.width)
+    assert hidden.dtype == body.dtype
+    with torch.inference_mode():
+        assert torch.allclose(body.logits(hidden, None), want, atol=1e-5)
+        assert torch.allclose(body.logits(hidden, wanted), want[wanted], atol=1e-5)
+
+
+def test_the_model_is_whole_again_after_the_head(load: Load) -> None:
+    loaded = load("llama")
+    body, hidden, want = hidden_and_logits(loaded)
+    with torch.inference_mode():
+        body.logits(hidden, None)
+    assert all("forward" not in vars(module) for module in loaded.model.modules())
+    _, _, again = hidden_and_logits(loaded)
+    assert torch.equal(again, want)
+
+
+def test_layers_without_a_module_of_their_own_cannot_be_recorded(load: Load) -> None:
+    loaded = load("llama")
+    with pytest.raises(CannotRecord, match="no module of their own"):
+        Body(loaded.model, [*loaded.modules, nn.Linear(1, 1)])
+
+
+def test_a_head_that_computes_for_its_layers_cannot_be_recorded(load: Load) -> None:
+    loaded = load("llama")
+    runner_of(loaded, blocks=4, block_size=4)
+    inner = loaded.model.model
+    loaded.model.register_forward_pre_hook(
+        lambda _, args, named: (args, named | {"attention_mask": torch.ones(1, 1)}), with_kwargs=True
+    )
+    with pytest.raises(CannotRecord, match="in every step anew"), torch.inference_mode():
+        _observed(loaded, inner)
+
+
+def _observed(loaded: LoadedModel, inner: nn.Module) -> Body:
+    inner.forward = lambda **_: _Output()  # its layers would attend
+    return Body(loaded.model, loaded.modules)
+
+
+class _Output:
+    last_hidden_state = torch.zeros(1, 1, 32)
+    past_key_values = hidden_states = attentions = None

@@ -1,0 +1,48 @@
+"""Sizes of recorded steps: few, and none far above what runs in it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_worker.engine.runner.graphs.ladder import fitting, row_rungs, token_rungs
+
+MOST = st.integers(1, 8192)
+
+
+def test_rungs() -> None:
+    assert row_rungs(20) == [1, 2, 4, 8, 16, 20]
+    assert row_rungs(64) == [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64]
+    assert row_rungs(256)[-5:] == [128, 160, 192, 224, 256]
+    assert token_rungs(40) == [16, 24, 32, 40]
+    assert token_rungs(2048)[-4:] == [1280, 1536, 1792, 2048]
+    assert len(token_rungs(2048)) < 30
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 8, 15, 16])
+def test_small_limits_are_rungs_themselves(most: int) -> None:
+    assert row_rungs(most)[-1] == most
+    assert token_rungs(most)[-1] == most
+
+
+@given(MOST)
+def test_rungs_rise_to_the_limit(most: int) -> None:
+    for rungs in (row_rungs(most), token_rungs(most)):
+        assert rungs == sorted(set(rungs))
+        assert rungs[-1] == most
+
+
+@given(MOST, st.data())
+def test_a_step_runs_in_the_smallest_that_holds_it(most: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, most))
+    rungs = token_rungs(most)
+    rung = fitting(rungs, size)
+    assert rung is not None
+    assert rung == min(rung for rung in rungs if rung >= size)
+    assert rung - size <= max(8, size // 4, 16 - size), "too much padding"
+
+
+def test_nothing_holds_what_is_above_the_limit() -> None:
+    assert fitting(row_rungs(8), 9) is None
+    assert fitting([], 1) is None

@@ -1,0 +1,41 @@
+"""The compiled library, made once for all tests."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from millstream_worker.engine.runner.attention.native.backend import NativeAttention
+from millstream_worker.engine.runner.attention.native.build import FLAGS, build
+from millstream_worker.engine.runner.attention.native.library import Library
+from millstream_worker.engine.runner.storage import KVStorage
+
+Backend = Callable[[KVStorage], NativeAttention]
+PLAIN = tuple(flag for flag in FLAGS if flag != "-march=native")
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("g++") is None:
+        pytest.skip("needs a C++ compiler")
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def library(cache: Path) -> Library:
+    return build(cache)
+
+
+@pytest.fixture
+def native(library: Library) -> Backend:
+    return partial(NativeAttention, library=library)
+
+
+@pytest.fixture(scope="session")
+def plain_library(cache: Path) -> Library:
+    """For any processor of this kind: no wide vectors, no products of pairs."""
+    return build(cache, PLAIN)

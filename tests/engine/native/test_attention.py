@@ -1,0 +1,189 @@
+"""The compiled attention against its definition in float64, over a storage that holds no numbers but those
+that were stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.paged_rows import PagedRows
+from support.planning import Segment, pack
+
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.native import backend
+from millstream_worker.engine.runner.attention.native.backend import NativeAttention
+from millstream_worker.engine.runner.attention.native.library import Library
+from millstream_worker.engine.runner.storage import KVStorage
+
+Backend = Callable[[KVStorage], NativeAttention]
+TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 3e-2}
+LAYERS = {
+    "plain": LayerSpec(4, 4, 16, 16, scale=0.3),
+    "grouped": LayerSpec(6, 2, 16, 16, scale=0.25),
+    "one key head": LayerSpec(5, 1, 12, 12, scale=0.2),
+    "window": LayerSpec(4, 2, 8, 8, scale=0.3, window=7),
+    "window of one": LayerSpec(4, 2, 8, 8, scale=0.3, window=1),
+    "softcap": LayerSpec(4, 2, 8, 8, scale=1.0, softcap=2.0),
+    "sinks": LayerSpec(4, 2, 8, 8, scale=0.5, window=9, sinks=True),
+    "wide values": LayerSpec(4, 4, 8, 24, scale=0.3),
+    "narrow values": LayerSpec(4, 2, 24, 8, scale=0.2, window=20, softcap=3.0, sinks=True),
+    "odd heads": LayerSpec(3, 1, 15, 33, scale=0.2),
+    "wide heads": LayerSpec(2, 1, 256, 256, scale=0.06),
+    "80": LayerSpec(2, 2, 80, 80, scale=0.1),
+}
+RAGGED = ([3, 0, 17, 1, 40], [1, 5, 1, 1, 1], [1, 1, 1, 0, 1], [2, 1, 130, 1, 1], [1, 1, 1, 1, 1])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def compare(rows: PagedRows, new: list[int]) -> None:
+    computed, expected = rows.step(new)
+    assert computed.dtype == rows.dtype
+    assert computed.is_contiguous()
+    tolerance = TOLERANCE[rows.dtype] * (1 + (rows.layer.softcap or 0) / 8)  # scores of the cap's size
+    torch.testing.assert_close(computed.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", LAYERS)
+def test_ragged_steps(name: str, dtype: torch.dtype, native: Backend) -> None:
+    rows = PagedRows(LAYERS[name], 5, native, dtype=dtype)
+    for new in RAGGED:
+        compare(rows, new)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("name", ["grouped", "narrow values"])
+def test_several_threads(name: str, threads: int, native: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_THREAD_COST", 1)
+    torch.set_num_threads(threads)
+    rows = PagedRows(LAYERS[name], 5, native)
+    for new in (*RAGGED, [600, 1, 0, 0, 0], [1, 1, 0, 0, 0]):
+        compare(rows, new)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("group", range(1, 9))
+def test_query_heads_of_a_key_head(group: int, dtype: torch.dtype, native: Backend) -> None:
+    rows = PagedRows(LayerSpec(2 * group, 2, 32, 32, scale=0.2), 3, native, dtype=dtype)
+    for new in ([70, 1, 50], [1, 1, 1], [1, 20, 3]):
+        compare(rows, new)
+
+
+@pytest.mark.parametrize("name", ["grouped", "narrow values"])
+@pytest.mark.parametrize("window", [None, 600])
+def test_a_long_context_is_put_together_from_its_parts(
+    name: str, window: int | None, native: Backend
+) -> None:
+    layer = LAYERS[name]
+    layer = LayerSpec(
+        layer.heads, layer.kv_heads, layer.key_dim, layer.value_dim, layer.scale,
+        window=window, softcap=layer.softcap, sinks=layer.sinks,
+    )  # fmt: skip
+    rows = PagedRows(layer, 2, native, tokens=2400)
+    for new in ([511, 1022], [1, 1], [1, 1], [0, 1], [1, 0]):
+        compare(rows, new)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", ["grouped", "one key head", "window", "narrow values", "odd heads"])
+@pytest.mark.parametrize("block_size", [8, 5])
+def test_families_read_their_beginning_together(
+    name: str, dtype: torch.dtype, block_size: int, native: Backend
+) -> None:
+    rows = PagedRows(LAYERS[name], 12, native, block_size=block_size, dtype=dtype, tokens=2400)
+    rows.step([560, 90, 7] + [0] * 9)
+    for row in (3, 4, 5, 6, 7):
+        rows.begin_like(row, 0, blocks=70)
+    for row in (8, 9):
+        rows.begin_like(row, 1, blocks=4)
+    families = [(70, [0, 3, 4, 5, 6, 7]), (4, [1, 8, 9])]
+    for new in ([1] * 10 + [30, 1], [1] * 12, [1, 1, 20, *[1] * 9]):
+        computed, expected = rows.step(new, families)
+        tolerance = 2 * TOLERANCE[dtype]
+        torch.testing.assert_close(computed.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", LAYERS)
+def test_on_processors_with_less(name: str, dtype: torch.dtype, plain_library: Library) -> None:
+    rows = PagedRows(LAYERS[name], 5, partial(NativeAttention, library=plain_library), dtype=dtype)
+    for new in RAGGED[:3]:
+        compare(rows, new)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    new=st.lists(st.tuples(*[st.sampled_from([0, 1, 1, 2, 9, 64, 65])] * 3), min_size=1, max_size=4),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 8),
+    dims=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    block_size=st.integers(1, 32),
+    window=st.none() | st.integers(1, 100),
+    softcap=st.none() | st.floats(0.5, 50),
+    sinks=st.booleans(),
+    dtype=st.sampled_from(list(TOLERANCE)),
+)  # fmt: skip
+def test_any_layer_and_any_steps(
+    library: Library, new: list[tuple[int, ...]], kv_heads: int, group: int, dims: tuple[int, int],
+    block_size: int, window: int | None, softcap: float | None, sinks: bool, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    layer = LayerSpec(
+        kv_heads * group, kv_heads, *dims, scale=0.2, window=window, softcap=softcap, sinks=sinks
+    )
+    rows = PagedRows(layer, 3, partial(NativeAttention, library=library), block_size=block_size, dtype=dtype)
+    for step in filter(any, new):
+        compare(rows, list(step))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_broken_row_is_broken_alone_and_its_blocks_serve_the_next(bad: float, native: Backend) -> None:
+    rows = PagedRows(LAYERS["grouped"], 3, native)
+    rows.step([20, 20, 20])
+    rows.qkv[1][1][:] = bad
+    rows.storage.keys[0][rows.blocks[1]] = bad
+    computed, expected = rows.step([1, 1, 1])
+    assert not computed[1].isfinite().any()
+    torch.testing.assert_close(computed[[0, 2]].double(), expected[[0, 2]], atol=3e-6, rtol=3e-6)
+
+    rows.free += rows.blocks[1]
+    rows.blocks[1], rows.qkv[1] = [], [part[:0] for part in rows.qkv[1]]
+    for new in ([1, 5, 1], [1, 1, 1]):
+        compare(rows, new)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_row_is_computed_the_same_alone_and_among_others(dtype: torch.dtype, native: Backend) -> None:
+    """To the last bit, whatever the batch and the chunks."""
+    layer = LayerSpec(6, 2, 64, 64, scale=0.2)
+    together = PagedRows(layer, 3, native, dtype=dtype, tokens=3200)
+    first, _ = together.step([700, 33, 300])
+    then, _ = together.step([1, 1, 40])
+
+    alone = PagedRows(layer, 1, native, dtype=dtype)
+    query, key, value = together.qkv[0]
+    answers = []
+    for start, end in ((0, 350), (350, 690), (690, 700), (700, 701)):
+        alone.qkv[0] = [part[:start] for part in (query, key, value)]
+        answers.append(given_step(alone, query[start:end], key[start:end], value[start:end]))
+    assert torch.equal(torch.cat(answers[:3]), first[:700])
+    assert torch.equal(answers[3][0], then[0])
+
+
+def given_step(rows: PagedRows, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The step of a single row with these tokens instead of random ones."""
+    start, count = len(rows.qkv[0][0]), len(query)
+    while len(rows.blocks[0]) * rows.block_size < start + count:
+        rows.blocks[0].append(rows.free.pop())
+    rows.attention.begin(pack([Segment(0, [0] * count, start, rows.blocks[0])], rows.block_size))
+    return rows.attention.attend(0, query, key, value)

@@ -1,0 +1,175 @@
+"""Where the library comes from, and what happens where it does not come."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from millstream_worker.engine.runner.attention import choice
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.native import build as building
+from millstream_worker.engine.runner.attention.native import check
+from millstream_worker.engine.runner.attention.native.backend import NativeAttention
+from millstream_worker.engine.runner.attention.native.build import CannotBuild, build
+from millstream_worker.engine.runner.attention.native.check import Mismatch
+from millstream_worker.engine.runner.attention.native.library import Library
+from millstream_worker.engine.runner.storage import KVStorage
+
+CPU = torch.device("cpu")
+STORAGE = KVStorage([LayerSpec(2, 1, 8, 8, scale=1.0)], 2, 4, torch.float32, CPU)
+
+
+def files(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "native").iterdir())
+
+
+def test_it_is_compiled_once(cache: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files(cache)
+
+    def compile_again(*_: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(building, "_compile", compile_again)
+    build(cache)
+    assert files(cache) == before
+    assert all(name.startswith("attention-") for name in before), "nothing is left of the compilation"
+
+
+@pytest.mark.usefixtures("library")
+def test_other_sources_are_another_library(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = building._compiler()
+    digest = building._digest(*compiler, building.FLAGS)
+    for source in building._SOURCES.iterdir():
+        if source.suffix in (".cpp", ".h"):
+            (tmp_path / source.name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(building, "_SOURCES", tmp_path)
+    assert building._digest(*compiler, building.FLAGS) == digest
+    (tmp_path / "tile.h").write_text("// changed")
+    assert building._digest(*compiler, building.FLAGS) != digest
+
+
+@pytest.mark.usefixtures("library")
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    """Both compile, without being told to optimise, which is quicker; both get what works."""
+    code = (
+        "import sys, pathlib\n"
+        "from millstream_worker.engine.runner.attention.native.build import FLAGS, build\n"
+        "build(pathlib.Path(sys.argv[1]), (*FLAGS, '-O0'))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[1] for process in started] == ["", ""]
+    assert len(files(tmp_path)) == 1
+
+
+def test_without_a_compiler_plain_pytorch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    chosen = choice.choose("auto", CPU, torch.float32, str(tmp_path))
+    assert chosen.name == "torch"
+    assert "there is no C++ compiler (g++, clang++, c++)" in chosen.reason
+    assert isinstance(chosen.build(STORAGE), MatmulAttention)
+    with pytest.raises(ValueError, match="'native' cannot be had: there is no C\\+\\+ compiler"):
+        choice.choose("native", CPU, torch.float32, str(tmp_path))
+
+
+@pytest.mark.usefixtures("library")
+def test_with_one_it_is_the_choice_of_the_cpu(cache: Path) -> None:
+    for name in ("auto", "native"):
+        chosen = choice.choose(name, CPU, torch.bfloat16, str(cache))
+        assert (chosen.name, chosen.reason) == ("native", "compiled for this processor")
+    assert isinstance(choice.choose("auto", CPU, torch.float32, str(cache)).build(STORAGE), NativeAttention)
+    assert choice.choose("torch", CPU, torch.float32, str(cache)).name == "torch"
+    half = choice.choose("auto", CPU, torch.float16, str(cache))
+    assert (half.name, "does not compute float16" in half.reason) == ("torch", True)
+
+
+def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(CannotBuild, match=r"failed with status 1: .*error: .*z80"):
+        build(tmp_path, (*building.FLAGS, "-march=z80"))
+    assert files(tmp_path) == []
+
+
+def test_a_compiler_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "slow"
+    compiler.write_text("#!/bin/sh\nsleep 60\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(building, "_PATIENCE_S", 0.1)
+    with pytest.raises(CannotBuild, match="slow took more than 0 s"):
+        build(tmp_path)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_folder_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotBuild, match="Not a directory"):
+        build(tmp_path / "file")
+
+
+def test_what_others_could_have_written_is_not_run(cache: Path, library: Library, tmp_path: Path) -> None:
+    (tmp_path / "native").mkdir(mode=0o700)
+    for name in files(cache):
+        copy = tmp_path / "native" / name
+        copy.write_bytes((cache / "native" / name).read_bytes())
+        copy.chmod(0o722)
+    with pytest.raises(CannotBuild, match="can be written by others"):
+        build(tmp_path)
+
+
+def test_a_file_that_is_no_library(cache: Path, library: Library, tmp_path: Path) -> None:
+    (tmp_path / "native").mkdir(mode=0o700)
+    for name in files(cache):
+        (tmp_path / "native" / name).write_bytes(b"half a file")
+        (tmp_path / "native" / name).chmod(0o700)
+    with pytest.raises(CannotBuild, match=r"attention-.*\.so"):
+        build(tmp_path)
+
+
+def test_a_library_that_computes_something_else_is_not_used(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = NativeAttention.attend
+
+    def wrong(self: NativeAttention, layer: int, query: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        return right(self, layer, query * 1.1, *rest)
+
+    check.check(library)
+    monkeypatch.setattr(NativeAttention, "attend", wrong)
+    with pytest.raises(Mismatch, match="off by"):
+        check.check(library)
+
+
+def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Library) -> None:
+    """One OpenMP runtime in the process, one team in it."""
+    code = (
+        "import os, pathlib, sys, torch\n"
+        "from millstream_worker.engine.runner.attention.native import backend, check\n"
+        "from millstream_worker.engine.runner.attention.native.build import build\n"
+        "torch.set_num_threads(3)\n"
+        "torch.ones(2_000_000).exp_()\n"
+        "count = lambda: len(os.listdir('/proc/self/task'))\n"
+        "def runtimes():\n"
+        "    files = {line.split()[-1] for line in open('/proc/self/maps')}\n"
+        "    return {file for file in files if 'omp' in file.split('/')[-1]}\n"
+        "before, loaded = count(), runtimes()\n"
+        "backend._THREAD_COST = 1\n"
+        "build(pathlib.Path(sys.argv[1]))\n"
+        "torch.ones(2_000_000).exp_()\n"
+        "print(before, count(), runtimes() - loaded)\n"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "3"}
+    command = [sys.executable, "-c", code, str(cache)]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout.split()
+    assert answer[0] == answer[1]
+    assert answer[2:] == ["set()"]

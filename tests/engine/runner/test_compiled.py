@@ -1,0 +1,125 @@
+"""Compiled layers: the same tokens, one compilation per kind of layer, and a model that goes on without.
+
+Most cases are traced and run as they were traced, which takes no compiler; one goes all the way.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support.serving import Served, serve
+from torch._dynamo.utils import counters
+
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner import compiled
+from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers, wanted
+from millstream_worker.engine.runner.model import LoadedModel
+
+Load = Callable[[str], LoadedModel]
+ALIKE = ["llama", "gpt2"]  # all layers of one kind
+MIXED = ["gemma2", "gpt_oss"]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """What is compiled, and where it is kept, is the process' own."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.set_stance("default")
+    torch.compiler.reset()
+    counters.clear()
+
+
+def run(loaded: LoadedModel) -> Served:
+    """Rows that start and end at different times, so that steps have 1 to 24 tokens."""
+    sampling = SamplingSpec(temperature=0.0, top_logprobs=0)
+    requests = [
+        EngineRequest(handle, tuple(range(3 + handle, 3 + handle + length)), tokens, sampling)
+        for handle, (length, tokens) in enumerate([(30, 9), (1, 4), (17, 3), (7, 7)])
+    ]
+    return serve(loaded, [(handle * 2, request) for handle, request in enumerate(requests)], blocks=40)
+
+
+def compilations() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("case", [*ALIKE, *MIXED])
+def test_the_tokens_and_how_often_it_is_compiled(case: str, load: Load, tmp_path: Path) -> None:
+    want, loaded = run(load(case)), load(case)
+    said: list[str] = []
+
+    compile_layers(loaded, tmp_path, said.append, backend="aot_eager")
+    before = compilations()
+    torch.compiler.set_stance("fail_on_recompile")  # in the middle of the work, or run what is not compiled
+    got = run(loaded)
+
+    assert got.tokens == want.tokens
+    for handle, logprobs in want.logprobs.items():
+        assert got.logprobs[handle] == pytest.approx(logprobs, abs=5e-5)
+    assert 2 <= before <= (2 if case in ALIKE else 4)  # one token, and more
+    assert compilations() == before
+    assert said[0] == "compiling 2 layers"
+    assert said[1].startswith("layers compiled in ")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.timeout(600)
+def test_machine_code(load: Load, tmp_path: Path) -> None:
+    want, loaded = run(load("llama")), load("llama")
+    compile_layers(loaded, tmp_path / "kept", lambda message: None)
+    assert run(loaded).tokens == want.tokens
+    assert list((tmp_path / "kept").rglob("*.so")), "nothing is there for the next start"
+    assert (tmp_path / "kept").stat().st_mode & 0o077 == 0, "others may put code there"
+
+
+def test_without_a_compiler_the_model_stays_as_it_was(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want, loaded = run(load("llama")), load("llama")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
+    with pytest.raises(CannotCompile, match="no-such-compiler"):
+        compile_layers(loaded, tmp_path, lambda message: None)
+    assert run(loaded).tokens == want.tokens
+
+
+def test_a_folder_that_cannot_be_made(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotCompile, match="Not a directory"):
+        compile_layers(load("llama"), tmp_path / "file" / "kept", lambda message: None)
+
+
+def test_a_model_whose_code_cannot_be_traced_goes_on_without(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want, loaded = run(load("llama")), load("llama")
+    layer = type(compiled._layers(loaded)[0])
+    original = layer.forward
+
+    def forward(self: torch.nn.Module, *args: object, **options: object) -> object:
+        torch._dynamo.graph_break()
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(layer, "forward", forward)
+    with pytest.raises(CannotCompile, match="graph_break"):
+        compile_layers(loaded, tmp_path, lambda message: None, backend="aot_eager")
+    assert run(loaded).tokens == want.tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "answer"),
+    [("auto", "cpu", False), ("auto", "cuda", True), ("on", "cpu", True), ("off", "cuda", False)],
+)
+def test_when_it_is_wanted(name: str, device: str, answer: bool) -> None:
+    assert wanted(name, torch.device(device)) is answer
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="compile_model is 'yes'; it must be one of auto, on, off"):
+        wanted("yes", torch.device("cpu"))

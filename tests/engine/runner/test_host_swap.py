@@ -1,0 +1,122 @@
+"""Pages of blocks in host memory: what goes out comes back as it was, in the order of the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support.swaps import copies
+
+from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.runner import host_swap
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.host_swap import (
+    HostSwap,
+    copied_blocks,
+    copy_bytes,
+    host_pages,
+    open_swap,
+)
+from millstream_worker.engine.runner.memory import GIB
+from millstream_worker.engine.runner.storage import KVStorage
+
+CPU = torch.device("cpu")
+LAYERS = (LayerSpec(4, 2, 8, 8, 1.0), LayerSpec(4, 1, 16, 12, 1.0))
+
+
+def storage_of(dtype: torch.dtype = torch.float32) -> KVStorage:
+    storage = KVStorage(LAYERS, 8, 4, dtype, CPU)
+    for part in [*storage.keys, *storage.values]:
+        part.normal_()
+    return storage
+
+
+def block(storage: KVStorage, number: int) -> list[torch.Tensor]:
+    return [part[number].clone() for part in [*storage.keys, *storage.values]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_come_back_elsewhere_as_they_were(dtype: torch.dtype) -> None:
+    storage = storage_of(dtype)
+    swap = HostSwap(storage, 3)
+    before = {number: block(storage, number) for number in range(8)}
+    swap.apply(copies([(5, 2), (1, 0)], []))
+    for part in [*storage.keys, *storage.values]:
+        part[1:6] = 0
+    swap.apply(copies([], [(0, 7), (2, 3)]))
+    for place, origin in ((7, 1), (3, 5), (0, 0), (6, 6)):
+        for now, then in zip(block(storage, place), before[origin], strict=True):
+            assert torch.equal(now, then)
+    assert not storage.keys[0][1].any()
+
+
+def test_what_goes_out_in_a_plan_goes_before_what_comes_in() -> None:
+    storage = storage_of()
+    swap = HostSwap(storage, 2)
+    first, second = block(storage, 1), block(storage, 2)
+    swap.apply(copies([(1, 0)], []))
+    swap.apply(copies([(2, 1)], [(0, 2), (1, 4)]))  # into the block that has just gone out; and this one back
+    for now, then in zip(block(storage, 2) + block(storage, 4), first + second, strict=True):
+        assert torch.equal(now, then)
+
+
+def test_a_plan_without_copies_copies_nothing() -> None:
+    storage = storage_of()
+    swap = HostSwap(storage, 2)
+    before = [part.clone() for part in storage.keys]
+    swap.apply(copies([], []))
+    assert all(torch.equal(now, then) for now, then in zip(storage.keys, before, strict=True))
+
+
+def test_measuring_leaves_an_empty_storage_empty() -> None:
+    storage = KVStorage(LAYERS, 8, 4, torch.float32, CPU)
+    swap = HostSwap(storage, 20)
+    assert swap.block_seconds() > 0
+    assert not any(part.any() for part in [*storage.keys, *storage.values])
+    assert swap.pages == 20
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "pages"),
+    [
+        ("auto", "cpu", 0),
+        ("auto", "cuda", 2 * GIB // 1000),  # a quarter of what is free
+        ("0", "cuda", 0),
+        ("1GiB", "cpu", GIB // 1000),
+        ("3000", "cuda", 3),
+    ],
+)
+def test_how_many_pages(setting: str, device: str, pages: int) -> None:
+    assert host_pages(setting, 1000, torch.device(device), free=8 * GIB) == pages
+
+
+def test_auto_is_modest_on_large_machines() -> None:
+    assert host_pages("auto", 1000, torch.device("cuda"), free=900 * GIB) == 8 * GIB // 1000
+
+
+@pytest.mark.parametrize(("setting", "problem"), [("much", "a size"), ("9GiB", "host memory are free")])
+def test_what_cannot_be_is_said(setting: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=rf"host_swap '{setting}': .*{problem}"):
+        host_pages(setting, 1000, CPU, free=8 * GIB)
+
+
+def test_a_pool_is_told_what_the_copies_hold() -> None:
+    config = EngineConfig("m", host_swap="1MiB", max_step_tokens=64, max_rows=8)
+    assert copied_blocks(config) == 4 + 8
+    assert copy_bytes(config, 1000, CPU) == 2 * 12 * 1000
+    assert copy_bytes(config, 2**19, CPU) == 2 * 2 * 2**19
+    assert copy_bytes(replace(config, host_swap="auto"), 1000, CPU) == 0
+
+
+def test_memory_that_cannot_be_pinned_is_done_without_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cannot pin")
+
+    monkeypatch.setattr(HostSwap, "__init__", refuse)
+    monkeypatch.setattr(host_swap, "host_pages", lambda *_: 5)
+    said: list[str] = []
+    assert open_swap(EngineConfig("m"), storage_of(), said.append) is None
+    assert said == ["no host memory for KV blocks: cannot pin"]
+    with pytest.raises(ValueError, match="host_swap '1MiB': cannot pin; give less, or 0 for none"):
+        open_swap(EngineConfig("m", host_swap="1MiB"), storage_of(), said.append)

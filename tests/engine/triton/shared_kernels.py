@@ -1,0 +1,137 @@
+"""Rows that begin with the same blocks and read them together: against plain attention in float64. Run by
+test_kernels.py, as kernels.py is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.attention_step import DTYPES, FamilyRows, Lens, Step, spec
+from support.planning import Segment, pack
+
+from millstream_worker.engine.runner.attention import triton_step
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+
+LENS: Lens = [(70, 1), (33, 1), (55, 1), (32, 1), (7, 1), (20, 3)]
+FAMILIES: FamilyRows = [(3, (2, 0)), (2, (1, 3))]  # rows 4 and 5 read alone
+SMALL = spec(2, 1, 16)
+
+
+def shared(layer: LayerSpec, lens: Lens = LENS, families: FamilyRows = FAMILIES, programs: int = 1) -> Step:
+    """Checked; with parts as on a device that wants so many programs."""
+    step = Step(layer, lens, families=families)
+    check(step, programs)
+    return step
+
+
+def numbers(step: Step, programs: int) -> dict[str, int]:
+    vectors = triton_step.arrays(step.plan, step.layer)
+    return triton_step.numbers(step.plan, step.layer, vectors, programs)
+
+
+def check(step: Step, programs: int = 1, error: float | None = None) -> TritonAttention:
+    backend = TritonAttention(step.storage)
+    backend._programs = programs
+    step.check(backend, error)
+    return backend
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (6, 2), (5, 1), (33, 1), (66, 1)])
+def test_grouped_query_heads(heads: int, kv_heads: int) -> None:
+    """From 64 rows a tile down to one."""
+    shared(spec(heads, kv_heads, 16), [(16, 1), (17, 1)], [(1, (0, 1))])
+
+
+@pytest.mark.parametrize("dim", [64, 80, 112, 128, 256])
+def test_head_sizes(dim: int) -> None:
+    shared(spec(2, 1, dim))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [spec(2, 1, 48, value_dim=16), spec(4, 2, 16, sinks=True), spec(3, 1, 24, sinks=True, value_dim=40)],
+)
+@pytest.mark.parametrize("programs", [1, 64])
+def test_kinds_of_layers(layer: LayerSpec, programs: int) -> None:
+    shared(layer, programs=programs)
+
+
+@pytest.mark.parametrize("programs", [1, 64])
+def test_soft_cap_and_sinks_together(programs: int) -> None:
+    layer = spec(2, 1, 24, softcap=5.0, sinks=True)
+    check(Step(layer, LENS, families=FAMILIES), programs, error=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 60])
+def test_a_layer_with_a_window_reads_alone(window: int) -> None:
+    step = shared(spec(2, 1, 16, window=window))
+    assert numbers(step, 64)["shared_parts"] == 0
+
+
+@pytest.mark.parametrize("block_size", [1, 12, 32])
+def test_block_sizes(block_size: int) -> None:
+    lens = [(block_size * 3, 1), (block_size * 3 + 1, 1), (block_size * 4, 1)]
+    check(Step(SMALL, lens, block_size, families=[(3, (2, 0, 1))]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_precisions(dtype: torch.dtype) -> None:
+    check(Step(spec(4, 1, 64), LENS, dtype=dtype, families=FAMILIES), 64)
+
+
+def test_a_family_of_more_rows_than_a_tile_holds() -> None:
+    layer = spec(20, 1, 16)  # three rows a tile
+    lens = [(16 + row, 1) for row in range(5)]
+    step = shared(layer, lens, [(1, range(5))])
+    _, firsts, counts = triton_step.shared_tiles(step.plan, layer)
+    assert (firsts.tolist(), counts.tolist()) == ([0, 3], [3, 2])
+
+
+@pytest.mark.parametrize("programs", [1, 8, 64])
+def test_long_beginnings_are_read_in_parts(programs: int) -> None:
+    """One beginning is read in several parts and the other in one; rows of no family beside."""
+    lens: Lens = [(1100, 1), (1040, 1), (300, 1), (600, 1), (280, 1), (3, 1)]
+    step = Step(spec(2, 1, 16, sinks=True), lens, families=[(64, (0, 1)), (17, (2, 4))])
+    check(step, programs, error=1e-5)
+    assert (numbers(step, programs)["shared_parts"] > 1) == (programs > 1)
+
+
+def test_a_row_whose_own_part_is_its_new_token_only() -> None:
+    shared(SMALL, [(32, 1), (32, 1), (64, 1)], [(2, (0, 1, 2))])
+
+
+def test_families_change_nothing_but_who_reads() -> None:
+    step = Step(SMALL, LENS, families=FAMILIES)
+    alone = Step(SMALL, LENS, families=FAMILIES)
+    alone.plan = replace(
+        alone.plan,
+        family_lens=np.empty(0, np.int32),
+        family_starts=np.zeros(1, np.int32),
+        family_segments=np.empty(0, np.int32),
+    )
+    answers = []
+    for one in (step, alone):
+        backend = check(one)
+        answers.append(backend.attend(0, one.query, *one.new))
+    assert torch.allclose(*answers, atol=3e-6)
+
+
+def test_tiles_fit_into_the_vectors_of_a_step_of_that_many_rows() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        layer = spec(int(random.choice([1, 4, 16, 21, 32, 70])), 1, 16)
+        counts = random.integers(2, 9, random.integers(1, 9))
+        rows = int(counts.sum())
+        plan = replace(
+            pack([Segment(slot, [0], 16, [0, slot + 1]) for slot in range(rows)], 16),
+            family_lens=np.full(len(counts), 16, np.int32),
+            family_starts=np.cumsum([0, *counts]).astype(np.int32),
+            family_segments=np.arange(rows, dtype=np.int32),
+        )
+        most = triton_step.decode_sizes(rows, 2, layer)
+        arrays = triton_step.arrays(plan, layer)
+        assert all(array.size <= most[name] for name, array in arrays.items())
+        assert arrays["shared_counts"].sum() == rows

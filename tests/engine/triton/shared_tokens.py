@@ -1,0 +1,61 @@
+"""A whole engine whose rows read their common beginning together draws the tokens of one whose rows do not,
+and of the plain backend. Run by test_kernels.py, as kernels.py is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support import checkpoints
+from support.attention_step import DEVICE
+from support.serving import serve
+
+from millstream_worker.engine.brain.sharing import SharingCosts
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.attention import triton_calls
+from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.model import load_model
+
+DOCUMENT = tuple(range(3, 16))  # three blocks of four, and one token
+
+
+Backend = type[TritonAttention] | type[MatmulAttention]
+
+
+def tokens_of(
+    folder: Path, backend: Backend, sharing: SharingCosts | None, depth: int
+) -> dict[int, list[int]]:
+    """Two rows that begin alike; one more joins them, and one that does not."""
+    loaded = load_model(str(folder), dtype=torch.float32, device=DEVICE)
+    prompts = [(*DOCUMENT, 60), (*DOCUMENT, 61, 62), (*DOCUMENT, 63), (7, 8, 9)]
+    arrivals = [
+        (
+            min(handle, 1),
+            EngineRequest(handle, prompt, 5 - handle, SamplingSpec(temperature=1.0, seed=handle)),
+        )
+        for handle, prompt in enumerate(prompts)
+    ]
+    served = serve(
+        replace(loaded, attend_over=backend), arrivals, blocks=40, pipeline_depth=depth, sharing=sharing
+    )
+    return dict(served.tokens)
+
+
+@pytest.mark.parametrize(("case", "depth"), [("llama", 1), ("gpt_oss", 0)])
+def test_reading_together_changes_no_token(
+    case: str, depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = []
+    share = triton_calls._share
+    monkeypatch.setattr(triton_calls, "_share", lambda call, *to: (shared.append(call), share(call, *to)))
+    folder = checkpoints.build(case, tmp_path)
+    together = tokens_of(folder, TritonAttention, SharingCosts(row=0, step=0), depth)
+
+    assert shared, "nobody read anything together"
+    assert together == tokens_of(folder, MatmulAttention, None, depth)
+    shared.clear()
+    assert together == tokens_of(folder, TritonAttention, None, depth)
+    assert not shared

@@ -1,0 +1,166 @@
+"""CUDA graphs: what the recorder does, steps replayed against steps computed, and a device that no one waits
+for. What is recorded, and with what the replays are filled, is tested on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support import checkpoints
+from support.on_device import engine_on, tokens_of
+from support.planning import Segment, greedy_loads, pack
+from support.serving import runner_of
+
+from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.process import CannotLoad
+from millstream_worker.engine.runner.compiled import compile_layers
+from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.graphs.steps import Limits
+from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.runner import Runner
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+]
+
+DEVICE = torch.device("cuda")
+LIMITS = Limits(rows=8, tokens=24, width=8)
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[str], LoadedModel]:
+    def get(case: str) -> LoadedModel:
+        folder = tmp_path / case
+        if not folder.exists():
+            checkpoints.build(case, tmp_path)
+        return load_model(str(folder), dtype=torch.float32, device=DEVICE)
+
+    return get
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """Whoever waits for the device fails."""
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def recorded(loaded: LoadedModel) -> Runner:
+    runner, _ = runner_of(loaded, blocks=40, block_size=4)
+    runner.record(CudaRecorder(DEVICE), LIMITS, lambda _: None)
+    return runner
+
+
+def steps() -> list[Plan]:
+    """Prompts, decode steps of several sizes with and without a family, and a step of everything."""
+    prompts = [[5, 60, 33, 9, 120, 77, 4, 8, 90], [5, 60, 33, 9, 120, 77, 4, 8, 11], [7, 8, 9]]
+    tables = [[1, 2, 3, 10], [1, 2, 4, 11], [20, 21, 22, 23]]
+    first = [Segment(slot, prompts[slot], 0, tables[slot]) for slot in (0, 2)]
+    rest = [Segment(1, prompts[1][8:], 8, tables[1])]
+    decodes = [Segment(slot, [40 + slot], len(prompts[slot]), tables[slot]) for slot in range(3)]
+    later = [Segment(slot, [50 + slot], len(prompts[slot]) + 1, tables[slot]) for slot in range(3)]
+    last = [Segment(0, [3], 11, tables[0]), Segment(3, list(range(3, 20)), 0, [30, 31, 32, 33, 34])]
+    plans = [pack(part, 4) for part in (first, rest, decodes, later, last)]
+    plans[3] = dataclasses.replace(
+        plans[3],
+        family_lens=np.array([8], np.int32),
+        family_starts=np.array([0, 2], np.int32),
+        family_segments=np.array([0, 1], np.int32),
+    )
+    return plans
+
+
+@pytest.mark.parametrize("case", ["llama", "gemma2", "gpt_oss", "qwen3", "gpt2"])
+def test_replayed_logits_are_those_of_computed_steps(case: str, load: Callable[[str], LoadedModel]) -> None:
+    plain, runner = runner_of(load(case), blocks=40, block_size=4)[0], recorded(load(case))
+    for plan in steps():
+        want, found = plain.forward(plan), runner.forward(plan)
+        torch.testing.assert_close(found, want, atol=2e-4, rtol=0)
+
+
+def test_compiled_layers_are_recorded_as_well(load: Callable[[str], LoadedModel], tmp_path: Path) -> None:
+    loaded = load("llama")
+    compile_layers(loaded, tmp_path / "compiled", lambda _: None)
+    plain, runner = runner_of(load("llama"), blocks=40, block_size=4)[0], recorded(loaded)
+    for plan in steps():
+        torch.testing.assert_close(runner.forward(plan), plain.forward(plan), atol=2e-4, rtol=0)
+
+
+def test_nobody_waits_in_a_launch(load: Callable[[str], LoadedModel], request: pytest.FixtureRequest) -> None:
+    runner = recorded(load("llama"))
+    runner.launch(pack([Segment(slot, [3, 4], 0, [slot]) for slot in range(4)], 4, greedy_loads(range(4))))
+    for plan in steps():  # kernels are compiled
+        runner.settle(runner.launch(plan))
+    request.getfixturevalue("strict")
+    launched = [runner.launch(plan) for plan in steps()]
+    torch.cuda.set_sync_debug_mode("default")
+    assert [len(runner.settle(one).tokens) for one in launched] == [2, 1, 3, 3, 2]
+    assert runner.clock is not None
+    assert runner.clock.times.steps == 2 * len(launched)
+    assert runner.clock.times.busy_s > 0
+
+
+def test_replays_take_no_memory(load: Callable[[str], LoadedModel]) -> None:
+    runner = recorded(load("qwen3"))
+    for plan in steps():
+        runner.settle(runner.launch(plan))
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    for _ in range(20):
+        for plan in steps():
+            runner.settle(runner.launch(plan))
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
+
+
+def test_a_place_is_found_again_though_nobody_holds_it() -> None:
+    recorder = CudaRecorder(DEVICE)
+    given = torch.arange(12.0, device=DEVICE, dtype=torch.bfloat16).view(3, 4)
+    with recorder.apart():
+        recorder.begin()
+        made = (given * 2).t()
+        first = recorder.end()
+        place = recorder.place(made)
+        held = torch.cuda.memory_allocated()
+        del made
+        assert torch.cuda.memory_allocated() < held
+    given.fill_(21)
+    first()
+    assert place.dtype == torch.bfloat16
+    assert place.stride() == (1, 4)
+    assert torch.equal(place, torch.full_like(place, 42))
+
+
+def test_who_waits_is_named_and_a_broken_recording_is_dropped() -> None:
+    recorder = CudaRecorder(DEVICE)
+    number = torch.ones(1, device=DEVICE)
+    with pytest.raises(CannotRecord, match="waits for values of the device"), recorder.strict():
+        number.item()
+    with recorder.apart():
+        recorder.begin()
+        number.add_(0)  # an empty recording is warned of
+        with pytest.raises(RuntimeError):
+            number.item()
+        recorder.drop()
+        recorder.begin()
+        number.add_(1)
+        again = recorder.end()
+    before = number.item()
+    again()
+    assert number.item() == before + 1
+
+
+def test_a_model_that_cannot_be_recorded_runs_unless_it_must_be(tmp_path: Path) -> None:
+    folder = checkpoints.build("llama-dynamic", tmp_path)
+    told: list[str] = []
+    found = tokens_of(engine_on("cuda", folder, told.append))
+    assert found == tokens_of(engine_on("cpu", folder))
+    assert [line for line in told if line.startswith("no CUDA graphs")]
+    with pytest.raises(CannotLoad, match="cuda_graphs 'on'"):
+        engine_on("cuda", folder, cuda_graphs="on")

@@ -1,0 +1,127 @@
+"""One layer's attention in one step over a storage with the rows' earlier keys, and what it must come to by
+the definition, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
+from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.storage import KVStorage
+from support.planning import Segment, pack
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+DTYPES = {torch.float32: 2e-6, torch.float16: 2e-3} | ({torch.bfloat16: 1.6e-2} if ON_GPU else {})
+
+Lens = Sequence[tuple[int, int]]  # per row: keys cached before the step, new tokens
+FamilyRows = Sequence[tuple[int, Sequence[int]]]  # blocks shared, and the decoding rows that share them
+RAGGED: Lens = [(0, 1), (37, 1), (6, 1), (0, 23), (18, 5), (30, 2)]
+
+
+def spec(heads: int = 4, kv_heads: int = 2, dim: int = 64, **others: Any) -> LayerSpec:
+    return LayerSpec(heads, kv_heads, dim, others.pop("value_dim", dim), dim**-0.5, **others)
+
+
+class Step:
+    """One layer, its storage with the rows' earlier keys and NaN everywhere else, and the step's tensors.
+    Rows of one family begin with the same blocks."""
+
+    def __init__(
+        self,
+        layer: LayerSpec,
+        lens: Lens,
+        block_size: int = 16,
+        dtype: torch.dtype = torch.float32,
+        families: FamilyRows = (),
+    ) -> None:
+        self.layer, self.dtype, self.block_size = layer, dtype, block_size
+        self.random = torch.Generator().manual_seed(len(lens) + layer.heads)
+        ordered = sorted(lens, key=lambda row: row[1] > 1)
+        counts = [-(-(cached + new) // block_size) for cached, new in ordered]
+        blocks = np.random.default_rng(0).permutation(sum(counts) + 3).tolist()
+        self.tables = [[blocks.pop() for _ in range(count)] for count in counts]
+        for shared, rows in families:
+            for row in rows:
+                self.tables[row][:shared] = self.tables[rows[0]][:shared]
+        segments = [
+            Segment(slot, [0] * new, cached, table)
+            for slot, ((cached, new), table) in enumerate(zip(ordered, self.tables, strict=True))
+        ]
+        self.lens, self.plan = ordered, pack(segments, block_size)
+        self.plan = replace(self.plan, **_family_arrays(families, block_size))
+        self.storage = KVStorage([layer], sum(counts) + 3, block_size, dtype, DEVICE)
+        self.storage.keys[0].fill_(torch.nan)
+        self.storage.values[0].fill_(torch.nan)
+        self.keys = [self.normal(cached + new, layer.kv_heads, layer.key_dim) for cached, new in ordered]
+        self.values = [self.normal(cached + new, layer.kv_heads, layer.value_dim) for cached, new in ordered]
+        for shared, rows in families:
+            for row in rows:
+                assert ordered[row][0] >= shared * block_size, "a family shares what is computed"
+                for own in (self.keys, self.values):
+                    own[row][: shared * block_size] = own[rows[0]][: shared * block_size]
+        for row, (cached, _) in enumerate(ordered):
+            for place in range(cached):
+                block, offset = self.tables[row][place // block_size], place % block_size
+                self.storage.keys[0][block, :, offset] = self.keys[row][place]
+                self.storage.values[0][block, :, offset] = self.values[row][place]
+        self.query = self.normal(self.plan.token_count, layer.heads, layer.key_dim)
+        self.sinks = self.normal(layer.heads) if layer.sinks else None
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.random).to(DEVICE, self.dtype)
+
+    @property
+    def new(self) -> tuple[Tensor, Tensor]:
+        """The step's own keys and values, packed."""
+        pairs = [
+            (keys[cached:], values[cached:])
+            for (cached, _), keys, values in zip(self.lens, self.keys, self.values, strict=True)
+        ]
+        keys, values = zip(*pairs, strict=True)
+        return torch.cat(keys), torch.cat(values)
+
+    def expected(self) -> Tensor:
+        """Row by row and query by query, by the definition."""
+        layer, rows = self.layer, []
+        for row, (cached, new) in enumerate(self.lens):
+            keys, values = (
+                t[row].double().repeat_interleave(layer.heads // layer.kv_heads, 1)
+                for t in (self.keys, self.values)
+            )
+            for token in range(new):
+                own = cached + token
+                seen = slice(max(0, own - (layer.window or own + 1) + 1), own + 1)
+                query = self.query[self.plan.query_starts[row] + token].double()
+                scores = torch.einsum("hd,nhd->hn", query, keys[seen]) * layer.scale
+                if layer.softcap:
+                    scores = layer.softcap * torch.tanh(scores / layer.softcap)
+                if self.sinks is not None:
+                    scores = torch.cat([scores, self.sinks.double()[:, None]], 1)
+                weights = scores.softmax(-1)[:, : own + 1 - seen.start]
+                rows.append(torch.einsum("hn,nhd->hd", weights, values[seen]))
+        return torch.stack(rows)
+
+    def check(self, backend: AttentionBackend | None = None, error: float | None = None) -> None:
+        backend = backend or TritonAttention(self.storage)
+        backend.begin(self.plan)
+        found = backend.attend(0, self.query, *self.new, self.sinks)
+        expected = self.expected()
+        assert found.shape == expected.shape
+        assert found.is_contiguous()
+        worst = (found.double() - expected).abs().max().item()
+        assert worst <= (error or DTYPES[self.dtype]) * max(1.0, expected.abs().max().item()), worst
+
+
+def _family_arrays(families: FamilyRows, block_size: int) -> dict[str, Any]:
+    return {
+        "family_lens": np.array([shared * block_size for shared, _ in families], np.int32),
+        "family_starts": np.cumsum([0, *(len(rows) for _, rows in families)]).astype(np.int32),
+        "family_segments": np.array([row for _, rows in families for row in rows], np.int32),
+    }

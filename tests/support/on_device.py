@@ -1,0 +1,49 @@
+"""A whole engine of this process on a device, and what it draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millstream_worker.engine.assembly import build
+from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+
+PREFIX = tuple(range(3, 23))
+
+
+def engine_on(
+    device: str, folder: Path, report: Callable[[str], None] = lambda _: None, **changes: Any
+) -> Engine[Any]:
+    config = EngineConfig(
+        str(folder),
+        dtype="float32",
+        device=device,
+        threads=1,
+        kv_memory="2MiB",
+        block_size=4,
+        max_rows=6,
+        max_step_tokens=24,
+    )
+    engine, info = build(dataclasses.replace(config, **changes), report)
+    assert info.device.startswith(device)
+    return engine
+
+
+def tokens_of(engine: Engine[Any]) -> dict[int, list[int]]:
+    """Ragged rows with a shared prefix, greedy and seeded, more than fit into the batch at once."""
+    for handle in range(12):
+        sampling = SamplingSpec(temperature=float(handle % 2), top_p=0.9, seed=handle)
+        prompt = (*PREFIX[: handle * 2], *range(30, 33 + handle))
+        assert engine.add(EngineRequest(handle, prompt, max_tokens=8 + handle, sampling=sampling)) is None
+    tokens: dict[int, list[int]] = {}
+    while not engine.idle:
+        step = engine.step()
+        assert step is not None
+        for handle, token in zip(step.handles, step.tokens, strict=True):
+            tokens.setdefault(handle, []).append(token)
+    engine.scheduler.check()
+    return tokens

@@ -1,0 +1,90 @@
+"""An attention backend that can be recorded, in plain operations: each row gathers its whole table and hides
+what it may not see. For tests on the CPU, where the Triton kernels cannot be recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.transfer import Arena, Field
+
+
+class PlainStatic:
+    """`StaticAttention` on top of the plain backend, which computes all that is not held."""
+
+    def __init__(self, storage: KVStorage) -> None:
+        self._storage = storage
+        self._plain = MatmulAttention(storage)
+        self._held: PlainStep | None = None
+
+    def begin(self, plan: Plan) -> None:
+        self._held = None
+        self._plain.begin(plan)
+
+    def reserve(self, rows: int, width: int, *, families: bool) -> PlainStep:
+        return PlainStep(rows, width, self._storage.blocks)
+
+    def hold(self, step: PlainStep) -> None:
+        self._held = step
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        if self._held is None:
+            return self._plain.attend(layer, query, key, value, sinks)
+        return self._attend(self._held, layer, query, key, value, sinks)
+
+    def _attend(
+        self, step: PlainStep, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        spec = self._storage.layers[layer]
+        keys, values = self._storage.keys[layer], self._storage.values[layer]
+        slots = step.arena["slots"]
+        _store(keys, slots, key)
+        _store(values, slots, value)
+        held = step.tables.view(len(slots), -1).long()
+        mine = keys[held].transpose(1, 2).flatten(2, 3)  # [rows, kv_heads, width * size, dim]
+        scores = torch.einsum("rkgd,rknd->rkgn", query.unflatten(1, (spec.kv_heads, -1)) * spec.scale, mine)
+        weights = _weights(scores.flatten(1, 2), step.arena["kv_lens"], spec, sinks)
+        seen = values[held].transpose(1, 2).flatten(2, 3)
+        return torch.einsum("rkgn,rknd->rkgd", weights.view_as(scores), seen).flatten(1, 2).contiguous()
+
+
+class PlainStep:
+    """Rows beyond the step's have 0 keys, and a slot of -1."""
+
+    def __init__(self, rows: int, width: int, blocks: int) -> None:
+        self.arena = Arena({"slots": Field(rows, blank=-1), "kv_lens": Field(rows)}, torch.device("cpu"))
+        self.tables = torch.zeros(rows, width, dtype=torch.int32)
+
+    def fill(self, plan: Plan) -> None:
+        self.arena.fill(slots=plan.slot_mapping[0], kv_lens=plan.kv_lens)
+        table = torch.from_numpy(np.ascontiguousarray(plan.block_tables[0]))
+        self.tables[: len(table), : table.shape[1]].copy_(table)
+
+
+def _store(cache: Tensor, slots: Tensor, new: Tensor) -> None:
+    """Rows that store nothing repeat the first one; where that stores nothing either, all stays."""
+    source = torch.where(slots < 0, 0, torch.arange(len(slots)))
+    block, offset = slots[source].clamp(min=0) // cache.shape[2], slots[source].clamp(min=0) % cache.shape[2]
+    there = cache[block, :, offset]
+    cache[block, :, offset] = torch.where(slots[0] < 0, there, new[source])
+
+
+def _weights(scores: Tensor, kv_lens: Tensor, spec: LayerSpec, sinks: Tensor | None) -> Tensor:
+    """Softmax of [rows, heads, N]; a row that sees nothing weighs nothing."""
+    if spec.softcap is not None:
+        scores = torch.tanh(scores / spec.softcap) * spec.softcap
+    place = torch.arange(scores.shape[-1])
+    visible = place < kv_lens[:, None]
+    if spec.window is not None:
+        visible &= place >= kv_lens[:, None] - spec.window
+    scores = scores.masked_fill(~visible[:, None], -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.view(1, -1, 1).expand(len(scores), -1, 1)], -1)
+    return scores.softmax(-1).nan_to_num(0.0)[..., : len(place)]

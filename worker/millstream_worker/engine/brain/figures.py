@@ -1,0 +1,34 @@
+"""The brain's figures for the outside, after each step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from millstream_worker.engine.brain.residents import Residents
+from millstream_worker.engine.frames import EngineStats
+
+
+def engine_stats(residents: Residents, step_s: float, step_tokens: int) -> EngineStats:
+    """State now, and totals since the start."""
+    pool, batch, totals = residents.pool, residents.batch, residents.totals
+    running = batch.running()
+    return EngineStats(
+        rows_running=len(running),
+        rows_waiting=len(residents.waiting),
+        free_rows=len(batch.free_slots),
+        blocks_used=pool.total - pool.free,
+        blocks_cached=pool.cached,
+        blocks_free=pool.free - pool.cached,
+        step_s=step_s,
+        step_tokens=step_tokens,
+        prefix_queried_total=totals.prefix_queried,
+        prefix_hit_total=totals.prefix_hit,
+        prompt_computed_total=totals.prompt_computed,
+        output_total=totals.output,
+        preemptions_total=totals.preemptions,
+        steps_total=totals.steps,
+        swapped_out_total=pool.host.kept if pool.host else 0,
+        swapped_in_total=pool.host.fetched if pool.host else 0,
+        # a row holds blocks for what is scheduled of it: only its last one has room left
+        waste_tokens=int((-batch.scheduled[running] % np.int32(batch.block_size)).sum()),
+    )

@@ -1,0 +1,1 @@
+"""Attention on the CPU in C++, compiled where it runs."""

@@ -1,0 +1,116 @@
+"""Attention with the compiled library, over one KV storage: the backend of CPUs that have a compiler.
+
+Reads each key and value of a row once, for all its query heads, straight from the paged storage. One call a
+layer; all that layers share in a step is laid out once.
+"""
+
+from __future__ import annotations
+
+from ctypes import addressof
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.native import pieces
+from millstream_worker.engine.runner.attention.native.library import (
+    MOST_DIM,
+    LayerNumbers,
+    Library,
+    StepNumbers,
+)
+from millstream_worker.engine.runner.storage import KVStorage
+
+_THREAD_COST = 8192  # of one thread's share, in the units of `pieces`: less is done before others wake up
+_PIECES_A_THREAD = 4  # with fewer of them the heads of a piece go to different threads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerStep:
+    """A step as layers of one shape see it, and the arrays that its numbers point into."""
+
+    numbers: StepNumbers
+    arrays: tuple[object, ...]
+
+
+class NativeAttention:
+    """`AttentionBackend` over one storage on the CPU, of bfloat16 or float32."""
+
+    def __init__(self, storage: KVStorage, library: Library) -> None:
+        assert all(max(layer.key_dim, layer.value_dim) <= MOST_DIM for layer in storage.layers)
+        self._storage = storage
+        self._attend = library.attend(storage.dtype)
+        self._shapes = [replace(layer, scale=1.0, softcap=None, sinks=False) for layer in storage.layers]
+        self._layers = [self._layer_numbers(layer) for layer in range(len(storage.layers))]
+        self._steps: dict[LayerSpec, LayerStep] = {}
+
+    def begin(self, plan: Plan) -> None:
+        self._steps = {shape: _layer_step(plan, shape) for shape in dict.fromkeys(self._shapes)}
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        spec, step = self._storage.layers[layer], self._steps[self._shapes[layer]]
+        query, key, value = (_rows(tensor, self._storage.dtype) for tensor in (query, key, value))
+        out = value.new_empty(len(query), spec.heads, spec.value_dim)
+        sinks = None if sinks is None else sinks.to(torch.float32).contiguous()
+        self._attend(
+            addressof(self._layers[layer]),
+            addressof(step.numbers),
+            query.data_ptr(),
+            *query.stride()[:2],
+            key.data_ptr(),
+            *key.stride()[:2],
+            value.data_ptr(),
+            *value.stride()[:2],
+            None if sinks is None else sinks.data_ptr(),
+            out.data_ptr(),
+        )
+        return out
+
+    def _layer_numbers(self, layer: int) -> LayerNumbers:
+        storage, spec = self._storage, self._storage.layers[layer]
+        return LayerNumbers(
+            heads=spec.heads,
+            kv_heads=spec.kv_heads,
+            key_dim=spec.key_dim,
+            value_dim=spec.value_dim,
+            block_size=storage.block_size,
+            window=spec.window or 0,
+            scale=spec.scale,
+            softcap=spec.softcap or 0.0,
+            keys=storage.keys[layer].data_ptr(),
+            values=storage.values[layer].data_ptr(),
+        )
+
+
+def _rows(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """[T, heads, dim] of the storage's type, with the numbers of a head side by side."""
+    tensor = tensor.to(dtype)
+    return tensor if tensor.stride(2) == 1 else tensor.contiguous()
+
+
+def _layer_step(plan: Plan, shape: LayerSpec) -> LayerStep:
+    cut = pieces.cut(plan, shape)
+    table = np.ascontiguousarray(plan.block_tables[shape.group])
+    slots = plan.slot_mapping[shape.group]
+    arrays = (cut.pieces, cut.splits, table, plan.positions, cut.members, cut.first_parts, slots)
+    parts = np.empty((cut.parts, shape.heads, shape.value_dim + 2), np.float32)
+    threads = max(1, min(torch.get_num_threads(), cut.cost * shape.kv_heads // _THREAD_COST))
+    numbers = StepNumbers(
+        *(array.ctypes.data for array in (*arrays, parts)),
+        piece_count=len(cut.pieces),
+        split_count=len(cut.splits),
+        table_width=table.shape[1],
+        tokens=plan.token_count,
+        threads=threads,
+        together=shape.kv_heads if len(cut.pieces) >= _PIECES_A_THREAD * threads else 1,
+    )
+    return LayerStep(numbers, (*arrays, parts))

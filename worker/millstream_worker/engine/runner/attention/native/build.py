@@ -1,0 +1,102 @@
+"""Compiles the library once for this machine and keeps it.
+
+<cache>/native/attention-<digest>.so     digest: of sources, flags, compiler and processor
+
+Any number of processes may do so at once: each compiles in a folder of its own and moves the result into
+place in one step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from millstream_worker.engine.runner.attention.native.check import Mismatch, check
+from millstream_worker.engine.runner.attention.native.library import Library
+
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC")
+_SOURCES = Path(__file__).parent
+_COMPILERS = ("g++", "clang++", "c++")
+_PATIENCE_S = 60.0  # an engine that loads for longer without a sign of life is given up
+
+
+class CannotBuild(Exception):
+    """There is no library; the message says why."""
+
+
+def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
+    """The library, from `cache` or compiled now (two seconds or so), once it has computed a few steps
+    correctly. Raises CannotBuild."""
+    try:
+        compiler, version = _compiler()
+        file = cache / "native" / f"attention-{_digest(compiler, version, flags)}.so"
+        if not file.exists():
+            _compile(compiler, flags, file)
+        _distrust(file)
+        library = Library(file)
+        check(library)
+    except (OSError, Mismatch) as error:
+        raise CannotBuild(str(error)) from error
+    return library
+
+
+def _compiler() -> tuple[str, str]:
+    """Path, and the first line of what it says about its version."""
+    named = os.environ.get("CXX")
+    found = [path for name in ([named] if named else _COMPILERS) if (path := shutil.which(name))]
+    if not found:
+        raise CannotBuild(f"there is no C++ compiler ({named or ', '.join(_COMPILERS)})")
+    return found[0], _run(found[0], "--version").partition("\n")[0]
+
+
+def _compile(compiler: str, flags: tuple[str, ...], file: Path) -> None:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix="compiling-") as folder:
+        compiled, linked = Path(folder) / "paged.o", Path(folder) / file.name
+        _run(compiler, *flags, "-c", str(_SOURCES / "paged.cpp"), "-o", str(compiled))
+        # Without -fopenmp: a runtime of its own would bring a second team of threads.
+        _run(compiler, "-shared", str(compiled), "-o", str(linked))
+        linked.chmod(0o700)
+        linked.replace(file)
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired as error:
+        raise CannotBuild(f"{command[0]} took more than {_PATIENCE_S:.0f} s") from error
+    if done.returncode:
+        reasons = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr.strip()]
+        raise CannotBuild(f"{command[0]} failed with status {done.returncode}: {reasons[0]}")
+    return done.stdout
+
+
+def _distrust(file: Path) -> None:
+    """Loading a library runs it: it has to be one that nobody else can have put there."""
+    for path in (file.parent, file):
+        facts = path.stat()
+        if facts.st_uid not in (os.geteuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise CannotBuild(f"{path} can be written by others, so that what is in it is not run")
+
+
+def _digest(compiler: str, version: str, flags: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\0".join((compiler, version, *flags, _processor())).encode())
+    for source in sorted((*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h"))):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What its instructions depend on: a home may be shared by different machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    kinds = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(kinds)))

@@ -1,0 +1,87 @@
+"""Whether a compiled library computes attention: a few small steps beside plain PyTorch. A compiler, or a
+processor that is not what it says, shall not cost wrong tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.native.backend import NativeAttention
+from millstream_worker.engine.runner.attention.native.library import ENTRIES, Library
+from millstream_worker.engine.runner.storage import KVStorage
+
+_BLOCK, _WIDTH = 8, 10  # tokens of a block, blocks of a row
+_LAYERS = (
+    LayerSpec(6, 2, 40, 40, scale=0.2),
+    LayerSpec(4, 2, 64, 32, scale=0.2, window=20, softcap=4.0, sinks=True),
+)
+_STEPS = ([70, 3, 17], [1, 1, 1], [1, 5, 1])  # new tokens of each row
+_TOLERANCE = {torch.bfloat16: 3e-2, torch.float32: 1e-4}
+
+
+class Mismatch(Exception):
+    """It computes something else."""
+
+
+@torch.inference_mode()
+def check(library: Library) -> None:
+    """Raises Mismatch."""
+    random = torch.Generator().manual_seed(0)
+    for dtype in ENTRIES:
+        storages = [KVStorage(_LAYERS, 3 * _WIDTH, _BLOCK, dtype, torch.device("cpu")) for _ in range(2)]
+        native, plain = NativeAttention(storages[0], library), MatmulAttention(storages[1])
+        lens = [0, 0, 0]
+        for new in _STEPS:
+            lens = [length + count for length, count in zip(lens, new, strict=True)]
+            plan = _plan(lens, new)
+            native.begin(plan)
+            plain.begin(plan)
+            for layer, spec in enumerate(_LAYERS):
+                query, key, value, sinks = _given(spec, sum(new), dtype, random)
+                got, want = (b.attend(layer, query, key, value, sinks).float() for b in (native, plain))
+                if not torch.allclose(got, want, atol=_TOLERANCE[dtype], rtol=_TOLERANCE[dtype]):
+                    far = float((got - want).abs().max())
+                    raise Mismatch(f"the compiled attention is wrong: off by {far:.2g} in {dtype}")
+
+
+def _given(
+    spec: LayerSpec, tokens: int, dtype: torch.dtype, random: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    query = torch.randn(tokens, spec.heads, spec.key_dim, generator=random).to(dtype)
+    key = torch.randn(tokens, spec.kv_heads, spec.key_dim, generator=random).to(dtype)
+    value = torch.randn(tokens, spec.kv_heads, spec.value_dim, generator=random).to(dtype)
+    return query, key, value, torch.randn(spec.heads, generator=random) if spec.sinks else None
+
+
+def _plan(lens: Sequence[int], new: Sequence[int]) -> Plan:
+    """Rows of such lengths after a step of so many new tokens each; nothing is drawn."""
+    order = sorted(range(len(new)), key=lambda row: new[row] > 1)
+    counts = np.array([new[row] for row in order], np.int32)
+    ends = np.array([lens[row] for row in order], np.int32)
+    tables = np.array([np.arange(_WIDTH) * len(new) + row for row in order], np.int32)
+    positions = np.concatenate([np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)])
+    owner = np.repeat(np.arange(len(order)), counts)
+    none = np.empty(0, np.int32)
+    return Plan(
+        step=0,
+        decodes=int((counts == 1).sum()),
+        loads=(),
+        row_slots=np.array(order, np.int32),
+        tokens=np.zeros(len(positions), np.int32),
+        from_device=np.zeros(len(positions), np.bool_),
+        positions=positions.astype(np.int32),
+        query_lens=counts,
+        query_starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+        kv_lens=ends,
+        block_tables=(tables,),
+        slot_mapping=(tables[owner, positions // _BLOCK].astype(np.int64) * _BLOCK + positions % _BLOCK,),
+        logit_indices=none,
+        logit_segments=none,
+        output_indices=none,
+        noise=np.empty(0, np.float64),
+    )

@@ -1,0 +1,78 @@
+"""The compiled library as Python calls it: its structures, field by field as in paged.cpp, and entries."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MOST_DIM = 4096  # of a head
+ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
+_STRIDED = [c_void_p, c_int64, c_int64]  # data, and its strides: elements from token to token, head to head
+_ARGUMENTS = [c_void_p, c_void_p, *_STRIDED * 3, c_void_p, c_void_p]
+
+Attend = Callable[..., None]  # layer, step, query, key and value with two strides each, sinks, out
+
+
+class LayerNumbers(ctypes.Structure):
+    """What stays the same from step to step."""
+
+    _fields_ = [
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("block_size", c_int32),
+        ("window", c_int32),  # 0: none
+        ("scale", c_float),
+        ("softcap", c_float),  # 0: none
+        ("keys", c_void_p),
+        ("values", c_void_p),
+    ]
+
+
+class StepNumbers(ctypes.Structure):
+    """What the layers of one shape share in a step."""
+
+    _fields_ = [
+        ("pieces", c_void_p),  # int32 [N, 6]
+        ("splits", c_void_p),  # int32 [M, 3]
+        ("tables", c_void_p),  # int32 [S, W]
+        ("positions", c_void_p),  # int32 [T]
+        ("members", c_void_p),  # int32 [T + family members]
+        ("first_parts", c_void_p),  # int32 [T]
+        ("slots", c_void_p),  # int64 [T]
+        ("parts", c_void_p),  # float32
+        ("piece_count", c_int32),
+        ("split_count", c_int32),
+        ("table_width", c_int32),
+        ("tokens", c_int32),
+        ("threads", c_int32),
+        ("together", c_int32),
+    ]
+
+
+class Library:
+    """A loaded library. Raises OSError for a file that is none, or lacks what it should have, such as an
+    OpenMP runtime in this process."""
+
+    def __init__(self, file: Path) -> None:
+        self._library = ctypes.CDLL(str(file))
+        self._entries = {dtype: self._entry(name) for dtype, name in ENTRIES.items()}
+
+    def attend(self, dtype: torch.dtype) -> Attend:
+        """The entry for a storage of this type: one of `ENTRIES`."""
+        return self._entries[dtype]
+
+    def _entry(self, name: str) -> Attend:
+        try:
+            entry: Any = getattr(self._library, name)
+        except AttributeError as error:
+            raise OSError(f"no entry {name}") from error
+        entry.argtypes, entry.restype = _ARGUMENTS, None
+        attend: Attend = entry
+        return attend

@@ -1,0 +1,144 @@
+// How the operands of a tile's two products lie in scratch memory. Both are  C[M, N] += A[M, K] · B[K, N]
+// with elements of 32 bits: a float, or a pair of bfloat16 where the machine multiplies pairs.
+#pragma once
+
+#include "vectors.h"
+
+constexpr int GROUP = 16;  // keys that are turned at a time
+constexpr int KEYS = 64;   // of a tile
+
+inline int rounded_up(int size, int unit) { return (size + unit - 1) / unit * unit; }
+
+// `count` elements of 32 bits of each of 16 rows, so that element e of all rows is to[e * KEYS ... + 16).
+inline void turn(const void* const* rows, int count, void* to) {
+    auto* out = static_cast<uint32_t*>(to);
+    int done = 0;
+#if defined(__AVX512F__)
+    for (; done < count; done += 16) {
+        const auto some = __mmask16(count - done >= 16 ? 0xffff : (1 << (count - done)) - 1);
+        __m512i a[16], b[16];
+        for (int r = 0; r < 16; ++r)
+            a[r] = _mm512_maskz_loadu_epi32(some, static_cast<const uint32_t*>(rows[r]) + done);
+        for (int r = 0; r < 16; r += 2) {
+            b[r] = _mm512_unpacklo_epi32(a[r], a[r + 1]);
+            b[r + 1] = _mm512_unpackhi_epi32(a[r], a[r + 1]);
+        }
+        for (int r = 0; r < 16; r += 4) {
+            a[r] = _mm512_unpacklo_epi64(b[r], b[r + 2]);
+            a[r + 1] = _mm512_unpackhi_epi64(b[r], b[r + 2]);
+            a[r + 2] = _mm512_unpacklo_epi64(b[r + 1], b[r + 3]);
+            a[r + 3] = _mm512_unpackhi_epi64(b[r + 1], b[r + 3]);
+        }
+        for (int e = 0; e < 4; ++e) {  // a[4 i + e] holds elements e, e + 4, e + 8, e + 12 of rows 4 i ...
+            const auto low = _mm512_shuffle_i32x4(a[e], a[4 + e], 0x88);
+            const auto high = _mm512_shuffle_i32x4(a[8 + e], a[12 + e], 0x88);
+            const auto low_odd = _mm512_shuffle_i32x4(a[e], a[4 + e], 0xdd);
+            const auto high_odd = _mm512_shuffle_i32x4(a[8 + e], a[12 + e], 0xdd);
+            b[e] = _mm512_shuffle_i32x4(low, high, 0x88);
+            b[e + 4] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
+            b[e + 8] = _mm512_shuffle_i32x4(low, high, 0xdd);
+            b[e + 12] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
+        }
+        for (int e = 0; e < 16 && done + e < count; ++e) store(out + (done + e) * KEYS, b[e]);
+    }
+#else
+    for (; done < count; ++done)
+        for (int r = 0; r < GROUP; ++r)
+            std::memcpy(out + done * KEYS + r, static_cast<const uint32_t*>(rows[r]) + done, 4);
+#endif
+}
+
+// Elements are floats; what is stored may be narrower.
+template <class S>
+struct Floats {
+    using Stored = S;
+    using Packed = float;
+    static constexpr int PER = 1;  // numbers in an element
+
+    static float wide(float value) { return value; }
+    static float wide(uint16_t value) { return widened(value); }
+
+    static Vector add_product(Vector sums, Vector a, Vector b) { return sums + a * b; }
+    static Vector repeated(float element) { return broadcast(element); }
+
+    static void pack_query(const Stored* row, int dim, float* to) {
+        for (int d = 0; d < dim; ++d) to[d] = wide(row[d]);
+    }
+
+    static void pack_keys(const Stored* const* rows, int dim, float* to) {
+        if (sizeof(Stored) == sizeof(float)) {
+            turn(reinterpret_cast<const void* const*>(rows), dim, to);
+            return;
+        }
+        for (int d = 0; d < dim; ++d)
+            for (int k = 0; k < GROUP; ++k) to[d * KEYS + k] = wide(rows[k][d]);
+    }
+
+    static void pack_values(const Stored* const* rows, int count, int dim, int width, float* to) {
+        for (int k = 0; k < count; ++k, to += width) {
+            for (int d = 0; d < dim; ++d) to[d] = wide(rows[k][d]);
+            for (int d = dim; d < width; ++d) to[d] = 0;
+        }
+    }
+
+    static const float* pack_weights(const float* weights, int, float*) { return weights; }
+};
+
+#if defined(__AVX512BF16__)
+struct Interleaved {
+    alignas(64) uint16_t index[64];
+
+    constexpr Interleaved() : index() {
+        for (int n = 0; n < 64; ++n) index[n] = n / 2 + n % 2 * 32;
+    }
+};
+constexpr Interleaved INTERLEAVED;
+
+// Elements are pairs of bfloat16, which one instruction multiplies and adds up in float32.
+struct Pairs {
+    using Stored = uint16_t;
+    using Packed = uint32_t;
+    static constexpr int PER = 2;
+
+    static Vector add_product(Vector sums, Vector a, Vector b) {
+        return (Vector)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
+    }
+    static Vector repeated(uint32_t element) { return (Vector)_mm512_set1_epi32(int(element)); }
+
+    static void pack_query(const uint16_t* row, int dim, uint32_t* to) {
+        to[(dim - 1) / 2] = 0;  // the second of the last pair
+        std::memcpy(to, row, dim * sizeof *row);
+    }
+
+    static void pack_keys(const uint16_t* const* rows, int dim, uint32_t* to) {
+        turn(reinterpret_cast<const void* const*>(rows), dim / 2, to);
+        if (dim % 2)
+            for (int k = 0; k < GROUP; ++k) to[dim / 2 * KEYS + k] = rows[k][dim - 1];
+    }
+
+    static void pack_values(const uint16_t* const* rows, int count, int dim, int width, uint32_t* to) {
+        for (int k = 0; k < count; k += 2, to += width) {
+            const uint16_t *first = rows[k], *second = rows[k + 1];
+            int d = 0;
+            for (; d + 32 <= dim; d += 32) {
+                const auto a = load<__m512i>(first + d), b = load<__m512i>(second + d);
+                store(to + d, _mm512_permutex2var_epi16(a, load<__m512i>(INTERLEAVED.index), b));
+                store(to + d + 16, _mm512_permutex2var_epi16(a, load<__m512i>(INTERLEAVED.index + 32), b));
+            }
+            for (; d < dim; ++d) to[d] = first[d] | uint32_t(second[d]) << 16;
+            for (; d < width; ++d) to[d] = 0;
+        }
+    }
+
+    static const uint32_t* pack_weights(const float* weights, int count, uint32_t* to) {
+        auto* halves = reinterpret_cast<uint16_t*>(to);
+        for (int k = 0; k < count; k += LANES)
+            store(halves + k, _mm512_cvtneps_pbh((__m512)load<Vector>(weights + k)));
+        return to;
+    }
+};
+using BFloat16 = Pairs;
+#else
+using BFloat16 = Floats<uint16_t>;
+#endif
+using Float32 = Floats<float>;

@@ -1,0 +1,192 @@
+// Online softmax over one row's keys (Milakov and Gimelshein, arXiv:1805.02867), 64 keys at a time, for all
+// query rows that share a head of keys: `rows` = new tokens x query heads of the group.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "multiply.h"
+
+constexpr int LINE = 64;  // bytes of cache
+
+// Memory of one thread, kept for the next tile.
+class Scratch {
+public:
+    ~Scratch() { std::free(memory_); }
+
+    void reserve(size_t bytes) {
+        if (bytes > size_) {
+            std::free(memory_);
+            size_ = (bytes + 4095) / 4096 * 4096;
+            memory_ = static_cast<char*>(std::aligned_alloc(LINE, size_));
+            if (!memory_) std::abort();
+        }
+        used_ = 0;
+    }
+
+    template <class T>
+    T* take(int count) {
+        auto* taken = reinterpret_cast<T*>(memory_ + used_);
+        used_ += bytes<T>(count);
+        return taken;
+    }
+
+    template <class T>
+    static size_t bytes(int count) {
+        return (count * sizeof(T) + LINE - 1) / LINE * LINE;
+    }
+
+private:
+    char* memory_ = nullptr;
+    size_t size_ = 0, used_ = 0;
+};
+
+struct Shape {
+    int rows, key_dim, value_dim;
+    float scale, softcap;  // softcap 0: none
+};
+
+// Which keys of a tile a query row sees: [low, high), counted from the tile's first key.
+struct Sight {
+    int low, high;
+};
+
+// Where the keys and values of a tile are.
+template <class T>
+struct Addresses {
+    const T *keys[KEYS], *values[KEYS];
+};
+
+template <class P>
+class Tile {
+    using Stored = typename P::Stored;
+    using Packed = typename P::Packed;
+
+public:
+    const int width;  // of a row of sums
+    float *sums, *highest, *totals;
+    Packed* queries;  // [rows, depth]
+
+    Tile(const Shape& shape, Scratch& scratch)
+        : width(rounded_up(shape.value_dim, 16)), shape_(shape),
+          depth_((shape.key_dim + P::PER - 1) / P::PER) {
+        const int rows = shape.rows;
+        scratch.reserve(Scratch::bytes<float>(rows * (width + 1)) + Scratch::bytes<float>(rows * LANES) +
+                        Scratch::bytes<Packed>(rows * depth_) + Scratch::bytes<Packed>(depth_ * KEYS) +
+                        Scratch::bytes<Packed>(KEYS / P::PER * width) +
+                        2 * Scratch::bytes<float>(rows * KEYS) + LINE);
+        sums = scratch.take<float>(rows * width);
+        highest = scratch.take<float>(rows);
+        totals = scratch.take<float>(rows * LANES);
+        queries = scratch.take<Packed>(rows * depth_);
+        keys_ = scratch.take<Packed>(depth_ * KEYS);
+        values_ = scratch.take<Packed>(KEYS / P::PER * width);
+        scores_ = scratch.take<float>(rows * KEYS);
+        weights_ = scratch.take<Packed>(rows * KEYS / P::PER);
+        std::fill_n(sums, rows * width, 0.0f);
+        std::fill_n(highest, rows, -INFINITY);
+        std::fill_n(totals, rows * LANES, 0.0f);
+    }
+
+    void put_query(int row, const Stored* query) {
+        P::pack_query(query, shape_.key_dim, queries + row * depth_);
+    }
+
+    // Take in `count` keys and values, given as 64 addresses of which those from `count` on are of zeros;
+    // `sight(row)` says which of them a row sees. `next` is what will come after them: while these are
+    // multiplied it is on its way from memory.
+    template <class S>
+    void attend(const Addresses<Stored>& now, const Addresses<Stored>& next, int count, S sight) {
+        const int padded = rounded_up(count, GROUP);
+        for (int k = 0; k < padded; k += GROUP) {
+            P::pack_keys(now.keys + k, shape_.key_dim, keys_ + k);
+            for (int near = k; near < k + GROUP; ++near) fetch(next.keys[near], shape_.key_dim);
+        }
+        multiply<P>(shape_.rows, padded, depth_, queries, depth_, keys_, KEYS, scores_, KEYS, false);
+        for (int row = 0; row < shape_.rows; ++row) soften(row, padded, sight(row));
+        for (int k = 0; k < count; k += GROUP) {
+            P::pack_values(now.values + k, std::min(GROUP, count - k), shape_.value_dim, width,
+                           values_ + k / P::PER * width);
+            for (int near = k; near < k + GROUP; ++near) fetch(next.values[near], shape_.value_dim);
+        }
+        const Packed* weights = P::pack_weights(scores_, shape_.rows * KEYS, weights_);
+        multiply<P>(shape_.rows, width, (count + P::PER - 1) / P::PER, weights, KEYS / P::PER, values_, width,
+                    sums, width, true);
+    }
+
+    float total(int row) const { return sum(load<Vector>(totals + row * LANES)); }
+
+private:
+    const Shape shape_;
+    const int depth_;
+    Packed *keys_, *values_, *weights_;
+    float* scores_;
+
+    // Into the second level of cache: the first one holds this tile.
+    static void fetch(const Stored* row, int dim) {
+        for (int d = 0; d < dim; d += LINE / int(sizeof *row)) __builtin_prefetch(row + d, 0, 2);
+    }
+
+    // A row's scores become weights relative to its highest score so far.
+    void soften(int row, int count, Sight sight) {
+        float* scores = scores_ + row * KEYS;
+        if (sight.low >= count || sight.high <= 0) {
+            std::fill_n(scores, count, 0.0f);
+            return;
+        }
+        const float most = std::max(highest[row], scale_and_hide(scores, count, sight));
+        if (most > highest[row]) {
+            const float shrink = std::exp2(highest[row] - most);
+            for (int d = 0; d < width; ++d) sums[row * width + d] *= shrink;
+            store(totals + row * LANES, load<Vector>(totals + row * LANES) * shrink);
+            highest[row] = most;
+        }
+        const float reference = most == -INFINITY ? 0.0f : most;
+        Vector total = load<Vector>(totals + row * LANES);
+        for (int k = 0; k < count; k += LANES) {
+            const Vector weights = power_of_two(load<Vector>(scores + k) - reference);
+            store(scores + k, weights);
+            total += weights;
+        }
+        store(totals + row * LANES, total);
+    }
+
+    // The highest of the scores that are seen; the others become -inf, whatever they were.
+    float scale_and_hide(float* scores, int count, Sight sight) {
+        const bool whole = sight.low <= 0 && sight.high >= count;
+        const float scale = shape_.softcap != 0 ? shape_.scale : shape_.scale * LOG2_E;
+        Vector most = broadcast(-INFINITY);
+        for (int k = 0; k < count; k += LANES) {
+            Vector score = load<Vector>(scores + k) * scale;
+            if (shape_.softcap != 0) score = capped(score, shape_.softcap) * LOG2_E;
+            if (!whole) {
+                const IntVector key = counting() + k;
+                score = (key >= sight.low) & (key < sight.high) ? score : broadcast(-INFINITY);
+            }
+            store(scores + k, score);
+            most = score > most ? score : most;
+        }
+        return largest(most);
+    }
+};
+
+// What a row's sums come to. A learned sink takes part in the softmax and has no value.
+struct Answer {
+    float highest, total, factor;
+
+    Answer(float highest_score, float total_weight, const float* sink)
+        : highest(highest_score), total(total_weight) {
+        const float rest = sink ? *sink * LOG2_E : -INFINITY;
+        const float most = std::max(highest, rest);
+        const float kept = most == -INFINITY ? 1.0f : std::exp2(highest - most);
+        factor = kept / (total * kept + (sink ? std::exp2(rest - most) : 0.0f));
+    }
+};
+
+inline void narrow(const float* from, float factor, int count, float* to) {
+    for (int d = 0; d < count; ++d) to[d] = from[d] * factor;
+}
+
+inline void narrow(const float* from, float factor, int count, uint16_t* to) {
+    for (int d = 0; d < count; ++d) to[d] = narrowed(from[d] * factor);
+}

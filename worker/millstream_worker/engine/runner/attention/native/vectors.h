@@ -1,0 +1,99 @@
+// Vectors of floats as wide as the machine's registers, in the compiler's own vector types: one source for
+// AVX-512, AVX2, NEON and anything else.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+typedef float Vector __attribute__((vector_size(LANES * 4)));
+typedef int32_t IntVector __attribute__((vector_size(LANES * 4)));
+
+template <class V>
+inline V load(const void* from) {
+    V vector;
+    std::memcpy(&vector, from, sizeof vector);
+    return vector;
+}
+
+template <class V>
+inline void store(void* to, V vector) {
+    std::memcpy(to, &vector, sizeof vector);
+}
+
+inline Vector broadcast(float value) { return Vector{} + value; }
+
+inline IntVector counting() {
+    IntVector vector;
+    for (int lane = 0; lane < LANES; ++lane) vector[lane] = lane;
+    return vector;
+}
+
+#if defined(__AVX512F__)
+inline float largest(Vector vector) { return _mm512_reduce_max_ps((__m512)vector); }
+inline float sum(Vector vector) { return _mm512_reduce_add_ps((__m512)vector); }
+#else
+inline float largest(Vector vector) {
+    float most = vector[0];
+    for (int lane = 1; lane < LANES; ++lane) most = vector[lane] > most ? vector[lane] : most;
+    return most;
+}
+
+inline float sum(Vector vector) {
+    float total = vector[0];
+    for (int lane = 1; lane < LANES; ++lane) total += vector[lane];
+    return total;
+}
+#endif
+
+constexpr float LOG2_E = 1.44269504088896341f;
+
+// 2^x to about two units in the last place for x < 127; 0 below -126; what is no number stays so.
+inline Vector power_of_two(Vector x) {
+    constexpr float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+    const Vector shifted = x + shift;
+    const Vector rest = x - (shifted - shift);
+    Vector series = broadcast(1.535336188319500e-4f);  // Cephes' exp2f
+    series = series * rest + 1.339887440266574e-3f;
+    series = series * rest + 9.618437357674640e-3f;
+    series = series * rest + 5.550332471162809e-2f;
+    series = series * rest + 2.402264791363012e-1f;
+    series = series * rest + 6.931472028550421e-1f;
+    series = series * rest + 1.0f;
+    const IntVector power = ((IntVector)shifted << 23) + 0x3f800000;
+    return x < -126.0f ? Vector{} : series * (Vector)power;
+}
+
+// cap * tanh(x / cap)
+inline Vector capped(Vector x, float cap) {
+    Vector twice = x * (2.0f * LOG2_E / cap);
+    twice = twice > 126.0f ? broadcast(126.0f) : twice;
+    return cap - 2.0f * cap / (power_of_two(twice) + 1.0f);
+}
+
+inline float widened(uint16_t bfloat16) {
+    const uint32_t bits = uint32_t(bfloat16) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// To the nearest bfloat16, ties to even.
+inline uint16_t narrowed(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return value == value ? uint16_t(rounded) : uint16_t(0x7fc0);
+}

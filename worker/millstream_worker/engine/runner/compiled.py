@@ -1,0 +1,126 @@
+"""Compiles a model's layers: one kind of layer once, for any number of tokens, with the attention left out.
+
+All layers of a kind run the same code. It is compiled at start, for one token and for more, and kept in the
+cache folder for the next start; nothing is compiled while jobs run: what does not suit the code is computed
+without it. Measure with `python -m ops.bench.layers`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.model import LoadedModel, forward, occupy
+
+NAMES = ("auto", "on", "off")
+# Of the steps that it is compiled with. One has code of its own. The other is no size that a model has: two
+# dimensions of one size are taken for the same, and the number of tokens for as fixed as a head's.
+_TOKENS = (61, 1)
+_MOST_KINDS = 6  # of layers, twice: a model with more would compile for minutes
+# What holds for as long as the engine runs. To look it up took longer than the arithmetic that is saved.
+_UNCHANGING = {"EMPTY_NN_MODULE_HOOKS_DICT", "NOT_PRESENT_IN_GENERIC_DICT", "CLOSURE_MATCH", "MODULE_MATCH"}
+
+
+class CannotCompile(Exception):
+    """The layers stay as they are; the message says why."""
+
+
+def wanted(name: str, device: torch.device) -> bool:
+    """Whether to compile for what was asked ("auto", "on" or "off"). On the CPU it is for long runs only."""
+    if name not in NAMES:
+        raise ValueError(f"compile_model is {name!r}; it must be one of {', '.join(NAMES)}")
+    return name == "on" or (name == "auto" and device.type == "cuda")
+
+
+def compile_layers(
+    loaded: LoadedModel,
+    cache: Path,
+    report: Callable[[str], None],
+    mark: Callable[[], None] = lambda: None,
+    *,
+    backend: str = "inductor",
+) -> None:
+    """Have the model's layers run compiled, by one of torch's backends; its attention modules are connected
+    afterwards. Compiled code is kept in `cache`. Raises CannotCompile, with the model as it was."""
+    begun, layers = time.perf_counter(), _layers(loaded)
+    report(f"compiling {len(layers)} layers")
+    attentions = [_Blank(spec, mark) for spec in loaded.layers]
+    for module, attention in zip(loaded.modules, attentions, strict=True):
+        occupy(module, attention)
+    try:
+        _keep_in(cache)
+        _compile(loaded, layers, mark, backend)
+    except (RuntimeError, OSError, ImportError) as error:
+        for layer in layers:
+            vars(layer).pop("forward", None)
+        raise CannotCompile(" ".join(str(error).split())[:300] or type(error).__name__) from error
+    report(f"layers compiled in {time.perf_counter() - begun:.1f} s")
+
+
+def _keep_in(cache: Path) -> None:
+    """Torch takes the folder from nowhere else, and unpickles what is there: only its owner may write."""
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+
+
+class _Blank:
+    """Answers zeros in a layer's place, of the shape that its attention has."""
+
+    def __init__(self, spec: LayerSpec, mark: Callable[[], None]) -> None:
+        self._value_dim = spec.value_dim
+        self._mark = mark
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+    ) -> torch.Tensor:
+        self._mark()
+        return value.new_zeros(len(query), query.shape[1], self._value_dim)
+
+
+def _layers(loaded: LoadedModel) -> tuple[nn.Module, ...]:
+    """The members of the module list each of which holds one of the attention modules."""
+    attentions = set(loaded.modules)
+    for modules in loaded.model.modules():
+        if isinstance(modules, nn.ModuleList):
+            held = [len(attentions.intersection(member.modules())) for member in modules]
+            if held and set(held) == {1} and len(held) == len(attentions):
+                return tuple(modules)
+    raise CannotCompile("its layers are not the members of one list")
+
+
+def _compile(
+    loaded: LoadedModel, layers: Sequence[nn.Module], mark: Callable[[], None], backend: str
+) -> None:
+    import torch._dynamo.config  # takes seconds
+    import torch._inductor.config
+
+    torch.compiler.set_stance("default")
+    torch._dynamo.config.recompile_limit = 2 * _MOST_KINDS
+    torch._dynamo.config.specialize_float = True  # else each one is made a tensor in each step
+    torch._inductor.config.compile_threads = 1  # no pool of processes beside the engine's
+    torch._inductor.config.cpp.vec_isa_ok = True  # else a process is started to try each instruction set
+    for layer in layers:
+        layer.forward = torch.compile(
+            layer.forward,
+            backend=backend,
+            fullgraph=True,
+            dynamic=True,
+            options={"guard_filter_fn": _changing},
+        )
+    for tokens in _TOKENS:
+        zeros = torch.zeros(tokens, dtype=torch.int64, device=loaded.device)
+        forward(loaded.model, zeros, zeros, zeros[:1])
+        mark()
+    torch.compiler.set_stance("eager_on_recompile")
+
+
+def _changing(guards: Sequence[Any]) -> list[bool]:
+    """Of what compiled code depends on, that which may differ between two layers or two steps."""
+    return [not guard.is_global and guard.guard_type not in _UNCHANGING for guard in guards]

@@ -1,0 +1,123 @@
+"""What the largest step takes beside weights and pool: seen by running it once before there is a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from millstream_worker.engine.brain.plan import Plan, RowLoad
+from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.runner.memory import BadKVMemory, step_bytes
+from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.runner import Mark, Runner
+from millstream_worker.engine.runner.sampler import Sampler
+from millstream_worker.engine.runner.storage import KVStorage
+
+Measure = Callable[[Callable[[], None]], int]  # runs what it is given; bytes taken at the peak of it
+
+_GAPS = 1.25  # steps of other shapes leave gaps in the allocator's memory that this one does not show
+_DEAREST = SamplingSpec(  # every kind of sampling at once
+    top_p=0.9,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    presence_penalty=0.1,
+    logit_bias=((0, 0.5),),
+    min_tokens=1,
+    end_ids=(0,),
+    top_logprobs=20,
+)
+
+
+def step_needs(
+    loaded: LoadedModel,
+    *,
+    tokens: int,
+    rows: int,
+    block_size: int,
+    measure: Measure | None = None,
+    mark: Mark = lambda: None,
+) -> int:
+    """Memory to keep aside for a step of `tokens` new tokens and `rows` rows that draw one. Measured on CUDA,
+    or by `measure`.
+
+    Elsewhere it is estimated: a process' memory does not shrink between load and step, so that what the step
+    takes is hidden by what loading took, and computing one may take longer than the start (5 s of a 135M
+    model on one core). Raises BadKVMemory where such a step does not even fit without a pool.
+    """
+    if measure is None and loaded.device.type == "cuda":
+        measure = cuda_peak(loaded.device)
+    if measure is None:
+        return step_bytes(loaded.model, vocab_size=loaded.vocab_size, tokens=tokens, rows=rows)
+
+    def run() -> None:
+        try:
+            run_largest_step(loaded, tokens=tokens, rows=rows, block_size=block_size, mark=mark)
+        except MemoryError as error:
+            raise BadKVMemory(
+                f"a step of max_step_tokens {tokens} and max_rows {rows} does not fit on {loaded.device} "
+                f"beside the weights: {error}; lower them"
+            ) from error
+
+    return int(measure(run) * _GAPS)
+
+
+def run_largest_step(
+    loaded: LoadedModel, *, tokens: int, rows: int, block_size: int, mark: Mark = lambda: None
+) -> None:
+    """Compute one, at the end of the longest context, over a storage of one block that stands for all: what
+    it answers means nothing."""
+    plan = largest_step(
+        tokens, rows, context=loaded.context_length, block_size=block_size, vocab_size=loaded.vocab_size
+    )
+    storage = KVStorage(loaded.layers, 1, block_size, loaded.dtype, loaded.device)
+    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, rows, loaded.device), mark)
+    runner.settle(runner.launch(plan))
+
+
+def largest_step(tokens: int, rows: int, *, context: int, block_size: int, vocab_size: int) -> Plan:
+    """One half of the rows decodes, the other has the rest of the tokens, in chunks of like size. Each row
+    ends where the context does, and all of its blocks are block 0."""
+    rows = min(rows, tokens)
+    decodes = rows // 2
+    chunks = [len(part) for part in np.array_split(np.arange(tokens - decodes), rows - decodes)]
+    lens = np.array([1] * decodes + [min(chunk, context) for chunk in chunks], np.int32)
+    starts = np.concatenate(([0], lens.cumsum())).astype(np.int32)
+    positions = np.concatenate([np.arange(context - count, context) for count in lens]).astype(np.int32)
+    row = np.arange(rows, dtype=np.int32)
+    return Plan(
+        step=0,
+        decodes=decodes,
+        loads=tuple(RowLoad(slot, _DEAREST, (1, 2, 3), ()) for slot in row.tolist()),
+        row_slots=row,
+        tokens=(np.arange(starts[-1]) % vocab_size).astype(np.int32),
+        from_device=np.zeros(starts[-1], np.bool_),
+        positions=positions,
+        query_lens=lens,
+        query_starts=starts,
+        kv_lens=np.full(rows, context, np.int32),
+        block_tables=(np.zeros((rows, -(-context // block_size)), np.int32),),
+        slot_mapping=((positions % block_size).astype(np.int64),),
+        logit_indices=starts[1:] - 1,
+        logit_segments=row,
+        output_indices=np.zeros(rows, np.int32),
+        noise=np.full(rows, 0.5),
+    )
+
+
+def cuda_peak(device: torch.device) -> Measure:
+    """Counts what torch has taken from the device, its own gaps included."""
+
+    def measure(run: Callable[[], None]) -> int:
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        torch.cuda.synchronize(device)
+        peak = torch.cuda.max_memory_reserved(device) - before
+        torch.cuda.empty_cache()
+        return peak
+
+    return measure
