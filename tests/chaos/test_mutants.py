@@ -27,10 +27,14 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 async def test_a_missing_safety_is_seen() -> None:
     tried = [trials.BY_NAME[name] for name in QUICK]
     assert not any(trial.mutant.clients for trial in tried), "they run side by side in this process"
-    outcomes = await asyncio.gather(*(trial.run("valkey", "short") for trial in tried))
-    assert [outcome.missed for outcome in outcomes] == [[]] * len(tried)
-    results = list(zip(tried, outcomes, strict=True))
-    assert all(trial.is_seen(outcome) for trial, outcome in results), trials.text(results)
+    for _ in range(3):  # a fault strikes where it may: what is broken need not show each time
+        outcomes = await asyncio.gather(*(trial.run("valkey", "short") for trial in tried))
+        assert [outcome.missed for outcome in outcomes] == [[]] * len(tried)
+        results = list(zip(tried, outcomes, strict=True))
+        tried = [trial for trial, outcome in results if not trial.is_seen(outcome)]
+        if not tried:
+            return
+    raise AssertionError(trials.text(results))
 
 
 async def test_the_whole_product_shows_nothing_where_a_mutant_does() -> None:

@@ -3,18 +3,22 @@ launched one operation at a time, replayed, compiled and both, and a run of a wh
 
     PYTHONPATH=worker:producer:tests:. python tests/gpu/survey.py [--model qwen06b] [--rows 256] [--quick]
 
-Prints one table. It needs torch, transformers and numpy, no pytest and no server; so it checks a few models'
-tokens as well, which the tests beside it do thoroughly.
+Prints the rows of one table as it finds them; a part that fails is told, and the next one begins. It needs
+what the engine imports (torch, transformers, gguf, msgpack), no pytest and no server; so it checks the tokens
+of a few models as well, which the tests beside it do thoroughly.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,11 @@ DEVICE = torch.device("cuda")
 LAYER = LayerSpec(heads=32, kv_heads=8, key_dim=128, value_dim=128, scale=128**-0.5)  # of an 8B model
 BLOCK = 16
 CONTEXT = 300
+CASES = ("llama", "qwen3", "gemma2", "gpt_oss", "gpt2", "mixtral", "llama-dynamic")
+COMPILED = ("llama", "gemma2")
+
+Row = tuple[str, str]  # what, and what was found
+Part = Callable[[], Row]
 
 
 def rows_at(context: int, rows: int, shared: int = 0, new: int = 1) -> Plan:
@@ -101,28 +110,31 @@ def median_ms(run: Callable[[], object], times: int = 9) -> float:
     return statistics.median(measured)
 
 
-def kernels() -> list[tuple[str, str]]:
-    token_bytes = 2 * LAYER.kv_heads * LAYER.key_dim * 2
-    rows = []
-    for count, context in ((256, 300), (256, 4000), (1, 4000), (16, 30_000)):
-        took = kernel_us(rows_at(context, count))
-        speed = count * context * token_bytes / took / 1e6
-        rows.append((f"decode kernel, {count} rows of {context:,}", f"{took:,.0f} us, {speed:.2f} TB/s"))
+def decode_kernel(count: int, context: int) -> Row:
+    took = kernel_us(rows_at(context, count))
+    speed = count * context * 2 * LAYER.kv_heads * LAYER.key_dim * 2 / took / 1e6
+    return f"decode kernel, {count} rows of {context:,}", f"{took:,.0f} us, {speed:.2f} TB/s"
+
+
+def shared_kernel() -> Row:
     plan = rows_at(4064, 200, shared=250)
     apart, together = kernel_us(without_families(plan)), kernel_us(plan)
-    rows.append(
-        (
-            "decode kernel, 200 rows that share 4,000 of 4,064",
-            f"{apart:,.0f} us apart, {together:,.0f} us shared",
-        )
-    )
+    what = "decode kernel, 200 rows that share 4,000 of 4,064"
+    return what, f"{apart:,.0f} us apart, {together:,.0f} us shared"
+
+
+def prefill_kernel(count: int, new: int) -> Row:
+    took = kernel_us(rows_at(new, count, new=new), repeats=3)
+    work = 4 * LAYER.heads * LAYER.key_dim * count * new * (new + 1) / 2
+    return f"prefill kernel, {count} rows of {new:,}", f"{took:,.0f} us, {work / took / 1e6:.0f} TFLOP/s"
+
+
+def kernels() -> Iterator[Part]:
+    for count, context in ((256, 300), (256, 4000), (1, 4000), (16, 30_000)):
+        yield partial(decode_kernel, count, context)
+    yield shared_kernel
     for count, new in ((8, 1024), (1, 8192), (64, 128)):
-        took = kernel_us(rows_at(new, count, new=new), repeats=3)
-        work = 4 * LAYER.heads * LAYER.key_dim * count * new * (new + 1) / 2
-        rows.append(
-            (f"prefill kernel, {count} rows of {new:,}", f"{took:,.0f} us, {work / took / 1e6:.0f} TFLOP/s")
-        )
-    return rows
+        yield partial(prefill_kernel, count, new)
 
 
 def step_ms(runner: Runner, plan: Plan, steps: int = 30) -> float:
@@ -137,60 +149,60 @@ def step_ms(runner: Runner, plan: Plan, steps: int = 30) -> float:
     return 1e3 * took / steps
 
 
-def steps(folder: Path, most: int) -> list[tuple[str, str]]:
-    sizes = sorted({1, min(64, most), most})
+def step_plans(most: int) -> dict[str, Plan]:
     mixed = [Segment(row, [5], CONTEXT - 1, range(row * 20, row * 20 + 20)) for row in range(most - 4)]
     chunks = [Segment(row, [5] * 256, 0, range(row * 20, row * 20 + 20)) for row in range(most - 4, most)]
-    plans = {f"decode of {rows}": rows_at(CONTEXT, rows) for rows in sizes}
-    plans[f"{most - 4} decoding, 4 chunks of 256"] = pack([*mixed, *chunks], BLOCK)
-    measured: dict[str, list[str]] = {name: [] for name in plans}
-    for compiled in (False, True):
-        loaded = load_model(str(folder), dtype=torch.bfloat16, device=DEVICE)
-        if compiled:
-            compile_layers(loaded, Path("/tmp/millstream-compiled"), print)
-        storage = KVStorage(loaded.layers, most * 24, BLOCK, loaded.dtype, DEVICE)
-        runner = Runner(loaded, storage, Sampler(loaded.vocab_size, most, DEVICE))
-        runner.settle(runner.launch(pack(mixed, BLOCK, greedy_loads(range(most)))))
-        for recorded in (False, True):
-            if recorded:
-                runner.record(CudaRecorder(DEVICE), Limits(most, most + 1024, 64), print)
-            for name, plan in plans.items():
-                step_ms(runner, plan, 3)
-                kind = ("compiled" if compiled else "plain") + (", replayed" if recorded else "")
-                measured[name].append(f"{kind} {step_ms(runner, plan):.2f}")
-        del runner, storage, loaded
-        torch.cuda.empty_cache()
-    return [(f"step, {name}, ms", "; ".join(found)) for name, found in measured.items()]
+    plans = {f"decode of {rows}": rows_at(CONTEXT, rows) for rows in sorted({1, min(64, most), most})}
+    return plans | {f"{most - 4} decoding, 4 chunks of 256": pack([*mixed, *chunks], BLOCK)}
 
 
-def checks() -> list[tuple[str, str]]:
-    """Tokens of tiny models in float32, on the GPU with and without graphs, against those of the CPU."""
-    rows = []
+def steps(folder: Path, most: int, *, compiled: bool) -> Row:
+    loaded = load_model(str(folder), dtype=torch.bfloat16, device=DEVICE)
+    if compiled:
+        compile_layers(loaded, Path("/tmp/millstream-compiled"), print)
+    storage = KVStorage(loaded.layers, most * 24, BLOCK, loaded.dtype, DEVICE)
+    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, most, DEVICE))
+    plans, found = step_plans(most), []
+    first = [Segment(row, [5], 0, [row]) for row in range(most)]
+    runner.settle(runner.launch(pack(first, BLOCK, greedy_loads(range(most)))))
+    for recorded in (False, True):
+        if recorded:
+            runner.record(CudaRecorder(DEVICE), Limits(most, most + 1024, 64), print)
+        for name, plan in plans.items():
+            step_ms(runner, plan, 3)
+            found.append(f"{name}{' replayed' if recorded else ''} {step_ms(runner, plan):.2f}")
+    return f"steps{' of compiled layers' if compiled else ''}, ms", "; ".join(found)
+
+
+def check(case: str) -> Row:
+    """Tokens of a tiny model in float32, on the GPU with and without graphs, against those of the CPU."""
+    told: list[str] = []
+    ways = {"eager": {"cuda_graphs": "off"}, "graphs": {"cuda_graphs": "auto"}}
+    if case in COMPILED:
+        ways["compiled, graphs"] = {"compile_model": "on"}
     with tempfile.TemporaryDirectory() as name:
-        for case in ("llama", "qwen3", "gemma2", "gpt_oss", "gpt2", "mixtral", "llama-dynamic"):
-            folder = checkpoints.build(case, Path(name))
-            want, told = tokens_of(engine_on("cpu", folder)), list[str]()
-            same = {
-                graphs: tokens_of(engine_on("cuda", folder, told.append, cuda_graphs=graphs)) == want
-                for graphs in ("off", "auto")
-            }
-            reasons = [line for line in told if line.startswith("no CUDA graphs")]
-            rows.append((f"tokens of {case} as on the CPU", ", ".join([f"graphs {same}", *reasons])))
-    return rows
+        folder = checkpoints.build(case, Path(name))
+        want = tokens_of(engine_on("cpu", folder))
+        same = [
+            f"{way} {tokens_of(engine_on('cuda', folder, told.append, **changes)) == want}"
+            for way, changes in ways.items()
+        ]
+    reasons = [line for line in told if line.startswith(("no CUDA graphs", "the model runs without"))]
+    return f"tokens of {case} as on the CPU", ", ".join([*same, *reasons])
 
 
-def whole(folder: Path, rows: int, **changes: Any) -> tuple[str, str]:
+def whole(folder: Path, rows: int, **changes: Any) -> Row:
     told: list[str] = []
     config = EngineConfig(str(folder), device="cuda", kv_memory="0.5", max_rows=rows, **changes)
     start = time.perf_counter()
-    engine, _ = build(config, told.append)
+    engine, info = build(config, told.append)
     ready = time.perf_counter() - start
     runner: Any = engine._runner
     for count in (8, rows * 2):
         start = time.perf_counter()
         runner.clock.reset()
         for handle in range(count):
-            prompt = tuple((handle * 31 + place * 7) % 1000 + 5 for place in range(128))
+            prompt = tuple((handle * 31 + place * 7) % info.vocab_size for place in range(128))
             engine.add(EngineRequest(handle, prompt, 128, SamplingSpec(temperature=0.0)))
         while not engine.idle:
             engine.step()
@@ -213,14 +225,30 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(4)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
-    table = checks() + kernels()
+    for part in parts(options):
+        tell(part)
+
+
+def parts(options: argparse.Namespace) -> Iterator[Part]:
+    yield from (partial(check, case) for case in CASES)
+    yield from kernels()
     if not options.quick:
         folder = checkpoint(options.model)
-        table += steps(folder, options.rows)
-        table += [whole(folder, options.rows), whole(folder, options.rows, cuda_graphs="off")]
-    width = max(len(name) for name, _ in table)
-    for name, value in table:
-        print(f"| {name:<{width}} | {value} |")
+        yield from (partial(steps, folder, options.rows, compiled=compiled) for compiled in (False, True))
+        yield partial(whole, folder, options.rows)
+        yield partial(whole, folder, options.rows, cuda_graphs="off")
+
+
+def tell(part: Part) -> None:
+    start = time.perf_counter()
+    try:
+        what, found = part()
+    except Exception:  # noqa: BLE001 - the next part may be sound
+        traceback.print_exc()
+        what, found = str(part), "FAILED"
+    print(f"| {what} | {found} | {time.perf_counter() - start:.0f} s |", flush=True)
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

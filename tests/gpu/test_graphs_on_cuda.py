@@ -110,7 +110,7 @@ def test_nobody_waits_in_a_launch(load: Callable[[str], LoadedModel], request: p
 
 def test_replays_take_no_memory(load: Callable[[str], LoadedModel]) -> None:
     runner = recorded(load("qwen3"))
-    for plan in steps():
+    for plan in steps() * 3:
         runner.settle(runner.launch(plan))
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     for _ in range(20):

@@ -14,6 +14,7 @@ from millstream_worker.engine.runner.storage import KVStorage
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
 ]
 
 BLOCKS, PAGES = 256, 128

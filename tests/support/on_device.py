@@ -27,6 +27,7 @@ def engine_on(
         block_size=4,
         max_rows=6,
         max_step_tokens=24,
+        compile_model="off",
     )
     engine, info = build(dataclasses.replace(config, **changes), report)
     assert info.device.startswith(device)

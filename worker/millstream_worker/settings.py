@@ -92,7 +92,7 @@ class Settings(BaseSettings):
         "interactive", description="for whose decoding rows prompts are cut like that: interactive or all"
     )
     host_swap: str = Field(
-        "auto",
+        "0",
         description="host memory for KV blocks of preempted rows: auto (on a GPU), bytes (8GiB), or 0: none",
     )
     max_prompt_tokens: int = Field(0, ge=0, description="of one job; 0: what the context holds")

@@ -121,3 +121,30 @@ def test_interactive_rows_do_not_feel_the_order_of_the_batch_lane() -> None:
     rig.add(ask(10, 4, priority=0), ask(11, 4, priority=0, max_tokens=9), ask(12, 4, priority=0))
     rig.run()
     assert [handle for handle, _ in rig.admitted] == [10, 11, 12, 5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_long_prompt_of_the_batch_lane_lets_interactive_rows_in(depth: int) -> None:
+    rig = rig_of(pipeline_depth=depth, max_step_tokens=8)
+    rig.add(ask(1, 160))
+    for _ in range(3):
+        rig.step()
+    rig.add(ask(2, 6, priority=0))
+    for _ in range(3 + depth):
+        rig.step()
+    assert rig.output[2]
+    assert not rig.output[1]
+    rig.run()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("prompt", [1, 6, 11, 16])
+def test_a_long_prompt_gets_on_beside_an_endless_stream_of_interactive_ones(depth: int, prompt: int) -> None:
+    rig = rig_of(pipeline_depth=depth, max_step_tokens=8)
+    rig.add(ask(1, 80))
+    rig.step()
+    for step in range(120):
+        rig.add(ask(10 + step, prompt, priority=0, max_tokens=1))
+        rig.step()
+    assert 1 in rig.finished
+    rig.run()

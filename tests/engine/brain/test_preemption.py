@@ -217,3 +217,20 @@ def test_batch_rows_get_through_an_endless_stream_of_interactive_ones(
             break
     assert set(range(3)) <= rig.finished.keys()
     rig.run()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("before", range(4))
+def test_a_row_gets_through_that_is_displaced_whenever_it_is_nearly_done(depth: int, before: int) -> None:
+    """An interactive row that takes the whole pool comes every 28 steps, and nothing else waits by then."""
+    rig = rig_of(pipeline_depth=depth, blocks=48, context_length=192, max_step_tokens=8, patience_s=10.0)
+    for handle in range(2, 2 + before):
+        rig.add(ask(handle, 3, max_tokens=1))
+    rig.run()
+    rig.add(ask(1, 160, max_tokens=10))
+    for step in range(28 * 8):
+        if step % 28 == 27:
+            rig.add(ask(100 + step, 186, priority=0, max_tokens=3))
+        rig.step()
+    assert 1 in rig.finished
+    rig.run()

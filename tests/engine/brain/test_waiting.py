@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 
 from millstream_worker.engine.brain.arrivals import Arrivals
 from millstream_worker.engine.brain.blocks import BlockPool
@@ -230,8 +231,33 @@ def test_in_its_own_lane_a_row_that_is_passed_over_has_rarer_turns() -> None:
     for handle in range(100, 120):
         queue.add(handle, deadline_ms=1, now=5.0)
     admitted = queue.admit(16, now=11.0)
-    assert [admitted.index(row.handle) for row in old[:2]] == [7, 15]
+    assert [admitted.index(row.handle) for row in old[:2]] == [6, 14]
     assert [row.priority for row in old] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("own_turn", [1, 4, 5, 16, 18])
+def test_that_turn_is_not_taken_by_lower_lanes_however_long_they_waited(own_turn: int) -> None:
+    queue = Queue(patience_s=10.0, own_turn=own_turn)
+    for handle in range(100):
+        queue.add(handle, priority=1)
+    passed_over = queue.add(100, priority=0, now=5.0)
+    for handle in range(101, 200):
+        queue.add(handle, priority=0, deadline_ms=1, now=10.0)
+    assert passed_over.handle in queue.admit(20, now=15.0)
+
+
+def test_who_was_displaced_again_and_again_counts_as_interactive_once_it_waited_long_enough() -> None:
+    queue = Queue(patience_s=10.0)
+    row = queue.add(1, priority=1)
+    priorities = []
+    for _ in range(AGED_TURN + 1):
+        assert queue.admit(1, now=3.0) == [1]  # no other row waits
+        priorities.append(row.priority)
+        row.preemptions += 1
+        row.move(RowState.PREEMPTED)
+        row.move(RowState.WAITING)
+        queue.rows.add(row, 0.0)
+    assert priorities == [1] * AGED_TURN + [0]
 
 
 def test_waits_add_up() -> None:

@@ -79,12 +79,10 @@ def test_machine_code(load: Load, tmp_path: Path) -> None:
     assert (tmp_path / "kept").stat().st_mode & 0o077 == 0, "others may put code there"
 
 
-def test_without_a_compiler_the_model_stays_as_it_was(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_the_model_stays_as_it_was(load: Load, tmp_path: Path) -> None:
     want, loaded = run(load("llama")), load("llama")
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "no-such-compiler"))
-    with pytest.raises(CannotCompile, match="no-such-compiler"):
+    missing = torch._inductor.config.patch({"cpp.cxx": (None, "no-such-compiler")})
+    with missing, pytest.raises(CannotCompile, match="no-such-compiler"):
         compile_layers(loaded, tmp_path, lambda message: None)
     assert run(loaded).tokens == want.tokens
 

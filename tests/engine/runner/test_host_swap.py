@@ -116,7 +116,7 @@ def test_memory_that_cannot_be_pinned_is_done_without_or_refused(monkeypatch: py
     monkeypatch.setattr(HostSwap, "__init__", refuse)
     monkeypatch.setattr(host_swap, "host_pages", lambda *_: 5)
     said: list[str] = []
-    assert open_swap(EngineConfig("m"), storage_of(), said.append) is None
+    assert open_swap(EngineConfig("m", host_swap="Auto"), storage_of(), said.append) is None
     assert said == ["no host memory for KV blocks: cannot pin"]
     with pytest.raises(ValueError, match="host_swap '1MiB': cannot pin; give less, or 0 for none"):
         open_swap(EngineConfig("m", host_swap="1MiB"), storage_of(), said.append)

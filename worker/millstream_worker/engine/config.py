@@ -20,7 +20,7 @@ class EngineConfig:
     max_context: int = 0  # tokens per row, prompt and output; 0: the model's own
     step_time_target_ms: int = 200  # of steps in which rows decode, see step_time_for; 0: any
     step_time_for: str = "interactive"  # interactive | all: whose decoding rows count for it
-    host_swap: str = "auto"  # auto | bytes ("8GiB") | 0: host memory for blocks of preempted rows
+    host_swap: str = "0"  # auto | bytes ("8GiB") | 0: host memory for blocks of preempted rows
     prefix_cache: bool = True
     prefix_scope: str = "tenant"  # tenant | all: within one salt, or everybody's
     attention: str = "auto"  # auto | torch | native | triton

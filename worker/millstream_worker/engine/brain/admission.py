@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from millstream_worker.engine.brain.plan import RowLoad
 from millstream_worker.engine.brain.planner import Chunk, Draft
 from millstream_worker.engine.brain.preemption import least_loss
@@ -35,15 +37,28 @@ def displace(residents: Residents, now: float) -> None:
     if residents.alone is not None or not waiting.outrank(batch.priority[running]):
         return
     row = next(waiting.order(now))
+    if row.origin.request.alone:
+        return
     lower = batch.at(running[batch.priority[running] > row.priority])
     # what each would give back: its own blocks, and the one reserved for its growth
     gain = sum(residents.pool.held_once(victim.blocks) + 1 for victim in lower)
-    if row.origin.request.alone or _shortage(residents, row) > gain:
+    if _shortage(residents, row) > gain:
         return
     while lower and (_shortage(residents, row) > 0 or not (batch.free_slots or residents.leaving)):
         loser = least_loss(residents, lower, _shortage(residents, row))
         lower.remove(loser)
         residents.preempt(loser, now)
+
+
+def joining(residents: Residents, now: float) -> float:
+    """Priority of the waiting row that gets in if the step has tokens for it and that is of a higher lane
+    than one that still computes its prompt; inf: there is none."""
+    batch, waiting = residents.batch, residents.waiting
+    if not batch.free_slots or not waiting.outrank(batch.priority[batch.prefilling]):
+        return inf
+    row = next(waiting.order(now))
+    fits = residents.missing_blocks(row, residents.cached_blocks(row)) <= 0
+    return row.priority if fits and _may_join(residents, row) else inf
 
 
 def _may_join(residents: Residents, row: Row) -> bool:

@@ -1,5 +1,9 @@
 """The next tokens of the rows that run already: decode rows first, then chunks of unfinished prefills, each
-with the blocks it needs. Where blocks run out, rows are preempted until the others fit."""
+with the blocks it needs. Where blocks run out, rows are preempted until the others fit.
+
+A prompt of a lower lane leaves half of the step's prompt tokens to a row that is about to join: it may take
+many steps more, and no row joins a step that has no token left.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,13 @@ from millstream_worker.engine.brain.preemption import victim
 from millstream_worker.engine.brain.residents import Residents
 
 
-def continue_rows(residents: Residents, max_step_tokens: int, prompt_tokens: int, now: float) -> Draft:
-    """A draft with the running rows, and what they leave of the step's tokens and of those for prompts."""
+def continue_rows(
+    residents: Residents, max_step_tokens: int, prompt_tokens: int, joining: float, now: float
+) -> Draft:
+    """A draft with the running rows, and what they leave of the step's tokens and of those for prompts.
+    `joining`: priority of the row that gets in if they leave any; inf: none does."""
     batch, pool = residents.batch, residents.pool
-    draft = _wanted(batch, max_step_tokens, prompt_tokens)
+    draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
     while (missing := _new_blocks(batch, draft) - pool.free) > 0:
         missing -= residents.leaving_blocks
         row = victim(residents, missing) if missing > 0 else None
@@ -25,7 +32,7 @@ def continue_rows(residents: Residents, max_step_tokens: int, prompt_tokens: int
             draft = _shortened(batch, draft, pool.free)
             break
         residents.preempt(row, now)
-        draft = _wanted(batch, max_step_tokens, prompt_tokens)
+        draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
     for row in batch.at(_opening(batch, draft.decodes)):
         residents.grow(row, 1)
     for chunk in draft.chunks:
@@ -33,14 +40,15 @@ def continue_rows(residents: Residents, max_step_tokens: int, prompt_tokens: int
     return draft
 
 
-def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int) -> Draft:
+def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int, joining: float) -> Draft:
     """What the running rows would compute if there were blocks enough. The decode rows never outgrow the
     step: each was a prefill before, beside the others and within the same number of tokens."""
     decodes = np.flatnonzero(batch.decoding & (batch.scheduled < batch.last_input))
     draft = Draft(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
     for row in sorted(batch.at(np.flatnonzero(batch.prefilling)), key=attrgetter("rank")):
+        kept = draft.budget // 2 if row.priority > joining else 0
         if draft.budget:
-            draft.add(Chunk(row, min(batch.unscheduled(row), draft.budget)))
+            draft.add(Chunk(row, min(batch.unscheduled(row), draft.budget - kept)))
     return draft
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from millstream_worker.engine.brain.admission import admit, displace
+from millstream_worker.engine.brain.admission import admit, displace, joining
 from millstream_worker.engine.brain.arrivals import Arrivals, Refusal
 from millstream_worker.engine.brain.batch import Batch, blocks_for
 from millstream_worker.engine.brain.blocks import BlockPool
@@ -136,7 +136,13 @@ class Scheduler:
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
         self._weigh_swap()
         displace(self._residents, now)
-        draft = continue_rows(self._residents, self.config.max_step_tokens, self._prompt_tokens(), now)
+        draft = continue_rows(
+            self._residents,
+            self.config.max_step_tokens,
+            self._prompt_tokens(),
+            joining(self._residents, now),
+            now,
+        )
         admit(self._residents, draft, now)
         if not draft:
             return None

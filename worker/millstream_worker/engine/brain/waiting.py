@@ -9,8 +9,10 @@ batch does not end with a few long rows.
 
 Ageing: every fourth admission belongs to the row of a lower lane that has waited longest, once that is
 `patience_s` or more; the row counts as interactive from then on. So nothing starves, and interactive rows
-keep three places in four. A row that was passed over in its own lane has such a turn more rarely, `own_turn`:
-its prefix may need the memory of the family that is being finished.
+keep three places in four. A row that was passed over in its own lane has such a turn more rarely, `own_turn`,
+and never at the same admission: its prefix may need the memory of the family that is being finished. A row
+that waited so long in all and was preempted `AGED_TURN` times counts as interactive, too: it would be
+displaced for ever where nothing of a higher lane waits whenever it gets in.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class WaitingRows:
     def __init__(self, patience_s: float, prefixes: Prefixes, own_turn: int = AGED_TURN) -> None:
         self._patience_s = patience_s
         self._prefixes = prefixes
-        self._own_turn = max(own_turn, AGED_TURN)
+        self._own_turn = -(-own_turn // AGED_TURN) * AGED_TURN  # so that it is never a lower lane's turn
         self._entries: dict[int, _Entry] = {}  # by arrival
         self._lanes: dict[_Lane, dict[str, list[_Entry]]] = {}  # per tenant, sorted; nothing in it is empty
         self._waits: dict[int, list[_Wait]] = {}  # per priority, longest waiting first; none is empty
@@ -76,7 +78,7 @@ class WaitingRows:
         aged = row is self._aged(now) and row.priority > min(self._lanes)[0]
         self.remove(row)
         row.waited_s += now - row.waiting_since
-        if aged:
+        if aged or (row.preemptions >= AGED_TURN and row.waited_s >= self._patience_s):
             row.priority = 0
         self._admitted += 1
 
@@ -102,7 +104,7 @@ class WaitingRows:
         if not self._waits:
             return None
         highest = min(self._waits)
-        passed_over = self._admitted % self._own_turn == self._own_turn - 1
+        passed_over = self._admitted % self._own_turn == self._own_turn - 2
         turns = [
             waits[0]
             for priority, waits in self._waits.items()

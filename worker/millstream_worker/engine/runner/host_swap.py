@@ -59,7 +59,7 @@ def open_swap(config: EngineConfig, storage: KVStorage, report: Callable[[str], 
     try:
         swap = HostSwap(storage, pages)
     except RuntimeError as error:  # the system lets so much memory not be pinned
-        if config.host_swap != "auto":
+        if config.host_swap.strip().lower() != "auto":
             raise ValueError(f"host_swap {config.host_swap!r}: {error}; give less, or 0 for none") from error
         report(f"no host memory for KV blocks: {error}")
         return None

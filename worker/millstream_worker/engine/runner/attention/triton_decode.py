@@ -34,7 +34,7 @@ def own_range(kv_lens, shared_lens, row, shared_parts, WINDOW: tl.constexpr):
     return begin, kv_len, shared
 
 
-@triton.jit(do_not_specialize=["shared_parts", "own_parts"])
+@triton.jit(do_not_specialize=["shared_parts", "own_parts", "table_stride"])
 def decode_kernel(
     query,  # [rows, heads, KEY_DIM]
     keys,

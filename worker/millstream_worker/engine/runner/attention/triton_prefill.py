@@ -16,7 +16,7 @@ from millstream_worker.engine.runner.attention.triton_tile import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def prefill_kernel(
     query,  # [tokens, heads, KEY_DIM]
     keys,

@@ -20,7 +20,7 @@ from millstream_worker.engine.runner.attention.triton_tile import (
 )
 
 
-@triton.jit(do_not_specialize=["shared_parts", "own_parts"])
+@triton.jit(do_not_specialize=["shared_parts", "own_parts", "table_stride"])
 def shared_kernel(
     query,  # [rows, heads, KEY_DIM]
     keys,

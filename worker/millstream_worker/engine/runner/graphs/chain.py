@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
-from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.graphs.recorder import Recorder, Replay
 
 
@@ -45,37 +44,18 @@ class Chain:
         self.recordings[-1]()
 
 
-class Answers:
-    """Where the layers' attention answers, one memory for all of them: an answer is read before the next
-    layer's is written."""
-
-    def __init__(
-        self, layers: tuple[LayerSpec, ...], tokens: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._layers = layers
-        widest = max(layer.heads * layer.value_dim for layer in layers)
-        self._memory = torch.zeros(tokens * widest, dtype=dtype, device=device)
-
-    def of(self, layer: int, tokens: int) -> Tensor:
-        """[tokens, heads, value_dim], contiguous."""
-        spec = self._layers[layer]
-        size = tokens * spec.heads * spec.value_dim
-        return self._memory[:size].view(tokens, spec.heads, spec.value_dim)
-
-
-def record_chain(
-    run: Callable[[], None], attention: BreakableAttention, answers: Answers, recorder: Recorder
-) -> Chain:
+def record_chain(run: Callable[[], None], attention: BreakableAttention, recorder: Recorder) -> Chain:
     """Record `run`, which computes one step through `attention`, and leave out its attention."""
     recordings: list[Replay] = []
     gaps: list[Gap] = []
 
     def leave_out(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
-        out = answers.of(layer, len(query))
+        # Made in the recording: whoever gets it may compute in its memory, as compiled layers do.
+        out = value.new_zeros(len(query), query.shape[1], value.shape[2])
         recordings.append(recorder.end())
         place = recorder.place
         kept_sinks = None if sinks is None else place(sinks)
-        gaps.append(Gap(layer, place(query), place(key), place(value), kept_sinks, out))
+        gaps.append(Gap(layer, place(query), place(key), place(value), kept_sinks, place(out)))
         recorder.begin()
         return out
 

@@ -31,11 +31,12 @@ class CudaRecorder:
         gc.collect()
         torch.cuda.empty_cache()
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self._stream)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # what warming up took is of no use to other streams
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # what warming up took is of no use to other streams
 
     @contextlib.contextmanager
     def strict(self) -> Iterator[None]:
@@ -58,16 +59,22 @@ class CudaRecorder:
         self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
 
     def end(self) -> Replay:
-        graph, self._graph = self._graph, None
+        graph = self._graph
         assert graph is not None, "nothing is being recorded"
         graph.capture_end()
+        self._graph = None
         return graph.replay
 
     def drop(self) -> None:
         graph, self._graph = self._graph, None
-        if graph is not None:
-            with contextlib.suppress(RuntimeError):  # that the capture is broken is known
-                graph.capture_end()
+        if graph is None:
+            return
+        with contextlib.suppress(RuntimeError):  # that the capture is broken is known
+            graph.capture_end()
+        # Some versions of torch then take the pool for one that is still recorded to.
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def used_bytes(self) -> int:
         free, total = torch.cuda.mem_get_info()

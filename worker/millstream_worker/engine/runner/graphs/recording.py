@@ -10,7 +10,6 @@ from torch import Tensor
 
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.graphs.body import Body
-from millstream_worker.engine.runner.graphs.chain import Answers
 from millstream_worker.engine.runner.graphs.recorder import CannotRecord, Recorder
 from millstream_worker.engine.runner.graphs.steps import Limits, StepGraphs
 from millstream_worker.engine.runner.model import LoadedModel
@@ -40,14 +39,11 @@ def record(
 ) -> StepGraphs:
     """The recorded steps of a model. Raises `CannotRecord`; everything works without."""
 
-    def answers(tokens: int) -> Answers:
-        return Answers(loaded.layers, tokens, loaded.dtype, loaded.device)
-
     before, start = recorder.used_bytes(), time.monotonic()
     try:
         with attention.left_out():
             body = Body(loaded.model, loaded.modules)
-        graphs = StepGraphs(body, attention, answers, last_tokens, recorder, limits)
+        graphs = StepGraphs(body, attention, last_tokens, recorder, limits)
         rows, tokens = graphs.sizes
         report(f"recording CUDA graphs: {_ladder('rows', rows)}; {_ladder('tokens', tokens)}")
         graphs.record(mark)

@@ -19,7 +19,7 @@ from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.attention.static import StaticAttention, StaticStep
 from millstream_worker.engine.runner.graphs.body import Body
-from millstream_worker.engine.runner.graphs.chain import Answers, Chain, record_chain
+from millstream_worker.engine.runner.graphs.chain import Chain, record_chain
 from millstream_worker.engine.runner.graphs.ladder import fitting, row_rungs, token_rungs
 from millstream_worker.engine.runner.graphs.recorder import Recorder, Replay
 from millstream_worker.engine.runner.inputs import drawn_in, token_ids
@@ -55,7 +55,6 @@ class StepGraphs:
         self,
         body: Body,
         attention: BreakableAttention,
-        answers: Callable[[int], Answers],
         last_tokens: Tensor,
         recorder: Recorder,
         limits: Limits,
@@ -68,7 +67,6 @@ class StepGraphs:
         self._width = limits.width
         most = max(limits.tokens, limits.rows)
         self._hidden = torch.zeros(most, body.width, dtype=body.dtype, device=device)
-        self._answers = answers(most)
         static = isinstance(attention.backend, StaticAttention)
         self._row_rungs = row_rungs(min(limits.rows, limits.tokens)) if static else []
         self._token_rungs = token_rungs(limits.tokens)
@@ -133,7 +131,7 @@ class StepGraphs:
             if strict:
                 with self._recorder.strict():
                     run()
-        return _Mixed(inputs, record_chain(run, self._attention, self._answers, self._recorder))
+        return _Mixed(inputs, record_chain(run, self._attention, self._recorder))
 
     def _record_decode(self, rows: int, families: bool) -> _Decode:
         inputs = _inputs(rows, self._hidden.device)
