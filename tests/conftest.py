@@ -1,11 +1,13 @@
 """Fixtures that every test may use: real servers (`server`, once per kind and session, empty for each test)
-and a client connected to one (`redis_client`)."""
+and a client connected to one (`redis_client`); what workers with the counting model are given (`tokenizer`,
+`gate`)."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import redis.asyncio
@@ -52,6 +54,24 @@ async def redis_client(server: Server) -> AsyncIterator[redis.asyncio.Redis]:
     client = redis.asyncio.Redis.from_url(server.url)
     yield client
     await client.aclose()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tokenizer of the counting model: one token for each word `w<number>`."""
+    from support.counting_worker import (
+        write_tokenizer,  # torch, which must not come before the settings above
+    )
+
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A folder: while it has a file `N`, no row of a counting model draws its output token `N` (from 0)."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    return folder
 
 
 def _running(kind: str, servers: dict[str, Server]) -> Server:

@@ -18,7 +18,6 @@ from support.counting_worker import (
     serving,
     until,
     worker_process,
-    write_tokenizer,
 )
 from support.servers import KINDS, require
 
@@ -52,19 +51,6 @@ def cluster(running: Cluster) -> Cluster:
 async def client(cluster: Cluster) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(cluster.url, options=OPTIONS) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """While it has a file `N`, no row draws its output token number N."""
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    return folder
 
 
 def shard(number: int) -> ShardKeys:

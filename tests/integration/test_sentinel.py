@@ -14,7 +14,6 @@ from support.counting_worker import (
     model_name,
     serving,
     until,
-    write_tokenizer,
 )
 from support.sentinel import Sentinels
 from support.servers import KINDS, require
@@ -43,19 +42,6 @@ async def client(sentinels: Sentinels) -> AsyncIterator[AsyncClient]:
     await inspector.aclose()
     async with AsyncClient(sentinels.url) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """While it has a file `N`, no row draws its output token number N."""
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    return folder
 
 
 class Reader:

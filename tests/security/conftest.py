@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.counting_worker import write_tokenizer
 from support.secured import SecuredServer
 from support.servers import KINDS, binary
 
@@ -25,16 +23,3 @@ def roles_server(request: pytest.FixtureRequest) -> Iterator[SecuredServer]:
 def secured(roles_server: SecuredServer) -> SecuredServer:
     roles_server.flush()
     return roles_server
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """A folder: while it has a file `N`, no row draws its output token number N (from 0)."""
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    return folder

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import redis.asyncio
-from support.counting_worker import write_tokenizer
 from support.desk import Desk
 from support.next_version import Build, next_build, previous_build
 
@@ -19,11 +16,6 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Build:
 @pytest.fixture(scope="session")
 def later(tmp_path_factory: pytest.TempPathFactory) -> Build:
     return next_build(tmp_path_factory.mktemp("builds") / "next")
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

@@ -9,18 +9,5 @@ from support.counting_worker import write_tokenizer
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture(scope="session")
 def chat_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokenizer(tmp_path_factory.mktemp("chat-tokenizer"), chat=True)
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """A folder: while it has a file `N`, no row draws its output token number N (from 0)."""
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    return folder

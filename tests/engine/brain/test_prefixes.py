@@ -1,3 +1,5 @@
+"""What waiting rows are told of the pool is what the pool holds, through any order of its changes."""
+
 from __future__ import annotations
 
 from hypothesis import settings

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from support.paged_rows import definition
 from support.planning import Segment, pack
 
 from millstream_worker.engine.brain.plan import Plan
@@ -68,24 +69,6 @@ class Rows:
         self.attention.begin(pack(segments, self.block_size))
         query, key, value = (torch.cat(part) for part in zip(*packed, strict=True))
         return self.attention.attend(0, query, key, value, self.sinks).double(), torch.cat(expected)
-
-
-def definition(
-    layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
-) -> torch.Tensor:
-    """Attention of one row's tokens [n, heads, dim] to themselves, in float64."""
-    length, group = len(query), layer.heads // layer.kv_heads
-    key, value = (t.double().repeat_interleave(group, dim=1) for t in (key, value))
-    scores = torch.einsum("qhd,khd->hqk", query.double(), key) * layer.scale
-    if layer.softcap is not None:
-        scores = torch.tanh(scores / layer.softcap) * layer.softcap
-    distance = torch.arange(length)[:, None] - torch.arange(length)
-    hidden = distance < 0 if layer.window is None else (distance < 0) | (distance >= layer.window)
-    scores = scores.masked_fill(hidden, -torch.inf)
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, length, 1)], dim=-1)
-    weights = scores.softmax(-1)[..., :length]
-    return torch.einsum("hqk,khd->qhd", weights, value)
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])

@@ -21,13 +21,14 @@ from millstream_worker.engine.runner.graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.graphs.steps import Limits
 from millstream_worker.engine.runner.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
 from millstream_worker.engine.runner.memory import capacity_line, pool_blocks
-from millstream_worker.engine.runner.model import LoadedModel, load_config, load_model
+from millstream_worker.engine.runner.model import LoadedModel, load_model
 from millstream_worker.engine.runner.profiling import step_needs
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampler import Sampler
 from millstream_worker.engine.runner.storage import KVStorage, bytes_per_block
 from millstream_worker.engine.runner.support import UnsupportedModel
 from millstream_worker.engine.runner.threads import use_threads
+from millstream_worker.engine.runner.weights import load_config
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
     "triton": SharingCosts(),

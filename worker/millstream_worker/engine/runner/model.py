@@ -1,4 +1,5 @@
-"""Loads a model and finds out what its attention layers compute. Knows transformers; knows nothing of rows.
+"""Makes a loaded model ours: finds out what its attention layers compute and gives each its storage. Knows
+transformers' models; knows nothing of rows.
 
 The modelling code is transformers' own. Its attention modules call the function registered here, which
 hands the packed step to the module's `LayerAttention`. Which modules these are, and what they ask for, is
@@ -7,23 +8,13 @@ not guessed from the configuration but seen in a forward of one token.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import (
-    AttentionInterface,
-    AutoConfig,
-    AutoModelForCausalLM,
-    GenerationConfig,
-    PretrainedConfig,
-    PreTrainedModel,
-)
-from transformers.utils import logging as transformers_logging
+from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner import packed, support
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
@@ -32,13 +23,11 @@ from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.operator import Attention, attend, register
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.support import UnsupportedModel
+from millstream_worker.engine.runner.weights import end_ids, load_config, load_weights
 
 ATTENTION = "millstream"  # our name among transformers' attention functions
 _SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
 _NUMBER = "paged_attention_number"  # the one through which its compiled code does
-_BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing, wrong or of another type
-    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError,
-)  # fmt: skip
 _KNOWN_TENSORS = {
     "s_aux",
     "position_ids",
@@ -101,7 +90,8 @@ def load_model(
     config = load_config(folder)
     support.check(config)
     context_length = support.context_length(config)
-    model = _load_weights(folder, config, dtype, device, mark)
+    AttentionInterface.register(ATTENTION, _attend)
+    model = load_weights(folder, config, dtype, device, ATTENTION, mark)
     modules, layers, vocab_size = _observe(model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     packed.pack(model)
@@ -115,20 +105,12 @@ def load_model(
         attend_over=chosen.build,
         vocab_size=vocab_size,
         context_length=context_length,
-        eos_ids=_eos_ids(folder, config),
+        eos_ids=end_ids(folder, config),
         parameters=parameters,
         dtype=dtype,
         device=device,
         notes=(*([note] if note else []), f"attention: {chosen.reason}"),
     )
-
-
-def load_config(folder: str) -> PretrainedConfig:
-    """The folder's configuration; `UnsupportedModel` for one that transformers cannot make sense of."""
-    try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except _BAD_CONFIG as error:
-        raise UnsupportedModel(f"{folder}: config.json: {' '.join(str(error).split())}") from error
 
 
 def connect(
@@ -158,42 +140,6 @@ def forward(
     )
     logits: torch.Tensor = answer.logits[0]
     return logits
-
-
-def _load_weights(
-    folder: str,
-    config: PretrainedConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    mark: Callable[[], None],
-) -> PreTrainedModel:
-    AttentionInterface.register(ATTENTION, _attend)
-    with _progress_to(mark):
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            attn_implementation=ATTENTION,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # to name them: its own error only points to a report in the log
-            device_map=None if device.type == "cpu" else {"": device},
-        )
-    name = type(model).__name__
-    if wrong := sorted(report["mismatched_keys"]):  # transformers would go on with random ones
-        weight, found, wanted = wrong[0]
-        raise UnsupportedModel(
-            f"{name}: {folder} has {len(wrong)} weights that do not fit its config.json, the first is "
-            f"{weight}: {list(found)} instead of {list(wanted)}"
-        )
-    if missing := sorted(report["missing_keys"]):  # here, too
-        raise UnsupportedModel(f"{name}: {folder} lacks {len(missing)} weights, the first is {missing[0]}")
-    for module in model.modules():
-        if isinstance(module, PreTrainedModel):  # some look for padding in each step, and wait for the device
-            module.warn_if_padding_and_no_attention_mask = lambda *_: None
-    return model.eval()
 
 
 def _attend(
@@ -269,36 +215,3 @@ def _layer_spec(
         softcap=options.get("softcap"),
         sinks=options.get("s_aux") is not None,
     )
-
-
-def _eos_ids(folder: str, config: PretrainedConfig) -> tuple[int, ...]:
-    """End tokens of the generation configuration, then of the model's, without repetition."""
-    named: list[int | list[int] | None] = [config.get_text_config().eos_token_id]
-    with contextlib.suppress(OSError):  # a model need not have one
-        named.insert(0, GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
-    lists = [ids if isinstance(ids, list) else [ids] for ids in named if ids is not None]
-    return tuple(dict.fromkeys(token for ids in lists for token in ids))
-
-
-@contextlib.contextmanager
-def _progress_to(mark: Callable[[], None]) -> Iterator[None]:
-    """Transformers draws a bar while it loads weights; `mark` is called with each instead."""
-
-    def each(items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
-            mark()
-            yield item
-
-    def listen(bar: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        return bar(*(each(given[0]), *given[1:]), **named) if given else bar(**named)
-
-    enabled = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    hook = getattr(transformers_logging, "set_tqdm_hook", lambda hook: None)  # older ones have none
-    before = hook(listen)
-    try:
-        yield
-    finally:
-        hook(before)
-        if enabled:
-            transformers_logging.enable_progress_bar()
