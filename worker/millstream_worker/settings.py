@@ -110,9 +110,7 @@ class Settings(BaseSettings):
     attention: Literal["auto", "torch", "native", "triton"] = Field(
         "auto", description="attention backend: auto, torch, native (compiled on the CPU) or triton"
     )
-    shared_attention: bool = Field(
-        True, description="on a GPU: rows that begin alike read that once a step, together"
-    )
+    shared_attention: bool = Field(True, description="rows that begin alike read that once a step, together")
     cuda_graphs: Literal["auto", "on", "off"] = Field(
         "auto", description="replay recorded steps on a GPU: auto, on (or refuse to start) or off"
     )
