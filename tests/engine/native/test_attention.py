@@ -3,6 +3,7 @@ that were stored."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -70,6 +71,23 @@ def test_several_threads(name: str, threads: int, native: Backend, monkeypatch: 
     rows = PagedRows(LAYERS[name], 5, native)
     for new in (*RAGGED, [600, 1, 0, 0, 0], [1, 1, 0, 0, 0]):
         compare(rows, new)
+
+
+@pytest.mark.parametrize("worth", [1, 2, 9])
+def test_torchs_threads_live_on(worth: int, native: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A team of fewer would end the rest of them, for torch to start others, twice a layer."""
+    torch.set_num_threads(5)
+    rows = PagedRows(LAYERS["grouped"], 2, native)
+    monkeypatch.setattr(backend, "_THREAD_COST", 100 * 2 * (8 + 3) // worth)  # 100 keys, for 2 key heads
+    numbers = torch.zeros(1_000_000)
+    rows.step([99, 0])
+    numbers.exp_()
+    before = set(os.listdir("/proc/self/task"))
+    for _ in range(3):
+        rows.step([1, 0])
+        numbers.exp_()
+
+    assert set(os.listdir("/proc/self/task")) <= before
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

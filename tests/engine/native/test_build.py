@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,35 @@ def test_a_compiler_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.M
         build(tmp_path)
 
 
+def test_with_a_compiler_all_its_processes_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is started as a compiler starts others that do the work."""
+    os.mkfifo(tmp_path / "held")
+    compiler = tmp_path / "slow"
+    compiler.write_text("#!/bin/sh\nsleep 60 > held &\nwait\n")
+    compiler.chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(building, "_PATIENCE_S", 1.0)
+    held = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(CannotBuild, match="slow took more than 1 s"):
+        build(tmp_path)
+
+    select.select([held], [], [], 5)
+    assert os.read(held, 1) == b"", "nobody has it open"
+    os.close(held)
+
+
+def test_a_compiler_may_print_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "latin"
+    compiler.write_bytes(b"#!/bin/sh\necho '\xe9: error: no' >&2\nexit 1\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(CannotBuild, match=r"latin failed with status 1: .*: error: no"):
+        build(tmp_path)
+
+
 @pytest.mark.usefixtures("library")
 def test_a_folder_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -125,10 +155,24 @@ def test_what_others_could_have_written_is_not_run(cache: Path, library: Library
         build(tmp_path)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5])
+def test_a_library_that_is_not_whole_is_compiled_anew(share: float, tmp_path: Path) -> None:
+    """A crash of the machine may leave any part of it. To load one could end the process, at every start."""
+    quick = (*building.FLAGS, "-O0")
+    compiler = building._compiler()
+    file = tmp_path / "native" / f"attention-{building._digest(*compiler, quick)}.so"
+    building._compile(compiler[0], quick, file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    build(tmp_path, quick)
+    assert files(tmp_path) == [file.name]
+    assert len(file.read_bytes()) == len(whole)
+
+
 def test_a_file_that_is_no_library(cache: Path, library: Library, tmp_path: Path) -> None:
     (tmp_path / "native").mkdir(mode=0o700)
     for name in files(cache):
-        (tmp_path / "native" / name).write_bytes(b"half a file")
+        (tmp_path / "native" / name).write_bytes(b"no library" + building._seal(b"no library"))
         (tmp_path / "native" / name).chmod(0o700)
     with pytest.raises(CannotBuild, match=r"attention-.*\.so"):
         build(tmp_path)

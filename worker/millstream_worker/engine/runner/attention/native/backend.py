@@ -103,7 +103,7 @@ def _layer_step(plan: Plan, shape: LayerSpec) -> LayerStep:
     slots = plan.slot_mapping[shape.group]
     arrays = (cut.pieces, cut.splits, table, plan.positions, cut.members, cut.first_parts, slots)
     parts = np.empty((cut.parts, shape.heads, shape.value_dim + 2), np.float32)
-    threads = max(1, min(torch.get_num_threads(), cut.cost * shape.kv_heads // _THREAD_COST))
+    threads = _threads(cut.cost * shape.kv_heads)
     numbers = StepNumbers(
         *(array.ctypes.data for array in (*arrays, parts)),
         piece_count=len(cut.pieces),
@@ -114,3 +114,9 @@ def _layer_step(plan: Plan, shape: LayerSpec) -> LayerStep:
         together=shape.kv_heads if len(cut.pieces) >= _PIECES_A_THREAD * threads else 1,
     )
     return LayerStep(numbers, (*arrays, parts))
+
+
+def _threads(cost: int) -> int:
+    """One, or all of torch's: a smaller team would end the others' threads, and torch's next operation start
+    new ones (https://github.com/pytorch/pytorch/issues/32008)."""
+    return torch.get_num_threads() if cost >= 2 * _THREAD_COST else 1

@@ -3,7 +3,8 @@
 <cache>/native/attention-<digest>.so     digest: of sources, flags, compiler and processor
 
 Any number of processes may do so at once: each compiles in a folder of its own and moves the result into
-place in one step.
+place in one step. Behind a library stands the digest of its bytes: one of which a crash of the machine, or a
+full disk, has left a part is compiled anew.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -36,7 +38,7 @@ def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
     try:
         compiler, version = _compiler()
         file = cache / "native" / f"attention-{_digest(compiler, version, flags)}.so"
-        if not file.exists():
+        if not _is_whole(file):
             _compile(compiler, flags, file)
         _distrust(file)
         library = Library(file)
@@ -62,19 +64,49 @@ def _compile(compiler: str, flags: tuple[str, ...], file: Path) -> None:
         _run(compiler, *flags, "-c", str(_SOURCES / "paged.cpp"), "-o", str(compiled))
         # Without -fopenmp: a runtime of its own would bring a second team of threads.
         _run(compiler, "-shared", str(compiled), "-o", str(linked))
+        content = linked.read_bytes()
+        linked.write_bytes(content + _seal(content))
         linked.chmod(0o700)
         linked.replace(file)
 
 
-def _run(*command: str) -> str:
+def _seal(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _is_whole(file: Path) -> bool:
+    """It is there, and as it was written: the loader maps what it is told to, and a file that ends before
+    that ends the process."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
-    except subprocess.TimeoutExpired as error:
-        raise CannotBuild(f"{command[0]} took more than {_PATIENCE_S:.0f} s") from error
-    if done.returncode:
-        reasons = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr.strip()]
-        raise CannotBuild(f"{command[0]} failed with status {done.returncode}: {reasons[0]}")
-    return done.stdout
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return False
+    size = hashlib.sha256().digest_size
+    return content[-size:] == _seal(content[:-size])
+
+
+def _run(*command: str) -> str:
+    """What it prints. It gets a group of its own: a compiler is several processes, given up together."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",  # the name of a source need not be in the encoding of the locale
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired as error:
+            raise CannotBuild(f"{command[0]} took more than {_PATIENCE_S:.0f} s") from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        reasons = [line for line in errors.splitlines() if "error" in line] or [errors.strip()]
+        raise CannotBuild(f"{command[0]} failed with status {process.returncode}: {reasons[0]}")
+    return output
 
 
 def _distrust(file: Path) -> None:
