@@ -49,6 +49,13 @@ def test_the_device_that_is_asked_for_becomes_the_current_one(monkeypatch: pytes
         assembly._device("cuda:2")
 
 
+def test_nowhere_to_keep_what_is_compiled(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No HOME, and a user id that has no name: as some container platforms start a process."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert "Could not determine home directory.; set HOME, or MILLSTREAM_CACHE_DIR" in why(config)
+
+
 def test_a_model_that_does_not_fit(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand a table")

@@ -8,7 +8,7 @@ from support.counting import CountingRunner, counted
 from millstream_worker.engine.brain.plan import Drawn
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.frames import Step
-from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.loop import Engine, Later
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
 
@@ -103,3 +103,32 @@ def test_a_choice_that_had_ended_in_an_earlier_attempt_is_reported_without_compu
     assert step is not None
     assert (step.finished, step.tokens, loop.idle) == ([(3, "stop")], [], True)
     assert loop.step() is None
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_later_work_is_due_once_when_it_has_been_busy_and_nobody_watches(depth: int) -> None:
+    class Slow(CountingRunner):
+        now = 100.0
+
+        def settle(self, handle: Drawn) -> Drawn:
+            self.now += 1.0
+            return handle
+
+    runner, done = Slow(blocks=64, block_size=4, max_rows=4), []
+    later = Later(3.0, lambda: done.append(runner.now))
+    loop = Engine(engine(depth).scheduler, runner, depth=depth, later=later, clock=lambda: runner.now)
+
+    def due_after(priority: int) -> list[bool]:
+        loop.add(EngineRequest(1, (1, 2, 3), max_tokens=5, priority=priority))
+        seen = []
+        while not loop.idle:
+            loop.step()
+            work = loop.take_due()
+            seen.append(work is not None)
+            if work is not None:
+                work()
+        return seen
+
+    assert due_after(priority=0)[:-1] == [False] * 4  # its reader waits for the tokens as they come
+    assert len(done) == 1
+    assert not any(due_after(priority=1))

@@ -32,7 +32,7 @@ from millstream_worker.engine.frames import (
     Stop,
     encode,
 )
-from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.loop import Engine, Later
 from millstream_worker.engine.progress import Mark, Progress
 from millstream_worker.engine.request import EngineRequest
 
@@ -52,7 +52,11 @@ def build(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Eng
         prefix_cache=True,
         hash_seed=b"",
     )
-    return Engine(Scheduler(limits), CountingRunner(blocks=64, block_size=4, max_rows=4)), INFO
+    return Engine(Scheduler(limits), counting()), INFO
+
+
+def counting() -> CountingRunner:
+    return CountingRunner(blocks=64, block_size=4, max_rows=4)
 
 
 @dataclass
@@ -145,6 +149,20 @@ def test_an_abort_that_empties_the_batch_reports_the_room_it_made(front: Front) 
     front.until(lambda frame: isinstance(frame, Step) and bool(frame.tokens))
     front.send(Abort((1,)))
     front.until(lambda frame: isinstance(frame, Step) and frame.stats.free_rows == 4)
+
+
+def test_work_for_a_busy_engine_is_done_between_two_steps(front: Front, setup: Setup) -> None:
+    def build_with_work(
+        config: EngineConfig, report: process.Report, mark: Mark
+    ) -> tuple[Engine[object], EngineInfo]:
+        later = Later(0.0, lambda: report("compiling"))
+        return Engine(build(config, report, mark)[0].scheduler, counting(), later=later), INFO
+
+    setup.build = build_with_work
+    front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (10, 11), max_tokens=3, priority=1)))
+    frames = front.until(ended(1))
+    told = [frame for frame in frames if not isinstance(frame, Beat)]
+    assert [type(frame).__name__ for frame in told[2:]] == ["Step", "Loading", "Step", "Step"]
 
 
 def test_it_beats_while_idle(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,9 @@ class CountingEngine:
             self.rows.pop(handle, None)
             self.waiting = [request for request in self.waiting if request.handle != handle]
 
+    def take_due(self) -> None:
+        """It has nothing for later."""
+
     def step(self) -> Step | None:
         if self.steps == self.model.dies:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -115,7 +115,9 @@ class Settings(BaseSettings):
         "auto", description="replay recorded steps on a GPU: auto, on (or refuse to start) or off"
     )
     compile_model: Literal["auto", "on", "off"] = Field(
-        "auto", description="compile the model's layers at start: auto (on a GPU), on or off"
+        "auto",
+        description="compile the layers: on (at start), off, or auto: at start on a GPU; on the CPU after "
+        "five busy minutes, and at start once `cache_dir` has the code",
     )
     cache_dir: str = Field(
         "", description="where converted checkpoints and compiled code are kept; unset: ~/.cache/millstream"

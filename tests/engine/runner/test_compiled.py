@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner import compiled
-from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers, wanted
+from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers
 from millstream_worker.engine.runner.model import LoadedModel
 
 Load = Callable[[str], LoadedModel]
@@ -74,7 +74,11 @@ def test_the_tokens_and_how_often_it_is_compiled(case: str, load: Load, tmp_path
 def test_machine_code(load: Load, tmp_path: Path) -> None:
     want, loaded = run(load("llama")), load("llama")
     compile_layers(loaded, tmp_path / "kept", lambda message: None)
-    assert run(loaded).tokens == want.tokens
+    with torch.profiler.profile() as profile:
+        assert run(loaded).tokens == want.tokens
+    called = {event.key for event in profile.key_averages()}
+    assert "mkldnn::_linear_pointwise" in called
+    assert "millstream::linear" not in called, "a call by way of Python"
     assert list((tmp_path / "kept").rglob("*.so")), "nothing is there for the next start"
     assert (tmp_path / "kept").stat().st_mode & 0o077 == 0, "others may put code there"
 
@@ -108,16 +112,3 @@ def test_a_model_whose_code_cannot_be_traced_goes_on_without(
     with pytest.raises(CannotCompile, match="graph_break"):
         compile_layers(loaded, tmp_path, lambda message: None, backend="aot_eager")
     assert run(loaded).tokens == want.tokens
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "answer"),
-    [("auto", "cpu", False), ("auto", "cuda", True), ("on", "cpu", True), ("off", "cuda", False)],
-)
-def test_when_it_is_wanted(name: str, device: str, answer: bool) -> None:
-    assert wanted(name, torch.device(device)) is answer
-
-
-def test_another_word_is_refused() -> None:
-    with pytest.raises(ValueError, match="compile_model is 'yes'; it must be one of auto, on, off"):
-        wanted("yes", torch.device("cpu"))

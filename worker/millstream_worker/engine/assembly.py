@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import torch
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.brain.sharing import SharingCosts
+from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
-from millstream_worker.engine.runner import compiled
 from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
 from millstream_worker.engine.runner.graphs import recording
 from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
@@ -72,8 +71,8 @@ def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Lau
         cache_dir=config.cache_dir,
         mark=mark,
     )
-    if compiled.wanted(config.compile_model, device):
-        _compile(config, loaded, report, mark)
+    compilation = Compilation(config, loaded, report, mark)
+    compilation.at_start()
     block_bytes = bytes_per_block(loaded.layers, config.block_size, loaded.dtype)
     own_bytes = step_needs(
         loaded,
@@ -97,15 +96,8 @@ def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Lau
     if records:
         _record(config, info, runner, report)
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
-    return Engine(_scheduler(config, info, depth, swap), runner, depth=depth), info
-
-
-def _compile(config: EngineConfig, loaded: LoadedModel, report: Report, mark: Mark) -> None:
-    cache = Path(config.cache_dir or "~/.cache/millstream").expanduser() / "compiled"
-    try:
-        compiled.compile_layers(loaded, cache, report, mark)
-    except compiled.CannotCompile as error:
-        report(f"the model runs without being compiled: {error}")
+    scheduler = _scheduler(config, info, depth, swap)
+    return Engine(scheduler, runner, depth=depth, later=compilation.later(runner)), info
 
 
 def _record(config: EngineConfig, info: EngineInfo, runner: Runner, report: Report) -> None:

@@ -5,6 +5,7 @@ settings.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,17 @@ class EngineConfig:
     prefix_scope: str = "tenant"  # tenant | all: within one salt, or everybody's
     attention: str = "auto"  # auto | torch | native | triton
     cuda_graphs: str = "auto"  # auto | on | off
-    compile_model: str = "auto"  # auto | on | off; auto: on a GPU
+    compile_model: str = "auto"  # auto | on | off; auto: on a GPU; on the CPU once it has been busy for long
     shared_attention: bool = True  # rows that begin alike read that once a step, where it is faster
     cache_dir: str = ""  # where converted checkpoints and compiled code are kept; "": ~/.cache/millstream
+
+
+def cache_folder(chosen: str) -> Path:
+    """Of `EngineConfig.cache_dir`. Raises ValueError where there is no home folder to have the default in."""
+    try:
+        return Path(chosen or "~/.cache/millstream").expanduser()
+    except RuntimeError as error:  # no HOME, and a user id without a name
+        raise ValueError(f"cache_dir {chosen!r}: {error}; set HOME, or MILLSTREAM_CACHE_DIR") from error
 
 
 @dataclass(frozen=True, slots=True)

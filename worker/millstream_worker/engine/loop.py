@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
@@ -25,6 +26,14 @@ class StepRunner(Protocol[H]):
     def settle(self, handle: H) -> Drawn: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Work that pays off in a long run, and holds everybody up while it is done."""
+
+    busy_s: float  # of computing before it is due
+    work: Callable[[], None]
+
+
 class Engine(Generic[H]):
     """Iteration-level batching: after each step finished rows leave and waiting rows join.
 
@@ -38,12 +47,15 @@ class Engine(Generic[H]):
         runner: StepRunner[H],
         *,
         depth: int = 0,
+        later: Later | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler = scheduler
         self._runner = runner
         self._depth = depth
+        self._later = later
         self._clock = clock
+        self._busy_s = 0.0
         self._in_flight: deque[tuple[H, float, int]] = deque()  # handle, launch time, tokens
         self._settled_at = -inf  # the step before: the device computes one after the other
 
@@ -75,6 +87,7 @@ class Engine(Generic[H]):
         drawn = self._runner.settle(handle)
         now = self._clock()
         step_s, self._settled_at = now - max(launched, self._settled_at), now
+        self._busy_s += step_s
         settled = self.scheduler.settle(drawn, now)
         return Step(
             handles=settled.handles,
@@ -84,6 +97,14 @@ class Engine(Generic[H]):
             logprobs=settled.logprobs,
             stats=self.scheduler.stats(step_s=step_s, step_tokens=tokens),
         )
+
+    def take_due(self) -> Callable[[], None] | None:
+        """What there is to do once, by now, between two steps: never while an interactive row runs."""
+        later = self._later
+        if later is None or self._busy_s < later.busy_s or self._in_flight or self.scheduler.interactive:
+            return None
+        self._later = None
+        return later.work
 
     def report(self, finished: list[tuple[int, str]] | None = None) -> Step:
         """A step without tokens: for its figures, and for choices that had ended before they came here."""

@@ -102,6 +102,10 @@ def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
             step = engine.report()  # an abort has freed rows and blocks: the front admits by these figures
         if step is not None:
             channel.send(step)
+        due = engine.take_due()
+        if due is not None:
+            progress.enter("loading")  # as long, and as deep inside of libraries
+            due()
 
 
 def _take(channel: Channel, engine: Engine[Any], frame: Frame) -> None:

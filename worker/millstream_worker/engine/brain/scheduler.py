@@ -97,6 +97,12 @@ class Scheduler:
         """Nothing to plan, nothing in flight, nothing to report."""
         return not (self._waiting or self._batch.occupied or self._outstanding or self._over)
 
+    @property
+    def interactive(self) -> bool:
+        """Whether an interactive row is in the batch."""
+        batch = self._batch
+        return bool((batch.interactive & (batch.decoding | batch.prefilling)).any())
+
     def add(self, request: EngineRequest, now: float) -> Refusal | None:
         """Queue every choice that is not done; refuse what could never run."""
         refusal = self._arrivals.refuse(request)

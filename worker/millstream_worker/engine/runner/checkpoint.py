@@ -15,6 +15,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError, safe_open
 
+from millstream_worker.engine.config import cache_folder
 from millstream_worker.engine.runner.gguf_cache import GGUFCache, GGUFError
 
 Report = Callable[[str], None]
@@ -45,7 +46,7 @@ def resolve(model: str, cache_dir: str, report: Report) -> Checkpoint:
     ("": ~/.cache/millstream). Raises CheckpointError.
     """
     path = Path(model).expanduser()
-    cache = GGUFCache(Path(cache_dir or "~/.cache/millstream").expanduser() / "gguf")
+    cache = GGUFCache(cache_folder(cache_dir) / "gguf")
     if not model:
         raise CheckpointError("no model: name a local folder, a .gguf file, or a hub id")
     if path.is_dir():

@@ -1,12 +1,13 @@
 """Compiles a model's layers: one kind of layer once, for any number of tokens, with the attention left out.
 
-All layers of a kind run the same code. It is compiled at start, for one token and for more, and kept in the
-cache folder for the next start; nothing is compiled while jobs run: what does not suit the code is computed
-without it. Measure with `python -m ops.bench.layers`.
+All layers of a kind run the same code. It is compiled at once, for one token and for more, and kept in the
+cache folder for the next start; nothing is compiled on the way: what does not suit the code is computed
+without it. Measure with `python -m ops.bench layers`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from millstream_worker.engine.runner import packed
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.model import LoadedModel, forward, occupy
 
-NAMES = ("auto", "on", "off")
 # Of the steps that it is compiled with. One has code of its own. The other is no size that a model has: two
 # dimensions of one size are taken for the same, and the number of tokens for as fixed as a head's.
 _TOKENS = (61, 1)
@@ -30,13 +31,6 @@ _UNCHANGING = {"EMPTY_NN_MODULE_HOOKS_DICT", "NOT_PRESENT_IN_GENERIC_DICT", "CLO
 
 class CannotCompile(Exception):
     """The layers stay as they are; the message says why."""
-
-
-def wanted(name: str, device: torch.device) -> bool:
-    """Whether to compile for what was asked ("auto", "on" or "off"). On the CPU it is for long runs only."""
-    if name not in NAMES:
-        raise ValueError(f"compile_model is {name!r}; it must be one of {', '.join(NAMES)}")
-    return name == "on" or (name == "auto" and device.type == "cuda")
 
 
 def compile_layers(
@@ -106,6 +100,8 @@ def _compile(
     torch._dynamo.config.specialize_float = True  # else each one is made a tensor in each step
     torch._inductor.config.compile_threads = 1  # no pool of processes beside the engine's
     torch._inductor.config.cpp.vec_isa_ok = True  # else a process is started to try each instruction set
+    with contextlib.suppress(AttributeError):
+        packed.compile_directly()
     for layer in layers:
         layer.forward = torch.compile(
             layer.forward,

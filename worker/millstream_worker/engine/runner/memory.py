@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.runner.attention.tiles import MAX_SCORE_BYTES
 from millstream_worker.engine.runner.cgroup import ControlGroups
+from millstream_worker.engine.runner.merged import MergedLinear
 from millstream_worker.engine.runner.sampler import PIECE_ELEMENTS
 
 GIB = 2**30
@@ -94,18 +95,19 @@ def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: in
 
 
 def _widest(model: PreTrainedModel) -> int:
-    """Numbers per token in the output or input of the widest layer, the logits excepted. Each token goes
-    through several experts of a mixture at once."""
-    head = model.get_output_embeddings()
-    shapes = [
-        parameter.shape[-2:]
+    """Numbers per token in the output or input of the widest layer, the logits excepted; of merged layers
+    each counts for itself. Each token goes through several experts of a mixture at once."""
+    merged = [module for module in model.modules() if isinstance(module, MergedLinear)]
+    aside = {model.get_output_embeddings(), *(layer.joint for layer in merged)}
+    sizes = [
+        max(parameter.shape[-2:])
         for module in model.modules()
-        if not isinstance(module, nn.Embedding) and module is not head
+        if not isinstance(module, nn.Embedding) and module not in aside
         for parameter in module.parameters(recurse=False)
         if parameter.ndim > 1
     ]
     experts: int = getattr(model.config, "num_experts_per_tok", None) or 1
-    return max((max(shape) for shape in shapes), default=1) * experts
+    return max([*sizes, *(layer.out_features for layer in merged)], default=1) * experts
 
 
 def free_bytes(device: torch.device) -> int:

@@ -21,6 +21,7 @@ from millstream_worker.engine.runner.attention.breakable import BreakableAttenti
 from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
 from millstream_worker.engine.runner.attention.operator import Attention, attend, register
+from millstream_worker.engine.runner.merged import Siblings
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.support import UnsupportedModel
 from millstream_worker.engine.runner.weights import end_ids, load_config, load_weights
@@ -92,7 +93,9 @@ def load_model(
     context_length = support.context_length(config)
     AttentionInterface.register(ATTENTION, _attend)
     model = load_weights(folder, config, dtype, device, ATTENTION, mark)
-    modules, layers, vocab_size = _observe(model)
+    with Siblings(model) as siblings:
+        modules, layers, vocab_size = _observe(model)
+    siblings.merge()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     packed.pack(model)
     note = support.context_note(config)
@@ -119,9 +122,14 @@ def connect(
     """Give each attention module its layer of `storage`. Before each forward the backend wants
     `begin(plan)`; `mark` is called with each layer."""
     backend = BreakableAttention(loaded.attend_over(storage))
+    reconnect(loaded, backend, mark)
+    return backend
+
+
+def reconnect(loaded: LoadedModel, backend: BreakableAttention, mark: Callable[[], None]) -> None:
+    """Give each attention module back what `connect` gave it, after something else sat there."""
     for layer, module in enumerate(loaded.modules):
         occupy(module, LayerAttention(backend, layer, mark))
-    return backend
 
 
 def occupy(module: nn.Module, attention: Attention) -> None:

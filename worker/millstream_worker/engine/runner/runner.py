@@ -19,7 +19,7 @@ from millstream_worker.engine.runner.graphs.recording import record
 from millstream_worker.engine.runner.graphs.steps import Limits, StepGraphs
 from millstream_worker.engine.runner.host_swap import HostSwap
 from millstream_worker.engine.runner.inputs import drawn_in, token_ids
-from millstream_worker.engine.runner.model import LoadedModel, connect, forward
+from millstream_worker.engine.runner.model import LoadedModel, connect, forward, reconnect
 from millstream_worker.engine.runner.sampler import DrawnTensors, Sampler
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.transfer import together
@@ -66,6 +66,10 @@ class Runner:
         self._graphs = record(
             self._loaded, self._attention, self._sampler.last_tokens, recorder, limits, report, self._mark
         )
+
+    def reconnect(self) -> None:
+        """After something else, a compilation, has had the model's attention modules."""
+        reconnect(self._loaded, self._attention, self._mark)
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Launched:

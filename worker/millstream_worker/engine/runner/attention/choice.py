@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from millstream_worker.engine.config import cache_folder
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.storage import KVStorage
 
@@ -41,7 +42,7 @@ def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str =
         if name == "native":
             raise ValueError(f"attention 'native' needs the CPU, this is {device.type}; use 'auto'")
         return Choice("torch", f"plain PyTorch, there is nothing else for {device.type}", _matmul)
-    return _on_the_cpu(name, dtype, Path(cache_dir or "~/.cache/millstream").expanduser())
+    return _on_the_cpu(name, dtype, cache_folder(cache_dir))
 
 
 def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> Choice:

@@ -1,0 +1,117 @@
+"""Merged linear layers: which are merged, that each still answers its own, and what stays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from millstream_worker.engine.runner.merged import MergedLinear, Siblings
+from millstream_worker.engine.runner.model import load_model
+
+
+class Attention(nn.Module):
+    """Three layers with the same rows, one with others."""
+
+    def __init__(self, *, bias: bool = True) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, size, bias=bias) for size in (6, 4, 3))
+        self.out = nn.Linear(13, 8)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = self.out(torch.cat([self.q(rows), self.k(rows), self.v(rows)], dim=-1))
+        return answer
+
+
+def merge(model: nn.Module) -> int:
+    with torch.no_grad(), Siblings(model) as siblings:
+        model(torch.randn(1, 8))
+    return siblings.merge()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@torch.no_grad()
+def test_each_answers_what_it_did(bias: bool) -> None:
+    model, rows = Attention(bias=bias), torch.randn(5, 8)
+    want, weights = model(rows), [layer.weight.clone() for layer in (model.q, model.k, model.v)]
+
+    assert merge(model) == 3
+
+    torch.testing.assert_close(model(rows), want)
+    assert type(model.out) is nn.Linear
+    for layer, weight in zip((model.q, model.k, model.v), weights, strict=True):
+        assert isinstance(layer, MergedLinear)
+        assert torch.equal(layer.weight, weight)
+    assert len({id(layer.joint) for layer in (model.q, model.k, model.v)}) == 1
+
+
+@torch.no_grad()
+def test_asked_in_another_way_than_when_it_was_seen() -> None:
+    """Alone, twice, backwards, with rows of their own: slower, and right."""
+    model = Attention()
+    layers = {name: getattr(model, name) for name in "qkv"}
+    merge(model)
+    one, other = torch.randn(3, 8), torch.randn(2, 8)
+    for name, rows in [
+        ("v", one),
+        ("k", one),
+        ("q", one),
+        ("q", other),
+        ("k", one),
+        ("q", other),
+        ("v", other),
+    ]:
+        torch.testing.assert_close(getattr(model, name)(rows), layers[name](rows))
+
+
+@torch.no_grad()
+def test_nothing_is_held_between_two_steps() -> None:
+    model = Attention()
+    merge(model)
+    model(torch.randn(4, 8))
+    assert model.q._held.rows is None
+    assert model.q._held.answer is None
+
+
+class Scaled(nn.Linear):
+    """Computes something else."""
+
+
+@pytest.mark.parametrize("case", ["tied", "twice", "subclass", "bias", "dtype", "elsewhere"])
+@torch.no_grad()
+def test_what_does_not_belong_together_is_left(case: str) -> None:
+    model = Attention()
+    if case == "tied":
+        model.head = nn.Embedding(4, 8)
+        model.head.weight = model.k.weight
+    elif case == "twice":
+        model.register_forward_hook(lambda module, inputs, answer: answer + model.k(inputs[0]).sum())
+    elif case == "subclass":
+        model.k = Scaled(8, 4)
+    elif case == "bias":
+        model.k.bias = None
+    elif case == "dtype":
+        model.k = nn.Linear(8, 4, dtype=torch.float64)
+        model.k.register_forward_pre_hook(lambda module, inputs: (inputs[0].double(),))
+        model.k.register_forward_hook(lambda module, inputs, answer: answer.float())
+    else:
+        model.again = model.k
+    rows = torch.randn(3, 8)
+    want = model(rows)
+
+    assert merge(model) == 2
+
+    assert not isinstance(model.k, MergedLinear)
+    torch.testing.assert_close(model(rows), want)
+
+
+@pytest.mark.parametrize(("case", "merged"), [("llama", 5), ("qwen3", 5), ("phi3", 0), ("gpt2", 0)])
+def test_models(case: str, merged: int, checkpoint: Callable[[str], Path]) -> None:
+    """Query, key, value, gate and up, where the model does not have them as one already."""
+    loaded = load_model(str(checkpoint(case)), dtype=torch.float32, device=torch.device("cpu"))
+    layers = loaded.model.config.num_hidden_layers
+    found = [module for module in loaded.model.modules() if isinstance(module, MergedLinear)]
+    assert len(found) == merged * layers

@@ -1,0 +1,207 @@
+"""When layers are compiled: what is asked for, kept, ended badly, and the moment between steps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import checkpoints
+
+from millstream_worker.engine import assembly, compilation
+from millstream_worker.engine.compilation import Compilation
+from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.compiled import CannotCompile
+from millstream_worker.engine.runner.model import LoadedModel, load_model
+
+
+class Compiler:
+    """Stands for torch's, which takes its time."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.error: Exception | None = None
+
+    def __call__(self, loaded: LoadedModel, cache: Path, *_: object) -> None:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+
+
+class Runner:
+    reconnected = 0
+
+    def reconnect(self) -> None:
+        self.reconnected += 1
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    compiler = Compiler()
+    monkeypatch.setattr(compilation, "compile_layers", compiler)
+    return compiler
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(checkpoints.build("llama", tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def start(folder: str, tmp_path: Path, said: list[str]) -> Callable[[str], Compilation]:
+    """An engine's start, with one folder for what is kept."""
+    loaded = load_model(folder, dtype=torch.float32, device=torch.device("cpu"))
+
+    def start(name: str = "auto") -> Compilation:
+        config = EngineConfig(folder, compile_model=name, cache_dir=str(tmp_path))
+        begun = Compilation(config, loaded, said.append, lambda: None)
+        begun.at_start()
+        return begun
+
+    return start
+
+
+def work(begun: Compilation) -> Runner:
+    """What a worker that has been busy for long enough does."""
+    runner: Any = Runner()
+    later = begun.later(runner)
+    assert later is not None
+    assert later.busy_s == compilation.BUSY_S
+    later.work()
+    return runner  # type: ignore[no-any-return]
+
+
+def test_on_the_cpu_it_comes_after_busy_minutes_and_then_at_each_start(
+    start: Callable[..., Compilation], compiler: Compiler
+) -> None:
+    first = start()
+    assert compiler.calls == 0
+    assert work(first).reconnected == 1
+    assert compiler.calls == 1
+    again = start()
+    assert compiler.calls == 2
+    assert again.later(Runner()) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "calls"), [("on", 1), ("off", 0)])
+def test_as_it_is_asked_for(
+    name: str, calls: int, start: Callable[..., Compilation], compiler: Compiler
+) -> None:
+    assert start(name).later(Runner()) is None  # type: ignore[arg-type]
+    assert compiler.calls == calls
+
+
+def test_another_word_is_refused(start: Callable[..., Compilation]) -> None:
+    with pytest.raises(ValueError, match="compile_model is 'yes'; it must be one of auto, on, off"):
+        start("yes")
+
+
+def test_what_ended_badly_is_not_tried_again_unless_asked_for(
+    start: Callable[..., Compilation], compiler: Compiler, said: list[str], tmp_path: Path
+) -> None:
+    compiler.error = CannotCompile("no compiler")
+    work(start())
+    assert said == ["the model runs without being compiled: no compiler"]
+    (begun,) = (tmp_path / "compiled").glob("*.begun")
+    os.utime(begun, (0, 0))  # long ago
+
+    said.clear()
+    compiler.error = None
+    assert work(start()).reconnected == 0
+    assert compiler.calls == 1
+    assert "the last try ended badly; MILLSTREAM_COMPILE_MODEL=on tries again" in said[0]
+    start("on")
+    assert compiler.calls == 2
+    start()
+    assert compiler.calls == 3
+    assert not begun.exists()
+
+
+def test_a_try_that_another_worker_has_just_begun_is_no_bad_end(
+    start: Callable[..., Compilation], compiler: Compiler
+) -> None:
+    compiler.error = CannotCompile("as if it were under way")
+    work(start())
+    compiler.error = None
+    assert work(start()).reconnected == 1
+
+
+def test_it_needs_memory(
+    start: Callable[..., Compilation], compiler: Compiler, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "free_bytes", lambda device: 2**30)
+    work(start())
+    assert compiler.calls == 0
+    assert said == ["the model runs without being compiled: only 1.0 GiB of memory are free; it may take 2"]
+
+
+def test_a_folder_that_cannot_be_written(
+    start: Callable[..., Compilation], said: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "compiled").touch()
+    work(start())
+    assert "File exists" in said[0]
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """What torch has compiled is the process' own."""
+    kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    torch.compiler.reset()
+    yield
+    torch.compiler.set_stance("default")
+    torch.compiler.reset()
+    if kept is None:
+        os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    else:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = kept
+
+
+def run(engine: Engine[Any], *, due_after: int | None = None) -> list[int]:
+    """The tokens of a row; with what is due done after so many of them."""
+    greedy = SamplingSpec(temperature=0.0)
+    assert engine.add(EngineRequest(1, tuple(range(3, 20)), 12, greedy, priority=1)) is None
+    tokens: list[int] = []
+    while not engine.idle:
+        step = engine.step()
+        assert step is not None
+        tokens += step.tokens
+        if len(tokens) == due_after:
+            due = engine.take_due()
+            assert due is not None
+            due()
+    return tokens
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("fresh_compiler")
+def test_in_the_middle_of_a_row(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "BUSY_S", 0.0)
+    monkeypatch.setattr(compilation, "_ROOM", 0)
+    said: list[str] = []
+    config = EngineConfig(
+        folder, device="cpu", threads=1, kv_memory="1MiB", cache_dir=str(tmp_path), compile_model="auto"
+    )
+    plain, _ = assembly.build(replace(config, compile_model="off"), lambda message: None)
+    assert plain.take_due() is None
+    engine, _ = assembly.build(config, said.append)
+
+    tokens = run(engine, due_after=5)
+
+    assert tokens == run(plain)
+    assert said[-1].startswith("layers compiled in ")
+    assert engine.take_due() is None
+    assert len(list((tmp_path / "compiled").glob("*.ready"))) == 1

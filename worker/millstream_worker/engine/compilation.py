@@ -1,0 +1,84 @@
+"""When a model's layers are compiled: at start, after some busy minutes, or never.
+
+On a GPU it is done at start. On the CPU compiled layers give 2 to 30 % more, and to compile them takes 10 to
+20 seconds: there a worker that has been busy for minutes does it between two steps, and later starts find the
+code. Demos and short runs never wait for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream_worker.engine.config import EngineConfig, cache_folder
+from millstream_worker.engine.loop import Later
+from millstream_worker.engine.process import Report
+from millstream_worker.engine.progress import Mark
+from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers
+from millstream_worker.engine.runner.kept_code import KeptCode
+from millstream_worker.engine.runner.memory import free_bytes
+from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.runner import Runner
+
+NAMES = ("auto", "on", "off")
+BUSY_S = 300.0  # of computing before it is done: it has been paid back when the run is twice as long
+_ROOM = 2 * 2**30  # bytes that the compiler may take beside the engine
+
+
+@dataclass(slots=True, eq=False)
+class Compilation:
+    """Of one engine's model. Raises ValueError for a `compile_model` that there is not."""
+
+    config: EngineConfig
+    loaded: LoadedModel
+    report: Report
+    mark: Mark
+
+    def __post_init__(self) -> None:
+        if self.config.compile_model not in NAMES:
+            raise ValueError(
+                f"compile_model is {self.config.compile_model!r}; it must be one of {', '.join(NAMES)}"
+            )
+
+    def at_start(self) -> None:
+        """Before the attention modules are connected."""
+        if self._asked or (self._automatic and self._kept.ready and not self._kept.abandoned):
+            self._compile()
+
+    def later(self, runner: Runner) -> Later | None:
+        """What is left for a busy worker; None where there is nothing to do, or it was done at start."""
+        if self._asked or not self._automatic or self._kept.ready:
+            return None
+        return Later(BUSY_S, lambda: self._compile_between_steps(runner))
+
+    @property
+    def _asked(self) -> bool:
+        name = self.config.compile_model
+        return name == "on" or (name == "auto" and self.loaded.device.type == "cuda")
+
+    @property
+    def _automatic(self) -> bool:
+        return self.config.compile_model == "auto"
+
+    @property
+    def _kept(self) -> KeptCode:
+        return KeptCode(cache_folder(self.config.cache_dir) / "compiled", self.loaded)
+
+    def _compile_between_steps(self, runner: Runner) -> None:
+        if self._kept.abandoned:
+            self._go_without("the last try ended badly; MILLSTREAM_COMPILE_MODEL=on tries again")
+        elif (free := free_bytes(self.loaded.device)) < _ROOM:
+            self._go_without(f"only {free / 2**30:.1f} GiB of memory are free; it may take {_ROOM >> 30}")
+        else:
+            self._compile()
+            runner.reconnect()
+
+    def _compile(self) -> None:
+        kept = self._kept
+        try:
+            with kept.compilation():
+                compile_layers(self.loaded, kept.folder, self.report, self.mark)
+        except (CannotCompile, OSError) as error:
+            self._go_without(str(error))
+
+    def _go_without(self, reason: str) -> None:
+        self.report(f"the model runs without being compiled: {reason}")
