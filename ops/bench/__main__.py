@@ -11,25 +11,34 @@ their tables.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-PARTS = {
-    "brain": "scheduling alone",
-    "front": "everything around the engine, which is a stand-in",
-    "engine": "the engine beside others on the same workloads",
-    "queued": "the same work through the queue and without it",
-    "prefix": "a shared prefix under rising load, with and without sharing",
-    "growth": "tokens/s and memory against rows, context, pool, queue and workers",
-    "idle": "what of a step is not the model, and what of the cache is not tokens",
-    "scheduling": "what the scheduler's choices are worth",
-    "fairness": "how tenants share a batch",
-    "attention": "attention over the paged cache on the CPU, native beside plain",
-    "layers": "a model's forward without its attention: plain, packed, compiled",
-    "shared": "attention that reads a common beginning once, on a GPU",
-    "startup": "from the start of a process to ready",
-    "soak": "everything for hours, with kills: nothing lost, nothing growing",
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    module: str  # below ops.bench
+    what: str
+
+
+PARTS: dict[str, Part] = {
+    "brain": Part("pieces.brain", "scheduling alone"),
+    "front": Part("pieces.front", "everything around the engine, which is a stand-in"),
+    "engine": Part("engines.contest", "the engine beside others on the same workloads"),
+    "queued": Part("queued.comparison", "the same work through the queue and without it"),
+    "prefix": Part("load.prefix", "a shared prefix under rising load, with and without sharing"),
+    "growth": Part("growth.experiment", "tokens/s and memory against rows, context, pool, queue and workers"),
+    "idle": Part("pieces.idle", "what of a step is not the model, and what of the cache is not tokens"),
+    "scheduling": Part("pieces.scheduling", "what the scheduler's choices are worth"),
+    "fairness": Part("pieces.fairness", "how tenants share a batch"),
+    "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
+    "layers": Part("pieces.layers", "a model's forward without its attention: plain, packed, compiled"),
+    "shared": Part("pieces.shared", "attention that reads a common beginning once, on a GPU"),
+    "startup": Part("pieces.startup", "from the start of a process to ready"),
+    "soak": Part("soak.run", "everything for hours, with kills: nothing lost, nothing growing"),
 }
 DEFAULT: tuple[tuple[str, ...], ...] = (
     ("brain",),
@@ -43,14 +52,24 @@ def main(arguments: Sequence[str]) -> int:
     runs = planned(arguments)
     if runs is None:
         print(__doc__)
-        print("\n".join(f"    {name:<10} {what}" for name, what in PARTS.items()))
+        print("\n".join(f"    {name:<10} {part.what}" for name, part in PARTS.items()))
         return 0 if not arguments or arguments[0] in ("-h", "--help", "help") else 2
     for name, *options in runs:
-        print(f"\n## {name}: {PARTS[name]}\n", flush=True)
-        command = [sys.executable, "-W", "ignore", "-m", f"ops.bench.{name}", *options]
-        if status := subprocess.run(command, check=False).returncode:
+        part = PARTS[name]
+        print(f"\n## {name}: {part.what}\n", flush=True)
+        command = [sys.executable, "-W", "ignore", "-m", f"ops.bench.{part.module}", *options]
+        if status := run(command):
             return status
     return 0
+
+
+def run(command: Sequence[str]) -> int:
+    """The part's exit status. When it is interrupted it ends the workers and servers that it has started, and
+    is waited for: subprocess.run would kill it a moment later, and leave those behind."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to both; SIG_IGN would be inherited
+    process = subprocess.Popen(command)
+    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
+    return process.wait()
 
 
 def planned(arguments: Sequence[str]) -> list[tuple[str, ...]] | None:

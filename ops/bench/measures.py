@@ -6,11 +6,10 @@ for a place in the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from ops.bench.load import percentile
 
 RANKS = (50, 95, 99)
 
@@ -120,3 +119,8 @@ def percentiles(values: Iterable[float | None], ranks: Sequence[int] = RANKS) ->
     """Nearest ranks of those that are not None; empty where there are none."""
     ranked = sorted(value for value in values if value is not None)
     return tuple(percentile(ranked, rank / 100) for rank in ranks) if ranked else ()
+
+
+def percentile(ranked: Sequence[float], share: float) -> float:
+    """The smallest of the values that so large a share of them does not exceed (nearest rank)."""
+    return ranked[max(1, math.ceil(share * len(ranked))) - 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +15,10 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 def reset_peak(device: str = "cpu") -> None:
     """From here on `peak_bytes` counts anew. Where the kernel does not allow it, it counts from the start."""
     if device.startswith("cuda"):
-        import torch
+        with contextlib.suppress(ImportError):
+            import torch
 
-        torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats()
     for process in _family():
         with contextlib.suppress(OSError):
             (process / "clear_refs").write_text("5")
@@ -24,13 +26,26 @@ def reset_peak(device: str = "cpu") -> None:
 
 def peak_bytes(device: str = "cpu") -> int:
     """The most that these processes have held since, each at its own time, added up. On a GPU the most of its
-    memory that torch has allocated here, or, where another process computes, what is taken of it now."""
+    memory that torch has allocated here, or, where another process computes, or no torch, what is taken of
+    it now."""
     if device.startswith("cuda"):
-        import torch
-
+        try:
+            import torch
+        except ImportError:  # llama.cpp's environment
+            return _taken_of_device()
         free, total = torch.cuda.mem_get_info()
         return int(torch.cuda.max_memory_allocated()) or int(total - free)
     return sum(_peak(process) for process in _family())
+
+
+def _taken_of_device() -> int:
+    """Of the first GPU, as its driver says; 0 where that cannot be asked."""
+    command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return int(answer) * 2**20
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return 0
 
 
 def _family() -> Iterator[Path]:

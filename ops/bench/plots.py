@@ -110,10 +110,10 @@ def _label_powers(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def caption(module: str, device: str = "cpu") -> list[str]:
+def caption(part: str, device: str = "cpu") -> list[str]:
     """Date, commit and machine; the command that was typed."""
     where = f"{machine.today()}, commit {machine.commit()}, {machine.hardware(device)}"
-    return [where, f"python -m {module} {shlex.join(sys.argv[1:])}".strip()]
+    return [where, f"python -m ops.bench {part} {shlex.join(sys.argv[1:])}".strip()]
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from ops.bench.__main__ import DEFAULT, PARTS, main, planned
 
-FOLDER = Path(__file__).parents[2] / "ops" / "bench"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "ops" / "bench"
+PART = """
+import time
+try:
+    print("begun", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(1)
+    print("all that it started has ended", flush=True)
+    raise SystemExit(5)
+"""
 
 
 def test_parts_by_name_or_one_with_options() -> None:
@@ -27,8 +43,30 @@ def test_anything_else_gets_the_help(arguments: list[str], capsys: pytest.Captur
 
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_is_there(part: str) -> None:
-    assert (FOLDER / f"{part}.py").exists()
+    assert (FOLDER / f"{PARTS[part].module.replace('.', '/')}.py").exists()
 
 
 def test_make_bench_measures_parts_that_there_are() -> None:
     assert all(name in PARTS for name, *_ in DEFAULT)
+
+
+@pytest.mark.parametrize(("number", "send"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)])
+def test_an_interrupted_part_is_given_the_time_to_end_what_it_has_started(
+    number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    program = (
+        "import sys; from ops.bench.__main__ import run; run([sys.executable, '-c', '']); "
+        "sys.exit(run([sys.executable, '-c', sys.argv[1]]))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, PART],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    send(process.pid, number)
+    assert process.communicate(timeout=30)[0] == "all that it started has ended\n"
+    assert process.returncode == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ops.bench.measures import Run, Tape, Timing, best, percentiles
+from ops.bench.measures import Run, Tape, Timing, best, percentile, percentiles
 
 
 def test_time_per_output_token_leaves_out_the_first() -> None:
@@ -48,3 +48,11 @@ def test_the_fastest_run_counts() -> None:
 def test_a_run_survives_its_file() -> None:
     run = Run(1.5, (Timing(0.25, 1.5, 3), Timing(None, 1.25, 1)), steps=None, peak_bytes=12345)
     assert Run.from_json(run.as_json()) == run
+
+
+@pytest.mark.parametrize(
+    ("share", "value"), [(0.0, 1), (0.5, 5), (0.51, 6), (0.95, 10), (0.99, 10), (1.0, 10)]
+)
+def test_percentiles_are_values_that_were_there(share: float, value: int) -> None:
+    assert percentile(list(range(1, 11)), share) == value
+    assert percentile([7.0], share) == 7.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from ops.bench.memory import peak_bytes, reset_peak
 
 MIB = 2**20
@@ -31,3 +33,16 @@ def test_children_count() -> None:
     assert child.stdout.readline() == "ready\n"
     assert peak_bytes() - before > 60 * MIB
     child.communicate("\n")
+
+
+def test_a_gpu_is_asked_by_its_driver_where_there_is_no_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    reset_peak("cuda")
+    assert peak_bytes("cuda") == 0
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 1234\n")
+    driver.chmod(0o700)
+    assert peak_bytes("cuda") == 1234 * MIB

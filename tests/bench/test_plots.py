@@ -41,8 +41,8 @@ def test_a_picture_with_gaps_tails_and_limits(tmp_path: Path, logarithmic: bool)
 
 
 def test_a_caption_has_the_command_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["/some/where/growth.py", "rows", "--model", "my model"])
-    machine, command = caption("ops.bench.growth")
+    monkeypatch.setattr("sys.argv", ["/some/where/experiment.py", "rows", "--model", "my model"])
+    machine, command = caption("growth")
     assert "commit" in machine
     assert "cores" in machine
-    assert command == "python -m ops.bench.growth rows --model 'my model'"
+    assert command == "python -m ops.bench growth rows --model 'my model'"

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from ops.bench.checkpoints import checkpoint
+from ops.bench.models.checkpoints import checkpoint
 from support import checkpoints
 from support.on_device import engine_on, tokens_of
 from support.planning import Segment, greedy_loads, pack
@@ -218,7 +218,7 @@ def whole(folder: Path, rows: int, **changes: Any) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "--model", default="qwen06b", help="a shape of ops.bench.shapes, a folder or a hub id"
+        "--model", default="qwen06b", help="a shape of ops.bench.models.shapes, a folder or a hub id"
     )
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--quick", action="store_true", help="checks and kernels only")

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
-from ops.bench.soak_series import Series  # noqa: E402 - it is no package of the distribution
+from ops.bench.soak.series import Series  # noqa: E402 - it is no package of the distribution
 
 
 def test_growth_is_that_of_the_last_two_thirds() -> None:
@@ -36,7 +36,7 @@ def test_a_column_may_come_late_and_have_gaps(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_short_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ops.bench.soak", "--minutes", "0.08", "--every-s", "1"]
+    command = [sys.executable, "-m", "ops.bench", "soak", "--minutes", "0.08", "--every-s", "1"]
     command += ["--kill-every-s", "2", "--result-ttl-s", "2", "--tasks", "40"]
     command += ["--picture", str(tmp_path / "soak.png"), "--logs", str(tmp_path / "logs")]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

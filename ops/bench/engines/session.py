@@ -1,0 +1,113 @@
+"""One engine's turn, seen from outside: its process, environment and time limit, and what it answered."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ops.bench.engines.child import Assignment
+from ops.bench.measures import Run
+
+from millstream_worker.engine_link.link import engine_environment
+
+ROOT = Path(__file__).parents[3]
+KV_SPACE_GIB = 4  # of vLLM on the CPU, which cannot see how much would be enough
+
+
+@dataclass(slots=True)
+class Turn:
+    """What came of it: a run per workload, as far as it got."""
+
+    version: str = ""
+    load_s: float = 0.0
+    runs: dict[str, Run] = field(default_factory=dict)
+    problem: str = ""
+
+
+def take_turn(assignment: Assignment, python: str, limit_s: float) -> Turn:
+    """Start the engine under that interpreter and wait for its end, or end it after `limit_s`."""
+    with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
+        answer, log = Path(folder) / "answer", Path(folder) / "log"
+        answer.touch()
+        text = json.dumps(asdict(assignment) | {"answer": str(answer)})
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [python, "-W", "ignore", "-m", "ops.bench.engines.child", text],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=ROOT,
+                env=environment(assignment.engine, python, assignment.setup.threads),
+                start_new_session=True,
+            )
+        try:
+            status: int | None = process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            _end(process)
+        turn = _read(answer.read_text())
+        if status is None:
+            turn.problem = f"over {limit_s:.0f} s"
+        elif status:
+            turn.problem = _reason(log.read_text(errors="replace")) or f"exit status {status}"
+        return turn
+
+
+def environment(engine: str, python: str, threads: int) -> dict[str, str]:
+    """As a careful user of that engine would set it."""
+    own = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+    if engine.startswith("millstream"):  # as the worker starts its engine process
+        return engine_environment(own, threads)
+    if engine == "vllm":
+        given = [one for one in (own.get("LD_PRELOAD"),) if one]
+        libraries = ":".join([*given, *_preloads(Path(python))])
+        cores = sorted(os.sched_getaffinity(0))[: threads or None]
+        own |= {"VLLM_CPU_KVCACHE_SPACE": str(KV_SPACE_GIB), "VLLM_LOGGING_LEVEL": "ERROR"}
+        own |= {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
+        if libraries:
+            own["LD_PRELOAD"] = libraries
+    return own
+
+
+def _preloads(python: Path) -> Iterator[str]:
+    """What vLLM's guide for the CPU tells to preload, as far as it is there: a faster allocator, and Intel's
+    OpenMP out of its own environment."""
+    if (openmp := python.absolute().parent.parent / "lib" / "libiomp5.so").exists():
+        if allocator := ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc"):
+            yield allocator
+        yield str(openmp)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Its children, too: an engine's own worker processes may outlive it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(answer: str) -> Turn:
+    turn = Turn()
+    for line in answer.splitlines(keepends=True):
+        if not line.endswith("\n"):
+            break  # it was ended while it wrote this
+        said: dict[str, Any] = json.loads(line)
+        if "version" in said:
+            turn.version, turn.load_s = said["version"], said["load_s"]
+        else:
+            turn.runs[said["workload"]] = Run.from_json(said["run"])
+    return turn
+
+
+def _reason(log: str) -> str:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return lines[-1][:100] if lines else ""

@@ -1,0 +1,71 @@
+"""An open loop against an engine in this process: requests join when they are due, however slow it is."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from ops.bench.load.arrivals import Arrival, Served
+
+from millstream_worker.engine.frames import Refused, Step
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+
+
+class Steps(Protocol):
+    """What is needed of `engine.loop.Engine`."""
+
+    @property
+    def idle(self) -> bool: ...
+
+    def add(self, request: EngineRequest) -> Refused | None: ...
+
+    def abort(self, handles: Iterable[int]) -> None: ...
+
+    def step(self) -> Step | None: ...
+
+
+def drive(
+    engine: Steps,
+    arrivals: Sequence[Arrival],
+    *,
+    limit_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Served]:
+    """Serve the arrivals, in their order, for at most `limit_s`; what is left then is aborted.
+
+    The engine takes requests between steps, as its own process does: one that comes during a step waits for
+    the step's end, and that wait is the request's.
+    """
+    served = [Served(arrival.at_s) for arrival in arrivals]
+    coming = deque(enumerate(arrivals))
+    start = clock()
+    while coming or not engine.idle:
+        now = clock() - start
+        if now > limit_s:
+            engine.abort(range(len(arrivals)))
+            break
+        while coming and coming[0][1].at_s <= now:
+            handle, arrival = coming.popleft()
+            refused = engine.add(_request(handle, arrival))
+            assert refused is None, refused
+        if engine.idle:
+            sleep(min(coming[0][1].at_s, limit_s) - now if coming else 0.0)
+            continue
+        step = engine.step()
+        if step is not None:
+            _note(step, served, clock() - start)
+    return served
+
+
+def _request(handle: int, arrival: Arrival) -> EngineRequest:
+    return EngineRequest(handle, arrival.prompt, arrival.max_tokens, SamplingSpec(temperature=0.0))
+
+
+def _note(step: Step, served: Sequence[Served], now_s: float) -> None:
+    for handle in step.handles:
+        served[handle].take(1, now_s)
+    for handle, _ in step.finished:
+        served[handle].end_s = now_s

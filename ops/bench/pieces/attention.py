@@ -1,0 +1,158 @@
+"""Attention over the paged cache on the CPU: the native backend beside the one in plain PyTorch, a layer at
+a time.
+
+    python -m ops.bench attention [--threads 1]
+
+The backends take turns in one process; what is told is the CPU time of a layer's call, of all threads, the
+median of many. The layers' caches together are larger than the processor's, and rows lie scattered over
+them. The floor is what all threads together spend on reading a step's keys and values once at the bandwidth
+that was measured with as many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from ops.bench import machine
+from ops.bench.machine import Limits
+
+from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner.attention.choice import choose
+from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
+from millstream_worker.engine.runner.storage import KVStorage
+
+BLOCK = 16
+CACHES_BYTES = 128 << 20  # of all layers: more than the processor's own
+SHAPES = {"9/3 x 64": (9, 3, 64), "16/8 x 128": (16, 8, 128), "4/2 x 64": (4, 2, 64)}  # heads/KV heads x dim
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """So many rows that have `known` tokens and compute `new` ones."""
+
+    count: int
+    known: int
+    new: int
+
+
+STEPS: dict[str, tuple[Rows, ...]] = {
+    "decode 32 x 128": (Rows(32, 127, 1),),
+    "decode 32 x 544": (Rows(32, 543, 1),),
+    "decode 32 x 2048": (Rows(32, 2047, 1),),
+    "decode 1 x 2048": (Rows(1, 2047, 1),),
+    "mixed 24 x 300 + 256": (Rows(24, 299, 1), Rows(1, 0, 256)),
+    "prefill 512": (Rows(1, 0, 512),),
+    "prefill 256 of 2048": (Rows(1, 1792, 256),),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "python -m ops.bench attention", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    limits = machine.measure(options.threads)
+    print(f"{machine.describe()}, {options.threads} threads, {options.dtype}, {limits}\n")
+    print("| heads | step | native ms | torch ms | ratio | floor ms | native GB/s |")
+    print("|---|---|---|---|---|---|---|")
+    for shape, sizes in SHAPES.items():
+        for name, rows in STEPS.items():
+            native, plain, read_bytes = _measure(sizes, rows, getattr(torch, options.dtype), options.repeats)
+            cells = _cells(native, plain, read_bytes, limits, options.threads)
+            print(f"| {shape} | {name} | {' | '.join(cells)} |", flush=True)
+
+
+def _cells(native: float, plain: float, read_bytes: int, limits: Limits, threads: int) -> list[str]:
+    """Of seconds that all threads took together: the clock's are a thread's share of them."""
+    floor = threads * read_bytes / limits.read_bytes_s
+    return [
+        f"{native * 1e3:.3f}",
+        f"{plain * 1e3:.3f}",
+        f"{plain / native:.1f}x",
+        f"{floor * 1e3:.3f}",
+        f"{threads * read_bytes / native / 1e9:.1f}",
+    ]
+
+
+def _measure(
+    sizes: tuple[int, int, int], rows: Sequence[Rows], dtype: torch.dtype, repeats: int
+) -> tuple[float, float, int]:
+    """Seconds of a layer with either backend, and the bytes of keys and values that it reads."""
+    heads, kv_heads, dim = sizes
+    spec = LayerSpec(heads, kv_heads, dim, dim, scale=dim**-0.5)
+    plan, blocks = _plan(rows)
+    read_bytes = int(plan.kv_lens.sum()) * kv_heads * 2 * dim * dtype.itemsize
+    layers = max(2, CACHES_BYTES // (blocks * spec.block_elements(BLOCK) * dtype.itemsize))
+    storage = KVStorage([spec] * min(layers, 64), blocks, BLOCK, dtype, torch.device("cpu"))
+    for part in (*storage.keys, *storage.values):
+        part.normal_()
+    query, key, value = (
+        torch.randn(plan.token_count, count, dim).to(dtype) for count in (heads, kv_heads, kv_heads)
+    )
+    backends = [choose(name, storage.device, dtype).build(storage) for name in ("native", "torch")]
+    for backend in backends:
+        backend.begin(plan)
+    seconds: list[list[float]] = [[], []]
+    for _ in range(repeats):
+        for backend, taken in zip(backends, seconds, strict=True):
+            taken.append(_layer_s(backend, len(storage.layers), query, key, value))
+    return statistics.median(seconds[0]), statistics.median(seconds[1]), read_bytes
+
+
+def _layer_s(
+    backend: AttentionBackend, layers: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> float:
+    started = time.process_time()
+    for layer in range(layers):
+        backend.attend(layer, query, key, value)
+    return (time.process_time() - started) / layers
+
+
+def _plan(rows: Sequence[Rows]) -> tuple[Plan, int]:
+    """A step of these rows, those that decode first, and the blocks that they take, in any order."""
+    each = [row for row in rows for _ in range(row.count)]
+    lens = np.array([row.new for row in each], np.int32)
+    ends = np.array([row.known + row.new for row in each], np.int32)
+    needed = -(-ends // BLOCK)
+    free = list(range(int(needed.sum())))
+    random.Random(0).shuffle(free)
+    table = np.zeros((len(each), int(needed.max())), np.int32)
+    for row, count in enumerate(needed):
+        table[row, :count] = [free.pop() for _ in range(count)]
+    positions = np.concatenate([np.arange(row.known, row.known + row.new) for row in each])
+    slots = table[np.repeat(np.arange(len(each)), lens), positions // BLOCK].astype(np.int64) * BLOCK
+    none = np.empty(0, np.int32)
+    plan = Plan(
+        step=0,
+        decodes=int((lens == 1).sum()),
+        loads=(),
+        row_slots=np.arange(len(each), dtype=np.int32),
+        tokens=np.zeros(len(positions), np.int32),
+        from_device=np.zeros(len(positions), np.bool_),
+        positions=positions.astype(np.int32),
+        query_lens=lens,
+        query_starts=np.concatenate(([0], np.cumsum(lens))).astype(np.int32),
+        kv_lens=ends,
+        block_tables=(table,),
+        slot_mapping=(slots + positions % BLOCK,),
+        logit_indices=none,
+        logit_segments=none,
+        output_indices=none,
+        noise=np.empty(0, np.float64),
+    )
+    return plan, int(needed.sum())
+
+
+if __name__ == "__main__":
+    main()

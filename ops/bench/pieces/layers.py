@@ -1,0 +1,113 @@
+"""A model's forward without its attention: as torch computes it, with packed weights, and compiled as well.
+
+    python -m ops.bench layers --shapes tiny14m smol135m --rows 1 32 --threads 1
+
+The three take turns in one process. Printed are milliseconds of CPU time of the least and the median forward,
+the ratio of the medians to the first, and what compiling took (with `--cache FOLDER` again: from there).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from ops.bench.machine import describe
+from ops.bench.models.checkpoints import shaped_checkpoint
+from ops.bench.models.shapes import SHAPES
+from torch import nn
+
+from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers
+from millstream_worker.engine.runner.model import LoadedModel, forward, load_model, occupy
+from millstream_worker.engine.runner.packed import PackedLinear
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    print(f"{describe()}, {options.threads} threads, {options.dtype}")
+    with tempfile.TemporaryDirectory() as fresh:
+        for shape in options.shapes:
+            _compare(shape, options, Path(options.cache or fresh))
+
+
+def _compare(shape: str, options: argparse.Namespace, cache: Path) -> None:
+    models = {name: _loaded(shape, options.dtype) for name in ("plain", "packed", "compiled")}
+    _unpack(models["plain"].model)
+    wall, used = time.perf_counter(), time.process_time()
+    try:
+        compile_layers(models["compiled"], cache, lambda message: None)
+    except CannotCompile as error:
+        print(f"{shape}: not compiled: {error}")
+        del models["compiled"]
+    wall, used = time.perf_counter() - wall, time.process_time() - used
+    print(f"{shape}: compiled in {wall:.1f} s, {used:.1f} s of them of this process")
+    for loaded in models.values():
+        for module in loaded.modules:
+            occupy(module, _take_values)
+    for rows in options.rows:
+        tokens = torch.arange(rows)
+        runs = {name: _timed(loaded, tokens) for name, loaded in models.items()}
+        spent: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(options.times):
+            for name, run in runs.items():
+                spent[name].append(run())
+        first = statistics.median(spent["plain"])
+        for name, ms in spent.items():
+            median = statistics.median(ms)
+            print(f"  {rows:4} rows {name:9} {min(ms):8.2f} {median:8.2f} ms {first / median:6.2f}x")
+
+
+def _timed(loaded: LoadedModel, tokens: torch.Tensor) -> Callable[[], float]:
+    """Answers the milliseconds of a forward with the logits of all tokens."""
+
+    def run() -> float:
+        start = time.process_time()
+        forward(loaded.model, tokens, tokens, tokens)
+        return (time.process_time() - start) * 1e3
+
+    run()
+    return run
+
+
+def _loaded(shape: str, dtype: str) -> LoadedModel:
+    folder = str(shaped_checkpoint(shape))
+    return load_model(folder, dtype=getattr(torch, dtype), device=torch.device("cpu"))
+
+
+def _unpack(model: nn.Module) -> None:
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, PackedLinear):
+                linear = nn.Linear(layer.in_features, layer.out_features)
+                linear.register_parameter("weight", nn.Parameter(layer.weight, requires_grad=False))
+                bias = layer.bias
+                linear.register_parameter("bias", bias if bias is None else nn.Parameter(bias))
+                setattr(parent, name, linear)
+
+
+def _take_values(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+) -> torch.Tensor:
+    """In place of attention: each head gets its values back."""
+    return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m ops.bench layers", description=__doc__.partition("\n")[0])
+    parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=["tiny14m", "smol135m"])
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 32, 256])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--times", type=int, default=30, help="forwards of each")
+    parser.add_argument("--cache", default="", help="folder of compiled code; unset: a fresh one")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Adapters on a tiny model: each computes all tokens, counts its steps, and sees them come."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ops.bench.engines.adapters import ENGINES, Adapter, Setup, kind_of, load
+from ops.bench.engines.adapters.hf_continuous import ContinuousBatching
+from ops.bench.models.size import size_of
+from ops.bench.workloads import Workload
+from support.checkpoints import plain
+
+WORK = Workload("x", "", [[11, 12, 13, 14, 15], [21, 22], [31, 32, 33]], [6, 1, 4])
+
+
+def _setup(folder: Path, **fields: int) -> Setup:
+    size = size_of(folder)
+    return Setup(str(folder), "cpu", 1, size.kv_token_bytes, kv_tokens=64, longest_row=16, rows=3, **fields)
+
+
+@pytest.fixture
+def engine(tiny: Path, request: pytest.FixtureRequest) -> Adapter:
+    return load(request.param, _setup(tiny))
+
+
+@pytest.mark.parametrize("engine", ["millstream", "hf-static"], indirect=True)
+def test_all_tokens_of_all_rows_are_noted(engine: Adapter) -> None:
+    run = engine.run(WORK, "salt")
+    assert [timing.tokens for timing in run.timings] == WORK.output_lengths
+    assert run.steps == 6
+    assert engine.version
+    for timing in run.timings:
+        assert timing.first_s is not None
+        assert 0 < timing.first_s <= timing.last_s <= run.seconds
+    assert run.timings[1].last_s < run.timings[2].last_s < run.timings[0].last_s
+
+
+@pytest.mark.parametrize("engine", ["millstream", "hf-static"], indirect=True)
+def test_a_second_run_is_like_the_first(engine: Adapter) -> None:
+    first, second = engine.run(WORK, "one"), engine.run(WORK, "two")
+    assert first.steps == second.steps
+
+
+def test_static_batches_wait_for_each_other(tiny: Path) -> None:
+    run = load("hf-static", _setup(tiny, max_rows=2)).run(WORK, "salt")
+    assert run.steps == 6 + 4
+    first_of_second_batch = run.timings[2].first_s
+    assert first_of_second_batch is not None
+    assert first_of_second_batch > run.timings[0].last_s
+
+
+def test_a_static_batch_takes_as_many_rows_as_ours(tiny: Path) -> None:
+    many = Workload("x", "", [[11, 12]] * 33, [2] * 33)
+    assert load("hf-static", _setup(tiny)).run(many, "salt").steps == 2
+
+
+def test_generate_draws_beyond_an_end_and_enforces_no_minimum_for_it(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minimum would cost it three passes over all logits in each step, which none of the others has."""
+    first = int(plain(tiny)(torch.tensor([WORK.prompts[0]])).logits[0, -1].argmax())
+    model = shutil.copytree(tiny, tmp_path / "model")
+    for name in ("config.json", "generation_config.json"):
+        fields = json.loads((model / name).read_text())
+        (model / name).write_text(json.dumps(fields | {"eos_token_id": first}))
+    minima: list[object] = []
+
+    def call(self: object, input_ids: object, scores: object) -> object:
+        minima.append(self)
+        return scores
+
+    monkeypatch.setattr("transformers.MinNewTokensLengthLogitsProcessor.__call__", call)
+    run = load("hf-static", _setup(model)).run(Workload("x", "", WORK.prompts[:1], [6]), "salt")
+    assert run.steps == 6
+    assert minima == []
+
+
+def test_continuous_batching_stamps_each_token(tiny: Path) -> None:
+    from transformers import ContinuousBatchingConfig
+
+    small = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=16)
+    run = ContinuousBatching(_setup(tiny), small).run(WORK, "salt")
+    assert [timing.tokens for timing in run.timings] == WORK.output_lengths
+    assert run.steps is not None
+    assert run.steps >= 6
+    assert all(timing.first_s is not None and timing.first_s > 0 for timing in run.timings)
+
+
+def test_our_prefix_cache_finds_nothing_under_another_salt(tiny: Path) -> None:
+    engine = load("millstream", _setup(tiny))
+    long = Workload("x", "", [list(range(10, 50))], [2])
+    computed = []
+    for salt in ("one", "two", "two"):
+        engine.run(long, salt)
+        stats = engine._engine.scheduler.stats()  # type: ignore[attr-defined]
+        computed.append(stats.prompt_computed_total)
+    assert computed == [40, 80, 88]  # the third finds two blocks of 16
+
+
+def test_our_engine_takes_settings(tiny: Path) -> None:
+    engine = load("millstream:max_rows=1,prefix_cache=off", _setup(tiny))
+    assert engine.run(WORK, "salt").steps == sum(WORK.output_lengths)  # one row after the other
+    with pytest.raises(ValueError, match="no setting 'speed'"):
+        load("millstream:speed=on", _setup(tiny))
+    with pytest.raises(ValueError, match="prefix_cache is on or off, not 'yes'"):
+        load("millstream:prefix_cache=yes", _setup(tiny))
+
+
+@pytest.mark.parametrize("name", ["unknown", "vllm:max_rows=1", ""])
+def test_an_engine_that_there_is_not(name: str) -> None:
+    with pytest.raises(ValueError, match="there are millstream, "):
+        kind_of(name)
+
+
+def test_an_absent_engine_says_what_to_do() -> None:
+    assert ENGINES["millstream"].absent(sys.executable) == ""
+    line = ENGINES["vllm"].absent(sys.executable)
+    assert line.startswith("absent: no vllm in ")
+    assert "--vllm-python" in line
+    assert "absent: /nowhere/python: No such file" in ENGINES["vllm"].absent("/nowhere/python")
+    assert "\n" not in line

@@ -1,0 +1,72 @@
+"""The command, from its options to table and file, with a tiny model; and the order of turns."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from ops.bench import machine
+from ops.bench.engines.child import Assignment
+from ops.bench.engines.contest import Contest, main, read_options
+from ops.bench.engines.results import Report
+from ops.bench.engines.session import Turn
+from ops.bench.machine import Limits
+from ops.bench.measures import Run, Timing
+from ops.bench.models.size import size_of
+from support.checkpoints import build
+
+
+def test_a_table_a_file_and_the_absent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "measure", lambda threads, device: Limits(1e10, 1e11))  # half a second less
+    model = build("llama", tmp_path / "model", max_position_embeddings=512)
+    command = f"--model {model} --workloads r --scale 0.07 --threads 1 --engines millstream vllm"
+    main([*command.split(), "--vllm-python", sys.executable, "--results", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "vllm: absent: no vllm in" in shown
+    assert "| millstream |" in shown
+    assert f"{model} was loaded, from imports to ready: millstream" in shown
+    (path,) = tmp_path.glob("engine-*.json")
+    assert str(path) in shown
+    (comparison,) = Report.read(path).comparisons
+    (ours,) = comparison.engines
+    assert (ours.engine, ours.problem, len(ours.runs)) == ("millstream", "", 1)
+    assert ours.runs[0].steps
+    assert ours.runs[0].peak_bytes > 2**20
+
+
+def test_engines_take_turns_until_one_fails(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[tuple[str, int]] = []
+
+    def turn(assignment: Assignment, python: str, limit_s: float) -> Turn:
+        taken.append((assignment.engine, assignment.seed))
+        if assignment.engine == "hf-static" and assignment.seed == 1:
+            return Turn("2", problem="lost")
+        return Turn("2", runs={"a": Run(1.0 + assignment.seed, (Timing(0.1, 1.0, 128),))})
+
+    monkeypatch.setattr("ops.bench.engines.contest.take_turn", turn)
+    options = read_options(["--repeats", "3"])
+    contest = Contest("x", tiny, size_of(tiny), ("a",), ("millstream", "hf-static"), options)
+    (comparison,) = contest.comparisons(contest.turns())
+    assert taken == [
+        ("millstream", 0), ("hf-static", 0), ("millstream", 1), ("hf-static", 1), ("millstream", 2),
+    ]  # fmt: skip
+    ours, static = comparison.engines
+    assert ([run.seconds for run in ours.runs], ours.problem) == ([1.0, 2.0, 3.0], "")
+    assert ([run.seconds for run in static.runs], static.problem) == ([1.0], "lost")
+
+
+def test_the_setup_is_that_of_the_largest_workload(tiny: Path) -> None:
+    options = read_options(["--threads", "1", "--scale", "0.5"])
+    setup = Contest("x", tiny, size_of(tiny), ("a", "b"), (), options).setup()
+    assert (setup.rows, setup.longest_row, setup.kv_tokens) == (16, 576, 16 * 576)
+
+
+def test_a_model_that_llama_cpp_cannot_have_is_a_problem_of_that_engine_alone(tmp_path: Path) -> None:
+    folder = build("gemma2", tmp_path)
+    options = read_options([])
+    contest = Contest("x", folder, size_of(folder), ("a",), ("llama-cpp",), options)
+    (comparison,) = contest.comparisons(contest.turns())
+    assert "--gguf" in comparison.engines[0].problem

@@ -1,0 +1,105 @@
+"""An engine's turn: what it answered counts, however it ended, and nothing of it is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from ops.bench.engines.adapters import Setup
+from ops.bench.engines.child import Assignment, warm_up
+from ops.bench.engines.session import ROOT, environment, take_turn
+from ops.bench.measures import Run, Timing
+
+SETUP = Setup("nowhere", "cpu", 1, kv_token_bytes=2, kv_tokens=64, longest_row=16, rows=3)
+ASSIGNMENT = Assignment("hf-static", SETUP, 100, ("a", "r"), 0.1, seed=0, answer="")
+RUN = Run(1.0, (Timing(0.5, 1.0, 3),), 3, 77)
+
+
+def _interpreter(folder: Path, then: str) -> str:
+    """Stands for an engine's interpreter: answers one of two workloads, then does `then`."""
+    program = folder / "python"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import json, os, subprocess, sys, time\n"
+        "answer = open(json.loads(sys.argv[-1])['answer'], 'a')\n"
+        "print(json.dumps({'version': '1.2', 'load_s': 0.5}), file=answer)\n"
+        f"print(json.dumps({{'workload': 'a', 'run': {RUN.as_json()!r}}}), file=answer, flush=True)\n"
+        f"{then}\n"
+    )
+    program.chmod(0o700)
+    return str(program)
+
+
+def test_a_turn_that_ends_well(tmp_path: Path) -> None:
+    turn = take_turn(ASSIGNMENT, _interpreter(tmp_path, "pass"), limit_s=60)
+    assert (turn.version, turn.load_s, turn.problem) == ("1.2", 0.5, "")
+    assert turn.runs == {"a": RUN}
+
+
+def test_a_crash_is_told_in_its_own_words_and_keeps_what_was_done(tmp_path: Path) -> None:
+    turn = take_turn(ASSIGNMENT, _interpreter(tmp_path, "raise MemoryError('too large')"), limit_s=60)
+    assert turn.problem == "MemoryError: too large"
+    assert turn.runs == {"a": RUN}
+
+
+def test_a_line_that_was_not_finished_costs_only_itself(tmp_path: Path) -> None:
+    half = 'answer.write(\'{"workload": "r", "ru\')\nanswer.flush()\nos.kill(os.getpid(), 9)'
+    turn = take_turn(ASSIGNMENT, _interpreter(tmp_path, half), limit_s=60)
+    assert turn.problem == "exit status -9"
+    assert turn.runs == {"a": RUN}
+
+
+def test_a_turn_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+    fifo = tmp_path / "alive"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    hang = (
+        f"alive = open({str(fifo)!r}, 'wb', buffering=0)\n"
+        "subprocess.Popen(['sleep', '600'], pass_fds=[alive.fileno()])\n"
+        "alive.write(b'x')\n"
+        "time.sleep(600)"
+    )
+    turn = take_turn(ASSIGNMENT, _interpreter(tmp_path, hang), limit_s=5)
+    assert turn.problem == "over 5 s"
+    os.set_blocking(reader, True)
+    assert os.read(reader, 1) == b"x"
+    assert os.read(reader, 1) == b"", "the end comes when both processes are gone"
+    os.close(reader)
+
+
+def test_an_assignment_survives_the_command_line() -> None:
+    assert Assignment.from_json(json.dumps(asdict(ASSIGNMENT))) == ASSIGNMENT
+
+
+def test_the_warm_up_has_the_same_rows_and_other_prompts() -> None:
+    work, warm = ASSIGNMENT.workload("a"), warm_up(ASSIGNMENT, "a")
+    assert list(map(len, warm.prompts)) == list(map(len, work.prompts))
+    assert warm.prompts[0] != work.prompts[0]
+    assert set(warm.output_lengths) == {4}
+
+
+def test_engines_get_the_environment_that_their_users_would_set(tmp_path: Path) -> None:
+    assert environment("millstream", sys.executable, 2)["OMP_WAIT_POLICY"] == "PASSIVE"
+    (tmp_path / "bin").mkdir()
+    python = str(tmp_path / "bin" / "python")
+    cores = sorted(os.sched_getaffinity(0))
+    bare = environment("vllm", python, 1)
+    assert bare["VLLM_CPU_OMP_THREADS_BIND"] == str(cores[0])
+    assert "libiomp5" not in bare.get("LD_PRELOAD", "")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libiomp5.so").touch()
+    assert environment("vllm", python, 1)["LD_PRELOAD"].endswith(str(tmp_path / "lib" / "libiomp5.so"))
+
+
+def test_the_child_needs_nothing_that_another_interpreter_may_not_have() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import ops.bench.engines.child; "
+        "print(*{name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names)"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program, str(ROOT)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert set(found) <= {"ops", "__main__"}

@@ -1,0 +1,99 @@
+"""Every part of the growth experiment, at its smallest sizes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ops.bench.growth import experiment
+from ops.bench.growth.part import Outcome, Setting, curve
+from ops.bench.machine import Limits
+from ops.bench.plots import Panel, Row
+
+
+@pytest.fixture
+def setting(tiny: Path, tmp_path: Path) -> Setting:
+    options = argparse.Namespace(model=str(tiny), quick=True, seconds=60.0, steps=2, device="cpu", threads=1)
+    quiet = Setting(options, tmp_path)
+    quiet.limits = Limits(1e15, 1e15)  # measuring them takes longer than all else
+    return quiet
+
+
+@pytest.mark.parametrize("part", ["rows", "context", "pool", "queue", "workers"])
+def test_a_part_measures_each_size_beside_its_limit(part: str, setting: Setting) -> None:
+    outcome = experiment.PARTS[part](setting)
+    assert outcome.rows
+    assert not setting.notes
+    for row in outcome.rows:
+        rates = [name for name in row if f"limit {name}" in row and name.endswith("/s")]
+        assert rates, f"no rate with a limit in {list(row)}"
+        assert all(float(row[name]) > 0 for name in rates)
+    assert any(curve.kind == "limit" for panel in outcome.panels for curve in panel.curves)
+
+
+def test_memory_grows_with_the_rows(setting: Setting) -> None:
+    few, many = experiment.PARTS["rows"](setting).rows
+    assert float(many["KV MiB"]) == pytest.approx(4 * float(few["KV MiB"]))
+
+
+def test_a_small_pool_preempts(setting: Setting) -> None:
+    ample, small = experiment.PARTS["pool"](setting).rows
+    assert ample["preempted %"] == 0
+    assert float(small["rows at once"]) < float(ample["rows at once"])
+
+
+def test_jobs_that_wait_take_memory(setting: Setting) -> None:
+    few, many = experiment.PARTS["queue"](setting).rows
+    assert (few["waiting"], many["waiting"]) == (10, 100)
+    assert float(many["server MiB"]) > float(many["limit server MiB"]) > float(few["limit server MiB"])
+
+
+def test_a_part_ends_early_and_says_where(setting: Setting) -> None:
+    setting.options.seconds = -1.0
+    assert list(setting.within([1000, 2000])) == []
+    assert setting.notes == ["not measured from 1,000 on: over -1 s"]
+
+
+def test_a_size_for_which_there_is_no_time_is_not_begun(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([0.0, 0.0, 5.0, 15.0])  # the first takes 5 s, the second 10 s, the third would take 40
+    monkeypatch.setattr("ops.bench.growth.part.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    setting.options.seconds = 50.0
+    assert list(setting.within([10, 20, 40], 2.0)) == [10, 20]
+    assert setting.notes == ["not measured from 40 on: over 50 s"]
+
+
+def test_rows_are_drawn_and_kept_beside_the_picture(tmp_path: Path) -> None:
+    rows: list[Row] = [{"size": 1.0, "x": 2.0}, {"size": 10.0}]
+    outcome = Outcome("Some", rows, [Panel("x", "size", "x", [curve(rows, "size", "x")])])
+    experiment.write(outcome, tmp_path / "growth_rows.png", ["where and when"])
+    assert (tmp_path / "growth_rows.csv").read_text().splitlines() == ["size,x", "1,2", "10,"]
+    assert (tmp_path / "growth_rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, tiny: Path, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    monkeypatch.setattr("ops.bench.machine.measure", lambda threads, device: Limits(1e15, 1e15))
+    flags = ["pool", "--quick", "--model", str(tiny), "--threads", "1", "--pictures", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["experiment.py", *flags])
+    experiment.main()
+    assert {path.name for path in tmp_path.iterdir()} == {"growth_pool.csv", "growth_pool.png"}
+
+
+def test_a_part_that_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["experiment.py", "width"])
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    with pytest.raises(SystemExit):
+        experiment.main()
+    assert "no part called 'width'; there are rows, context" in capsys.readouterr().err
+
+
+def test_a_missing_value_is_no_number() -> None:
+    shown = curve([{"size": 1, "x": 2.0}, {"size": 10}], "size", "x")
+    assert shown.label == "x"
+    assert shown.xs == [1.0, 10.0]
+    assert str(shown.ys) == "[2.0, nan]"
