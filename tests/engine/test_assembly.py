@@ -49,6 +49,32 @@ def test_the_device_that_is_asked_for_becomes_the_current_one(monkeypatch: pytes
         assembly._device("cuda:2")
 
 
+@pytest.mark.parametrize(
+    ("own", "supported", "device", "runs_in"),
+    [
+        ("bfloat16", True, "cpu", torch.bfloat16),
+        ("bfloat16", False, "cpu", torch.float32),
+        ("bfloat16", False, "cuda", torch.bfloat16),
+        ("float16", True, "cpu", torch.float32),
+        ("float16", True, "cuda", torch.float16),
+        ("float32", True, "cpu", torch.float32),
+    ],
+)
+def test_a_precision_that_the_processor_lacks_becomes_float32(
+    own: str,
+    supported: bool,
+    device: str,
+    runs_in: torch.dtype,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = checkpoints.build("llama", tmp_path)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"dtype": own}))
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
+    assert assembly._dtype("auto", str(folder), torch.device(device)) == runs_in
+
+
 def test_nowhere_to_keep_what_is_compiled(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """No HOME, and a user id that has no name: as some container platforms start a process."""
     monkeypatch.delenv("HOME", raising=False)

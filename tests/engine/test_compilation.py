@@ -18,6 +18,7 @@ from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner import kept_code
 from millstream_worker.engine.runner.compiled import CannotCompile
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 
@@ -127,6 +128,11 @@ def test_what_ended_badly_is_not_tried_again_unless_asked_for(
     start()
     assert compiler.calls == 3
     assert not begun.exists()
+
+
+def test_an_engine_that_died_of_it_does_not_do_so_again() -> None:
+    """Its jobs would be charged for that: by the time it is due, its last try has to count as a bad one."""
+    assert kept_code.LONGEST_S < compilation.BUSY_S
 
 
 def test_a_try_that_another_worker_has_just_begun_is_no_bad_end(

@@ -123,6 +123,7 @@ def _config(setting: Setting, folder: Path, blocks: int, max_rows: int) -> Engin
         kv_memory=str(blocks * BLOCK * setting.size.kv_token_bytes),
         block_size=BLOCK,
         max_rows=max_rows,
+        compile_model=setting.options.compile_model,
     )
 
 

@@ -59,6 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=240.0, help="of a part, about")
     parser.add_argument("--steps", type=int, default=24, help="decode steps that are timed")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile-model", choices=("on", "off"), default="on", help="the engine's layers")
     parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
     parser.add_argument("--pictures", type=Path, default=plots.FOLDER)
     options = parser.parse_args()

@@ -91,6 +91,7 @@ async def engine_alone(experiment: Experiment, shared: bool) -> AsyncIterator[Dr
         kv_memory=experiment.kv_memory(),
         max_rows=options.rows,
         prefix_cache=shared,
+        compile_model=options.compile_model,
     )
     built, _ = build(config, lambda message: None)
 
@@ -104,7 +105,7 @@ async def engine_alone(experiment: Experiment, shared: bool) -> AsyncIterator[Dr
 async def through_queue(experiment: Experiment, shared: bool) -> AsyncIterator[Drive]:
     options = experiment.options
     flags = ["--model", str(experiment.folder), "--device", options.device]
-    flags += ["--max-rows", str(options.rows)]
+    flags += ["--max-rows", str(options.rows), "--compile-model", options.compile_model]
     flags += ["--threads", str(options.threads), "--kv-memory", experiment.kv_memory()]
     flags += ["--prefix-cache" if shared else "--no-prefix-cache"]
     async with queue.worker(*flags) as client:
@@ -191,6 +192,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shape", nargs=3, type=int, default=[200, 30, 50], help="shared, own, output")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile-model", choices=("on", "off"), default="on", help="the engine's layers")
     parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
     parser.add_argument("--pictures", type=Path, default=plots.FOLDER)
     return parser.parse_args()

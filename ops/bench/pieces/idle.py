@@ -69,6 +69,7 @@ def measure(model: str, options: argparse.Namespace) -> Row:
         kv_memory=str(blocks * BLOCK * size.kv_token_bytes),
         block_size=BLOCK,
         max_rows=options.rows,
+        compile_model=options.compile_model,
     )
     engine, info, watch = watched(config)
     _run(engine, watch, make(options.workload, size.vocab_size, 2 / len(work.prompts), -1))
@@ -121,6 +122,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the workload's rows")
     parser.add_argument("--rows", type=int, default=64, help="most rows in the batch")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile-model", choices=("on", "off"), default="on", help="the engine's layers")
     parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
     return parser.parse_args()
 

@@ -16,7 +16,9 @@ from ops.bench.plots import Panel, Row
 
 @pytest.fixture
 def setting(tiny: Path, tmp_path: Path) -> Setting:
-    options = argparse.Namespace(model=str(tiny), quick=True, seconds=60.0, steps=2, device="cpu", threads=1)
+    options = argparse.Namespace(
+        model=str(tiny), quick=True, seconds=60.0, steps=2, device="cpu", threads=1, compile_model="off"
+    )
     quiet = Setting(options, tmp_path)
     quiet.limits = Limits(1e15, 1e15)  # measuring them takes longer than all else
     return quiet
@@ -78,7 +80,18 @@ def test_rows_are_drawn_and_kept_beside_the_picture(tmp_path: Path) -> None:
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tiny: Path, tmp_path: Path) -> None:
     monkeypatch.setattr("os.environ", dict(os.environ))
     monkeypatch.setattr("ops.bench.machine.measure", lambda threads, device: Limits(1e15, 1e15))
-    flags = ["pool", "--quick", "--model", str(tiny), "--threads", "1", "--pictures", str(tmp_path)]
+    flags = [
+        "pool",
+        "--quick",
+        "--model",
+        str(tiny),
+        "--threads",
+        "1",
+        "--compile-model",
+        "off",
+        "--pictures",
+        str(tmp_path),
+    ]
     monkeypatch.setattr("sys.argv", ["experiment.py", *flags])
     experiment.main()
     assert {path.name for path in tmp_path.iterdir()} == {"growth_pool.csv", "growth_pool.png"}

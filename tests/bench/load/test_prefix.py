@@ -33,6 +33,7 @@ def options(**changes: object) -> argparse.Namespace:
         "rows": 8,
         "device": "cpu",
         "threads": 1,
+        "compile_model": "off",
         "pictures": Path(),
     }
     return argparse.Namespace(**small | changes)

@@ -18,7 +18,9 @@ from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
 @pytest.fixture(scope="module")
 def row(tiny: Path) -> Row:
-    options = argparse.Namespace(workload="a", scale=0.1, rows=4, device="cpu", threads=1)
+    options = argparse.Namespace(
+        workload="a", scale=0.1, rows=4, device="cpu", threads=1, compile_model="off"
+    )
     return idle.measure(str(tiny), options)
 
 

@@ -129,13 +129,19 @@ def _device(name: str) -> torch.device:
 
 
 def _dtype(name: str, folder: str, device: torch.device) -> torch.dtype:
-    """ "auto" is the checkpoint's own; float16, which the CPU computes badly, becomes float32 there."""
+    """ "auto" is the checkpoint's own, or float32 where the device computes that badly."""
     if name != "auto":
         return DTYPES[name]
     own: torch.dtype | None = load_config(folder).dtype
-    if own is None or own not in DTYPES.values() or (own == torch.float16 and device.type == "cpu"):
+    if own is None or own not in DTYPES.values() or (device.type == "cpu" and not _cpu_has(own)):
         return torch.float32
     return own
+
+
+def _cpu_has(dtype: torch.dtype) -> bool:
+    if dtype == torch.bfloat16:  # else oneDNN has no kernel for it, and torch multiplies number by number
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
 
 
 def _info(

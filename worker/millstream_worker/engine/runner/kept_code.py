@@ -15,7 +15,9 @@ import torch
 
 from millstream_worker.engine.runner.model import LoadedModel
 
-_LONGEST_S = 600.0  # that a compilation under way, another worker's perhaps, may have begun ago
+# A compilation, another worker's perhaps, that began so long ago has ended badly. An engine that died of one
+# must find it so when it is busy for long enough to try again (`compilation.BUSY_S`).
+LONGEST_S = 200.0
 
 
 class KeptCode:
@@ -36,7 +38,7 @@ class KeptCode:
     def abandoned(self) -> bool:
         """It was begun, and ended by an error or with the process: it may do so again."""
         try:
-            return time.time() - self._begun.stat().st_mtime > _LONGEST_S
+            return time.time() - self._begun.stat().st_mtime > LONGEST_S
         except OSError:
             return False
 
