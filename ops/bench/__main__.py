@@ -11,17 +11,21 @@ their tables.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from millstream_worker.engine_link.link import engine_environment
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     module: str  # below ops.bench
     what: str
+    computes: bool = False  # an engine in its own process: it gets the environment of an engine's
 
 
 PARTS: dict[str, Part] = {
@@ -29,9 +33,11 @@ PARTS: dict[str, Part] = {
     "front": Part("pieces.front", "everything around the engine, which is a stand-in"),
     "engine": Part("engines.contest", "the engine beside others on the same workloads"),
     "queued": Part("queued.comparison", "the same work through the queue and without it"),
-    "prefix": Part("load.prefix", "a shared prefix under rising load, with and without sharing"),
-    "growth": Part("growth.experiment", "tokens/s and memory against rows, context, pool, queue and workers"),
-    "idle": Part("pieces.idle", "what of a step is not the model, and what of the cache is not tokens"),
+    "prefix": Part("load.prefix", "a shared prefix under rising load, with and without sharing", True),
+    "growth": Part(
+        "growth.experiment", "tokens/s and memory against rows, context, pool, queue and workers", True
+    ),
+    "idle": Part("pieces.idle", "what of a step is not the model, and what of the cache is not tokens", True),
     "scheduling": Part("pieces.scheduling", "what the scheduler's choices are worth"),
     "fairness": Part("pieces.fairness", "how tenants share a batch"),
     "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
@@ -58,16 +64,17 @@ def main(arguments: Sequence[str]) -> int:
         part = PARTS[name]
         print(f"\n## {name}: {part.what}\n", flush=True)
         command = [sys.executable, "-W", "ignore", "-m", f"ops.bench.{part.module}", *options]
-        if status := run(command):
+        environment = engine_environment(os.environ, 0) if part.computes else None
+        if status := run(command, environment):
             return status
     return 0
 
 
-def run(command: Sequence[str]) -> int:
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """The part's exit status. When it is interrupted it ends the workers and servers that it has started, and
     is waited for: subprocess.run would kill it a moment later, and leave those behind."""
     signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to both; SIG_IGN would be inherited
-    process = subprocess.Popen(command)
+    process = subprocess.Popen(command, env=environment)
     signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
     return process.wait()
 

@@ -46,6 +46,18 @@ def test_each_part_is_there(part: str) -> None:
     assert (FOLDER / f"{PARTS[part].module.replace('.', '/')}.py").exists()
 
 
+def test_parts_that_compute_get_an_engines_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+    monkeypatch.setattr(
+        "ops.bench.__main__.run", lambda command, given: seen.update({command[4]: given}) or 0
+    )
+    main(["idle", "engine"])
+    idle, engine = seen["ops.bench.pieces.idle"], seen["ops.bench.engines.contest"]
+    assert isinstance(idle, dict)
+    assert idle["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert engine is None, "the peers would inherit it"
+
+
 def test_make_bench_measures_parts_that_there_are() -> None:
     assert all(name in PARTS for name, *_ in DEFAULT)
 

@@ -72,7 +72,9 @@ def test_a_precision_that_the_processor_lacks_becomes_float32(
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"dtype": own}))
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
-    assert assembly._dtype("auto", str(folder), torch.device(device)) == runs_in
+    said: list[str] = []
+    assert assembly._dtype("auto", str(folder), torch.device(device), said.append) == runs_in
+    assert bool(said) == (str(runs_in) != f"torch.{own}")
 
 
 def test_nowhere_to_keep_what_is_compiled(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:

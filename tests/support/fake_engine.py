@@ -41,6 +41,9 @@ class Counting:
     gate: str = ""  # folder: output token number N of any row is drawn once the file `N` is not there
     pids: str = ""  # folder: gets a file named after the process
     stillborn: str = ""  # folder: while it has a file, a process takes one away and dies in loading
+    late: str = (
+        ""  # folder: while it has a file, a process takes one away between two steps, and dies in that
+    )
     poison: int = -1  # drawing this token kills the process
     lethal: int = -1  # drawing this one kills the front, too
     hang: int = -1  # drawing this one never comes to an end
@@ -60,6 +63,7 @@ class Counting:
             "gate": str,
             "pids": str,
             "stillborn": str,
+            "late": str,
             "broken": str,
             "step_s": float,
             "load_s": float,
@@ -93,6 +97,7 @@ class CountingEngine:
 
     model: Counting
     mark: Callable[[], None] = lambda: None
+    tell: Callable[[str], None] = lambda message: None
     waiting: list[EngineRequest] = field(default_factory=list)
     rows: dict[int, CountingRow] = field(default_factory=dict)
     computed: int = 0
@@ -115,8 +120,16 @@ class CountingEngine:
             self.rows.pop(handle, None)
             self.waiting = [request for request in self.waiting if request.handle != handle]
 
-    def take_due(self) -> None:
-        """It has nothing for later."""
+    def take_due(self) -> Callable[[], None] | None:
+        if self.drawn and self.model.late and (left := list(Path(self.model.late).iterdir())):
+            left[0].unlink()
+            return self._die_aside
+        return None
+
+    def _die_aside(self) -> None:
+        self.tell("working on itself")
+        time.sleep(0.2)  # frames are sent by a thread of their own
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def step(self) -> Step | None:
         if self.steps == self.model.dies:
@@ -247,7 +260,7 @@ def build(
         parameters=0,
         tokenizer=model.tokenizer,
     )
-    return CountingEngine(model, mark), info
+    return CountingEngine(model, mark, report), info
 
 
 def main() -> int:

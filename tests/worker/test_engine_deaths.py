@@ -69,6 +69,21 @@ async def test_only_the_job_that_kills_engines_is_a_dead_letter(
     await assert_nothing_left(redis_client)
 
 
+async def test_no_job_is_charged_for_what_the_engine_does_between_two_steps(
+    server: Server, tokenizer: Path, tmp_path: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    late = tmp_path / "late"
+    late.mkdir()
+    for number in range(5):
+        (late / str(number)).touch()
+    model = model_name(tokenizer, late=late, step_s=0.002)
+    async with AsyncClient(server.url) as client, serving(server, model, engine_restarts=9) as worker:
+        job = await client.submit("w10", max_tokens=20)  # alone, and would be a dead letter by the fourth
+        assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(11, 20)
+        assert worker.metric("engine_restarts_total") == 5
+    await assert_nothing_left(redis_client)
+
+
 async def test_an_engine_that_never_works_ends_the_worker_and_no_job(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:

@@ -6,7 +6,8 @@ killed: it dies like any other.
 
 Who is to blame for a death is decided here: jobs that the engine had are charged, and from `max_died` on
 each of them is a suspect, which runs alone. Only a job that has killed `max_died_alone` engines alone is a
-dead letter, and only engines count that had proved to work.
+dead letter, and only engines count that had proved to work. Nobody is charged where the engine was busy with
+itself between two steps (it compiles its model, say).
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class Supervisor:
         self.works = False  # an engine has computed something here
         self._proved = False  # so has the one that runs
         self._asked = False  # it was asked to
+        self._aside = False  # it does work of its own, which no job has asked for
 
     async def run(self) -> None:
         """Until `stop`, or until there is no point in starting another engine."""
@@ -130,7 +132,7 @@ class Supervisor:
             self._table.turned.set()
 
     async def _run_one(self) -> None:
-        self._proved = self._asked = False
+        self._proved = self._asked = self._aside = False
         try:
             self._link = link = await EngineLink.start(self._argv, self._config)
         except OSError as error:
@@ -152,11 +154,12 @@ class Supervisor:
         self._link = None
         lost = self._table.vacate()
         if not self._stopping.is_set() and not self.failed.is_set():
-            self._died(str(exit_), lost)
+            self._died(str(exit_), [] if self._aside else lost)
 
     async def _take(self, link: EngineLink, frame: Frame | Silence) -> None:
         match frame:
             case Step():
+                self._aside = False
                 if frame.tokens or frame.finished:
                     self._has_worked()
                 if frame.tokens:
@@ -175,6 +178,9 @@ class Supervisor:
             case Silence(seconds) if seconds >= self._longest_silence_s:
                 _log.error("engine has stopped answering; it is killed", silent_s=round(seconds))
                 link.kill()
+            case Loading(message) if self._engine.up:
+                self._aside = True
+                _log.info("engine pauses", step=message)
             case Loading(message):
                 _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
             case Ready(info):
@@ -211,7 +217,7 @@ class Supervisor:
         self._table.seat_all()
 
     def _died(self, how: str, jobs: Sequence[Job]) -> None:
-        """`jobs` had a seat in it, and nobody else is charged."""
+        """`jobs` are charged."""
         self._deaths += 1
         self._metrics.engine_restarts.inc()
         _log.error("engine died", how=how, jobs=len(jobs), deaths_in_a_row=self._deaths)

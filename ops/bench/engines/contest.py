@@ -13,6 +13,7 @@ import argparse
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ from ops.bench.models.gguf_file import NotConvertible, gguf_file
 from ops.bench.models.shapes import SHAPES
 from ops.bench.models.size import ModelSize, size_of
 from ops.bench.workloads import CPU_WORKLOADS, NAMES, make
+
+from millstream_worker.engine.runner.threads import available_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             comparisons=(*found.comparisons, *contest.comparisons(turns)),
         )
     print(report.text(found))
-    path = options.results / f"engine-{found.date}-{found.commit.rstrip('+')}-{options.name}.json"
+    moment = time.strftime("%H%M", time.gmtime())
+    path = options.results / f"engine-{found.date}-{moment}-{found.commit.rstrip('+')}-{options.name}.json"
     found.write(path)
     print(f"\neverything, with the times of each request: {path}")
 
@@ -169,7 +173,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the workload's rows")
     parser.add_argument("--repeats", type=int, default=1, help="turns of each engine; the fastest counts")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--threads", type=int, default=2, help="of each engine, on the CPU")
+    parser.add_argument("--threads", type=int, help="of each engine, on the CPU; unset: the cores available")
     parser.add_argument(
         "--max-rows", type=int, default=0, help="in a batch; 0: 256 (llama-cpp: 64), or its own"
     )
@@ -180,7 +184,10 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--gguf", help="file for llama-cpp; else made of a llama or qwen3 checkpoint, once")
     parser.add_argument("--results", type=Path, default=results.FOLDER, help="folder of the JSON file")
     parser.add_argument("--name", default="all", help="last part of the JSON file's name")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.threads is None:
+        options.threads = available_cores() if options.device == "cpu" else 0
+    return options
 
 
 if __name__ == "__main__":

@@ -31,13 +31,15 @@ def drive(
     arrivals: Sequence[Arrival],
     *,
     limit_s: float,
+    first: int = 0,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Served]:
     """Serve the arrivals, in their order, for at most `limit_s`; what is left then is aborted.
 
     The engine takes requests between steps, as its own process does: one that comes during a step waits for
-    the step's end, and that wait is the request's.
+    the step's end, and that wait is the request's. `first`: the handle of the first one. None may come again:
+    without sharing, blocks are a handle's own, and found again by it.
     """
     served = [Served(arrival.at_s) for arrival in arrivals]
     coming = deque(enumerate(arrivals))
@@ -45,18 +47,18 @@ def drive(
     while coming or not engine.idle:
         now = clock() - start
         if now > limit_s:
-            engine.abort(range(len(arrivals)))
+            engine.abort(range(first, first + len(arrivals)))
             break
         while coming and coming[0][1].at_s <= now:
-            handle, arrival = coming.popleft()
-            refused = engine.add(_request(handle, arrival))
+            number, arrival = coming.popleft()
+            refused = engine.add(_request(first + number, arrival))
             assert refused is None, refused
         if engine.idle:
             sleep(min(coming[0][1].at_s, limit_s) - now if coming else 0.0)
             continue
         step = engine.step()
         if step is not None:
-            _note(step, served, clock() - start)
+            _note(step, served, first, clock() - start)
     return served
 
 
@@ -64,8 +66,8 @@ def _request(handle: int, arrival: Arrival) -> EngineRequest:
     return EngineRequest(handle, arrival.prompt, arrival.max_tokens, SamplingSpec(temperature=0.0))
 
 
-def _note(step: Step, served: Sequence[Served], now_s: float) -> None:
+def _note(step: Step, served: Sequence[Served], first: int, now_s: float) -> None:
     for handle in step.handles:
-        served[handle].take(1, now_s)
+        served[handle - first].take(1, now_s)
     for handle, _ in step.finished:
-        served[handle].end_s = now_s
+        served[handle - first].end_s = now_s

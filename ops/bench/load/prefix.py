@@ -95,8 +95,12 @@ async def engine_alone(experiment: Experiment, shared: bool) -> AsyncIterator[Dr
     )
     built, _ = build(config, lambda message: None)
 
+    driven = 0
+
     async def drive(arrivals: Sequence[Arrival], limit_s: float) -> list[Served]:
-        return engine.drive(built, arrivals, limit_s=limit_s)
+        nonlocal driven
+        first, driven = driven, driven + len(arrivals)
+        return engine.drive(built, arrivals, limit_s=limit_s, first=first)
 
     yield drive
 

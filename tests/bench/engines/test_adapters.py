@@ -81,10 +81,7 @@ def test_generate_draws_beyond_an_end_and_enforces_no_minimum_for_it(
 
 
 def test_continuous_batching_stamps_each_token(tiny: Path) -> None:
-    from transformers import ContinuousBatchingConfig
-
-    small = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=16)
-    run = ContinuousBatching(_setup(tiny), small).run(WORK, "salt")
+    run = ContinuousBatching(_setup(tiny)).run(WORK, "salt")
     assert [timing.tokens for timing in run.timings] == WORK.output_lengths
     assert run.steps is not None
     assert run.steps >= 6

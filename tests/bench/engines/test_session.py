@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytest
 from ops.bench.engines.adapters import Setup
 from ops.bench.engines.child import Assignment, warm_up
 from ops.bench.engines.session import ROOT, environment, take_turn
@@ -82,17 +83,33 @@ def test_the_warm_up_has_the_same_rows_and_other_prompts() -> None:
     assert set(warm.output_lengths) == {4}
 
 
-def test_engines_get_the_environment_that_their_users_would_set(tmp_path: Path) -> None:
-    assert environment("millstream", sys.executable, 2)["OMP_WAIT_POLICY"] == "PASSIVE"
+def test_engines_get_the_environment_that_their_users_would_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = replace(ASSIGNMENT.setup, threads=1)
+    for engine in ("millstream", "hf-static", "hf-continuous"):
+        assert environment(engine, sys.executable, setup)["OMP_WAIT_POLICY"] == "PASSIVE"
     (tmp_path / "bin").mkdir()
     python = str(tmp_path / "bin" / "python")
     cores = sorted(os.sched_getaffinity(0))
-    bare = environment("vllm", python, 1)
+    bare = environment("vllm", python, setup)
     assert bare["VLLM_CPU_OMP_THREADS_BIND"] == str(cores[0])
+    assert bare["OMP_NUM_THREADS"] == "1"
     assert "libiomp5" not in bare.get("LD_PRELOAD", "")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libiomp5.so").touch()
-    assert environment("vllm", python, 1)["LD_PRELOAD"].endswith(str(tmp_path / "lib" / "libiomp5.so"))
+    monkeypatch.setenv("LD_PRELOAD", "/some/tcmalloc.so")
+    preloaded = environment("vllm", python, setup)["LD_PRELOAD"].split(":")
+    assert preloaded[0] == "/some/tcmalloc.so"
+    assert preloaded[-1] == str(tmp_path / "lib" / "libiomp5.so")
+    assert "LD_PRELOAD" not in environment("millstream", sys.executable, setup), "an allocator of vLLM's"
+
+
+def test_vllm_gets_room_for_all_rows_at_once() -> None:
+    setup = replace(ASSIGNMENT.setup, kv_tokens=2**20, kv_token_bytes=2**14)  # 16 GiB
+    assert environment("vllm", sys.executable, setup)["VLLM_CPU_KVCACHE_SPACE"] == "17"
+    small = replace(setup, kv_tokens=1)
+    assert environment("vllm", sys.executable, small)["VLLM_CPU_KVCACHE_SPACE"] == "4"
 
 
 def test_the_child_needs_nothing_that_another_interpreter_may_not_have() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from support.serving import Served, serve
 from torch._dynamo.utils import counters
+from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner import compiled
@@ -29,6 +30,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What is compiled, and where it is kept, is the process' own."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch.compiler.reset()
+    clear_inductor_caches()
     counters.clear()
     yield
     torch.compiler.set_stance("default")
@@ -89,6 +91,17 @@ def test_without_a_compiler_the_model_stays_as_it_was(load: Load, tmp_path: Path
     with missing, pytest.raises(CannotCompile, match="no-such-compiler"):
         compile_layers(loaded, tmp_path, lambda message: None)
     assert run(loaded).tokens == want.tokens
+
+
+@pytest.mark.parametrize("error", [AssertionError("of theirs"), AttributeError("gone"), IndexError()])
+def test_whatever_a_compiler_raises(error: Exception, load: Load, tmp_path: Path) -> None:
+    def broken(graph: torch.fx.GraphModule, inputs: object) -> None:
+        raise error
+
+    loaded = load("llama")
+    with pytest.raises(CannotCompile):
+        compile_layers(loaded, tmp_path, lambda message: None, backend=broken)
+    assert run(loaded).tokens == run(load("llama")).tokens
 
 
 def test_a_folder_that_cannot_be_made(load: Load, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_each_answers_what_it_did(bias: bool) -> None:
     for layer, weight in zip((model.q, model.k, model.v), weights, strict=True):
         assert isinstance(layer, MergedLinear)
         assert torch.equal(layer.weight, weight)
+        assert (layer.bias is not None) is bias
     assert len({id(layer.joint) for layer in (model.q, model.k, model.v)}) == 1
 
 

@@ -65,7 +65,7 @@ def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Lau
     report(f"loading {checkpoint.name} from {checkpoint.folder}")
     loaded = load_model(
         str(checkpoint.folder),
-        dtype=_dtype(config.dtype, str(checkpoint.folder), device),
+        dtype=_dtype(config.dtype, str(checkpoint.folder), device, report),
         device=device,
         attention=config.attention,
         cache_dir=config.cache_dir,
@@ -128,20 +128,24 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, folder: str, device: torch.device) -> torch.dtype:
+def _dtype(name: str, folder: str, device: torch.device, report: Report) -> torch.dtype:
     """ "auto" is the checkpoint's own, or float32 where the device computes that badly."""
     if name != "auto":
         return DTYPES[name]
     own: torch.dtype | None = load_config(folder).dtype
-    if own is None or own not in DTYPES.values() or (device.type == "cpu" and not _cpu_has(own)):
-        return torch.float32
-    return own
+    if own in DTYPES.values() and own is not None and (device.type != "cpu" or _cpu_has(own)):
+        return own
+    report(f"the checkpoint's precision, {own}, is not computed well here: it becomes float32")
+    return torch.float32
 
 
 def _cpu_has(dtype: torch.dtype) -> bool:
-    if dtype == torch.bfloat16:  # else oneDNN has no kernel for it, and torch multiplies number by number
+    if dtype != torch.bfloat16:
+        return dtype == torch.float32
+    try:  # else oneDNN has no kernel for it, and torch multiplies number by number
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return dtype == torch.float32
+    except (AttributeError, RuntimeError):  # a torch without oneDNN
+        return False
 
 
 def _info(

@@ -41,8 +41,10 @@ class Compilation:
 
     def at_start(self) -> None:
         """Before the attention modules are connected."""
-        if self._asked or (self._automatic and self._kept.ready and not self._kept.abandoned):
+        if self._asked:
             self._compile()
+        elif self._automatic and self._kept.ready:
+            self._compile_unless_abandoned()
 
     def later(self, runner: Runner) -> Later | None:
         """What is left for a busy worker; None where there is nothing to do, or it was done at start."""
@@ -61,16 +63,21 @@ class Compilation:
 
     @property
     def _kept(self) -> KeptCode:
-        return KeptCode(cache_folder(self.config.cache_dir) / "compiled", self.loaded)
+        return KeptCode(cache_folder(self.config.cache_dir), self.loaded)
 
     def _compile_between_steps(self, runner: Runner) -> None:
-        if self._kept.abandoned:
-            self._go_without("the last try ended badly; MILLSTREAM_COMPILE_MODEL=on tries again")
-        elif (free := free_bytes(self.loaded.device)) < _ROOM:
+        free = free_bytes(self.loaded.device)
+        if free < _ROOM:
             self._go_without(f"only {free / 2**30:.1f} GiB of memory are free; it may take {_ROOM >> 30}")
+            return
+        self._compile_unless_abandoned()
+        runner.reconnect()
+
+    def _compile_unless_abandoned(self) -> None:
+        if self._kept.abandoned:
+            self._go_without("earlier tries ended badly; MILLSTREAM_COMPILE_MODEL=on tries again")
         else:
             self._compile()
-            runner.reconnect()
 
     def _compile(self) -> None:
         kept = self._kept

@@ -99,7 +99,7 @@ class Engine(Generic[H]):
         )
 
     def take_due(self) -> Callable[[], None] | None:
-        """What there is to do once, by now, between two steps: never while an interactive row runs."""
+        """What there is to do once, by now, between two steps; not while an interactive row runs or waits."""
         later = self._later
         if later is None or self._busy_s < later.busy_s or self._in_flight or self.scheduler.interactive:
             return None

@@ -3,6 +3,7 @@ taken by the next."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -33,7 +34,9 @@ class LlamaCpp:
     def __init__(self, setup: Setup) -> None:
         self.version = llama_cpp.__version__
         llama_cpp.llama_backend_init()
-        self._rows = min(setup.rows, setup.max_rows or 64)
+        if setup.device != "cpu" and not llama_cpp.llama_supports_gpu_offload():
+            raise ValueError("this llama-cpp-python was built without CUDA (CMAKE_ARGS=-DGGML_CUDA=on)")
+        self._rows = min(setup.rows, setup.max_rows or llama_cpp.llama_max_parallel_sequences())
         self._step_tokens = setup.max_step_tokens or STEP_TOKENS
         model = llama_cpp.llama_model_default_params()
         model.n_gpu_layers = 0 if setup.device == "cpu" else 999
@@ -43,8 +46,7 @@ class LlamaCpp:
         context.n_ctx = self._rows * -(-setup.longest_row // CELLS) * CELLS
         context.n_seq_max = self._rows
         context.n_batch = self._step_tokens
-        if setup.threads:
-            context.n_threads = context.n_threads_batch = setup.threads
+        context.n_threads = context.n_threads_batch = setup.threads or len(os.sched_getaffinity(0))
         self._context = llama_cpp.llama_init_from_model(self._model, context)
         assert self._context, "no context of that size"
         self._batch = llama_cpp.llama_batch_init(self._step_tokens, 0, 1)

@@ -13,8 +13,8 @@ from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-fo
 
 
 class Vllm:
-    """It takes token ids and gives token ids: no text on either side, as ours here. Its engine core is a
-    process of its own, as it is by default."""
+    """It takes token ids and gives token ids: no text on either side, as ours here. On a GPU its engine core
+    is a process of its own, as it is by default."""
 
     def __init__(self, setup: Setup) -> None:
         self.version = vllm.__version__

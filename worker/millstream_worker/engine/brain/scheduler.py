@@ -99,9 +99,10 @@ class Scheduler:
 
     @property
     def interactive(self) -> bool:
-        """Whether an interactive row is in the batch."""
+        """Whether an interactive row is in the batch, or waits."""
         batch = self._batch
-        return bool((batch.interactive & (batch.decoding | batch.prefilling)).any())
+        runs = bool((batch.interactive & (batch.decoding | batch.prefilling)).any())
+        return runs or self._waiting.interactive
 
     def add(self, request: EngineRequest, now: float) -> Refusal | None:
         """Queue every choice that is not done; refuse what could never run."""

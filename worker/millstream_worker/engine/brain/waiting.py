@@ -82,6 +82,11 @@ class WaitingRows:
             row.priority = 0
         self._admitted += 1
 
+    @property
+    def interactive(self) -> bool:
+        """Some waiting row is of the interactive lane, or has waited until it counts as one."""
+        return 0 in self._waits
+
     def outrank(self, priorities: NDArray[np.int64]) -> bool:
         """Some waiting row is of a higher lane than some row of these lanes."""
         return bool(self._lanes) and bool((priorities > min(self._lanes)[0]).any())

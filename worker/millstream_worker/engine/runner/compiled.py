@@ -20,6 +20,7 @@ from torch import nn
 from millstream_worker.engine.runner import packed
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.model import LoadedModel, forward, occupy
+from millstream_worker.engine.runner.stretches import Stretch, pass_on, stretches
 
 # Of the steps that it is compiled with. One has code of its own. The other is no size that a model has: two
 # dimensions of one size are taken for the same, and the number of tokens for as fixed as a head's.
@@ -39,7 +40,7 @@ def compile_layers(
     report: Callable[[str], None],
     mark: Callable[[], None] = lambda: None,
     *,
-    backend: str = "inductor",
+    backend: str | Callable[..., Any] = "inductor",
 ) -> None:
     """Have the model's layers run compiled, by one of torch's backends; its attention modules are connected
     afterwards. Compiled code is kept in `cache`. Raises CannotCompile, with the model as it was."""
@@ -51,7 +52,7 @@ def compile_layers(
     try:
         _keep_in(cache)
         _compile(loaded, layers, mark, backend)
-    except (RuntimeError, OSError, ImportError) as error:
+    except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
         for layer in layers:
             vars(layer).pop("forward", None)
         raise CannotCompile(" ".join(str(error).split())[:300] or type(error).__name__) from error
@@ -90,7 +91,10 @@ def _layers(loaded: LoadedModel) -> tuple[nn.Module, ...]:
 
 
 def _compile(
-    loaded: LoadedModel, layers: Sequence[nn.Module], mark: Callable[[], None], backend: str
+    loaded: LoadedModel,
+    layers: Sequence[nn.Module],
+    mark: Callable[[], None],
+    backend: str | Callable[..., Any],
 ) -> None:
     import torch._dynamo.config  # takes seconds
     import torch._inductor.config
@@ -102,19 +106,32 @@ def _compile(
     torch._inductor.config.cpp.vec_isa_ok = True  # else a process is started to try each instruction set
     with contextlib.suppress(AttributeError):
         packed.compile_directly()
-    for layer in layers:
-        layer.forward = torch.compile(
-            layer.forward,
+    for together in _stretches(loaded, layers):
+        first, *others = together
+        first.forward = torch.compile(
+            Stretch(together).forward if others else first.forward,
             backend=backend,
             fullgraph=True,
             dynamic=True,
             options={"guard_filter_fn": _changing},
         )
+        for layer in others:
+            layer.forward = pass_on
     for tokens in _TOKENS:
-        zeros = torch.zeros(tokens, dtype=torch.int64, device=loaded.device)
-        forward(loaded.model, zeros, zeros, zeros[:1])
+        _compute(loaded, tokens)
         mark()
     torch.compiler.set_stance("eager_on_recompile")
+
+
+def _stretches(loaded: LoadedModel, layers: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
+    if loaded.device.type == "cuda":  # recorded steps have no calls to save
+        return [[layer] for layer in layers]
+    return stretches(layers, lambda: _compute(loaded, 1))
+
+
+def _compute(loaded: LoadedModel, tokens: int) -> None:
+    zeros = torch.zeros(tokens, dtype=torch.int64, device=loaded.device)
+    forward(loaded.model, zeros, zeros, zeros[:1])
 
 
 def _changing(guards: Sequence[Any]) -> list[bool]:

@@ -1,63 +1,79 @@
-"""Which models' compiled code lies in the cache folder, and whose compilation did not end well. Torch keeps
-the code itself, and does not say whose it has."""
+"""Which models' compiled code lies in the cache folder, and whose compilation did not end well.
+
+<cache>/compiled/<digest>/          one for each model as it runs here; torch keeps its code in it
+    ready                           it is all there
+    begun                           a byte for each compilation that has not ended well; locked while one runs
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
-import time
+import os
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
+from millstream_worker.engine.runner.attention.native.build import processor
 from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.trust import written_by_others
 
-# A compilation, another worker's perhaps, that began so long ago has ended badly. An engine that died of one
-# must find it so when it is busy for long enough to try again (`compilation.BUSY_S`).
-LONGEST_S = 200.0
+_TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it
 
 
 class KeptCode:
-    """Of one model, as it runs here: another precision, processor or version of torch has code of its own."""
+    """Of one model, as it runs here: with another precision, number of threads, processor or version of torch
+    it has other code."""
 
-    def __init__(self, folder: Path, loaded: LoadedModel) -> None:
-        self.folder = folder
-        name = _digest(loaded)
-        self._ready = folder / f"{name}.ready"
-        self._begun = folder / f"{name}.begun"
+    def __init__(self, cache: Path, loaded: LoadedModel) -> None:
+        self.folder = cache / "compiled" / _digest(loaded)
+        self._ready = self.folder / "ready"
+        self._begun = self.folder / "begun"
 
     @property
     def ready(self) -> bool:
         """To compile again takes a second or two."""
-        return self._ready.exists()
+        return os.path.exists(self._ready)  # a folder of somebody else's is no reason not to start
 
     @property
     def abandoned(self) -> bool:
-        """It was begun, and ended by an error or with the process: it may do so again."""
+        """Twice it ended by an error or with the process, and it may do so again: none is under way."""
         try:
-            return time.time() - self._begun.stat().st_mtime > LONGEST_S
-        except OSError:
+            with self._begun.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of a dead process' lock
+                return os.fstat(file.fileno()).st_size >= _TRIES
+        except OSError:  # there is none; or it is locked
             return False
 
     @contextlib.contextmanager
     def compilation(self) -> Iterator[None]:
-        """Around the compiling. Raises OSError where nothing can be kept in the folder."""
+        """Around the compiling. Raises OSError where code cannot be kept in the folder, or not trusted."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._begun.touch()
-        yield
-        self._ready.touch()
-        self._begun.unlink(missing_ok=True)
+        for path in (self.folder.parent, self.folder):
+            if written_by_others(path):
+                raise OSError(f"{path} can be written by others, so that what is in it is not run")
+        with self._begun.open("ab", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            file.write(b"x")
+            yield
+            with contextlib.suppress(OSError):  # a full disk: compiled it is all the same
+                self._ready.touch()
+                self._begun.unlink(missing_ok=True)
 
 
 def _digest(loaded: LoadedModel) -> str:
+    config = loaded.model.config.to_dict()
+    config.pop("_name_or_path", None)  # where it lies
     facts = [
-        loaded.model.config.to_dict(),
+        config,
         str(loaded.dtype),
         loaded.device.type,
-        torch.backends.cpu.get_cpu_capability(),
+        torch.get_num_threads(),
+        processor(),
         *(version(package) for package in ("millstream", "torch", "transformers")),
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -41,9 +41,10 @@ class Siblings:
         """Have siblings computed as one product each. Answers how many layers now are parts of others."""
         groups = self._groups()
         self._calls.clear()
-        for group in groups:
-            _merge(group)
-        return sum(len(group) for group in groups)
+        merged = sum(len(group) for group in groups)
+        while groups:
+            _merge(groups.pop())  # its own weights are freed before the next ones are copied
+        return merged
 
     def _note(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         self._calls.append((layer, inputs[0]))
@@ -87,10 +88,11 @@ class MergedLinear(nn.Module):
     """What one of the layers computed: [..., in_features] to [..., out_features], a view into the product of
     them all. The first to be called computes it, the last one lets go of it."""
 
-    def __init__(self, joint: nn.Module, held: _Held, begin: int, size: int, *, last: bool) -> None:
+    def __init__(self, joint: nn.Linear, held: _Held, begin: int, size: int, *, last: bool) -> None:
         super().__init__()
         self.joint = joint
         self.begin = begin
+        self.in_features = joint.in_features
         self.out_features = size
         self._held = held
         self._last = last
@@ -98,9 +100,13 @@ class MergedLinear(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """[out_features, in_features], for model code that does more with a layer than to call it."""
-        weight = self.joint.weight
-        assert isinstance(weight, torch.Tensor)
-        return weight.narrow(0, self.begin, self.out_features)
+        return self.joint.weight.narrow(0, self.begin, self.out_features)
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """[out_features]"""
+        bias: torch.Tensor | None = self.joint.bias
+        return None if bias is None else bias.narrow(0, self.begin, self.out_features)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         held = self._held

@@ -95,7 +95,8 @@ def load_model(
     model = load_weights(folder, config, dtype, device, ATTENTION, mark)
     with Siblings(model) as siblings:
         modules, layers, vocab_size = _observe(model)
-    siblings.merge()
+    if device.type == "cpu":  # a GPU's memory would be left with holes, and no GPU has measured it yet
+        siblings.merge()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     packed.pack(model)
     note = support.context_note(config)

@@ -14,13 +14,13 @@ import os
 import platform
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
 from millstream_worker.engine.runner.attention.native.check import Mismatch, check
 from millstream_worker.engine.runner.attention.native.library import Library
+from millstream_worker.engine.runner.trust import written_by_others
 
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC")
 _SOURCES = Path(__file__).parent
@@ -112,19 +112,18 @@ def _run(*command: str) -> str:
 def _distrust(file: Path) -> None:
     """Loading a library runs it: it has to be one that nobody else can have put there."""
     for path in (file.parent, file):
-        facts = path.stat()
-        if facts.st_uid not in (os.geteuid(), 0) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if written_by_others(path):
             raise CannotBuild(f"{path} can be written by others, so that what is in it is not run")
 
 
 def _digest(compiler: str, version: str, flags: tuple[str, ...]) -> str:
-    digest = hashlib.sha256("\0".join((compiler, version, *flags, _processor())).encode())
+    digest = hashlib.sha256("\0".join((compiler, version, *flags, processor())).encode())
     for source in sorted((*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h"))):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _processor() -> str:
+def processor() -> str:
     """What its instructions depend on: a home may be shared by different machines."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

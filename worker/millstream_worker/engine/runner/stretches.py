@@ -1,0 +1,86 @@
+"""Consecutive layers that run as one call: the first computes them all, the others pass on what they get.
+
+To enter compiled code costs about 70 us, whatever is in it: a 135M model, with 30 layers entered one by one,
+spent 2 ms of a step there, of 12 with one row. Layers are put together where each hands its answer, and
+nothing else, to the next, and all get the same arguments beside it; that is seen in a forward, not assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+_LONGEST = 8  # layers: the code of all of them is compiled
+
+
+class Stretch(nn.Module):
+    """Some layers of a model, one after the other."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, hidden: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        for layer in self.layers:
+            hidden = type(layer).forward(layer, hidden, *args, **options)
+        return hidden
+
+
+def stretches(layers: Sequence[nn.Module], run: Callable[[], object]) -> list[Sequence[nn.Module]]:
+    """`layers`, cut into stretches of one length; `run` computes the model once."""
+    calls = _watch(layers, run)
+    length = 1
+    if calls and all(calls[number].goes_on_in(calls[number + 1]) for number in range(len(calls) - 1)):
+        length = max(size for size in range(1, _LONGEST + 1) if len(layers) % size == 0)
+    return [layers[start : start + length] for start in range(0, len(layers), length)]
+
+
+def pass_on(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """In place of the layers that an earlier one has computed."""
+    return hidden
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    answer: Any
+
+    def goes_on_in(self, other: _Call) -> bool:
+        if not (self.args and other.args and isinstance(self.answer, torch.Tensor)):
+            return False
+        own, others = (self.args[1:], self.options), (other.args[1:], other.options)
+        return self.answer is other.args[0] and _same(own, others)
+
+
+def _watch(layers: Sequence[nn.Module], run: Callable[[], object]) -> list[_Call]:
+    calls: list[_Call] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any], answer: Any) -> None:
+        calls.append(_Call(args, options, answer))
+
+    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls if len(calls) == len(layers) else []
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, (tuple, list)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return (
+            isinstance(other, dict)
+            and one.keys() == other.keys()
+            and all(_same(one[k], other[k]) for k in one)
+        )
+    return one is other or (
+        isinstance(one, (bool, int, float, str)) and type(one) is type(other) and one == other
+    )
