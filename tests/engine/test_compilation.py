@@ -146,6 +146,25 @@ def test_code_that_kills_the_process_at_start_is_left_alone(
     assert "earlier tries ended badly" in said[-1]
 
 
+def test_on_a_gpu_it_is_done_at_start_unless_that_ended_badly(
+    start: Callable[..., Compilation], compiler: Compiler
+) -> None:
+    begun = start("off")
+    on_gpu = Compilation(
+        replace(begun.config, compile_model="auto"),
+        replace(begun.loaded, device=torch.device("cuda")),
+        begun.report,
+        begun.mark,
+    )
+    on_gpu.at_start()
+    assert compiler.calls == 1
+    assert on_gpu.later(Runner()) is None  # type: ignore[arg-type]
+    for _ in range(2):
+        die_in(on_gpu._kept)
+    on_gpu.at_start()
+    assert compiler.calls == 1
+
+
 def die_in(kept: KeptCode) -> None:
     """A process of its own is killed in the middle of a compilation."""
     child = os.fork()

@@ -4,8 +4,8 @@ launched one operation at a time, replayed, compiled and both, and a run of a wh
     PYTHONPATH=worker:producer:tests:. python tests/gpu/survey.py [--model qwen06b] [--rows 256] [--quick]
 
 Prints the rows of one table as it finds them; a part that fails is told, and the next one begins. It needs
-what the engine imports (torch, transformers, gguf, msgpack), no pytest and no server; so it checks the tokens
-of a few models as well, which the tests beside it do thoroughly.
+what the engine imports (torch, transformers, accelerate with psutil, gguf, msgpack), no pytest and no server;
+so it checks the tokens of a few models as well, which the tests beside it do thoroughly.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import accelerate  # noqa: F401  transformers needs it to load onto a GPU: better told now than by each part
 import numpy as np
 import torch
 from ops.bench.models.checkpoints import checkpoint

@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
 ]
 
 DEVICE = torch.device("cuda")
@@ -78,12 +79,18 @@ def steps() -> list[Plan]:
     return plans
 
 
-@pytest.mark.parametrize("case", ["llama", "gemma2", "gpt_oss", "qwen3", "gpt2"])
+@pytest.mark.parametrize("case", ["llama", "gemma2", "qwen3", "gpt2"])
 def test_replayed_logits_are_those_of_computed_steps(case: str, load: Callable[[str], LoadedModel]) -> None:
     plain, runner = runner_of(load(case), blocks=40, block_size=4)[0], recorded(load(case))
     for plan in steps():
         want, found = plain.forward(plan), runner.forward(plan)
         torch.testing.assert_close(found, want, atol=2e-4, rtol=0)
+
+
+def test_a_mixture_that_waits_for_its_router_is_not_recorded(load: Callable[[str], LoadedModel]) -> None:
+    """In float32 torch asks the device how many rows each expert has."""
+    with pytest.raises(CannotRecord):
+        recorded(load("gpt_oss"))
 
 
 def test_compiled_layers_are_recorded_as_well(load: Callable[[str], LoadedModel], tmp_path: Path) -> None:
@@ -119,6 +126,7 @@ def test_replays_take_no_memory(load: Callable[[str], LoadedModel]) -> None:
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
 
 
+@torch.inference_mode()
 def test_a_place_is_found_again_though_nobody_holds_it() -> None:
     recorder = CudaRecorder(DEVICE)
     given = torch.arange(12.0, device=DEVICE, dtype=torch.bfloat16).view(3, 4)
@@ -137,6 +145,7 @@ def test_a_place_is_found_again_though_nobody_holds_it() -> None:
     assert torch.equal(place, torch.full_like(place, 42))
 
 
+@torch.inference_mode()
 def test_who_waits_is_named_and_a_broken_recording_is_dropped() -> None:
     recorder = CudaRecorder(DEVICE)
     number = torch.ones(1, device=DEVICE)

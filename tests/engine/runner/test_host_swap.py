@@ -95,6 +95,12 @@ def test_auto_is_modest_on_large_machines() -> None:
     assert host_pages("auto", 1000, torch.device("cuda"), free=900 * GIB) == 8 * GIB // 1000
 
 
+def test_pinned_memory_comes_in_powers_of_two() -> None:
+    assert host_pages("4GiB", 2**30, torch.device("cuda"), free=6 * 2**30) == 4
+    with pytest.raises(ValueError, match=r"host_swap '5GiB': only 6,442,450,944 .* takes 8,589,934,592"):
+        host_pages("5GiB", 2**30, torch.device("cuda"), free=6 * 2**30)
+
+
 @pytest.mark.parametrize(("setting", "problem"), [("much", "a size"), ("9GiB", "host memory are free")])
 def test_what_cannot_be_is_said(setting: str, problem: str) -> None:
     with pytest.raises(ValueError, match=rf"host_swap '{setting}': .*{problem}"):

@@ -43,14 +43,25 @@ INDEX = {"tables", "kv_lens", "query_lens", "query_starts", "tile_segments", "ti
 }  # fmt: skip
 
 
+PLAIN = {"WINDOW": 0, "SOFTCAP": 0.0, "SINKS": False, "ALONE": True}
+MODELS = {
+    "everything": {},
+    "llama": PLAIN | {"KEY_DIM": 128, "VALUE_DIM": 128},
+    "gemma": PLAIN | {"KEY_DIM": 256, "VALUE_DIM": 256, "PAD_KEY": 256, "PAD_VALUE": 256, "KEYS": 32},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     ("kernel", "rows"),
     [(decode_kernel, 16), (combine_kernel, 0), (prefill_kernel, 64), (store_kernel, 0), (shared_kernel, 64)],
 )
-def test_it_compiles(kernel: Any, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_compiles(
+    kernel: Any, rows: int, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # else some versions warn that it will change
-    constants = CONSTANTS | {"ROWS": rows}
+    constants = CONSTANTS | MODELS[model] | {"ROWS": rows}
     signature = {name: _type(name) for name in kernel.arg_names}
     constexprs = {
         (place,): constants[name] for place, name in enumerate(kernel.arg_names) if name in constants
@@ -65,7 +76,9 @@ def test_it_compiles(kernel: Any, rows: int, tmp_path: Path, monkeypatch: pytest
     )
 
     assert len(compiled.asm["cubin"]) > 0
-    assert compiled.metadata.shared < 100_000  # bytes: several programs to a processor
+    assert compiled.metadata.shared < 227 * 1024, "more than a processor has"
+    if model != "gemma":
+        assert compiled.metadata.shared < 100_000  # bytes: several programs to a processor
 
 
 def _type(name: str) -> str:

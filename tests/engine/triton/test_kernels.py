@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("triton")
 
 
+@pytest.mark.timeout(1200)  # on a GPU each case is compiled
 @pytest.mark.parametrize(
     ("checks", "least"),
     [

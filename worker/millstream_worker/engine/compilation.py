@@ -43,19 +43,22 @@ class Compilation:
         """Before the attention modules are connected."""
         if self._asked:
             self._compile()
-        elif self._automatic and self._kept.ready:
+        elif self._automatic and (self._on_gpu or self._kept.ready):
             self._compile_unless_abandoned()
 
     def later(self, runner: Runner) -> Later | None:
         """What is left for a busy worker; None where there is nothing to do, or it was done at start."""
-        if self._asked or not self._automatic or self._kept.ready:
+        if not self._automatic or self._on_gpu or self._kept.ready:
             return None
         return Later(BUSY_S, lambda: self._compile_between_steps(runner))
 
     @property
     def _asked(self) -> bool:
-        name = self.config.compile_model
-        return name == "on" or (name == "auto" and self.loaded.device.type == "cuda")
+        return self.config.compile_model == "on"
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.loaded.device.type == "cuda"
 
     @property
     def _automatic(self) -> bool:

@@ -35,8 +35,12 @@ def host_pages(host_swap: str, bytes_per_block: int, device: torch.device, free:
     size = size_bytes(host_swap)
     if size is None:
         raise ValueError(f'host_swap {host_swap!r}: give "auto", a size (8GiB, 500MB), or 0 for none')
-    if size > free:
-        raise ValueError(f"host_swap {host_swap!r}: only {free:,} bytes of host memory are free; give less")
+    taken = 1 << (size - 1).bit_length() if size and device.type == "cuda" else size  # so torch pins memory
+    if taken > free:
+        raise ValueError(
+            f"host_swap {host_swap!r}: only {free:,} bytes of host memory are free, and it takes {taken:,}; "
+            "give less"
+        )
     return size // bytes_per_block
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,11 @@ class Choice:
 
 def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "") -> Choice:
     """What to use for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError if it
-    cannot run here. The native one is compiled on first use and kept in `cache_dir`
-    ("": ~/.cache/millstream)."""
+    cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream)."""
     if name not in NAMES:
         raise ValueError(f"attention is {name!r}; it must be one of {', '.join(NAMES)}")
     if device.type == "cuda" and name in ("auto", "triton"):
+        os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder(cache_dir) / "triton"))  # read on import
         return Choice("triton", "Triton kernels on CUDA", _triton)
     if name == "triton":
         raise ValueError(

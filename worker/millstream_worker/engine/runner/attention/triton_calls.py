@@ -54,9 +54,15 @@ class Call:
             **sizes(spec, self.keys.shape[2]),
             "HEADS": spec.heads,
             "GROUP": self.group,
-            "KEYS": 64 if max(spec.key_dim, spec.value_dim) <= 128 else 32,
+            "KEYS": self._keys_at_once,
             "SOFTCAP": spec.softcap or 0.0,
         }
+
+    @property
+    def _keys_at_once(self) -> int:
+        """As many as a processor's shared memory holds several times over, queries beside them."""
+        width = max(self.spec.key_dim, self.spec.value_dim) * self.query.element_size()  # bytes
+        return 64 if width <= 256 else 32 if width <= 512 else 16
 
     @property
     def parts(self) -> tuple[int, int]:
