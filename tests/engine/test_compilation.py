@@ -24,6 +24,9 @@ from millstream_worker.engine.runner.compiled import CannotCompile
 from millstream_worker.engine.runner.kept_code import KeptCode
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 
+# Forked children die at once: what other threads hold does not matter to them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
 
 class Compiler:
     """Stands for torch's, which takes its time."""
