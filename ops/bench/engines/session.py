@@ -84,7 +84,7 @@ def environment(engine: str, python: str, setup: Setup) -> dict[str, str]:
 
 
 def _in_one_process(cores: Sequence[int]) -> dict[str, str]:
-    """vLLM's parts in processes of their own take the cores from its threads: with two it was 10 to 30 %
+    """vLLM's parts in processes of their own take the cores from its threads: with two it was 15 to 35 %
     slower. In one process it does not set OpenMP up by itself; these are the values it gives its workers."""
     return {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
