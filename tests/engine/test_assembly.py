@@ -77,6 +77,16 @@ def test_a_precision_that_the_processor_lacks_becomes_float32(
     assert bool(said) == (str(runs_in) != f"torch.{own}")
 
 
+def test_a_checkpoint_that_names_no_precision_gets_float32(config: EngineConfig) -> None:
+    file = Path(config.model, "config.json")
+    settings = json.loads(file.read_text())
+    settings.pop("dtype", None)
+    file.write_text(json.dumps(settings))
+    said: list[str] = []
+    assert assembly._dtype("auto", config.model, torch.device("cpu"), said.append) == torch.float32
+    assert not said, "it has none that could be computed badly"
+
+
 def test_nowhere_to_keep_what_is_compiled(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """No HOME, and a user id that has no name: as some container platforms start a process."""
     monkeypatch.delenv("HOME", raising=False)

@@ -133,7 +133,9 @@ def _dtype(name: str, folder: str, device: torch.device, report: Report) -> torc
     if name != "auto":
         return DTYPES[name]
     own: torch.dtype | None = load_config(folder).dtype
-    if own in DTYPES.values() and own is not None and (device.type != "cpu" or _cpu_has(own)):
+    if own is None:
+        return torch.float32
+    if own in DTYPES.values() and (device.type != "cpu" or _cpu_has(own)):
         return own
     report(f"the checkpoint's precision, {own}, is not computed well here: it becomes float32")
     return torch.float32
