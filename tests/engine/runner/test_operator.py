@@ -54,6 +54,7 @@ def test_one_graph_serves_all_layers() -> None:
     numbers = [register(layer) for layer in layers]
     counter = CompileCounter()
     torch.compiler.reset()
+    torch.compiler.set_stance("default")
     double = torch.compile(
         lambda number, *tensors: attend(*tensors, None, number) * 2,
         backend=counter,
