@@ -6,14 +6,13 @@ Most cases are traced and run as they were traced, which takes no compiler; one 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from support.serving import Served, serve
 from torch._dynamo.utils import counters
-from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner import compiled
@@ -25,17 +24,7 @@ ALIKE = ["llama", "gpt2"]  # all layers of one kind
 MIXED = ["gemma2", "gpt_oss"]
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What is compiled, and where it is kept, is the process' own."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch.compiler.reset()
-    clear_inductor_caches()
-    counters.clear()
-    yield
-    torch.compiler.set_stance("default")
-    torch.compiler.reset()
-    counters.clear()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def run(loaded: LoadedModel) -> Served:

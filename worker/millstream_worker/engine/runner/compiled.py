@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from millstream_worker.engine.runner import packed
+from millstream_worker.engine.runner import blocked, packed
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.model import LoadedModel, forward, occupy
 from millstream_worker.engine.runner.stretches import Stretch, pass_on, stretches
@@ -51,11 +51,10 @@ def compile_layers(
         occupy(module, attention)
     try:
         _keep_in(cache)
-        _compile(loaded, layers, mark, backend)
+        _compile_somehow(loaded, layers, report, mark, backend)
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
-        for layer in layers:
-            vars(layer).pop("forward", None)
-        raise CannotCompile(" ".join(str(error).split())[:300] or type(error).__name__) from error
+        _restore(layers)
+        raise CannotCompile(_short(error)) from error
     report(f"layers compiled in {time.perf_counter() - begun:.1f} s")
 
 
@@ -88,6 +87,52 @@ def _layers(loaded: LoadedModel) -> tuple[nn.Module, ...]:
             if held and set(held) == {1} and len(held) == len(attentions):
                 return tuple(modules)
     raise CannotCompile("its layers are not the members of one list")
+
+
+def _compile_somehow(
+    loaded: LoadedModel,
+    layers: Sequence[nn.Module],
+    report: Callable[[str], None],
+    mark: Callable[[], None],
+    backend: str | Callable[..., Any],
+) -> None:
+    """With products of the compiler's own where that goes, else with oneDNN's."""
+    if blocked.usable(loaded.device):
+        try:
+            _compile_blocked(loaded, layers, mark, backend)
+        except CannotCompile as error:
+            report(f"products are left to oneDNN: {error}")
+        else:
+            return
+    _compile(loaded, layers, mark, backend)
+
+
+def _compile_blocked(
+    loaded: LoadedModel,
+    layers: Sequence[nn.Module],
+    mark: Callable[[], None],
+    backend: str | Callable[..., Any],
+) -> None:
+    try:
+        blocked.lower()
+        for layer in layers:
+            blocked.block(layer)
+            mark()
+        _compile(loaded, layers, mark, backend)
+    except Exception as error:  # of names that torch does not promise
+        _restore(layers)
+        torch.compiler.reset()
+        raise CannotCompile(_short(error)) from error
+
+
+def _restore(layers: Sequence[nn.Module]) -> None:
+    for layer in layers:
+        vars(layer).pop("forward", None)
+        blocked.unblock(layer)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _compile(

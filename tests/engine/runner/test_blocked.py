@@ -1,0 +1,122 @@
+"""Blocked linear layers: what they answer, compiled and not, and models that cannot have them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch._inductor.lowering  # first: the others import it, and each other
+from torch import nn
+from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
+from torch._inductor.codegen.cpp_micro_gemm import CppMicroGemmAMX, GemmBlocking
+
+from millstream_worker.engine.runner import blocked, packed
+from millstream_worker.engine.runner.blocked import BlockedLinear, block, unblock
+from millstream_worker.engine.runner.compiled import CannotCompile, _Blank, compile_layers
+from millstream_worker.engine.runner.model import LoadedModel, forward, load_model, occupy
+from millstream_worker.engine.runner.packed import PackedLinear, pack
+
+CPU = torch.device("cpu")
+BF16 = torch.bfloat16
+packs = pytest.mark.skipif(not packed._can_pack(BF16), reason="no packed bfloat16 here")
+amx = pytest.mark.skipif(not blocked.usable(CPU), reason="this processor has no AMX")
+
+
+def kernel(columns: int) -> CppMicroGemmAMX:
+    """One of the compiler's, of which any processor can hear how it wants its weights."""
+    return CppMicroGemmAMX("kernel", BF16, BF16, torch.float, torch.float, GemmBlocking(32, columns, 32), 1)
+
+
+@pytest.fixture
+def model(checkpoint: Callable[[str], Path]) -> Callable[[str], LoadedModel]:
+    return lambda case: load_model(str(checkpoint(case)), dtype=BF16, device=CPU)
+
+
+def logits(loaded: LoadedModel, count: int) -> torch.Tensor:
+    """Of so many tokens that do not attend to each other."""
+    for module, spec in zip(loaded.modules, loaded.layers, strict=True):
+        occupy(module, _Blank(spec, lambda: None))
+    places = torch.arange(count)
+    return forward(loaded.model, places * 7 % loaded.vocab_size, places, places).float()
+
+
+@packs
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs", "columns"), [(64, 96, 32), (2, 5, 16), (34, 70, 48)])
+@torch.inference_mode()
+def test_answers_what_linear_does(inputs: int, outputs: int, columns: int, bias: bool) -> None:
+    linear = nn.Linear(inputs, outputs, bias=bias).to(BF16).eval()
+    layer = BlockedLinear(PackedLinear(linear.weight, linear.bias), kernel(columns))
+    assert torch.equal(layer.weight, linear.weight)
+    for shape in ((1, inputs), (1, 7, inputs)):
+        rows = torch.randn(shape).to(BF16)
+        torch.testing.assert_close(layer(rows), linear(rows), atol=2e-2, rtol=1e-2)
+
+
+@packs
+def test_a_layer_gets_its_own_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "_kernel", lambda layer: kernel(32) if layer.in_features > 8 else None)
+    layer = nn.ModuleDict(
+        {"inner": nn.Sequential(nn.Linear(16, 40), nn.Linear(8, 8)), "norm": nn.LayerNorm(4)}
+    )
+    layer.to(BF16)
+    weight = layer["inner"][0].weight.clone()
+    pack(layer)
+
+    block(layer)
+    assert [type(part) for part in layer["inner"]] == [BlockedLinear, PackedLinear]
+    unblock(layer)
+
+    assert type(layer["inner"][0]) is PackedLinear
+    assert torch.equal(layer["inner"][0].weight, weight)
+
+
+@amx
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.parametrize("case", ["llama-llama3", "gpt2"])  # without biases, and with them
+@pytest.mark.timeout(600)
+def test_compiled(
+    case: str, model: Callable[[str], LoadedModel], tmp_path: Path, fresh_compiler: None
+) -> None:
+    plain, compiled = model(case), model(case)
+    said: list[str] = []
+    compile_layers(compiled, tmp_path, said.append)
+    assert not [message for message in said if "oneDNN" in message]
+    assert {type(part) for part in compiled.modules[0].modules()} >= {BlockedLinear}
+    torch.compiler.set_stance("fail_on_recompile")  # or what is compared ran as it was
+    for count in (1, 2, 31, 32, 33, 64):
+        torch.testing.assert_close(logits(compiled, count), logits(plain, count), atol=5e-2, rtol=5e-2)
+
+
+@packs
+@pytest.mark.timeout(600)
+def test_where_the_compiler_is_another_one(
+    model: Callable[[str], LoadedModel],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fresh_compiler: None,
+) -> None:
+    """First without products of its own; and where that fails, too, as the model was."""
+    loaded = model("llama-llama3")
+    want, said = logits(loaded, 3), list[str]()
+    monkeypatch.setattr(blocked, "usable", lambda device: True)
+    monkeypatch.setattr(blocked, "_kernel", lambda layer: kernel(32))
+
+    def renamed(*args: object, **options: object) -> None:
+        raise AttributeError("prep_weight is called something else")
+
+    monkeypatch.setattr(CppGemmTemplate, "prep_weight", renamed)
+    compile_layers(loaded, tmp_path, said.append, backend="aot_eager")
+    assert "products are left to oneDNN: prep_weight is called something else" in said
+    torch.testing.assert_close(logits(loaded, 3), want, atol=2e-2, rtol=1e-2)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(blocked, "usable", lambda device: True)
+    monkeypatch.setattr(blocked, "_kernel", lambda layer: kernel(32))
+    with pytest.raises(CannotCompile):
+        compile_layers(loaded, tmp_path, said.append, backend=renamed)
+    assert not any(isinstance(part, BlockedLinear) for part in loaded.model.modules())
+    assert torch.equal(logits(loaded, 3), want)
