@@ -86,7 +86,13 @@ class Compilation:
         kept = self._kept
         try:
             with kept.compilation():
-                compile_layers(self.loaded, kept.folder, self.report, self.mark)
+                compile_layers(
+                    self.loaded,
+                    kept.folder,
+                    self.report,
+                    self.mark,
+                    most_tokens=self.config.max_step_tokens,
+                )
         except (CannotCompile, OSError) as error:
             self._go_without(str(error))
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import nn
 
 from millstream_worker.engine.runner import blocked, packed
 from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.guards import suits
 from millstream_worker.engine.runner.model import LoadedModel, forward, occupy
 from millstream_worker.engine.runner.stretches import Stretch, pass_on, stretches
 
@@ -41,19 +43,22 @@ def compile_layers(
     mark: Callable[[], None] = lambda: None,
     *,
     backend: str | Callable[..., Any] = "inductor",
+    most_tokens: int = 2048,
 ) -> None:
-    """Have the model's layers run compiled, by one of torch's backends; its attention modules are connected
-    afterwards. Compiled code is kept in `cache`. Raises CannotCompile, with the model as it was."""
+    """Have the model's layers run compiled, by one of torch's backends, for steps of up to `most_tokens`; its
+    attention modules are connected afterwards. Compiled code is kept in `cache`. Raises CannotCompile, with
+    the model as it was."""
     begun, layers = time.perf_counter(), _layers(loaded)
     report(f"compiling {len(layers)} layers")
     attentions = [_Blank(spec, mark) for spec in loaded.layers]
     for module, attention in zip(loaded.modules, attentions, strict=True):
         occupy(module, attention)
+    compiling = _Compiling(loaded, layers, mark, backend, most_tokens)
     try:
         _keep_in(cache)
-        _compile_somehow(loaded, layers, report, mark, backend)
+        compiling.somehow(report)
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
-        _restore(layers)
+        compiling.restore()
         raise CannotCompile(_short(error)) from error
     report(f"layers compiled in {time.perf_counter() - begun:.1f} s")
 
@@ -89,58 +94,78 @@ def _layers(loaded: LoadedModel) -> tuple[nn.Module, ...]:
     raise CannotCompile("its layers are not the members of one list")
 
 
-def _compile_somehow(
-    loaded: LoadedModel,
-    layers: Sequence[nn.Module],
-    report: Callable[[str], None],
-    mark: Callable[[], None],
-    backend: str | Callable[..., Any],
-) -> None:
-    """With products of the compiler's own where that goes, else with oneDNN's."""
-    if blocked.usable(loaded.device):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Compiling:
+    loaded: LoadedModel
+    layers: Sequence[nn.Module]
+    mark: Callable[[], None]
+    backend: str | Callable[..., Any]
+    most_tokens: int
+
+    def somehow(self, report: Callable[[str], None]) -> None:
+        """With products of the compiler's own where that goes, else with oneDNN's."""
+        if blocked.usable(self.loaded.device):
+            try:
+                self._blocked()
+            except CannotCompile as error:
+                report(f"products are left to oneDNN: {error}")
+            else:
+                return
+        self._compile()
+
+    def restore(self) -> None:
+        for layer in self.layers:
+            vars(layer).pop("forward", None)
+            blocked.unblock(layer)
+
+    def _blocked(self) -> None:
         try:
-            _compile_blocked(loaded, layers, mark, backend)
-        except CannotCompile as error:
-            report(f"products are left to oneDNN: {error}")
-        else:
-            return
-    _compile(loaded, layers, mark, backend)
+            blocked.lower()
+            for layer in self.layers:
+                blocked.block(layer)
+                self.mark()
+            self._compile()
+        except Exception as error:  # of names that torch does not promise
+            self.restore()
+            torch.compiler.reset()
+            raise CannotCompile(_short(error)) from error
+
+    def _compile(self) -> None:
+        _configure()
+        on_cpu = self.loaded.device.type == "cpu"
+        entered = [self._enter(together) for together in (self._stretches() if on_cpu else zip(self.layers))]
+        for tokens in _TOKENS:
+            self._compute(tokens)
+            self.mark()
+        sizes = (1, 2, self.most_tokens)
+        sure = on_cpu and suits(entered, lambda: self._compute(_TOKENS[0]), _TOKENS[0], sizes)
+        torch.compiler.set_stance("eager_on_recompile", skip_guard_eval_unsafe=sure)
+
+    def _stretches(self) -> list[Sequence[nn.Module]]:
+        """Recorded steps of a GPU have no calls to save."""
+        return stretches(self.layers, lambda: self._compute(1))
+
+    def _enter(self, together: Sequence[nn.Module]) -> tuple[nn.Module, Callable[..., Any]]:
+        """Have the first of some layers compute them all, compiled; it, and what is compiled."""
+        first, *others = together
+        forward = Stretch(together).forward if others else first.forward
+        first.forward = torch.compile(
+            forward,
+            backend=self.backend,
+            fullgraph=True,
+            dynamic=True,
+            options={"guard_filter_fn": _changing},
+        )
+        for layer in others:
+            layer.forward = pass_on
+        return first, forward
+
+    def _compute(self, tokens: int) -> None:
+        zeros = torch.zeros(tokens, dtype=torch.int64, device=self.loaded.device)
+        forward(self.loaded.model, zeros, zeros, zeros[:1])
 
 
-def _compile_blocked(
-    loaded: LoadedModel,
-    layers: Sequence[nn.Module],
-    mark: Callable[[], None],
-    backend: str | Callable[..., Any],
-) -> None:
-    try:
-        blocked.lower()
-        for layer in layers:
-            blocked.block(layer)
-            mark()
-        _compile(loaded, layers, mark, backend)
-    except Exception as error:  # of names that torch does not promise
-        _restore(layers)
-        torch.compiler.reset()
-        raise CannotCompile(_short(error)) from error
-
-
-def _restore(layers: Sequence[nn.Module]) -> None:
-    for layer in layers:
-        vars(layer).pop("forward", None)
-        blocked.unblock(layer)
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-def _compile(
-    loaded: LoadedModel,
-    layers: Sequence[nn.Module],
-    mark: Callable[[], None],
-    backend: str | Callable[..., Any],
-) -> None:
+def _configure() -> None:
     import torch._dynamo.config  # takes seconds
     import torch._inductor.config
 
@@ -149,34 +174,13 @@ def _compile(
     torch._dynamo.config.specialize_float = True  # else each one is made a tensor in each step
     torch._inductor.config.compile_threads = 1  # no pool of processes beside the engine's
     torch._inductor.config.cpp.vec_isa_ok = True  # else a process is started to try each instruction set
+    torch._inductor.config.size_asserts = False  # what `suits` has seen to; 0.3 us for each tensor of a layer
     with contextlib.suppress(AttributeError):
         packed.compile_directly()
-    for together in _stretches(loaded, layers):
-        first, *others = together
-        first.forward = torch.compile(
-            Stretch(together).forward if others else first.forward,
-            backend=backend,
-            fullgraph=True,
-            dynamic=True,
-            options={"guard_filter_fn": _changing},
-        )
-        for layer in others:
-            layer.forward = pass_on
-    for tokens in _TOKENS:
-        _compute(loaded, tokens)
-        mark()
-    torch.compiler.set_stance("eager_on_recompile")
 
 
-def _stretches(loaded: LoadedModel, layers: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
-    if loaded.device.type == "cuda":  # recorded steps have no calls to save
-        return [[layer] for layer in layers]
-    return stretches(layers, lambda: _compute(loaded, 1))
-
-
-def _compute(loaded: LoadedModel, tokens: int) -> None:
-    zeros = torch.zeros(tokens, dtype=torch.int64, device=loaded.device)
-    forward(loaded.model, zeros, zeros, zeros[:1])
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _changing(guards: Sequence[Any]) -> list[bool]:

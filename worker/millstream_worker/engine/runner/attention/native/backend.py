@@ -32,6 +32,7 @@ class LayerStep:
     """A step as layers of one shape see it, and the arrays that its numbers point into."""
 
     numbers: StepNumbers
+    address: int  # of the numbers
     arrays: tuple[object, ...]
 
 
@@ -42,12 +43,15 @@ class NativeAttention:
         assert all(max(layer.key_dim, layer.value_dim) <= MOST_DIM for layer in storage.layers)
         self._storage = storage
         self._attend = library.attend(storage.dtype)
-        self._shapes = [replace(layer, scale=1.0, softcap=None, sinks=False) for layer in storage.layers]
+        shapes = [replace(layer, scale=1.0, softcap=None, sinks=False) for layer in storage.layers]
+        self._shapes = tuple(dict.fromkeys(shapes))
+        self._shape_of = [self._shapes.index(shape) for shape in shapes]
         self._layers = [self._layer_numbers(layer) for layer in range(len(storage.layers))]
-        self._steps: dict[LayerSpec, LayerStep] = {}
+        self._addresses = [addressof(numbers) for numbers in self._layers]
+        self._steps: tuple[LayerStep, ...] = ()  # by shape
 
     def begin(self, plan: Plan) -> None:
-        self._steps = {shape: _layer_step(plan, shape) for shape in dict.fromkeys(self._shapes)}
+        self._steps = tuple(_layer_step(plan, shape) for shape in self._shapes)
 
     def attend(
         self,
@@ -57,19 +61,25 @@ class NativeAttention:
         value: torch.Tensor,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        spec, step = self._storage.layers[layer], self._steps[self._shapes[layer]]
-        query, key, value = (_rows(tensor, self._storage.dtype) for tensor in (query, key, value))
+        dtype, spec = self._storage.dtype, self._storage.layers[layer]
+        query, key, value = _rows(query, dtype), _rows(key, dtype), _rows(value, dtype)
         out = value.new_empty(len(query), spec.heads, spec.value_dim)
         sinks = None if sinks is None else sinks.to(torch.float32).contiguous()
+        query_token, query_head, _ = query.stride()
+        key_token, key_head, _ = key.stride()
+        value_token, value_head, _ = value.stride()
         self._attend(
-            addressof(self._layers[layer]),
-            addressof(step.numbers),
+            self._addresses[layer],
+            self._steps[self._shape_of[layer]].address,
             query.data_ptr(),
-            *query.stride()[:2],
+            query_token,
+            query_head,
             key.data_ptr(),
-            *key.stride()[:2],
+            key_token,
+            key_head,
             value.data_ptr(),
-            *value.stride()[:2],
+            value_token,
+            value_head,
             None if sinks is None else sinks.data_ptr(),
             out.data_ptr(),
         )
@@ -93,7 +103,8 @@ class NativeAttention:
 
 def _rows(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """[T, heads, dim] of the storage's type, with the numbers of a head side by side."""
-    tensor = tensor.to(dtype)
+    if tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
     return tensor if tensor.stride(2) == 1 else tensor.contiguous()
 
 
@@ -113,7 +124,7 @@ def _layer_step(plan: Plan, shape: LayerSpec) -> LayerStep:
         threads=threads,
         together=shape.kv_heads if len(cut.pieces) >= _PIECES_A_THREAD * threads else 1,
     )
-    return LayerStep(numbers, (*arrays, parts))
+    return LayerStep(numbers, addressof(numbers), (*arrays, parts))
 
 
 def _threads(cost: int) -> int:

@@ -43,9 +43,14 @@ class _Spans:
     end_keys: Int64
     earlier: Int64  # parts of the same tokens that come before
 
-    def parts(self, cut: bool) -> Int64:
-        start = self.first_keys // PART_KEYS
-        return -(-self.end_keys // PART_KEYS) - start if cut else np.ones_like(start)
+    @property
+    def parts(self) -> Int64:
+        """How many pieces each is cut into."""
+        return -(-self.end_keys // PART_KEYS) - self.first_keys // PART_KEYS
+
+    @property
+    def no_part(self) -> Int64:
+        return np.full(len(self.tokens), -1)
 
 
 def cut(plan: Plan, layer: LayerSpec) -> Pieces:
@@ -61,14 +66,16 @@ def cut(plan: Plan, layer: LayerSpec) -> Pieces:
         members = np.concatenate((members, plan.query_starts[plan.family_segments]))
         families = _families(plan, size)
     decodes, others = _own(plan, layer, shared, size)
-    total = decodes.parts(True) + decodes.earlier
+    total = decodes.parts + decodes.earlier
     several = total > 1
     splits = np.stack((decodes.first_members, np.cumsum(total * several) - total, total), axis=1)[several]
     first_parts = np.zeros(plan.token_count, np.int32)
     first_parts[splits[:, 0]] = splits[:, 1]
-    cuts = [_cut(decodes, True, several), _cut(others, False, np.zeros(len(others.tokens), np.bool_))]
+    cuts = [_cut(decodes, several) if several.any() else _whole(decodes)]
+    if len(others.tokens):
+        cuts.append(_whole(others))
     if families is not None:
-        cuts.append(_cut(families, True, np.ones(len(families.tokens), np.bool_)))
+        cuts.append(_cut(families, np.ones(len(families.tokens), np.bool_)))
     pieces = np.concatenate(cuts)
     costs = (pieces[:, 4] - pieces[:, 3]) * (_KEY_COST + pieces[:, 2] * group)
     return Pieces(
@@ -92,6 +99,8 @@ def _own(plan: Plan, layer: LayerSpec, shared: Int64, size: int) -> tuple[_Spans
     first_members = plan.query_starts[segments] + done
     columns = (segments, first_members, tokens, first, position + tokens, -(-shared[segments] // PART_KEYS))
     single = lens[segments] == 1
+    if single.all():
+        return _Spans(*columns), _Spans(*(column[:0] for column in columns))
     return _Spans(*(column[single] for column in columns)), _Spans(*(column[~single] for column in columns))
 
 
@@ -106,20 +115,28 @@ def _families(plan: Plan, size: int) -> _Spans:
 
 def _tiles(lens: Int64, size: int) -> tuple[Int64, Int64, Int64]:
     """Tiles of up to `size` of runs of such lengths: the run of each, its place there, and its length."""
+    if len(lens) and lens.max() == 1:
+        return np.arange(len(lens)), np.zeros_like(lens), lens
     counts = -(-lens // size)
     owner = np.repeat(np.arange(len(lens)), counts)
     done = (np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
     return owner, done, np.minimum(lens[owner] - done, size)
 
 
-def _cut(spans: _Spans, cut: bool, several: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
+def _whole(spans: _Spans) -> Int64:
+    """A piece for each span, [N, 6]."""
+    return np.stack(
+        (spans.segments, spans.first_members, spans.tokens, spans.first_keys, spans.end_keys, spans.no_part),
+        axis=1,
+    )
+
+
+def _cut(spans: _Spans, several: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Int64:
     """The pieces of spans, [N, 6]; those of `several` have numbers."""
-    parts = spans.parts(cut)
+    parts = spans.parts
     of = np.repeat(np.arange(len(parts)), parts)
     number = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
-    first, end = spans.first_keys[of], spans.end_keys[of]
-    if cut:
-        start = (first // PART_KEYS + number) * PART_KEYS
-        first, end = np.maximum(first, start), np.minimum(end, start + PART_KEYS)
+    start = (spans.first_keys[of] // PART_KEYS + number) * PART_KEYS
+    first, end = np.maximum(spans.first_keys[of], start), np.minimum(spans.end_keys[of], start + PART_KEYS)
     part = np.where(several[of], spans.earlier[of] + number, -1)
     return np.stack((spans.segments[of], spans.first_members[of], spans.tokens[of], first, end, part), axis=1)
