@@ -59,19 +59,20 @@ def test_answers_what_linear_does(inputs: int, outputs: int, columns: int, bias:
 @packs
 def test_a_layer_gets_its_own_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocked, "_kernel", lambda layer: kernel(32) if layer.in_features > 8 else None)
-    layer = nn.ModuleDict(
-        {"inner": nn.Sequential(nn.Linear(16, 40), nn.Linear(8, 8)), "norm": nn.LayerNorm(4)}
-    )
+    inner = nn.Sequential(nn.Linear(16, 40), nn.Linear(8, 8))
+    layer = nn.ModuleDict({"inner": inner, "again": nn.Sequential(inner[0]), "norm": nn.LayerNorm(4)})
     layer.to(BF16)
-    weight = layer["inner"][0].weight.clone()
+    weight = inner[0].weight.clone()
     pack(layer)
 
     block(layer)
-    assert [type(part) for part in layer["inner"]] == [BlockedLinear, PackedLinear]
+    assert [type(part) for part in inner] == [BlockedLinear, PackedLinear]
+    assert layer["again"][0] is inner[0], "its weight is there twice"
     unblock(layer)
 
-    assert type(layer["inner"][0]) is PackedLinear
-    assert torch.equal(layer["inner"][0].weight, weight)
+    assert type(inner[0]) is PackedLinear
+    assert layer["again"][0] is inner[0]
+    assert torch.equal(inner[0].weight, weight)
 
 
 @amx

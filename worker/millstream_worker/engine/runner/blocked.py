@@ -9,6 +9,7 @@ torch does not promise: where they have changed, compiled layers call oneDNN as 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,19 +57,12 @@ def usable(device: torch.device) -> bool:
 
 def block(layer: nn.Module) -> None:
     """Replace the packed linear layers inside of a model's layer that the compiler has a kernel for."""
-    for parent in list(layer.modules()):
-        for name, linear in list(parent.named_children()):
-            kernel = _kernel(linear) if isinstance(linear, PackedLinear) else None
-            if kernel is not None:
-                setattr(parent, name, BlockedLinear(linear, kernel))
+    _replace(layer, PackedLinear, _blocked)
 
 
 def unblock(layer: nn.Module) -> None:
     """Undo `block`."""
-    for parent in list(layer.modules()):
-        for name, linear in list(parent.named_children()):
-            if isinstance(linear, BlockedLinear):
-                setattr(parent, name, PackedLinear(linear.weight, linear.bias))
+    _replace(layer, BlockedLinear, lambda linear: PackedLinear(linear.weight, linear.bias))
 
 
 def lower() -> None:
@@ -96,6 +90,22 @@ def lower() -> None:
         return answer if bias is None else lowering.add(answer, bias)
 
     lowering.register_lowering(torch.ops.millstream.blocked_linear.default, type_promotion_kind=None)(linear)
+
+
+def _replace(layer: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
+    """What is in several places is made once."""
+    made: dict[nn.Module, nn.Module] = {}
+    for parent in list(layer.modules()):
+        for name, linear in list(parent.named_children()):
+            if isinstance(linear, kind):
+                if linear not in made:
+                    made[linear] = make(linear)
+                setattr(parent, name, made[linear])
+
+
+def _blocked(linear: PackedLinear) -> nn.Module:
+    kernel = _kernel(linear)
+    return linear if kernel is None else BlockedLinear(linear, kernel)
 
 
 def _kernel(layer: PackedLinear) -> Any:
