@@ -10,6 +10,7 @@ from millstream_worker.engine.brain.plan import Drawn, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.runner import model, runner
 
 
 @dataclass(slots=True)
@@ -26,15 +27,13 @@ class Watch:
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        model = self.runner._loaded.model
-        model.register_forward_pre_hook(self._enter)
-        model.register_forward_hook(self._leave)
+        runner.forward = self._forward  # the runner has it from its module
 
-    def _enter(self, *_: object) -> None:
-        self.forward_s -= time.perf_counter()
-
-    def _leave(self, *_: object) -> None:
-        self.forward_s += time.perf_counter()
+    def _forward(self, *arguments: Any) -> Any:
+        before = time.perf_counter()
+        logits = model.forward(*arguments)
+        self.forward_s += time.perf_counter() - before
+        return logits
 
     def launch(self, plan: Plan) -> Any:
         before = time.perf_counter()

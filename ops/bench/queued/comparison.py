@@ -5,7 +5,8 @@ real worker, streamed back to the clients; beside it the engine alone, in the sa
 
 Alone and through the queue take turns. Clients, front and server need cores, too: on a machine of two, give
 the engine one thread, and both sides of the comparison have it. The rate counts output tokens from the first
-submission to the last token at its reader. The detokenizer is the demo model's.
+submission to the last token at its reader. The detokenizer is the demo model's. The bound is what the memory
+and the matrix rate of so many threads allow.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ops.bench import machine
 from ops.bench.engines.adapters import Setup
 from ops.bench.engines.child import Assignment, warm_up
 from ops.bench.engines.session import take_turn
+from ops.bench.limits.work import work_of
 from ops.bench.measures import Run, best
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.shapes import SHAPES
@@ -39,12 +41,15 @@ class Queued:
 
 def main() -> None:
     options = _options()
-    load = f"load at the start {os.getloadavg()[0]:.1f}"
-    print(f"{machine.describe()}, engine with {options.engine_threads} threads; {load}\n")
+    conditions = f"load at the start {os.getloadavg()[0]:.1f}"
+    limits = machine.measure(options.engine_threads, options.device)
+    threads = f"engine with {options.engine_threads} threads: {limits}"
+    print(f"{machine.describe(options.device)}, {threads}; {conditions}\n")
     print(
-        "| workload | engine alone, out/s | through the queue, out/s | share | TTFT s 50/99 | CPU seconds |"
+        "| workload | engine alone, out/s | through the queue, out/s | share | bound | TTFT s 50/99 "
+        "| CPU seconds |"
     )
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|")
     for model in options.models:
         folder = checkpoint(model)
         size = size_of(folder)
@@ -55,7 +60,8 @@ def main() -> None:
                 assignment = _assignment(folder, size, name, repeat, options)
                 alone.append(_alone(assignment, options.limit_s))
                 queued.append(through_queue(assignment, options.clients))
-            print(row(model, name, alone, queued), flush=True)
+            least_s = work_of(make(name, size.vocab_size, options.scale), size).least_s(limits)
+            print(row(f"{model} {name.upper()}", alone, queued, least_s), flush=True)
 
 
 def _alone(assignment: Assignment, limit_s: float) -> Run:
@@ -81,16 +87,17 @@ def _measured(running: Stack, assignment: Assignment, name: str) -> Queued:
     return Queued(run, spent | {"clients": clients_s})
 
 
-def row(model: str, name: str, alone: Sequence[Run], queued: Sequence[Queued]) -> str:
-    """A line of the table: the best run of either side."""
+def row(title: str, alone: Sequence[Run], queued: Sequence[Queued], least_s: float) -> str:
+    """A line of the table: the best run of either side, and the rate of one that took `least_s`."""
     by_itself = best(alone)
     around = max(queued, key=lambda one: one.run.tokens_s)
     first = around.run.ttft_s()
     spent = sorted(around.cpu_s.items(), key=lambda pair: -pair[1])
     where = ", ".join(f"{process} {used:.1f}" for process, used in spent)
     return (
-        f"| {model} {name.upper()} | {by_itself.tokens_s:,.0f} | {around.run.tokens_s:,.0f} "
-        f"| {around.run.tokens_s / by_itself.tokens_s:.1%} | {first[0]:.2f}/{first[2]:.2f} "
+        f"| {title} | {by_itself.tokens_s:,.0f} | {around.run.tokens_s:,.0f} "
+        f"| {around.run.tokens_s / by_itself.tokens_s:.1%} "
+        f"| {around.run.output_tokens / least_s:,.0f} | {first[0]:.2f}/{first[2]:.2f} "
         f"| {where} of {around.run.seconds:.1f} s |"
     )
 

@@ -52,5 +52,5 @@ def test_a_row_compares_the_best_of_either_side() -> None:
         Queued(Run(seconds, (Timing(0.3, seconds, 100),)), {"engine": seconds, "front": 9.0})
         for seconds in (1.25, 5.0)
     ]
-    line = comparison.row("tiny14m", "a", alone, around)
-    assert line == "| tiny14m A | 100 | 80 | 80.0% | 0.30/0.30 | front 9.0, engine 1.2 of 1.2 s |"
+    line = comparison.row("tiny14m A", alone, around, least_s=0.5)
+    assert line == "| tiny14m A | 100 | 80 | 80.0% | 200 | 0.30/0.30 | front 9.0, engine 1.2 of 1.2 s |"

@@ -54,7 +54,7 @@ def test_the_tokens_and_how_often_it_is_compiled(case: str, load: Load, tmp_path
     assert got.tokens == want.tokens
     for handle, logprobs in want.logprobs.items():
         assert got.logprobs[handle] == pytest.approx(logprobs, abs=5e-5)
-    assert 2 <= before <= (2 if case in ALIKE else 4)  # one token, and more
+    assert 4 <= before <= (4 if case in ALIKE else 6)  # one token, and more: of layers, and what is around
     assert compilations() == before
     assert said[0] == "compiling 2 layers"
     assert said[1].startswith("layers compiled in ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from millstream_worker.engine.runner import guards
+from millstream_worker.engine.runner.calls import Call, calls_of
 from millstream_worker.engine.runner.guards import suits
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -23,7 +24,6 @@ class Part(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(4, 4))
         self.most = most
-        self.computed = 0
 
     def forward(
         self, hidden: torch.Tensor, *, pair: tuple[torch.Tensor, ...], mask: None = None
@@ -33,16 +33,20 @@ class Part(nn.Module):
         return hidden @ self.weight + pair[0][..., None] * pair[1][..., None]
 
 
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
+@torch.inference_mode()
+def call(tokens: int) -> Call:
+    return (torch.ones(1, tokens, 4),), {"pair": (torch.arange(float(tokens)), torch.ones(tokens))}
 
 
+@torch.inference_mode()
 def step(part: nn.Module, tokens: int) -> torch.Tensor:
-    sides = torch.arange(float(tokens)), torch.ones(tokens)
-    answer: torch.Tensor = part(torch.ones(1, tokens, 4), pair=sides)
+    args, options = call(tokens)
+    answer: torch.Tensor = part(*args, **options)
     return answer
+
+
+def of(*sizes: int) -> list[dict[int, int]]:
+    return [{TOKENS: size} for size in sizes]
 
 
 def compiled(part: Part) -> Callable[..., Any]:
@@ -63,14 +67,14 @@ def test_sizes_within_and_beyond_what_the_code_was_compiled_for(
 ) -> None:
     part = Part(most)
     forward = compiled(part)
-    assert suits([(part, forward)], lambda: step(part, TOKENS), TOKENS, sizes) is sure
+    assert suits(forward, call(TOKENS), of(*sizes)) is sure
 
 
 def test_without_the_check_the_answers_stay_the_same() -> None:
     part = Part()
     want = {tokens: step(part, tokens) for tokens in (1, 2, TOKENS, 50)}
     forward = compiled(part)
-    assert suits([(part, forward)], lambda: step(part, TOKENS), TOKENS, (1, 2, 50))
+    assert suits(forward, call(TOKENS), of(1, 2, 50))
     torch.compiler.set_stance("eager_on_recompile", skip_guard_eval_unsafe=True)
     for _ in range(2):
         for tokens, answer in want.items():
@@ -85,9 +89,26 @@ def test_a_torch_that_does_not_tell(error: type[Exception], monkeypatch: pytest.
     part = Part()
     forward = compiled(part)
     monkeypatch.setattr(guards, "_has_code", renamed)
-    assert not suits([(part, forward)], lambda: step(part, TOKENS), TOKENS, (2,))
+    assert not suits(forward, call(TOKENS), of(2))
 
 
-def test_a_module_that_is_not_called() -> None:
+def test_what_a_function_finds_around_it() -> None:
+    part = Part()
+
+    def around(rows: torch.Tensor) -> torch.Tensor:
+        return rows @ part.weight
+
+    with torch.inference_mode():
+        rows = torch.ones(TOKENS, 4)
+        torch.compile(around, backend="eager", dynamic=True, fullgraph=True)(rows)
+    assert suits(around, ((rows,), {}), of(2, 1000))
+    assert not suits(around, ((rows,), {}), of(1)), "nobody has compiled that"
+
+
+def test_modules_that_are_called_and_those_that_are_not() -> None:
     part, other = Part(), Part()
-    assert not suits([(other, other.forward)], lambda: step(part, TOKENS), TOKENS, (2,))
+    calls = calls_of([part, other], lambda: step(part, TOKENS))
+    assert list(calls) == [part]
+    args, options = calls[part]
+    assert args[0].shape == (1, TOKENS, 4)
+    assert options.keys() == {"pair"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from millstream_worker.engine.runner import blocked, packed
+from millstream_worker.engine.runner import around, blocked, packed
 from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.calls import Call, calls_of
 from millstream_worker.engine.runner.guards import suits
 from millstream_worker.engine.runner.model import LoadedModel, forward, occupy
 from millstream_worker.engine.runner.stretches import Stretch, pass_on, stretches
@@ -27,6 +28,7 @@ from millstream_worker.engine.runner.stretches import Stretch, pass_on, stretche
 # Of the steps that it is compiled with. One has code of its own. The other is no size that a model has: two
 # dimensions of one size are taken for the same, and the number of tokens for as fixed as a head's.
 _TOKENS = (61, 1)
+_WANTED = 59  # logits
 _MOST_KINDS = 6  # of layers, twice: a model with more would compile for minutes
 # What holds for as long as the engine runs. To look it up took longer than the arithmetic that is saved.
 _UNCHANGING = {"EMPTY_NN_MODULE_HOOKS_DICT", "NOT_PRESENT_IN_GENERIC_DICT", "CLOSURE_MATCH", "MODULE_MATCH"}
@@ -53,10 +55,10 @@ def compile_layers(
     attentions = [_Blank(spec, mark) for spec in loaded.layers]
     for module, attention in zip(loaded.modules, attentions, strict=True):
         occupy(module, attention)
-    compiling = _Compiling(loaded, layers, mark, backend, most_tokens)
+    compiling = _Compiling(loaded, layers, report, mark, backend, most_tokens)
     try:
         _keep_in(cache)
-        compiling.somehow(report)
+        compiling.somehow()
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
         compiling.restore()
         raise CannotCompile(_short(error)) from error
@@ -98,17 +100,18 @@ def _layers(loaded: LoadedModel) -> tuple[nn.Module, ...]:
 class _Compiling:
     loaded: LoadedModel
     layers: Sequence[nn.Module]
+    report: Callable[[str], None]
     mark: Callable[[], None]
     backend: str | Callable[..., Any]
     most_tokens: int
 
-    def somehow(self, report: Callable[[str], None]) -> None:
+    def somehow(self) -> None:
         """With products of the compiler's own where that goes, else with oneDNN's."""
         if blocked.usable(self.loaded.device):
             try:
                 self._blocked()
             except CannotCompile as error:
-                report(f"products are left to oneDNN: {error}")
+                self.report(f"products are left to oneDNN: {error}")
             else:
                 return
         self._compile()
@@ -117,6 +120,7 @@ class _Compiling:
         for layer in self.layers:
             vars(layer).pop("forward", None)
             blocked.unblock(layer)
+        around.leave(self.loaded.model)
 
     def _blocked(self) -> None:
         try:
@@ -132,37 +136,66 @@ class _Compiling:
 
     def _compile(self) -> None:
         _configure()
-        on_cpu = self.loaded.device.type == "cpu"
-        entered = [self._enter(together) for together in (self._stretches() if on_cpu else zip(self.layers))]
-        for tokens in _TOKENS:
-            self._compute(tokens)
-            self.mark()
-        sizes = (1, 2, self.most_tokens)
-        sure = on_cpu and suits(entered, lambda: self._compute(_TOKENS[0]), _TOKENS[0], sizes)
+        on_cpu = self.loaded.device.type == "cpu"  # recorded steps of a GPU have no calls to save
+        parts = stretches(self.layers, lambda: self._compute(1)) if on_cpu else [[one] for one in self.layers]
+        entered = dict(map(self._enter, parts))
+        self._compute_sizes()
+        sure = on_cpu and self._save_calls(entered)
         torch.compiler.set_stance("eager_on_recompile", skip_guard_eval_unsafe=sure)
 
-    def _stretches(self) -> list[Sequence[nn.Module]]:
-        """Recorded steps of a GPU have no calls to save."""
-        return stretches(self.layers, lambda: self._compute(1))
+    def _save_calls(self, entered: Mapping[nn.Module, Callable[..., Any]]) -> bool:
+        """Compile what is around the layers, too. Whether all that is compiled suits every step."""
+        calls = calls_of(list(entered), lambda: self._compute(_TOKENS[0]))
+        steps = [{_TOKENS[0]: tokens} for tokens in (1, 2, self.most_tokens)]
+        sure = all(suits(entered[layer], call, steps) for layer, call in calls.items())
+        try:
+            compiled = self._compile_around(calls)
+        except CannotCompile as error:
+            self.report(f"what is around the layers is not compiled: {error}")
+            return sure
+        call: Call = tuple(map(self._zeros, (_TOKENS[0], _TOKENS[0], _WANTED))), {}
+        steps = [step | {_WANTED: wanted} for step in steps for wanted in (2, self.most_tokens)]
+        return sure and suits(compiled, call, steps)
+
+    def _compile_around(self, calls: Mapping[nn.Module, Call]) -> Callable[..., Any]:
+        try:
+            compiled = around.compile_around(self.loaded.model, calls, self._compiled)
+            self._compute_sizes()
+        except Exception as error:  # of code that is Python for a reason
+            around.leave(self.loaded.model)
+            raise CannotCompile(_short(error)) from error
+        return compiled
 
     def _enter(self, together: Sequence[nn.Module]) -> tuple[nn.Module, Callable[..., Any]]:
         """Have the first of some layers compute them all, compiled; it, and what is compiled."""
         first, *others = together
         forward = Stretch(together).forward if others else first.forward
-        first.forward = torch.compile(
+        first.forward = self._compiled(forward)
+        for layer in others:
+            layer.forward = pass_on
+        return first, forward
+
+    def _compiled(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(
             forward,
             backend=self.backend,
             fullgraph=True,
             dynamic=True,
             options={"guard_filter_fn": _changing},
         )
-        for layer in others:
-            layer.forward = pass_on
-        return first, forward
+
+    def _compute_sizes(self) -> None:
+        for tokens in _TOKENS:
+            self._compute(tokens)
+            self.mark()
 
     def _compute(self, tokens: int) -> None:
-        zeros = torch.zeros(tokens, dtype=torch.int64, device=self.loaded.device)
-        forward(self.loaded.model, zeros, zeros, zeros[:1])
+        forward(self.loaded.model, self._zeros(tokens), self._zeros(tokens), self._zeros(_WANTED))
+
+    @torch.inference_mode()
+    def _zeros(self, size: int) -> torch.Tensor:
+        """As steps have them: code for other tensors is not theirs."""
+        return torch.zeros(size, dtype=torch.int64, device=self.loaded.device)
 
 
 def _configure() -> None:

@@ -5,48 +5,22 @@ in each one: for the 30 layers of a 135M model that took 0.9 ms of a step of 18.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
+from millstream_worker.engine.runner.calls import Call
 
 
-def suits(
-    entered: Sequence[tuple[nn.Module, Callable[..., Any]]],
-    run: Callable[[], object],
-    tokens: int,
-    sizes: Sequence[int],
-) -> bool:
-    """Whether modules whose forward, `entered` beside them, was compiled would run compiled in steps of all
-    these sizes. `run` computes the model once, for so many tokens; nothing more is computed. False also where
-    torch does not tell."""
-    calls = _watch([module for module, _ in entered], run)
+@torch.inference_mode()
+def suits(forward: Callable[..., Any], call: Call, sizes: Sequence[Mapping[int, int]]) -> bool:
+    """Whether what `forward` was compiled to would run for calls like this one, but with other lengths in
+    place of some, in inference mode. Nothing is computed. False also where torch does not tell."""
     try:
-        return all(
-            _has_code(forward, _locals(forward, calls[module], tokens, size))
-            for module, forward in entered
-            for size in sizes
-        )
+        return all(_has_code(forward, _locals(forward, call, lengths)) for lengths in sizes)
     except (ImportError, AttributeError, TypeError, KeyError):  # names that torch does not promise
         return False
-
-
-def _watch(modules: Sequence[nn.Module], run: Callable[[], object]) -> dict[nn.Module, _Call]:
-    calls: dict[nn.Module, _Call] = {}
-
-    def note(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        calls[module] = (args, options)
-
-    hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return calls
 
 
 def _has_code(forward: Callable[..., Any], values: dict[str, Any]) -> bool:
@@ -56,20 +30,21 @@ def _has_code(forward: Callable[..., Any], values: dict[str, Any]) -> bool:
     return any(entry.guard_manager.check(values) for entry in entries)
 
 
-def _locals(forward: Callable[..., Any], call: _Call, tokens: int, size: int) -> dict[str, Any]:
-    """What compiled code would find in a step of another size: by the name of each parameter."""
-    args, options = _resized(call, tokens, size)
+def _locals(forward: Callable[..., Any], call: Call, lengths: Mapping[int, int]) -> dict[str, Any]:
+    """What compiled code would find: by the name of each parameter, and of each variable from around it."""
+    args, options = _resized(call, lengths)
     bound = inspect.signature(forward).bind(*args, **options)
     bound.apply_defaults()
-    return {"self": getattr(forward, "__self__", None), **bound.arguments}
+    own = {"self": forward.__self__} if inspect.ismethod(forward) else {}
+    return own | dict(inspect.getclosurevars(inspect.unwrap(forward)).nonlocals) | bound.arguments
 
 
-def _resized(value: Any, tokens: int, size: int) -> Any:
+def _resized(value: Any, lengths: Mapping[int, int]) -> Any:
     """Tensors hold anything: no memory of theirs is touched."""
-    if isinstance(value, torch.Tensor) and tokens in value.shape:
-        return value.new_empty([size if length == tokens else length for length in value.shape])
+    if isinstance(value, torch.Tensor) and not lengths.keys().isdisjoint(value.shape):
+        return value.new_empty([lengths.get(length, length) for length in value.shape])
     if isinstance(value, (tuple, list)):
-        return type(value)(_resized(part, tokens, size) for part in value)
+        return type(value)(_resized(part, lengths) for part in value)
     if isinstance(value, dict):
-        return {name: _resized(part, tokens, size) for name, part in value.items()}
+        return {name: _resized(part, lengths) for name, part in value.items()}
     return value
