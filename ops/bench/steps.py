@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +11,11 @@ from millstream_worker.engine.brain.plan import Drawn, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.runner import model, runner
+from millstream_worker.engine.runner import model
+from millstream_worker.engine.runner import runner as ours
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Watch:
     """Stands where the runner stands, and asks it. Seconds on the host, summed up over the steps since
     `restart`: on a device that works on by itself they are no device time."""
@@ -27,7 +29,8 @@ class Watch:
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        runner.forward = self._forward  # the runner has it from its module
+        watched = weakref.WeakMethod(self._forward)  # a module would keep the engine
+        ours.forward = lambda *arguments: (watched() or model.forward)(*arguments)
 
     def _forward(self, *arguments: Any) -> Any:
         before = time.perf_counter()

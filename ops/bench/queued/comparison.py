@@ -44,7 +44,7 @@ def main() -> None:
     conditions = f"load at the start {os.getloadavg()[0]:.1f}"
     limits = machine.measure(options.engine_threads, options.device)
     threads = f"engine with {options.engine_threads} threads: {limits}"
-    print(f"{machine.describe(options.device)}, {threads}; {conditions}\n")
+    print(f"{machine.describe()}, {threads}; {conditions}\n")
     print(
         "| workload | engine alone, out/s | through the queue, out/s | share | bound | TTFT s 50/99 "
         "| CPU seconds |"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo import eval_frame
 from torch._dynamo.utils import counters
 
 from millstream_worker.engine.runner import around
@@ -35,12 +36,24 @@ def test_the_logits(case: str, load: Load, tmp_path: Path) -> None:
     compile_layers(compiled, tmp_path, said.append, backend="aot_eager")
     assert not [message for message in said if "not compiled" in message]
     assert around._COMPILED in vars(compiled.model)
+    assert eval_frame._stance.skip_guard_eval_unsafe, "it looks up in each step what cannot change"
     before = counters["stats"]["unique_graphs"]
     for tokens, wanted in [(1, 1), (1, 0), (2, 1), (2, 2), (40, 0), (40, 1), (40, 17), (61, 61)]:
         got = logits(compiled, tokens, wanted)
         assert got.shape == (wanted, compiled.vocab_size)
         torch.testing.assert_close(got, logits(plain, tokens, wanted), atol=1e-4, rtol=1e-4)
     assert counters["stats"]["unique_graphs"] == before
+
+
+def test_what_no_step_has(load: Load, tmp_path: Path) -> None:
+    """Tensors made elsewhere, or one that is given twice, would not suit the code, which is not asked."""
+    plain, compiled = load("llama"), load("llama")
+    compile_layers(compiled, tmp_path, lambda message: None, backend="aot_eager")
+    want = logits(plain, 3, 3)
+    logits(compiled, 3, 3)
+    places = torch.arange(3)
+    ids = places * 7 % compiled.vocab_size
+    torch.testing.assert_close(forward(compiled.model, ids, places, places), want, atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_whose_own_code_cannot_be_traced(

@@ -11,7 +11,7 @@ from torch import nn
 
 from millstream_worker.engine.runner import guards
 from millstream_worker.engine.runner.calls import Call, calls_of
-from millstream_worker.engine.runner.guards import suits
+from millstream_worker.engine.runner.guards import ask_no_more, computed, suits
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 TOKENS = 13
@@ -75,7 +75,7 @@ def test_without_the_check_the_answers_stay_the_same() -> None:
     want = {tokens: step(part, tokens) for tokens in (1, 2, TOKENS, 50)}
     forward = compiled(part)
     assert suits(forward, call(TOKENS), of(1, 2, 50))
-    torch.compiler.set_stance("eager_on_recompile", skip_guard_eval_unsafe=True)
+    ask_no_more(sure=True)
     for _ in range(2):
         for tokens, answer in want.items():
             torch.testing.assert_close(step(part, tokens), answer)
@@ -90,6 +90,23 @@ def test_a_torch_that_does_not_tell(error: type[Exception], monkeypatch: pytest.
     forward = compiled(part)
     monkeypatch.setattr(guards, "_has_code", renamed)
     assert not suits(forward, call(TOKENS), of(2))
+
+
+def test_code_that_does_not_suit_after_all() -> None:
+    """The step is computed, and so are those that come."""
+    part = Part(most=20)
+    want = step(part, 50)
+    compiled(part)
+    ask_no_more(sure=True)
+    part.forward = torch.compile(part.forward, backend="eager", dynamic=True)
+    assert torch.equal(computed(lambda: step(part, 50)), want)
+    assert torch.equal(step(part, 50), want)
+
+    def broken() -> torch.Tensor:
+        raise RuntimeError("of another kind")
+
+    with pytest.raises(RuntimeError, match="of another kind"):
+        computed(broken)
 
 
 def test_what_a_function_finds_around_it() -> None:

@@ -22,9 +22,10 @@ from millstream_worker.engine.runner.operation import define
 
 _Run = Callable[..., Tensor]
 _COMPILED = "compiled_around"  # the attribute through which a model's forward finds it
+_BLANK = object()
 _numbers = itertools.count()
 # Operations are global to a process, and get no objects: this is how the code of one finds its layers.
-_registered: WeakValueDictionary[int, _Stretch] = WeakValueDictionary()
+_registered: WeakValueDictionary[int, _Layers] = WeakValueDictionary()
 
 
 def compile_around(
@@ -33,6 +34,8 @@ def compile_around(
     """Have `model` computed by what `compiler` makes of it, when it is called through `forward`. `calls`: to
     the layers whose forward is compiled. Answers what `compiler` got."""
     for layer, (args, options) in calls.items():
+        if not args:
+            raise ValueError("its layers get their tokens by name")
         layer.forward = _opaque(layer.forward, args[1:], options)
 
     def around(tokens: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
@@ -43,20 +46,26 @@ def compile_around(
 
 
 def leave(model: nn.Module) -> None:
-    """Undo `compile_around`, but for the layers' own forward."""
+    """Undo `compile_around`. Layers keep the forward that it gave them, which calls what they had."""
     vars(model).pop(_COMPILED, None)
 
 
 def forward(model: nn.Module, tokens: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
     """Logits [L, vocabulary] at `wanted` [L] of a packed step: tokens and positions [T], all int64."""
     compiled = vars(model).get(_COMPILED)
-    if compiled is None:
+    if compiled is None or not _are_as_in_steps(tokens, positions, wanted):
         return _logits(model, tokens, positions, wanted)
     count = len(wanted)
     if count < 2:  # no logits, or one, would be compiled for themselves
         wanted = torch.cat((wanted, wanted.new_zeros(2 - count)))
     answer: Tensor = compiled(tokens, positions, wanted)[:count]
     return answer
+
+
+def _are_as_in_steps(*inputs: Tensor) -> bool:
+    """Code was compiled for such, and may not be asked whether it suits others: made in inference mode, and
+    three of them."""
+    return all(tensor.is_inference() for tensor in inputs) and len(set(map(id, inputs))) == len(inputs)
 
 
 def _logits(model: nn.Module, tokens: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
@@ -68,17 +77,17 @@ def _logits(model: nn.Module, tokens: Tensor, positions: Tensor, wanted: Tensor)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class _Stretch:
+class _Layers:
     """Compiled layers, and what they are called with beside the tokens: tensors, and what stays the same."""
 
     run: _Run
-    leaves: tuple[Any, ...]
+    constants: tuple[Any, ...]  # in order, with a blank for each tensor
     form: pytree.TreeSpec
     keys: tuple[Any, Any]  # torch's dispatch keys as they were when the layers were compiled
 
     def __call__(self, hidden: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         own = iter(tensors)
-        leaves = [next(own) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        leaves = [next(own) if leaf is _BLANK else leaf for leaf in self.constants]
         args, options = pytree.tree_unflatten(leaves, self.form)
         with torch._C._ForceDispatchKeyGuard(*self.keys):  # else they would not know their weights again
             return self.run(hidden, *args, **options)
@@ -91,13 +100,17 @@ def _dispatch_keys() -> tuple[Any, Any]:
 
 def _opaque(run: _Run, args: tuple[Any, ...], options: dict[str, Any]) -> _Run:
     leaves, form = pytree.tree_flatten((args, options))
-    number, stretch = next(_numbers), _Stretch(run, tuple(leaves), form, _dispatch_keys())
-    _registered[number] = stretch
+    constants = tuple(_BLANK if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    number, layers = next(_numbers), _Layers(run, constants, form, _dispatch_keys())
+    _registered[number] = layers
 
     def forward(hidden: Tensor, *args: Any, **options: Any) -> Tensor:
         if not torch.compiler.is_compiling():
-            return stretch.run(hidden, *args, **options)
-        tensors = [leaf for leaf in pytree.tree_leaves((args, options)) if isinstance(leaf, Tensor)]
+            return layers.run(hidden, *args, **options)
+        leaves = pytree.tree_leaves((args, options))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        own = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+        assert own == [leaf for leaf in constants if leaf is not _BLANK], "called in another way"
         answer: Tensor = torch.ops.millstream.layers.default(hidden, tensors, number)
         return answer
 

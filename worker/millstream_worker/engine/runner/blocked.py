@@ -37,6 +37,7 @@ class BlockedLinear(nn.Module):
         )[0]
         self.blocked = nn.Parameter(blocked, requires_grad=False)
         self.bias = layer.bias
+        self.train(layer.training)
 
     @property
     def weight(self) -> torch.Tensor:

@@ -21,7 +21,7 @@ from torch import nn
 from millstream_worker.engine.runner import around, blocked, packed
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.calls import Call, calls_of
-from millstream_worker.engine.runner.guards import suits
+from millstream_worker.engine.runner.guards import ask_no_more, suits
 from millstream_worker.engine.runner.model import LoadedModel, forward, occupy
 from millstream_worker.engine.runner.stretches import Stretch, pass_on, stretches
 
@@ -107,6 +107,7 @@ class _Compiling:
 
     def somehow(self) -> None:
         """With products of the compiler's own where that goes, else with oneDNN's."""
+        _configure()
         if blocked.usable(self.loaded.device):
             try:
                 self._blocked()
@@ -128,43 +129,53 @@ class _Compiling:
             for layer in self.layers:
                 blocked.block(layer)
                 self.mark()
-            self._compile()
+            if not self._compile():
+                raise CannotCompile("the layers' code does not suit every step")
         except Exception as error:  # of names that torch does not promise
             self.restore()
             torch.compiler.reset()
             raise CannotCompile(_short(error)) from error
 
-    def _compile(self) -> None:
-        _configure()
+    def _compile(self) -> bool:
+        """Whether what is compiled suits every step, so that nothing is looked up in one."""
+        torch.compiler.set_stance("default")
         on_cpu = self.loaded.device.type == "cpu"  # recorded steps of a GPU have no calls to save
         parts = stretches(self.layers, lambda: self._compute(1)) if on_cpu else [[one] for one in self.layers]
         entered = dict(map(self._enter, parts))
         self._compute_sizes()
         sure = on_cpu and self._save_calls(entered)
-        torch.compiler.set_stance("eager_on_recompile", skip_guard_eval_unsafe=sure)
+        ask_no_more(sure)
+        return sure
 
     def _save_calls(self, entered: Mapping[nn.Module, Callable[..., Any]]) -> bool:
         """Compile what is around the layers, too. Whether all that is compiled suits every step."""
         calls = calls_of(list(entered), lambda: self._compute(_TOKENS[0]))
-        steps = [{_TOKENS[0]: tokens} for tokens in (1, 2, self.most_tokens)]
+        steps = [{_TOKENS[0]: tokens} for tokens in self._sizes]
         sure = all(suits(entered[layer], call, steps) for layer, call in calls.items())
         try:
-            compiled = self._compile_around(calls)
+            traced = self._compile_around(calls)
         except CannotCompile as error:
             self.report(f"what is around the layers is not compiled: {error}")
             return sure
         call: Call = tuple(map(self._zeros, (_TOKENS[0], _TOKENS[0], _WANTED))), {}
-        steps = [step | {_WANTED: wanted} for step in steps for wanted in (2, self.most_tokens)]
-        return sure and suits(compiled, call, steps)
+        steps = [step | {_WANTED: wanted} for step in steps for wanted in self._sizes[1:]]
+        return sure and suits(traced, call, steps)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Steps whose code is asked whether it suits: the smallest, the largest, and some in between."""
+        between = [2**power + more for power in range(2, 16) for more in (-1, 0)]
+        most = max(2, self.most_tokens)
+        return (1, 2, *(tokens for tokens in between if tokens < most), most)
 
     def _compile_around(self, calls: Mapping[nn.Module, Call]) -> Callable[..., Any]:
         try:
-            compiled = around.compile_around(self.loaded.model, calls, self._compiled)
+            traced = around.compile_around(self.loaded.model, calls, self._compiled)
             self._compute_sizes()
         except Exception as error:  # of code that is Python for a reason
             around.leave(self.loaded.model)
             raise CannotCompile(_short(error)) from error
-        return compiled
+        return traced
 
     def _enter(self, together: Sequence[nn.Module]) -> tuple[nn.Module, Callable[..., Any]]:
         """Have the first of some layers compute them all, compiled; it, and what is compiled."""
@@ -202,12 +213,11 @@ def _configure() -> None:
     import torch._dynamo.config  # takes seconds
     import torch._inductor.config
 
-    torch.compiler.set_stance("default")
     torch._dynamo.config.recompile_limit = 2 * _MOST_KINDS
     torch._dynamo.config.specialize_float = True  # else each one is made a tensor in each step
     torch._inductor.config.compile_threads = 1  # no pool of processes beside the engine's
     torch._inductor.config.cpp.vec_isa_ok = True  # else a process is started to try each instruction set
-    torch._inductor.config.size_asserts = False  # what `suits` has seen to; 0.3 us for each tensor of a layer
+    torch._inductor.config.size_asserts = False  # 0.3 us for each tensor of a layer
     with contextlib.suppress(AttributeError):
         packed.compile_directly()
 

@@ -19,15 +19,37 @@ def suits(forward: Callable[..., Any], call: Call, sizes: Sequence[Mapping[int, 
     place of some, in inference mode. Nothing is computed. False also where torch does not tell."""
     try:
         return all(_has_code(forward, _locals(forward, call, lengths)) for lengths in sizes)
-    except (ImportError, AttributeError, TypeError, KeyError):  # names that torch does not promise
-        return False
+    except (ImportError, AttributeError, TypeError, KeyError, ValueError, RuntimeError):
+        return False  # names that torch does not promise
+
+
+def ask_no_more(sure: bool) -> None:
+    """Compile no more; where it is `sure` that compiled code suits, run it without looking."""
+    torch.compiler.set_stance("eager_on_recompile", skip_guard_eval_unsafe=sure)
+
+
+def computed(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """What `compute` answers. Where code turns out not to suit after all, it is asked from then on."""
+    try:
+        return compute()
+    except RuntimeError as error:
+        if "skip_guard_eval_unsafe" not in str(error):
+            raise
+        ask_no_more(sure=False)
+        return compute()
 
 
 def _has_code(forward: Callable[..., Any], values: dict[str, Any]) -> bool:
+    """Whether there is code for a call, and none that would take it for its own without looking."""
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
-    entries = _debug_get_cache_entry_list(inspect.unwrap(forward).__code__)
-    return any(entry.guard_manager.check(values) for entry in entries)
+    guards = [entry.guard_manager for entry in _debug_get_cache_entry_list(inspect.unwrap(forward).__code__)]
+    fitting = [guard for guard in guards if guard.check(values)]
+    return bool(fitting) and all(guard in fitting or not _taken_unseen(guard, values) for guard in guards)
+
+
+def _taken_unseen(guard: Any, values: dict[str, Any]) -> bool:
+    return guard.diff_guard_root is None or guard.diff_guard_root.check(values)
 
 
 def _locals(forward: Callable[..., Any], call: Call, lengths: Mapping[int, int]) -> dict[str, Any]:

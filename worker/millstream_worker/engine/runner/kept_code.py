@@ -18,10 +18,17 @@ from pathlib import Path
 
 import torch
 
+from millstream_worker.engine.runner import blocked, packed
+from millstream_worker.engine.runner.attention import operator
 from millstream_worker.engine.runner.attention.native.build import processor
 from millstream_worker.engine.runner.model import LoadedModel
 from millstream_worker.engine.runner.trust import written_by_others
 
+_SOURCES = (
+    blocked.__file__,
+    packed.__file__,
+    operator.__file__,
+)  # of what the compiler is told; it does not look
 _TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it
 
 
@@ -74,6 +81,8 @@ def _digest(loaded: LoadedModel) -> str:
         loaded.device.type,
         torch.get_num_threads(),
         processor(),
+        os.environ.get("ATEN_CPU_CAPABILITY"),
+        *(Path(source).read_text() for source in _SOURCES),
         *(version(package) for package in ("millstream", "torch", "transformers")),
     ]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from millstream_worker.engine.runner import around, packed, support
+from millstream_worker.engine.runner import around, guards, packed, support
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
@@ -144,7 +144,7 @@ def forward(
     model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tensor, logit_indices: torch.Tensor
 ) -> torch.Tensor:
     """Logits [L, vocabulary] at `logit_indices` of a packed step: tokens and positions [T], all int64."""
-    return around.forward(model, tokens, positions, logit_indices)
+    return guards.computed(lambda: around.forward(model, tokens, positions, logit_indices))
 
 
 def _attend(
