@@ -48,11 +48,17 @@ inline void multiply_columns(int rows, const typename P::Packed* a, int a_stride
 
 // `columns` is a multiple of LANES.
 template <class P>
-void multiply(int rows, int columns, int depth, const typename P::Packed* a, int a_stride,
-              const typename P::Packed* b, int b_stride, float* c, int c_stride, bool add) {
+void multiply_vectors(int rows, int columns, int depth, const typename P::Packed* a, int a_stride,
+                      const typename P::Packed* b, int b_stride, float* c, int c_stride, bool add) {
     int done = 0;
     for (; done + VECTORS * LANES <= columns; done += VECTORS * LANES)
         multiply_columns<P, VECTORS>(rows, a, a_stride, b + done, b_stride, c + done, c_stride, depth, add);
     for (; done < columns; done += LANES)
         multiply_columns<P, 1>(rows, a, a_stride, b + done, b_stride, c + done, c_stride, depth, add);
+}
+
+template <class P>
+inline void multiply(int rows, int columns, int depth, const typename P::Packed* a, int a_stride,
+                     const typename P::Packed* b, int b_stride, float* c, int c_stride, bool add) {
+    multiply_vectors<P>(rows, columns, depth, a, a_stride, b, b_stride, c, c_stride, add);
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "multiply.h"
+#include "amx.h"
 
 constexpr int LINE = 64;  // bytes of cache
 
@@ -69,7 +69,7 @@ public:
 
     Tile(const Shape& shape, Scratch& scratch)
         : width(rounded_up(shape.value_dim, 16)), shape_(shape),
-          depth_((shape.key_dim + P::PER - 1) / P::PER) {
+          depth_((shape.key_dim + P::PER - 1) / P::PER), tiles_(shape.rows) {
         const int rows = shape.rows;
         scratch.reserve(Scratch::bytes<float>(rows * (width + 1)) + Scratch::bytes<float>(rows * LANES) +
                         Scratch::bytes<Packed>(rows * depth_) + Scratch::bytes<Packed>(depth_ * KEYS) +
@@ -119,6 +119,7 @@ public:
 private:
     const Shape shape_;
     const int depth_;
+    const Tiles<P> tiles_;
     Packed *keys_, *values_, *weights_;
     float* scores_;
 
