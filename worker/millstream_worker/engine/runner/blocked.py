@@ -32,8 +32,9 @@ class BlockedLinear(nn.Module):
 
         super().__init__()
         self.out_features, self.in_features = layer.out_features, layer.in_features
+        nothing: Any = None
         _, blocked = CppGemmTemplate.prep_weight(
-            [None, layer.weight.t()], None, kernel, True, skip_int8_compensation=True
+            [nothing, layer.weight.t()], nothing, kernel, True, skip_int8_compensation=True
         )[0]
         self.blocked = nn.Parameter(blocked, requires_grad=False)
         self.bias = layer.bias
@@ -82,7 +83,7 @@ def lower() -> None:
         choices: list[Any] = []
         CppGemmTemplate(
             [flat, blocked],
-            ir.FixedLayout(flat.get_device(), flat.get_dtype(), shape),
+            ir.FixedLayout(flat.get_device_or_error(), flat.get_dtype(), shape),
             parallel_num_threads(),
             kernel.register_blocking,
             name=type(kernel).__name__,
@@ -118,7 +119,8 @@ def _kernel(layer: PackedLinear) -> Any:
     if layer.packed.dtype != torch.bfloat16:
         return None
     hints = SimpleNamespace(optimization_hint=lambda rows, fallback: rows)
-    with V.set_graph_handler(SimpleNamespace(sizevars=hints)):
+    graph: Any = SimpleNamespace(sizevars=hints)  # all that a choice by numbers asks of one
+    with V.set_graph_handler(graph):
         one, many = (_chosen(rows, layer.out_features, layer.in_features) for rows in _ROWS)
     same = one.register_blocking.block_n == many.register_blocking.block_n
     return one if same and isinstance(one, CppMicroGemmAMX) and isinstance(many, CppMicroGemmAMX) else None
@@ -128,7 +130,7 @@ def _chosen(rows: Any, out_features: int, in_features: int) -> Any:
     from torch._inductor.codegen.cpp_micro_gemm import create_micro_gemm
     from torch._inductor.utils import parallel_num_threads
 
-    kernel = create_micro_gemm(
+    kernel: Any = create_micro_gemm(
         "kernel",
         rows,
         out_features,
