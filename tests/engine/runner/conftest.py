@@ -53,6 +53,7 @@ def load(checkpoint: Callable[[str], Path]) -> Callable[[str], LoadedModel]:
 def fresh_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What is compiled, and where it is kept, is the process' own."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.compiler.set_stance("default")  # another test may have left it as an engine does
     torch.compiler.reset()
     clear_inductor_caches()
     counters.clear()
