@@ -1,4 +1,5 @@
-"""Compiles a model's layers: one kind of layer once, for any number of tokens, with the attention left out.
+"""Compiles a model: one kind of layer once, for any number of tokens, with the attention left out; on the CPU
+also what lies around the layers.
 
 All layers of a kind run the same code. It is compiled at once, for one token and for more, and kept in the
 cache folder for the next start; nothing is compiled on the way: what does not suit the code is computed
@@ -98,6 +99,8 @@ def _layers(loaded: LoadedModel) -> tuple[nn.Module, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Compiling:
+    """One compilation of a model, in the ways that there are, the fastest first."""
+
     loaded: LoadedModel
     layers: Sequence[nn.Module]
     report: Callable[[str], None]

@@ -24,11 +24,8 @@ from millstream_worker.engine.runner.attention.native.build import processor
 from millstream_worker.engine.runner.model import LoadedModel
 from millstream_worker.engine.runner.trust import written_by_others
 
-_SOURCES = (
-    blocked.__file__,
-    packed.__file__,
-    operator.__file__,
-)  # of what the compiler is told; it does not look
+# Of what the compiler is told about our operations: it does not look at that when it finds code again.
+_SOURCES = (blocked.__file__, packed.__file__, operator.__file__)
 _TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it
 
 
