@@ -59,7 +59,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default=machine.precision())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     limits = machine.measure(options.threads)

@@ -201,6 +201,12 @@ def test_no_limits_no_groups_and_a_group_over_its_limit(tmp_path: Path) -> None:
     assert over.memory_left() == 0
 
 
+@pytest.mark.parametrize(("high", "left"), [("max", 1000), ("700", 600), ("2000", 1000)])
+def test_where_the_kernel_holds_a_process_up_there_is_a_limit(high: str, left: int, tmp_path: Path) -> None:
+    limits = groups(tmp_path, "0::/\n", {"memory.max": "1100", "memory.high": high, "memory.current": "100"})
+    assert limits.memory_left() == left
+
+
 def test_cores_are_those_of_the_affinity_within_the_quota(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,9 +181,12 @@ def test_a_broken_row_is_broken_alone_and_its_blocks_serve_the_next(bad: float, 
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_a_row_is_computed_the_same_alone_and_among_others(dtype: torch.dtype, native: Backend) -> None:
+@pytest.mark.parametrize("heads", [(6, 2, 64), (2, 2, 64), (2, 2, 80), (7, 1, 48), (5, 1, 32), (4, 1, 33)])
+def test_a_row_is_computed_the_same_alone_and_among_others(
+    heads: tuple[int, int, int], dtype: torch.dtype, native: Backend
+) -> None:
     """To the last bit, whatever the batch and the chunks."""
-    layer = LayerSpec(6, 2, 64, 64, scale=0.2)
+    layer = LayerSpec(*heads, heads[2], scale=0.2)
     together = PagedRows(layer, 3, native, dtype=dtype, tokens=3200)
     first, _ = together.step([700, 33, 300])
     then, _ = together.step([1, 1, 40])

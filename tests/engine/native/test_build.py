@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,41 @@ def test_with_one_it_is_the_choice_of_the_cpu(cache: Path) -> None:
     assert choice.choose("torch", CPU, torch.float32, str(cache)).name == "torch"
     half = choice.choose("auto", CPU, torch.float16, str(cache))
     assert (half.name, "does not compute float16" in half.reason) == ("torch", True)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_compiler_may_be_a_command_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    (plain, *_), version = building._compiler()
+    monkeypatch.setenv("CXX", f"env LC_ALL=C '{plain}'")
+    command, _ = building._compiler()
+    assert command[1:] == ("LC_ALL=C", plain)
+    assert building._run(*command, "--version").startswith(version)
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("g++ 'x", 'CXX is "g\\+\\+ \'x", which is no command: No closing quotation'),
+        ("nowhere/g++ -O2", "no C\\+\\+ compiler \\(nowhere/g\\+\\+ -O2\\)"),
+    ],
+)
+def test_a_command_that_is_none(
+    named: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", named)
+    with pytest.raises(CannotBuild, match=reason):
+        build(tmp_path)
+
+
+def test_what_a_killed_compiler_left_is_cleared(tmp_path: Path) -> None:
+    """Not what another is at."""
+    folder = tmp_path / "native"
+    for name, age_s in (("compiling-old", 7200.0), ("compiling-new", 60.0), ("attention-x", 7200.0)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "paged.o").touch()
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+    building._clear(folder)
+    assert files(tmp_path) == ["attention-x", "compiling-new"]
 
 
 def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:

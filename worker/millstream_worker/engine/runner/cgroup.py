@@ -18,13 +18,14 @@ class ControlGroups:
     membership: Path = Path("/proc/self/cgroup")
 
     def memory_left(self) -> int | None:
-        """Bytes up to the nearest limit. Cached file pages that can be dropped at once count as free."""
+        """Bytes up to the nearest limit. Cached file pages that can be dropped at once count as free. From
+        memory.high on the kernel holds the process up to make it take less: that is a limit as well."""
         left: list[int] = []
         for folder in self._folders(""):
-            limit = _numbers(folder / "memory.max")
+            limits = _numbers(folder / "memory.max") + _numbers(folder / "memory.high")
             used = _numbers(folder / "memory.current")
-            if limit and used:
-                left.append(limit[0] - used[0] + _stat(folder, "inactive_file"))
+            if limits and used:
+                left.append(min(limits) - used[0] + _stat(folder, "inactive_file"))
         for folder in self._folders("memory"):
             limit = _numbers(folder / "memory.limit_in_bytes")
             used = _numbers(folder / "memory.usage_in_bytes")

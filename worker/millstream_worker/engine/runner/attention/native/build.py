@@ -9,13 +9,16 @@ full disk, has left a part is compiled anew.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from millstream_worker.engine.runner.attention.native.check import Mismatch, check
@@ -25,6 +28,8 @@ from millstream_worker.engine.runner.trust import written_by_others
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC")
 _SOURCES = Path(__file__).parent
 _COMPILERS = ("g++", "clang++", "c++")
+_UNDER_WAY = "compiling-"
+_ABANDONED_S = 3600.0
 _PATIENCE_S = 60.0  # an engine that loads for longer without a sign of life is given up
 
 
@@ -36,6 +41,7 @@ def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
     """The library, from `cache` or compiled now (two seconds or so), once it has computed a few steps
     correctly. Raises CannotBuild."""
     try:
+        _clear(cache / "native")
         compiler, version = _compiler()
         file = cache / "native" / f"attention-{_digest(compiler, version, flags)}.so"
         if not _is_whole(file):
@@ -48,26 +54,38 @@ def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
     return library
 
 
-def _compiler() -> tuple[str, str]:
-    """Path, and the first line of what it says about its version."""
-    named = os.environ.get("CXX")
-    found = [path for name in ([named] if named else _COMPILERS) if (path := shutil.which(name))]
+def _compiler() -> tuple[tuple[str, ...], str]:
+    """Its command, and the first line of what it says about its version."""
+    named = os.environ.get("CXX", "")
+    try:
+        commands = [shlex.split(named)] if named.strip() else [[name] for name in _COMPILERS]
+    except ValueError as error:  # a quotation mark without another
+        raise CannotBuild(f"CXX is {named!r}, which is no command: {error}") from error
+    found = [(path, *more) for name, *more in commands if (path := shutil.which(name))]
     if not found:
         raise CannotBuild(f"there is no C++ compiler ({named or ', '.join(_COMPILERS)})")
-    return found[0], _run(found[0], "--version").partition("\n")[0]
+    return found[0], _run(*found[0], "--version").partition("\n")[0]
 
 
-def _compile(compiler: str, flags: tuple[str, ...], file: Path) -> None:
+def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], file: Path) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix="compiling-") as folder:
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=_UNDER_WAY) as folder:
         compiled, linked = Path(folder) / "paged.o", Path(folder) / file.name
-        _run(compiler, *flags, "-c", str(_SOURCES / "paged.cpp"), "-o", str(compiled))
+        _run(*compiler, *flags, "-c", str(_SOURCES / "paged.cpp"), "-o", str(compiled))
         # Without -fopenmp: a runtime of its own would bring a second team of threads.
-        _run(compiler, "-shared", str(compiled), "-o", str(linked))
+        _run(*compiler, "-shared", str(compiled), "-o", str(linked))
         content = linked.read_bytes()
         linked.write_bytes(content + _seal(content))
         linked.chmod(0o700)
         linked.replace(file)
+
+
+def _clear(folder: Path) -> None:
+    """Of what compilers have left that were killed with their engine."""
+    for left in folder.glob(f"{_UNDER_WAY}*"):
+        with contextlib.suppress(OSError):  # another clears, too
+            if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(left)
 
 
 def _seal(content: bytes) -> bytes:
@@ -116,8 +134,8 @@ def _distrust(file: Path) -> None:
             raise CannotBuild(f"{path} can be written by others, so that what is in it is not run")
 
 
-def _digest(compiler: str, version: str, flags: tuple[str, ...]) -> str:
-    digest = hashlib.sha256("\0".join((compiler, version, *flags, processor())).encode())
+def _digest(compiler: tuple[str, ...], version: str, flags: tuple[str, ...]) -> str:
+    digest = hashlib.sha256("\0".join((*compiler, version, *flags, processor())).encode())
     for source in sorted((*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h"))):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -15,9 +15,10 @@ from millstream_worker.engine.runner.attention.native.backend import NativeAtten
 from millstream_worker.engine.runner.attention.native.library import ENTRIES, Library
 from millstream_worker.engine.runner.storage import KVStorage
 
-_BLOCK, _WIDTH = 8, 10  # tokens of a block, blocks of a row
+_BLOCK, _WIDTH = 16, 5  # tokens of a block, blocks of a row
 _LAYERS = (
     LayerSpec(6, 2, 40, 40, scale=0.2),
+    LayerSpec(3, 3, 48, 48, scale=0.2),
     LayerSpec(4, 2, 64, 32, scale=0.2, window=20, softcap=4.0, sinks=True),
 )
 _STEPS = ([70, 3, 17], [1, 1, 1], [1, 5, 1])  # new tokens of each row

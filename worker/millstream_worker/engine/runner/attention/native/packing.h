@@ -1,4 +1,4 @@
-// How the operands of a tile's two products lie in scratch memory. Both are  C[M, N] += A[M, K] · B[K, N]
+// How the operands of a tile's two products lie in memory. Both are  C[M, N] += A[M, K] · B[K, N]
 // with elements of 32 bits: a float, or a pair of bfloat16 where the machine multiplies pairs.
 #pragma once
 
@@ -8,6 +8,26 @@ constexpr int GROUP = 16;  // keys that are turned at a time
 constexpr int KEYS = 64;   // of a tile
 
 inline int rounded_up(int size, int unit) { return (size + unit - 1) / unit * unit; }
+
+#if defined(__AVX__) && !defined(__AVX512F__)
+// Elements [start, start + 8) of 8 rows. Halves are put together as they are loaded, which takes no shuffle.
+inline void turn_eight(const float* const* rows, int start, uint32_t* to) {
+    for (int e = 0; e < 8; e += 4, to += 4 * KEYS) {
+        __m256 a[4], b[4];
+        for (int r = 0; r < 4; ++r)
+            a[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[r] + start + e)),
+                                        _mm_loadu_ps(rows[r + 4] + start + e), 1);
+        for (int r = 0; r < 4; r += 2) {
+            b[r] = _mm256_unpacklo_ps(a[r], a[r + 1]);
+            b[r + 1] = _mm256_unpackhi_ps(a[r], a[r + 1]);
+        }
+        for (int half = 0; half < 2; ++half) {
+            store(to + 2 * half * KEYS, _mm256_unpacklo_pd((__m256d)b[half], (__m256d)b[half + 2]));
+            store(to + (2 * half + 1) * KEYS, _mm256_unpackhi_pd((__m256d)b[half], (__m256d)b[half + 2]));
+        }
+    }
+}
+#endif
 
 // `count` elements of 32 bits of each of 16 rows, so that element e of all rows is to[e * KEYS ... + 16).
 inline void turn(const void* const* rows, int count, void* to) {
@@ -41,11 +61,14 @@ inline void turn(const void* const* rows, int count, void* to) {
         }
         for (int e = 0; e < 16 && done + e < count; ++e) store(out + (done + e) * KEYS, b[e]);
     }
-#else
+#elif defined(__AVX__)
+    for (; done + 8 <= count; done += 8)
+        for (int r = 0; r < GROUP; r += 8)
+            turn_eight(reinterpret_cast<const float* const*>(rows + r), done, out + done * KEYS + r);
+#endif
     for (; done < count; ++done)
         for (int r = 0; r < GROUP; ++r)
             std::memcpy(out + done * KEYS + r, static_cast<const uint32_t*>(rows[r]) + done, 4);
-#endif
 }
 
 // Elements are floats; what is stored may be narrower.
@@ -54,11 +77,12 @@ struct Floats {
     using Stored = S;
     using Packed = float;
     static constexpr int PER = 1;  // numbers in an element
+    static constexpr bool AS_STORED = sizeof(Stored) == sizeof(Packed);
 
     static float wide(float value) { return value; }
     static float wide(uint16_t value) { return widened(value); }
 
-    static Vector add_product(Vector sums, Vector a, Vector b) { return sums + a * b; }
+    static Vector add_product(Vector sums, Vector a, Vector b) { return fused(a, b, sums); }
     static Vector repeated(float element) { return broadcast(element); }
 
     static void pack_query(const Stored* row, int dim, float* to) {
@@ -99,6 +123,7 @@ struct Pairs {
     using Stored = uint16_t;
     using Packed = uint32_t;
     static constexpr int PER = 2;
+    static constexpr bool AS_STORED = false;
 
     static Vector add_product(Vector sums, Vector a, Vector b) {
         return (Vector)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);

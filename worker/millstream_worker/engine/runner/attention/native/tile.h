@@ -104,14 +104,11 @@ public:
         }
         multiply<P>(shape_.rows, padded, depth_, queries, depth_, keys_, KEYS, scores_, KEYS, false);
         for (int row = 0; row < shape_.rows; ++row) soften(row, padded, sight(row));
-        for (int k = 0; k < count; k += GROUP) {
-            P::pack_values(now.values + k, std::min(GROUP, count - k), shape_.value_dim, width,
-                           values_ + k / P::PER * width);
-            for (int near = k; near < k + GROUP; ++near) fetch(next.values[near], shape_.value_dim);
-        }
-        const Packed* weights = P::pack_weights(scores_, shape_.rows * KEYS, weights_);
-        multiply<P>(shape_.rows, width, (count + P::PER - 1) / P::PER, weights, KEYS / P::PER, values_, width,
-                    sums, width, true);
+        for (const Stored* value : next.values) fetch(value, shape_.value_dim);
+        if constexpr (P::AS_STORED)
+            add_as_stored(now, count);
+        else
+            add_packed(now, count);
     }
 
     float total(int row) const { return sum(load<Vector>(totals + row * LANES)); }
@@ -122,6 +119,30 @@ private:
     const Tiles<P> tiles_;
     Packed *keys_, *values_, *weights_;
     float* scores_;
+
+    void add_packed(const Addresses<Stored>& now, int count) {
+        for (int k = 0; k < count; k += GROUP)
+            P::pack_values(now.values + k, std::min(GROUP, count - k), shape_.value_dim, width,
+                           values_ + k / P::PER * width);
+        const Packed* weights = P::pack_weights(scores_, shape_.rows * KEYS, weights_);
+        multiply<P>(shape_.rows, width, (count + P::PER - 1) / P::PER, weights, KEYS / P::PER, values_, width,
+                    sums, width, true);
+    }
+
+    // The same sums, of values that are multiplied where they are, if they lie one behind the other.
+    void add_as_stored(const Addresses<Stored>& now, int count) {
+        for (int k = 0; k < count; k += GROUP) {
+            const int some = std::min(GROUP, count - k);
+            const Packed* values = now.values[k];
+            for (int near = 1; near < some && values; ++near)
+                if (now.values[k + near] != now.values[k] + near * width) values = nullptr;
+            if (!values || width != shape_.value_dim) {
+                P::pack_values(now.values + k, some, shape_.value_dim, width, values_);
+                values = values_;
+            }
+            multiply<P>(shape_.rows, width, some, scores_ + k, KEYS, values, width, sums, width, true);
+        }
+    }
 
     // Into the second level of cache: the first one holds this tile.
     static void fetch(const Stored* row, int dim) {

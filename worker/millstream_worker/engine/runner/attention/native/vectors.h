@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
@@ -33,7 +33,19 @@ inline void store(void* to, V vector) {
     std::memcpy(to, &vector, sizeof vector);
 }
 
-inline Vector broadcast(float value) { return Vector{} + value; }
+// Nothing is computed: x - 0 is x for every x, which x + 0 is not.
+inline Vector broadcast(float value) { return value - Vector{}; }
+
+// a * b + c, rounded once wherever the machine can: left to compilers, some sums are fused and others not.
+inline Vector fused(Vector a, Vector b, Vector c) {
+#if defined(__AVX512F__)
+    return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
 
 inline IntVector counting() {
     IntVector vector;
