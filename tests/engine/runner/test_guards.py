@@ -35,13 +35,13 @@ class Part(nn.Module):
 
 @torch.inference_mode()
 def call(tokens: int) -> Call:
-    return (torch.ones(1, tokens, 4),), {"pair": (torch.arange(float(tokens)), torch.ones(tokens))}
+    return Call((torch.ones(1, tokens, 4),), {"pair": (torch.arange(float(tokens)), torch.ones(tokens))})
 
 
 @torch.inference_mode()
 def step(part: nn.Module, tokens: int) -> torch.Tensor:
-    args, options = call(tokens)
-    answer: torch.Tensor = part(*args, **options)
+    asked = call(tokens)
+    answer: torch.Tensor = part(*asked.args, **asked.options)
     return answer
 
 
@@ -118,14 +118,20 @@ def test_what_a_function_finds_around_it() -> None:
     with torch.inference_mode():
         rows = torch.ones(TOKENS, 4)
         torch.compile(around, backend="eager", dynamic=True, fullgraph=True)(rows)
-    assert suits(around, ((rows,), {}), of(2, 1000))
-    assert not suits(around, ((rows,), {}), of(1)), "nobody has compiled that"
+    assert suits(around, Call((rows,), {}), of(2, 1000))
+    assert not suits(around, Call((rows,), {}), of(1)), "nobody has compiled that"
 
 
 def test_modules_that_are_called_and_those_that_are_not() -> None:
     part, other = Part(), Part()
-    calls = calls_of([part, other], lambda: step(part, TOKENS))
-    assert list(calls) == [part]
-    args, options = calls[part]
-    assert args[0].shape == (1, TOKENS, 4)
-    assert options.keys() == {"pair"}
+    ((called, seen),) = calls_of([part, other], lambda: step(part, TOKENS))
+    assert called is part
+    assert seen.args[0].shape == (1, TOKENS, 4)
+    assert seen.options.keys() == {"pair"}
+    assert torch.equal(seen.answer, step(part, TOKENS))
+
+
+def test_calls_come_in_order_and_each_of_them() -> None:
+    part, other = Part(), Part()
+    seen = calls_of([part, other], lambda: [step(one, TOKENS) for one in (other, part, other)])
+    assert [module for module, _ in seen] == [other, part, other]

@@ -21,6 +21,7 @@ from millstream_worker.engine.runner.graphs.steps import Limits
 from millstream_worker.engine.runner.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
 from millstream_worker.engine.runner.memory import capacity_line, pool_blocks
 from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.precision import DTYPES, computed_in
 from millstream_worker.engine.runner.profiling import step_needs
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampler import Sampler
@@ -33,7 +34,6 @@ _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read f
     "triton": SharingCosts(),
     "native": SharingCosts(row=16, step=256),
 }
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def build(
@@ -129,25 +129,13 @@ def _device(name: str) -> torch.device:
 
 
 def _dtype(name: str, folder: str, device: torch.device, report: Report) -> torch.dtype:
-    """ "auto" is the checkpoint's own, or float32 where the device computes that badly."""
     if name != "auto":
         return DTYPES[name]
     own: torch.dtype | None = load_config(folder).dtype
-    if own is None:
-        return torch.float32
-    if own in DTYPES.values() and (device.type != "cpu" or _cpu_has(own)):
-        return own
-    report(f"the checkpoint's precision, {own}, is not computed well here: it becomes float32")
-    return torch.float32
-
-
-def _cpu_has(dtype: torch.dtype) -> bool:
-    if dtype != torch.bfloat16:
-        return dtype == torch.float32
-    try:  # else oneDNN has no kernel for it, and torch multiplies number by number
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (AttributeError, RuntimeError):  # a torch without oneDNN
-        return False
+    chosen = computed_in(own, device)
+    if own not in (None, chosen):
+        report(f"the checkpoint's precision, {own}, is not computed well here: it becomes {chosen}")
+    return chosen
 
 
 def _info(

@@ -33,10 +33,10 @@ def compile_around(
 ) -> _Run:
     """Have `model` computed by what `compiler` makes of it, when it is called through `forward`. `calls`: to
     the layers whose forward is compiled. Answers what `compiler` got."""
-    for layer, (args, options) in calls.items():
-        if not args:
+    for layer, call in calls.items():
+        if not call.args:
             raise ValueError("its layers get their tokens by name")
-        layer.forward = _opaque(layer.forward, args[1:], options)
+        layer.forward = _opaque(layer.forward, call.args[1:], call.options)
 
     def around(tokens: Tensor, positions: Tensor, wanted: Tensor) -> Tensor:
         return _logits(model, tokens, positions, wanted)

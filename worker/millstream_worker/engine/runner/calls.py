@@ -1,24 +1,29 @@
-"""What modules are called with, seen in a computation of their model."""
+"""What modules are called with and answer, seen in a computation of their model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    answer: Any = None
 
 
-def calls_of(modules: Sequence[nn.Module], run: Callable[[], object]) -> dict[nn.Module, Call]:
-    """The arguments that each of the modules got last while `run` computed; nothing of one that was not
-    called."""
-    calls: dict[nn.Module, Call] = {}
+def calls_of(modules: Sequence[nn.Module], run: Callable[[], object]) -> list[tuple[nn.Module, Call]]:
+    """The calls that the modules got while `run` computed, in the order of their answers."""
+    calls: list[tuple[nn.Module, Call]] = []
 
-    def note(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        calls[module] = (args, options)
+    def note(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], answer: Any) -> None:
+        calls.append((module, Call(args, options, answer)))
 
-    hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in modules]
+    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
     try:
         run()
     finally:

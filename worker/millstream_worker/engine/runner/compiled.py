@@ -152,7 +152,7 @@ class _Compiling:
 
     def _save_calls(self, entered: Mapping[nn.Module, Callable[..., Any]]) -> bool:
         """Compile what is around the layers, too. Whether all that is compiled suits every step."""
-        calls = calls_of(list(entered), lambda: self._compute(_TOKENS[0]))
+        calls = dict(calls_of(list(entered), lambda: self._compute(_TOKENS[0])))
         steps = [{_TOKENS[0]: tokens} for tokens in self._sizes]
         sure = all(suits(entered[layer], call, steps) for layer, call in calls.items())
         try:
@@ -160,7 +160,7 @@ class _Compiling:
         except CannotCompile as error:
             self.report(f"what is around the layers is not compiled: {error}")
             return sure
-        call: Call = tuple(map(self._zeros, (_TOKENS[0], _TOKENS[0], _WANTED))), {}
+        call = Call(tuple(map(self._zeros, (_TOKENS[0], _TOKENS[0], _WANTED))), {})
         steps = [step | {_WANTED: wanted} for step in steps for wanted in self._sizes[1:]]
         return sure and suits(traced, call, steps)
 

@@ -54,7 +54,7 @@ def _taken_unseen(guard: Any, values: dict[str, Any]) -> bool:
 
 def _locals(forward: Callable[..., Any], call: Call, lengths: Mapping[int, int]) -> dict[str, Any]:
     """What compiled code would find: by the name of each parameter, and of each variable from around it."""
-    args, options = _resized(call, lengths)
+    args, options = _resized((call.args, call.options), lengths)
     bound = inspect.signature(forward).bind(*args, **options)
     bound.apply_defaults()
     own = {"self": forward.__self__} if inspect.ismethod(forward) else {}

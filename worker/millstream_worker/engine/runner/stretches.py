@@ -8,11 +8,12 @@ nothing else, to the next, and all get the same arguments beside it; that is see
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from millstream_worker.engine.runner.calls import Call, calls_of
 
 _LONGEST = 8  # layers: the code of all of them is compiled
 
@@ -32,9 +33,9 @@ class Stretch(nn.Module):
 
 def stretches(layers: Sequence[nn.Module], run: Callable[[], object]) -> list[Sequence[nn.Module]]:
     """`layers`, cut into stretches of one length; `run` computes the model once."""
-    calls = _watch(layers, run)
+    calls = [call for _, call in calls_of(layers, run)]
     length = 1
-    if calls and all(calls[number].goes_on_in(calls[number + 1]) for number in range(len(calls) - 1)):
+    if len(calls) == len(layers) and all(map(_goes_on_in, calls, calls[1:])):
         length = max(size for size in range(1, _LONGEST + 1) if len(layers) % size == 0)
     return [layers[start : start + length] for start in range(0, len(layers), length)]
 
@@ -44,32 +45,11 @@ def pass_on(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return hidden
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Call:
-    args: tuple[Any, ...]
-    options: dict[str, Any]
-    answer: Any
-
-    def goes_on_in(self, other: _Call) -> bool:
-        if not (self.args and other.args and isinstance(self.answer, torch.Tensor)):
-            return False
-        own, others = (self.args[1:], self.options), (other.args[1:], other.options)
-        return self.answer is other.args[0] and _same(own, others)
-
-
-def _watch(layers: Sequence[nn.Module], run: Callable[[], object]) -> list[_Call]:
-    calls: list[_Call] = []
-
-    def note(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any], answer: Any) -> None:
-        calls.append(_Call(args, options, answer))
-
-    hooks = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return calls if len(calls) == len(layers) else []
+def _goes_on_in(call: Call, other: Call) -> bool:
+    if not (call.args and other.args and isinstance(call.answer, torch.Tensor)):
+        return False
+    own, others = (call.args[1:], call.options), (other.args[1:], other.options)
+    return call.answer is other.args[0] and _same(own, others)
 
 
 def _same(one: Any, other: Any) -> bool:
