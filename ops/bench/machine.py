@@ -1,4 +1,5 @@
-"""What the figures were measured on, and what its memory can do: every figure stands beside this."""
+"""What the figures were measured on, and what its memory and its matrix units can do: every figure
+stands beside this."""
 
 from __future__ import annotations
 
@@ -42,10 +43,20 @@ class Limits:
     """What the processor does at most, measured."""
 
     read_bytes_s: float
-    flops_s: float  # of bf16 matrix products
+    flops_s: float  # of matrix products
+    dtype: str = "bfloat16"  # of the matrices
 
     def __str__(self) -> str:
-        return f"{self.read_bytes_s / 1e9:,.0f} GB/s read, {self.flops_s / 1e9:,.0f} GFLOP/s bf16"
+        return f"{self.read_bytes_s / 1e9:,.0f} GB/s read, {self.flops_s / 1e9:,.0f} GFLOP/s {self.dtype}"
+
+
+def precision(device: str = "cpu") -> str:
+    """Of models and matrices: bfloat16, or what the device computes in its place."""
+    import torch
+
+    from millstream_worker.engine.runner.precision import computed_in
+
+    return str(computed_in(torch.bfloat16, torch.device(device))).removeprefix("torch.")
 
 
 def measure(threads: int, device: str = "cpu") -> Limits:
@@ -66,9 +77,10 @@ def _rates(device: str, size: int, width: int, wait: Callable[[], object]) -> Li
     import torch
 
     block = torch.ones(size // 4, dtype=torch.float32, device=device)
-    matrix = torch.ones(width, width, dtype=torch.bfloat16, device=device)
+    dtype = precision(device)
+    matrix = torch.ones(width, width, dtype=getattr(torch, dtype), device=device)
     read_s, multiply_s = _best_s(block.sum, wait), _best_s(lambda: matrix @ matrix, wait)
-    return Limits(size / read_s, 2 * width**3 / multiply_s)
+    return Limits(size / read_s, 2 * width**3 / multiply_s, dtype)
 
 
 def _best_s(work: Callable[[], object], wait: Callable[[], object]) -> float:

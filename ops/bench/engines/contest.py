@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from zlib import crc32
 
 from ops.bench import machine
 from ops.bench.engines import report, results
@@ -26,7 +25,7 @@ from ops.bench.engines.child import Assignment
 from ops.bench.engines.results import Comparison, Measured, Report
 from ops.bench.engines.session import Turn, take_turn
 from ops.bench.limits.work import work_of
-from ops.bench.models.checkpoints import cache, checkpoint
+from ops.bench.models.checkpoints import cache, checkpoint, own_name
 from ops.bench.models.gguf_file import NotConvertible, gguf_file
 from ops.bench.models.shapes import SHAPES
 from ops.bench.models.size import ModelSize, size_of
@@ -76,8 +75,7 @@ class Contest:
     def _gguf(self) -> Path:
         if self.options.gguf:
             return Path(self.options.gguf)
-        name = f"{self.folder.name}-{crc32(str(self.folder.absolute()).encode()):08x}.gguf"
-        return gguf_file(self.folder, cache() / name)
+        return gguf_file(self.folder, cache() / f"{own_name(self.folder)}.gguf")
 
     def setup(self) -> Setup:
         works = [make(name, self.size.vocab_size, self.options.scale) for name in self.workloads]
@@ -85,6 +83,7 @@ class Contest:
         return Setup(
             folder=str(self.folder),
             device=self.options.device,
+            dtype=self.size.dtype,
             threads=self.options.threads,
             kv_token_bytes=self.size.kv_token_bytes,
             kv_tokens=max(work.prompt_tokens + work.output_tokens for work in works),
@@ -110,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = _facts(options, command)
     engines = tuple(engine for engine in options.engines if engine not in found.absent)
     for model in options.models:
-        folder = checkpoint(model)
+        folder = checkpoint(model, options.device)
         contest = Contest(model, folder, size_of(folder), tuple(options.workloads), engines, options)
         turns = contest.turns()
         ready = {engine: taken for engine, taken in turns.items() if taken[0].version}

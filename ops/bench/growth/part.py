@@ -30,7 +30,7 @@ class Setting:
 
     @cached_property
     def folder(self) -> Path:
-        return checkpoint(self.options.model)
+        return checkpoint(self.options.model, self.options.device)
 
     @cached_property
     def size(self) -> ModelSize:

@@ -176,7 +176,7 @@ def run(options: argparse.Namespace, folder: Path, model: ModelSize, limits: Lim
 def main() -> None:
     options = _options()
     os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
-    plain = checkpoint(options.model)
+    plain = checkpoint(options.model, options.device)
     model, limits = size_of(plain), machine.measure(options.threads, options.device)
     with tempfile.TemporaryDirectory(prefix="millstream-prefix-") as scratch:
         folder = with_tokenizer(plain, Path(scratch) / "model") if "queue" in options.modes else plain

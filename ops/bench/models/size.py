@@ -19,6 +19,7 @@ class ModelSize:
     kv_token_bytes: int  # bytes x layers x KV heads x (size of a key + size of a value)
     pair_flops: int  # attention's per layer, for one token looking at one: 2 x heads x (key + value)
     windows: tuple[int | None, ...]  # of each layer
+    dtype: str = "bfloat16"  # of weights, keys and values
 
     def attended(self, start: int, end: int) -> int:
         """Pairs of tokens that attention computes for the positions [start, end), over all layers."""
@@ -39,7 +40,7 @@ def size_of(folder: Path) -> ModelSize:
     everything = sum(parameter.numel() for parameter in model.parameters())
     inner = everything - embedding - (0 if tied or everything == embedding else head)
     experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
-    bytes_each = (config.dtype or torch.float32).itemsize
+    dtype: torch.dtype = config.dtype or torch.float32
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -50,10 +51,11 @@ def size_of(folder: Path) -> ModelSize:
         vocab_size=config.vocab_size,
         token_weights=inner - experts + int(experts * _active_share(config)),
         head_weights=head,
-        weight_bytes=(inner + head) * bytes_each,
-        kv_token_bytes=bytes_each * config.num_hidden_layers * kv_heads * key_and_value,
+        weight_bytes=(inner + head) * dtype.itemsize,
+        kv_token_bytes=dtype.itemsize * config.num_hidden_layers * kv_heads * key_and_value,
         pair_flops=2 * heads * key_and_value,
         windows=_windows(config),
+        dtype=str(dtype).removeprefix("torch."),
     )
 
 

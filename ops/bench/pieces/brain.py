@@ -4,7 +4,8 @@
 
 Prints median and 95th percentile in milliseconds for decode steps (pipeline depth 0 and 1) and for mixed
 steps, in which rows end and others join all the time; the same for rows that ask about 16 documents under one
-system prompt, and what finding out who reads which beginning together adds to those, step beside step.
+system prompt, and what finding out who reads which beginning together adds to those, step beside step. Beside
+each stands the limit: how long memory takes for the arrays that a step's plan hands on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import gc
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from ops.bench import machine
@@ -26,6 +29,11 @@ from millstream_worker.engine.request import EngineRequest
 
 ROWS = 256
 CONTEXT = 8192
+
+
+class Step(NamedTuple):
+    ms: float  # spent in the scheduler
+    array_bytes: int
 
 
 class Stepper:
@@ -52,23 +60,30 @@ class Stepper:
         prompt = (*beginning, *self._random.integers(0, 32_000, prompt_tokens).tolist())
         self.scheduler.add(EngineRequest(next(self._handles), prompt, max_tokens), 0.0)
 
-    def step(self) -> float:
-        """Plan and settle once; milliseconds spent in the scheduler."""
+    def step(self) -> Step:
+        """Plan and settle once."""
         started = time.thread_time()
         plan = self.scheduler.plan(0.0)
         planned = time.thread_time()
         assert plan is not None, "nothing to compute"
         self._outstanding.append(plan)
         if len(self._outstanding) <= self.scheduler.config.pipeline_depth:
-            return (planned - started) * 1e3
+            return Step((planned - started) * 1e3, array_bytes(plan))
         oldest = self._outstanding.pop(0)
         drawn = Drawn(self._random.integers(0, 32_000, len(oldest.noise), dtype=np.int32), {})
         resumed = time.thread_time()
         self.scheduler.settle(drawn, 0.0)
-        return (planned - started + time.thread_time() - resumed) * 1e3
+        return Step((planned - started + time.thread_time() - resumed) * 1e3, array_bytes(plan))
 
 
-def decode(depth: int, steps: int) -> list[float]:
+def array_bytes(plan: Plan) -> int:
+    """Of all that a plan hands on, but what rows are loaded with."""
+    values = [getattr(plan, field.name) for field in fields(plan)]
+    arrays = (array for value in values for array in (value if isinstance(value, tuple) else (value,)))
+    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+
+def decode(depth: int, steps: int) -> list[Step]:
     """All rows decode, at contexts from 128 tokens on."""
     stepper = Stepper(depth, max_step_tokens=65_536)
     for _ in range(ROWS):
@@ -78,7 +93,7 @@ def decode(depth: int, steps: int) -> list[float]:
     return [stepper.step() for _ in range(steps)]
 
 
-def mixed(depth: int, steps: int) -> list[float]:
+def mixed(depth: int, steps: int) -> list[Step]:
     """About eight rows of 128 to 1024 tokens end in each step, and as many waiting ones join with their
     prefill."""
     stepper, arrivals = Stepper(depth, max_step_tokens=8192), Arrivals(steps)
@@ -89,7 +104,7 @@ def mixed(depth: int, steps: int) -> list[float]:
     return times[50:]
 
 
-def documents(depth: int, steps: int, *, join: bool) -> tuple[list[float], list[float]]:
+def documents(depth: int, steps: int, *, join: bool) -> tuple[list[Step], list[Step]]:
     """Rows ask about 16 documents of 2,000 tokens under a system prompt of 200; all of them decode, or about
     eight end in each step and as many `join`. Times without families in the plans, and with them."""
     random = np.random.default_rng(2)
@@ -100,7 +115,7 @@ def documents(depth: int, steps: int, *, join: bool) -> tuple[list[float], list[
     for stepper in both:
         for row in range(ROWS):
             stepper.add(50, 8 + row % 48 if join else steps + 100, beginnings[row % len(beginnings)])
-    times: tuple[list[float], list[float]] = ([], [])
+    times: tuple[list[Step], list[Step]] = ([], [])
     for _ in range(steps + 50):
         for stepper, arrivals, taken in zip(both, waiting, times, strict=True):
             if join:
@@ -124,9 +139,12 @@ class Arrivals:
             stepper.add(50 if beginning else prompt_tokens, 8 + spread % 48, beginning)
 
 
-def show(name: str, times: Sequence[float]) -> None:
+def show(name: str, steps: Sequence[Step], limits: machine.Limits) -> None:
+    times = [step.ms for step in steps]
     p95 = statistics.quantiles(times, n=20)[-1]
-    print(f"{name:34} {ROWS} rows: median {statistics.median(times):.3f} ms, P95 {p95:.3f} ms")
+    least = statistics.median(step.array_bytes for step in steps) / limits.read_bytes_s * 1e3
+    figures = f"median {statistics.median(times):.3f} ms, P95 {p95:.3f} ms, limit {least:.4f} ms"
+    print(f"{name:34} {ROWS} rows: {figures}")
 
 
 def main() -> None:
@@ -136,16 +154,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     steps = parser.parse_args().steps
     gc.disable()  # the collector's pauses are the process's, not the brain's
-    print(machine.describe())
+    limits = machine.measure(1)
+    print(f"{machine.describe()}, 1 thread, {limits}")
     for depth in (0, 1):
-        show(f"decode, depth {depth}", decode(depth, steps))
-        show(f"mixed, depth {depth}", mixed(depth, steps))
+        show(f"decode, depth {depth}", decode(depth, steps), limits)
+        show(f"mixed, depth {depth}", mixed(depth, steps), limits)
     for join in (False, True):
         alone, together = documents(1, steps, join=join)
         name = "documents, rows join" if join else "documents, decode"
-        show(name, alone)
-        show(f"{name}, families", together)
-        added = statistics.median(b - a for a, b in zip(alone, together, strict=True))
+        show(name, alone, limits)
+        show(f"{name}, families", together, limits)
+        added = statistics.median(b.ms - a.ms for a, b in zip(alone, together, strict=True))
         print(f"{'':34} families add {added:.3f} ms a step in the median")
 
 

@@ -5,8 +5,8 @@ draws random tokens in a given rhythm; all else is real, and shares this machine
 
 Jobs that nobody streams, jobs with a streaming reader each (in another process), jobs with subscribers that
 never read, and short jobs end to end with their producer. Beside each rate stand the CPU seconds that each
-process took for it. Without a rhythm tokens come in large pieces, which is easier: the paced runs are what an
-engine of that speed would ask for.
+process took for it, and the rate at which these would keep all cores busy. Without a rhythm tokens come in
+large pieces, which is easier: the paced runs are what an engine of that speed would ask for.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -32,6 +34,7 @@ from ops.bench.models.tokenizer import bench_tokenizer
 from millstream import AsyncClient, JobError, JobFields, NotFound, Result, TokenEvent
 from millstream.cli.embedded_server import EmbeddedServer
 from millstream.wire.keys import QueueKeys
+from millstream_worker.engine.runner.cgroup import ControlGroups
 
 QUEUE = "bench"
 READERS = 256
@@ -60,7 +63,8 @@ def main() -> None:
         asyncio.run(_read_streams(options.url))
         return
     print(machine.describe())
-    print("| run | offered | reached | CPU seconds: where the time goes |\n|---|---|---|---|")
+    print("| run | offered | reached | the cores' limit | CPU seconds: where the time goes |")
+    print("|---|---|---|---|---|")
     for steps_s in options.steps_s:
         for measure in (_unread, _streamed, _stalled):
             with _stack(options, steps_s) as stack:
@@ -204,7 +208,20 @@ def _row(stack: Stack, name: str, count: int, unit: str) -> Iterator[dict[str, f
     spent = {part: used - before[part] for part, used in stack.cpu_s().items()} | extra
     where = ", ".join(f"{part} {used:.1f}" for part, used in sorted(spent.items(), key=lambda pair: -pair[1]))
     offered = f"{stack.steps_s * READERS:,.0f} tokens/s" if stack.steps_s else "no limit"
-    print(f"| {name} | {offered} | {count / seconds:,.0f} {unit} | {where} of {seconds:.1f} s |", flush=True)
+    reached, most = count / seconds, cores_limit(count, spent.values(), _cores())
+    print(
+        f"| {name} | {offered} | {reached:,.0f} {unit} | {most:,.0f} | {where} of {seconds:.1f} s |",
+        flush=True,
+    )
+
+
+def cores_limit(count: int, cpu_s: Iterable[float], cores: float) -> float:
+    """The rate of work that took so many CPU seconds, were all cores busy with nothing else."""
+    return count * cores / sum(cpu_s)
+
+
+def _cores() -> float:
+    return min(len(os.sched_getaffinity(0)), ControlGroups().cpu_quota() or math.inf)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ class Waste:
 
 def measure(model: str, options: argparse.Namespace) -> Row:
     """One run of the workload, after a short one that is not counted."""
-    folder = checkpoint(model)
+    folder = checkpoint(model, options.device)
     size = size_of(folder)
     work = make(options.workload, size.vocab_size, options.scale)
     blocks = (work.prompt_tokens + work.output_tokens) // BLOCK + 2 * options.rows

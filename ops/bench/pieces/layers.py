@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ops.bench.machine import describe
+from ops.bench.machine import describe, precision
 from ops.bench.models.checkpoints import shaped_checkpoint
 from ops.bench.models.shapes import SHAPES
 from torch import nn
@@ -104,7 +104,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=["tiny14m", "smol135m"])
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 32, 256])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default=precision())
     parser.add_argument("--times", type=int, default=30, help="forwards of each")
     parser.add_argument("--cache", default="", help="folder of compiled code; unset: a fresh one")
     return parser.parse_args()

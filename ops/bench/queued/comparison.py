@@ -51,7 +51,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|")
     for model in options.models:
-        folder = checkpoint(model)
+        folder = checkpoint(model, options.device)
         size = size_of(folder)
         for name in options.workloads:
             alone: list[Run] = []
@@ -115,6 +115,7 @@ def _assignment(
         kv_tokens=workload.prompt_tokens + workload.output_tokens,
         longest_row=max(len(prompt) + length for prompt, length in lengths),
         rows=len(workload.prompts),
+        dtype=size.dtype,
         settings=options.settings,
     )
     return Assignment(

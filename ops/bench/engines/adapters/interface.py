@@ -21,6 +21,7 @@ class Setup:
     kv_tokens: int  # of the largest workload, prompts and outputs: it fits at once
     longest_row: int  # tokens, prompt and output
     rows: int  # requests of the largest workload
+    dtype: str = "bfloat16"  # the checkpoint's
     max_rows: int = 0  # rows in a batch; 0: the engine's own choice
     max_step_tokens: int = 0  # tokens in a step; 0: the engine's own choice
     settings: str = ""  # of our own engine: "compile_model=on,max_rows=64"

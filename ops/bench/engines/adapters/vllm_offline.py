@@ -24,7 +24,12 @@ class Vllm:
         if setup.max_step_tokens:
             chosen["max_num_batched_tokens"] = setup.max_step_tokens
         model = vllm.LLM(
-            setup.folder, skip_tokenizer_init=True, max_model_len=setup.longest_row + 1, seed=0, **chosen
+            setup.folder,
+            dtype=setup.dtype,  # its own choice for a checkpoint in float32 is another
+            skip_tokenizer_init=True,
+            max_model_len=setup.longest_row + 1,
+            seed=0,
+            **chosen,
         )
         self._engine = model.llm_engine
         self._model = model
