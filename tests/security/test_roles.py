@@ -206,7 +206,7 @@ async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredSer
         desk = RolesDesk(producer, worker, operator)
         await open_queue(worker, "default")
         await desk.run(widen(QueueKeys("default"), TAKEN))
-        await desk.open()
+        await desk.run(calls.join(SHARD, owner="A"))
         await desk.run(beat(SHARD, Heartbeat("A", "m"), ttl_ms=TTL_MS))
         await every_end(desk)
         await desk.run(calls.drop_consumer(SHARD, lane="batch", consumer="A"))

@@ -139,17 +139,40 @@ async def test_a_new_job_finds_the_shard_full_and_an_old_one_is_known(desk: Desk
     assert (await desk.submit("0-new")).outcome is SubmitOutcome.ACCEPTED
 
 
+async def test_a_start_that_presses_passes(desk: Desk) -> None:
+    await desk.submit("0-a")
+    entry = await desk.deliver()
+    await fill(desk)
+    started = await desk.start(entry, presses=True)
+    assert (started.started, started.attempt) == (True, 1)
+    assert await desk.start(entry, presses=True) == started  # its reply was lost
+    assert (await desk.job()).state is State.RUNNING
+    assert [(one.cursor, one.kind) for one in await desk.log()] == [("1-0", "m")]
+
+
+async def test_what_moves_into_its_lane_passes(desk: Desk) -> None:
+    """It takes no more room there than where it was."""
+    retried = await desk.begin("0-retried")
+    await desk.run(desk.retrying(retried))
+    await desk.fill_window()
+    await desk.park("0-parked")
+    await desk.take(1)
+    await fill(desk)
+    assert await desk.promote() == ("0-parked", "0-retried")
+    await desk.redis.config_set("maxmemory", "0")
+    await desk.park("0-more")
+    await fill(desk)
+    assert [entry.job_id for entry in await desk.take()][-3:] == ["0-parked", "0-retried", "0-more"]
+
+
 FAILING: dict[str, Callable[[Desk, Held, str], Call[Any]]] = {
     "start": lambda desk, held, waiting: desk.starting(waiting, job_id="0-b"),
     "append": lambda desk, held, waiting: desk.appending(held, 1),
-    "promote": lambda desk, held, waiting: calls.promote(desk.keys, limit=10),
 }
 
 
 @pytest.mark.parametrize("name", FAILING)
 async def test_what_takes_on_more_fails_and_writes_nothing(desk: Desk, name: str) -> None:
-    parked = await desk.begin("0-parked")
-    await desk.run(desk.retrying(parked))
     held = await desk.begin("0-a")
     await desk.submit("0-b")
     call = FAILING[name](desk, held, await desk.deliver())

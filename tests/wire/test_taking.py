@@ -7,7 +7,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from support.desk import Desk
 
 from millstream.wire import calls
-from millstream.wire.keys import Lane
+from millstream.wire.keys import GROUP, Lane
 from millstream.wire.taking import Delivered
 
 
@@ -64,6 +64,30 @@ async def test_it_passes_at_maxmemory(desk: Desk) -> None:
     with pytest.raises(OutOfMemoryError):
         await desk.redis.set("more", "x")
     assert ids(await take(desk)) == ["0-a"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_joining_makes_groups_and_a_consumer_once(desk: Desk, full: bool) -> None:
+    """Also at maxmemory."""
+    await desk.submit()
+    await desk.redis.xgroup_destroy(desk.keys.lane(Lane.BATCH), GROUP)
+    await desk.redis.delete(desk.keys.lane(Lane.INTERACTIVE))
+    if full:
+        await desk.redis.config_set("maxmemory", "1")
+    for _ in range(2):
+        await desk.run(calls.join(desk.keys))
+        await desk.run(calls.join(desk.keys, owner="A"))
+    for lane in desk.keys.lanes:
+        [group] = await desk.redis.xinfo_groups(lane)
+        assert (group["name"], group["consumers"]) == (GROUP.encode(), 1)
+    assert ids(await take(desk)) == ["0-a"]  # it was submitted before
+
+
+async def test_a_key_that_is_no_lane_is_not_joined(desk: Desk) -> None:
+    await desk.redis.delete(desk.keys.lane(Lane.BATCH))
+    await desk.redis.set(desk.keys.lane(Lane.BATCH), "x")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await desk.run(calls.join(desk.keys))
 
 
 @pytest.mark.parametrize("bounds", [{"max_entries": 0, "max_bytes": 1}, {"max_entries": 1, "max_bytes": 0}])

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from redis.exceptions import RedisError
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
+from millstream.wire import calls
 from millstream.wire.access import refusal
 from millstream.wire.connection import Endpoint
 from millstream.wire.queue_info import QueueInfo, open_queue
@@ -25,7 +26,6 @@ from millstream_worker.capacity import Capacity
 from millstream_worker.clock import ServerClock
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.health import Health, HealthServer
-from millstream_worker.intake import create_groups
 from millstream_worker.metrics import Metrics
 from millstream_worker.parts import Shared
 from millstream_worker.server_check import ServerUnfit, check_server
@@ -130,7 +130,7 @@ class Service:
                 await check_server(self._redis, self._settings.server_check)
                 for shard in shards_of(self._settings.queue, info):
                     self._loop_vital.turn()
-                    await create_groups(self._redis, shard)
+                    await calls.run(self._redis, calls.join(shard))
                 return info
             except (QueueMismatch, ProtocolError, ServerUnfit) as error:
                 raise CannotServe(str(error)) from error

@@ -20,7 +20,6 @@ from millstream.cli.embedded_server import EmbeddedServer
 from millstream.wire import calls
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import QueueKeys, ShardKeys
-from millstream_worker.intake.lanes import create_groups
 
 QUEUE = "growth"
 X = "waiting"
@@ -116,7 +115,7 @@ async def _measure(setting: Setting) -> list[Row]:
     found: list[Row] = []
     with EmbeddedServer(Path(setting.scratch) / "queue") as server:
         redis = Endpoint.of(server.url).commands("growth", timeout_s=60.0)
-        await create_groups(redis, shard)
+        await calls.run(redis, calls.join(shard))
         add_s, trip_s = await _bare(redis)
         async with AsyncClient(server.url, queue=QUEUE, options=OPTIONS) as client:
             backlog = Backlog(client, redis, shard, count())

@@ -16,14 +16,22 @@ from millstream.wire.scripts import Call, positive, script
 
 
 def start(
-    keys: ShardKeys, *, job_id: str, lane: str, entry_id: str, owner: str, nonce: str
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    lane: str,
+    entry_id: str,
+    owner: str,
+    nonce: str,
+    presses: bool = False,
 ) -> Call[StartReply]:
     """Begin an attempt at an entry that was delivered to `owner`. `nonce` is new for each attempt, and the
-    same when the call is repeated. At maxmemory it fails and nothing is written."""
+    same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`: what
+    runs ends there, and makes room."""
     return Call(
         script("start"),
         (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),
-        (entry_id, owner, nonce, keys.publish, keys.events(job_id)),
+        (entry_id, owner, nonce, keys.publish, keys.events(job_id), "1" if presses else ""),
         _started,
     )
 

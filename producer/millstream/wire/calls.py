@@ -11,7 +11,7 @@ from __future__ import annotations
 from millstream.wire.attempt import append, bury, finish, isolate, release, renew, retry, start
 from millstream.wire.scripts import Call, run, run_many
 from millstream.wire.submission import Forgotten, cancel, expire_one, forget, submit
-from millstream.wire.taking import take
+from millstream.wire.taking import join, take
 from millstream.wire.upkeep import (
     discard,
     drop_consumer,
@@ -37,6 +37,7 @@ __all__ = [
     "finish",
     "forget",
     "isolate",
+    "join",
     "lane_entry",
     "parse_pending",
     "pending",

@@ -1,4 +1,6 @@
-"""The call by which a worker reads what is queued, as many entries and bytes as it can hold."""
+"""The calls by which a worker joins a shard's lanes, and reads what is queued: as many entries and bytes as
+it can hold.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,12 @@ class Delivered:
     lane: Lane
     entry_id: bytes
     fields: list[bytes]  # name, value, name, value, …
+
+
+def join(keys: ShardKeys, *, owner: str | None = None) -> Call[None]:
+    """Give the shard's lanes their group where they have none, and make `owner` one of its consumers. Passes
+    at maxmemory."""
+    return Call(script("join"), tuple(keys.lanes), (owner or "",), lambda _: None)
 
 
 def take(keys: ShardKeys, *, owner: str, max_entries: int, max_bytes: int) -> Call[tuple[Delivered, ...]]:

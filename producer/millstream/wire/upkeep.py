@@ -15,7 +15,7 @@ _MOST_BYTES = 16 * 1024 * 1024  # of parked jobs that one promote moves into a l
 
 def promote(keys: ShardKeys, *, limit: int) -> Call[tuple[str, ...]]:
     """Move due retries back to their lanes, and what is parked as far as there is room; answers their job
-    ids. `limit` bounds the retries of one call."""
+    ids. `limit` bounds the retries of one call. Passes at maxmemory."""
     return Call(
         script("promote"),
         (keys.delayed, keys.job(""), *keys.parked_lanes),

@@ -13,12 +13,12 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.replies import LaneEntry
 from millstream_worker.capacity import Capacity
 from millstream_worker.intake.admission import Admission, Limits
-from millstream_worker.intake.lanes import LaneReader, create_groups
+from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.intake.preparation import JobBounds
 from millstream_worker.table import JobTable
 from millstream_worker.vitals import Vital
 
-__all__ = ["Admission", "Intake", "JobBounds", "LaneReader", "Limits", "create_groups"]
+__all__ = ["Admission", "Intake", "JobBounds", "LaneReader", "Limits"]
 
 
 class Overdue(Protocol):

@@ -33,6 +33,7 @@ from millstream_worker.text import TextModel
 
 _log = structlog.get_logger(__name__)
 _LONG_BYTES = 4096  # past that reading and tokenizing would hold up the loop
+_FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _LOOK_S = 0.5  # between two looks whether the worker is stopping
 _UNREADABLE = Request(token_ids=(0,))  # stands in for a payload that cannot be decoded
@@ -83,7 +84,8 @@ class Admission:
     ) -> list[LaneEntry]:
         """Start these entries and hold their jobs. Answers the entries that are left alone: their version is
         not one this worker takes. While the server takes no writes it is asked again, until `stopping`:
-        entries not started then are given back.
+        entries not started then are given back. At maxmemory one at a time gets through, so that a server
+        that is full of what waits empties itself.
         """
         self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
         try:
@@ -97,10 +99,13 @@ class Admission:
         self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
     ) -> None:
         left = list(entries)
-        pause = 0.05
+        pause = _FIRST_PAUSE_S
         nonces = {entry.entry_id: uuid4().hex for entry in left}  # the same for every repetition
         while left:
+            before = len(left)
             left = await self._start(shard, left, nonces, stopping)
+            if len(left) < before:
+                pause = _FIRST_PAUSE_S
             if left and stopping():
                 await self.leave(shard, left)
                 return
@@ -138,6 +143,7 @@ class Admission:
         stopping: Callable[[], bool],
     ) -> list[LaneEntry]:
         """Answers the entries that have to be started again."""
+        idle = not len(self._table)
         starts = [
             calls.start(
                 shard,
@@ -146,6 +152,7 @@ class Admission:
                 entry_id=entry.entry_id,
                 owner=self._owner,
                 nonce=nonces[entry.entry_id],
+                presses=idle and entry is entries[0],
             )
             for entry in entries
         ]
@@ -168,7 +175,7 @@ class Admission:
                 await self._let_engine_read(stopping)
             elif reply.started:
                 again.append((entry, None))  # the worker stops: it is given back
-        if again and again[0][1] is not None:
+        if len(again) == len(entries) and again[0][1] is not None:
             _log.warning("jobs not started yet", jobs=len(again), error=str(again[0][1]))
         return [entry for entry, _ in again]
 

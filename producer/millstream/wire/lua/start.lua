@@ -1,8 +1,8 @@
 -- Begin an attempt at a delivered entry. A stale entry (its job gone, ended, or under another entry) is dropped.
--- The same nonce gets the same attempt again: its first reply was lost.
+-- The same nonce gets the same attempt again: its first reply was lost. At maxmemory only one that presses begins.
 --
 -- KEYS  job, tokens, lane
--- ARGV  entry, owner, nonce, publish command, events channel
+-- ARGV  entry, owner, nonce, publish command, events channel, presses '1' or ''
 -- Returns {} when nothing is to be run, else
 --         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, first token ms or '', log}
 -- include: clock, job, lane
@@ -19,6 +19,8 @@ if not held_by(KEYS[3], entry, owner) then return {} end
 local attempt = tonumber(job.attempt)
 if job.state ~= 'running' or job.nonce ~= nonce then
   attempt = attempt + 1
+  -- HDEL changes nothing: it is not refused at maxmemory, and no write after it is.
+  if ARGV[6] == '1' then redis.call('HDEL', KEYS[1], '') end
   -- The resume marker: from here on the log takes nothing older. Written first, as it may fail at maxmemory.
   local marker = attempt .. '-' .. job.seq
   redis.call('XADD', KEYS[2], marker, 'k', 'm', 'b', '')

@@ -1,6 +1,6 @@
 -- Read a shard's next entries for a consumer, the first lane first: up to a count, and no more once they hold so
--- many bytes. Before, as much is moved into each lane of what is parked beside it; at maxmemory it may stay there.
--- What a lost reply had stays pending with the consumer.
+-- many bytes. Before, as much is moved into each lane of what is parked beside it. What a lost reply had stays
+-- pending with the consumer.
 --
 -- KEYS  delayed, the prefix of job keys (the ids come out of `parked`; one hash tag holds them all), then the keys
 --       lane, parked, tenants of each lane, in the order in which they are served

@@ -14,10 +14,11 @@ local function waits_at(job, place)
 end
 
 -- Moves jobs until the lane has `wanted` undelivered entries, or so many bytes were moved. Answers their ids, and
--- the error of a server that takes no more.
+-- the error of a lane that takes none. Passes at maxmemory: what moves takes the place that it leaves.
 local function refill(l, wanted, bytes)
   local moved, at = {}, nil
   if redis.call('ZCARD', l.parked) == 0 then return moved end
+  redis.call('ZREM', l.parked, '')  -- changes nothing: it is not refused at maxmemory, and no write after it is
   local room = wanted - undelivered(l.lane)
   for _ = 1, 4 do  -- again where places were nobody's
     local places = {}
@@ -31,7 +32,7 @@ local function refill(l, wanted, bytes)
       local ok, job = pcall(read_job, l.jobs .. id, 'state', 'attempt', 'version', 'payload', 'place', 'tenant')
       if not ok and not is_damage(job) then error(job) end
       if ok and waits_at(job, place) then
-        -- First, as it may fail at maxmemory: then nothing has changed.
+        -- First, as it may fail: then nothing has changed.
         local entry = redis.pcall('XADD', l.lane, '*', 'id', id, 'v', job.version, 'b', job.payload)
         if type(entry) == 'table' then return moved, entry end
         redis.call('HSET', l.jobs .. id, 'entry', entry)

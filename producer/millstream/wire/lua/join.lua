@@ -1,0 +1,13 @@
+-- Give lanes their group of workers where they have none, from their beginning on, so that jobs submitted before
+-- the first worker count; and make one of its consumers. Passes at maxmemory.
+--
+-- KEYS  lanes
+-- ARGV  consumer, or '' for none
+-- Returns nothing
+-- include: lane
+for _, lane in ipairs(KEYS) do
+  redis.call('XDEL', lane, '0-1')  -- changes nothing: it is not refused at maxmemory, and no write after it is
+  local made = redis.pcall('XGROUP', 'CREATE', lane, GROUP, '0', 'MKSTREAM')
+  if made.err and not made.err:find('BUSYGROUP', 1, true) then return made end
+  if ARGV[1] ~= '' then redis.call('XGROUP', 'CREATECONSUMER', lane, GROUP, ARGV[1]) end
+end
