@@ -115,6 +115,13 @@ async def test_forgetting_and_reading_dead_letters_pass(desk: Desk) -> None:
     assert await desk.redis.xdel(desk.keys.dead, letter.id.partition("@")[2]) == 1
 
 
+async def test_a_consumer_that_is_gone_is_dropped(desk: Desk) -> None:
+    await desk.finish(await desk.begin())
+    await fill(desk)
+    assert await desk.run(calls.drop_consumer(desk.keys, lane=desk.lane, consumer="A")) is True
+    assert await desk.redis.xinfo_consumers(desk.keys.lane(desk.lane), GROUP) == []
+
+
 async def test_heartbeats_pass(desk: Desk) -> None:
     await fill(desk)
     await desk.run(beat(desk.keys, Heartbeat("host-1", "tiny"), ttl_ms=1000))

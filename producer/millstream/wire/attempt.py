@@ -26,8 +26,8 @@ def start(
     presses: bool = False,
 ) -> Call[StartReply]:
     """Begin an attempt at an entry that was delivered to `owner`. `nonce` is new for each attempt, and the
-    same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`: what
-    runs ends there, and makes room."""
+    same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`: a job
+    that ends gives its request's room to its result."""
     return Call(
         script("start"),
         (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),

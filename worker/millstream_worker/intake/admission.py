@@ -84,8 +84,8 @@ class Admission:
     ) -> list[LaneEntry]:
         """Start these entries and hold their jobs. Answers the entries that are left alone: their version is
         not one this worker takes. While the server takes no writes it is asked again, until `stopping`:
-        entries not started then are given back. At maxmemory one at a time gets through, so that a server
-        that is full of what waits empties itself.
+        entries not started then are given back. At maxmemory one gets through where none of this shard runs
+        here, so that a server that is full of what waits empties itself.
         """
         self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
         try:
@@ -143,7 +143,7 @@ class Admission:
         stopping: Callable[[], bool],
     ) -> list[LaneEntry]:
         """Answers the entries that have to be started again."""
-        idle = not len(self._table)
+        idle = not any(job.shard == shard for job in self._table)  # what runs elsewhere makes no room here
         starts = [
             calls.start(
                 shard,

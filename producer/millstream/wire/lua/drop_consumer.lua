@@ -7,5 +7,6 @@
 local reply = redis.pcall('XPENDING', KEYS[1], GROUP, '-', '+', 1, ARGV[1])
 if reply.err and reply.err:find('NOGROUP', 1, true) then return 1 end
 if reply.err or reply[1] then return 0 end
+redis.call('XACK', KEYS[1], GROUP, '0-0')  -- changes nothing: it passes at maxmemory, and so does what follows
 redis.call('XGROUP', 'DELCONSUMER', KEYS[1], GROUP, ARGV[1])
 return 1

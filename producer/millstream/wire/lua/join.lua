@@ -5,9 +5,13 @@
 -- ARGV  consumer, or '' for none
 -- Returns nothing
 -- include: lane
+local consumer = ARGV[1]
 for _, lane in ipairs(KEYS) do
-  redis.call('XDEL', lane, '0-1')  -- changes nothing: it is not refused at maxmemory, and no write after it is
-  local made = redis.pcall('XGROUP', 'CREATE', lane, GROUP, '0', 'MKSTREAM')
-  if made.err and not made.err:find('BUSYGROUP', 1, true) then return made end
-  if ARGV[1] ~= '' then redis.call('XGROUP', 'CREATECONSUMER', lane, GROUP, ARGV[1]) end
+  redis.call('XDEL', lane, '0-0')  -- changes nothing: it is not refused at maxmemory, and no write after it is
+  local joined = consumer ~= '' and redis.pcall('XGROUP', 'CREATECONSUMER', lane, GROUP, consumer)
+  if type(joined) ~= 'number' then
+    local made = redis.pcall('XGROUP', 'CREATE', lane, GROUP, '0', 'MKSTREAM')
+    if made.err and not made.err:find('BUSYGROUP', 1, true) then return made end
+    if consumer ~= '' then redis.call('XGROUP', 'CREATECONSUMER', lane, GROUP, consumer) end
+  end
 end
