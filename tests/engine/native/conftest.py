@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream_worker.engine.runner.attention.native.backend import NativeAttention
-from millstream_worker.engine.runner.attention.native.build import FLAGS, build
-from millstream_worker.engine.runner.attention.native.library import Library
+from millstream_worker.engine.runner.native.attention import NativeAttention
+from millstream_worker.engine.runner.native.build import FLAGS, build
+from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
 
 Backend = Callable[[KVStorage], NativeAttention]

@@ -15,12 +15,12 @@ import torch
 from millstream_worker.engine.runner.attention import choice
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.matmul import MatmulAttention
-from millstream_worker.engine.runner.attention.native import build as building
-from millstream_worker.engine.runner.attention.native import check
-from millstream_worker.engine.runner.attention.native.backend import NativeAttention
-from millstream_worker.engine.runner.attention.native.build import CannotBuild, build
-from millstream_worker.engine.runner.attention.native.check import Mismatch
-from millstream_worker.engine.runner.attention.native.library import Library
+from millstream_worker.engine.runner.native import build as building
+from millstream_worker.engine.runner.native import check
+from millstream_worker.engine.runner.native.attention import NativeAttention
+from millstream_worker.engine.runner.native.build import CannotBuild, build
+from millstream_worker.engine.runner.native.check import Mismatch
+from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def test_it_is_compiled_once(cache: Path, library: Library, monkeypatch: pytest.
     monkeypatch.setattr(building, "_compile", compile_again)
     build(cache)
     assert files(cache) == before
-    assert all(name.startswith("attention-") for name in before), "nothing is left of the compilation"
+    assert all(name.startswith("kernels-") for name in before), "nothing is left of the compilation"
 
 
 @pytest.mark.usefixtures("library")
@@ -63,7 +63,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     """Both compile, without being told to optimise, which is quicker; both get what works."""
     code = (
         "import sys, pathlib\n"
-        "from millstream_worker.engine.runner.attention.native.build import FLAGS, build\n"
+        "from millstream_worker.engine.runner.native.build import FLAGS, build\n"
         "build(pathlib.Path(sys.argv[1]), (*FLAGS, '-O0'))\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -121,12 +121,12 @@ def test_a_command_that_is_none(
 def test_what_a_killed_compiler_left_is_cleared(tmp_path: Path) -> None:
     """Not what another is at."""
     folder = tmp_path / "native"
-    for name, age_s in (("compiling-old", 7200.0), ("compiling-new", 60.0), ("attention-x", 7200.0)):
+    for name, age_s in (("compiling-old", 7200.0), ("compiling-new", 60.0), ("kernels-x", 7200.0)):
         (folder / name).mkdir(parents=True)
         (folder / name / "paged.o").touch()
         os.utime(folder / name, (time.time() - age_s,) * 2)
     building._clear(folder)
-    assert files(tmp_path) == ["attention-x", "compiling-new"]
+    assert files(tmp_path) == ["compiling-new", "kernels-x"]
 
 
 def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_library_that_is_not_whole_is_compiled_anew(share: float, tmp_path: Pa
     """A crash of the machine may leave any part of it. To load one could end the process, at every start."""
     quick = (*building.FLAGS, "-O0")
     compiler = building._compiler()
-    file = tmp_path / "native" / f"attention-{building._digest(*compiler, quick)}.so"
+    file = tmp_path / "native" / f"kernels-{building._digest(*compiler, quick)}.so"
     building._compile(compiler[0], quick, file)
     whole = file.read_bytes()
     file.write_bytes(whole[: int(share * len(whole))])
@@ -210,7 +210,7 @@ def test_a_file_that_is_no_library(cache: Path, library: Library, tmp_path: Path
     for name in files(cache):
         (tmp_path / "native" / name).write_bytes(b"no library" + building._seal(b"no library"))
         (tmp_path / "native" / name).chmod(0o700)
-    with pytest.raises(CannotBuild, match=r"attention-.*\.so"):
+    with pytest.raises(CannotBuild, match=r"kernels-.*\.so"):
         build(tmp_path)
 
 
@@ -232,8 +232,8 @@ def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Lib
     """One OpenMP runtime in the process, one team in it."""
     code = (
         "import os, pathlib, sys, torch\n"
-        "from millstream_worker.engine.runner.attention.native import backend, check\n"
-        "from millstream_worker.engine.runner.attention.native.build import build\n"
+        "from millstream_worker.engine.runner.native import attention, check\n"
+        "from millstream_worker.engine.runner.native.build import build\n"
         "torch.set_num_threads(3)\n"
         "torch.ones(2_000_000).exp_()\n"
         "count = lambda: len(os.listdir('/proc/self/task'))\n"
@@ -241,7 +241,7 @@ def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Lib
         "    files = {line.split()[-1] for line in open('/proc/self/maps')}\n"
         "    return {file for file in files if 'omp' in file.split('/')[-1]}\n"
         "before, loaded = count(), runtimes()\n"
-        "backend._THREAD_COST = 1\n"
+        "attention._THREAD_COST = 1\n"
         "build(pathlib.Path(sys.argv[1]))\n"
         "torch.ones(2_000_000).exp_()\n"
         "print(before, count(), runtimes() - loaded)\n"

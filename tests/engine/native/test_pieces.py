@@ -11,7 +11,7 @@ from support.planning import Segment, pack
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.native.pieces import PART_KEYS, cut
+from millstream_worker.engine.runner.native.pieces import PART_KEYS, cut
 
 
 def random_plan(seed: int) -> Plan:

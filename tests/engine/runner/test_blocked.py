@@ -96,7 +96,8 @@ def test_compiled(case: str, model: Callable[[str], LoadedModel], tmp_path: Path
 @pytest.fixture
 def no_amx_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers are blocked on any processor; code for them is traced, not compiled."""
-    monkeypatch.setattr(blocked, "usable", lambda device: True)
+    monkeypatch.setattr(blocked, "has_amx", lambda: True)
+    monkeypatch.setattr(packed, "has_amx", lambda: True)
     monkeypatch.setattr(blocked, "_kernel", lambda layer: kernel(32))
 
 

@@ -68,8 +68,7 @@ def test_machine_code(load: Load, tmp_path: Path) -> None:
     with torch.profiler.profile() as profile:
         assert run(loaded).tokens == want.tokens
     called = {event.key for event in profile.key_averages()}
-    assert "mkldnn::_linear_pointwise" in called
-    assert "millstream::linear" not in called, "a call by way of Python"
+    assert not [name for name in called if name.startswith("millstream::")], "calls by way of torch's"
     assert list((tmp_path / "kept").rglob("*.so")), "nothing is there for the next start"
     assert (tmp_path / "kept").stat().st_mode & 0o077 == 0, "others may put code there"
 

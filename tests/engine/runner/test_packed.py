@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from millstream_worker.engine.runner import packed
 from millstream_worker.engine.runner.model import load_model
+from millstream_worker.engine.runner.native.linear import PanelLinear
 from millstream_worker.engine.runner.packed import PackedLinear, pack
 
 CPU = torch.device("cpu")
@@ -98,5 +99,5 @@ def test_loaded_models_are_packed_and_their_figures_are_the_models(
     assert loaded.parameters == sum(weight.numel() for weight in model.parameters())
     assert loaded.vocab_size == logits(model, [3]).shape[1]
     kinds = {type(module) for module in loaded.model.modules()}
-    assert PackedLinear in kinds
+    assert kinds & {PackedLinear, PanelLinear}
     assert not kinds & {nn.Linear, Conv1D}

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from millstream_worker.engine.runner.operation import define
 from millstream_worker.engine.runner.packed import PackedLinear
+from millstream_worker.engine.runner.precision import has_amx
 
 _ROWS = (1, 61)  # the kernels for one row and for many have to read the same layout
 
@@ -54,7 +55,7 @@ class BlockedLinear(nn.Module):
 
 def usable(device: torch.device) -> bool:
     """Whether the device multiplies matrices by AMX. Without it the compiler's kernels compute in float32."""
-    return device.type == "cpu" and torch.cpu._is_amx_tile_supported()
+    return device.type == "cpu" and has_amx()
 
 
 def block(layer: nn.Module) -> None:

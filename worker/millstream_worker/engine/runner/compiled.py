@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from millstream_worker.engine.runner import around, blocked, packed
+from millstream_worker.engine.runner import around, blocked, operation, packed
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.calls import Call, calls_of
 from millstream_worker.engine.runner.guards import ask_no_more, suits
@@ -223,6 +223,8 @@ def _configure() -> None:
     torch._inductor.config.size_asserts = False  # 0.3 us for each tensor of a layer
     with contextlib.suppress(AttributeError):
         packed.compile_directly()
+    with contextlib.suppress(AttributeError, ImportError):
+        operation.call_directly()
 
 
 def _short(error: Exception) -> str:

@@ -98,7 +98,7 @@ def load_model(
     if device.type == "cpu":  # a GPU's memory would be left with holes, and no GPU has measured it yet
         siblings.merge()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    packed.pack(model)
+    packed.pack(model, chosen.library)
     note = support.context_note(config)
     return LoadedModel(
         model=model,

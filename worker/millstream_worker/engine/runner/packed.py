@@ -9,13 +9,17 @@ packed for one row were slower with more of them in float32; those packed for 32
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from millstream_worker.engine.runner.native import linear
+from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.operation import define
+from millstream_worker.engine.runner.precision import has_amx
 
 _ROWS = 32  # that weights are packed for; what it is does not limit the rows of a call
 
@@ -47,14 +51,17 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
-def pack(model: nn.Module) -> int:
+def pack(model: nn.Module, library: Library | None = None) -> int:
     """Replace the linear layers of a model on the CPU, one after the other, and free their weights unless
-    others (a tied embedding) hold them too. Answers how many; 0 where torch cannot: then nothing is changed.
+    others (a tied embedding) hold them too. They are multiplied by `library`, or what that cannot by oneDNN.
+    Answers how many; 0 where neither can: then nothing is changed.
     """
-    packed: dict[nn.Module, PackedLinear] = {}
+    if library is not None:
+        linear.use(library)
+    packed: dict[nn.Module, nn.Module] = {}
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            found = packed.get(layer) or _packed(layer)
+            found = packed.get(layer) or _packed(layer, library)
             if found is not None:
                 packed[layer] = found
                 setattr(parent, name, found)
@@ -83,16 +90,27 @@ def compile_directly() -> None:
     lowering.register_lowering(torch.ops.millstream.linear.default, type_promotion_kind=None)(linear)
 
 
-def _packed(layer: nn.Module) -> PackedLinear | None:
+def _packed(layer: nn.Module, library: Library | None) -> nn.Module | None:
     if type(layer) not in (nn.Linear, Conv1D):  # a subclass may compute something else
         return None
     weight, bias = layer.get_parameter("weight"), getattr(layer, "bias", None)
-    if weight.device.type != "cpu" or not weight.numel() or not _can_pack(weight.dtype):
+    kind = _kind(weight.t() if type(layer) is Conv1D else weight, library)
+    if kind is None:
         return None
-    replacement = PackedLinear(weight.t().contiguous() if type(layer) is Conv1D else weight, bias)
+    replacement = kind(weight.t().contiguous() if type(layer) is Conv1D else weight, bias)
     replacement.train(layer.training)
     del layer.weight  # the layer itself may live on in our list of those done
     return replacement
+
+
+def _kind(weight: torch.Tensor, library: Library | None) -> Callable[..., nn.Module] | None:
+    """What computes a layer of this weight [out, in] the fastest here."""
+    if weight.device.type != "cpu" or not weight.numel():
+        return None
+    by_tiles = weight.dtype == torch.bfloat16 and has_amx()  # oneDNN's, and later the compiler's
+    if library is not None and linear.fits(weight, library) and not by_tiles:
+        return linear.PanelLinear
+    return PackedLinear if _can_pack(weight.dtype) else None
 
 
 def _let_go_of_files(model: nn.Module) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from millstream_worker.engine.config import cache_folder
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.native.library import ENTRIES, Library
 from millstream_worker.engine.runner.storage import KVStorage
 
 NAMES = ("auto", "torch", "native", "triton")
@@ -23,6 +24,7 @@ class Choice:
     name: str  # torch | native | triton
     reason: str  # for the operator
     build: Callable[[KVStorage], AttentionBackend]
+    library: Library | None = None  # native's, which multiplies matrices as well
 
 
 def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "") -> Choice:
@@ -47,9 +49,8 @@ def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str =
 
 
 def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> Choice:
-    from millstream_worker.engine.runner.attention.native.backend import NativeAttention
-    from millstream_worker.engine.runner.attention.native.build import CannotBuild, build
-    from millstream_worker.engine.runner.attention.native.library import ENTRIES
+    from millstream_worker.engine.runner.native.attention import NativeAttention
+    from millstream_worker.engine.runner.native.build import CannotBuild, build
 
     try:
         if dtype not in ENTRIES:
@@ -61,7 +62,9 @@ def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> Choice:
         return Choice(
             "torch", f"plain PyTorch, as native code, which is faster, cannot be had: {error}", _matmul
         )
-    return Choice("native", "compiled for this processor", lambda storage: NativeAttention(storage, library))
+    return Choice(
+        "native", "compiled for this processor", lambda storage: NativeAttention(storage, library), library
+    )
 
 
 def _triton(storage: KVStorage) -> AttentionBackend:

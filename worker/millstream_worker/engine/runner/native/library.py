@@ -1,10 +1,11 @@
-"""The compiled library as Python calls it: its structures, field by field as in paged.cpp, and entries."""
+"""The compiled library as Python calls it: structures, field by field as in paged.cpp, and entries."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,19 @@ ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
 _STRIDED = [c_void_p, c_int64, c_int64]  # data, and its strides: elements from token to token, head to head
 _ARGUMENTS = [c_void_p, c_void_p, *_STRIDED * 3, c_void_p, c_void_p]
 
+_MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32]
+
 Attend = Callable[..., None]  # layer, step, query, key and value with two strides each, sinks, out
+Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """How weights lie in memory, as [out / width, in / per, width, per], and what multiplies them."""
+
+    width: int
+    per: int
+    multiply: Multiply
 
 
 class LayerNumbers(ctypes.Structure):
@@ -62,17 +75,24 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
-        self._entries = {dtype: self._entry(name) for dtype, name in ENTRIES.items()}
+        self._attend = {dtype: self._entry(name, _ARGUMENTS) for dtype, name in ENTRIES.items()}
+        found = {dtype: self._panels(str(dtype).removeprefix("torch.")) for dtype in ENTRIES}
+        self.panels = {dtype: panels for dtype, panels in found.items() if panels}  # the types it multiplies
 
     def attend(self, dtype: torch.dtype) -> Attend:
         """The entry for a storage of this type: one of `ENTRIES`."""
-        return self._entries[dtype]
+        return self._attend[dtype]
 
-    def _entry(self, name: str) -> Attend:
+    def _panels(self, dtype: str) -> Panels | None:
+        per = self._entry(f"panel_{dtype}", [], c_int32)()
+        width = self._entry("panel_width", [], c_int32)()
+        return Panels(width, per, self._entry(f"multiply_{dtype}", _MULTIPLIED)) if per else None
+
+    def _entry(self, name: str, arguments: Sequence[Any], result: Any = None) -> Callable[..., Any]:
         try:
             entry: Any = getattr(self._library, name)
         except AttributeError as error:
             raise OSError(f"no entry {name}") from error
-        entry.argtypes, entry.restype = _ARGUMENTS, None
-        attend: Attend = entry
-        return attend
+        entry.argtypes, entry.restype = arguments, result
+        called: Callable[..., Any] = entry
+        return called

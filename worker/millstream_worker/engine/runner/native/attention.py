@@ -14,8 +14,8 @@ import torch
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.native import pieces
-from millstream_worker.engine.runner.attention.native.library import (
+from millstream_worker.engine.runner.native import pieces
+from millstream_worker.engine.runner.native.library import (
     MOST_DIM,
     LayerNumbers,
     Library,

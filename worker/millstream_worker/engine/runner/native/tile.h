@@ -124,7 +124,7 @@ private:
         for (int k = 0; k < count; k += GROUP)
             P::pack_values(now.values + k, std::min(GROUP, count - k), shape_.value_dim, width,
                            values_ + k / P::PER * width);
-        const Packed* weights = P::pack_weights(scores_, shape_.rows * KEYS, weights_);
+        const Packed* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
         multiply<P>(shape_.rows, width, (count + P::PER - 1) / P::PER, weights, KEYS / P::PER, values_, width,
                     sums, width, true);
     }

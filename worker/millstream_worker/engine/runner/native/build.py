@@ -1,6 +1,6 @@
 """Compiles the library once for this machine and keeps it.
 
-<cache>/native/attention-<digest>.so     digest: of sources, flags, compiler and processor
+<cache>/native/kernels-<digest>.so     digest: of sources, flags, compiler and processor
 
 Any number of processes may do so at once: each compiles in a folder of its own and moves the result into
 place in one step. Behind a library stands the digest of its bytes: one of which a crash of the machine, or a
@@ -21,8 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from millstream_worker.engine.runner.attention.native.check import Mismatch, check
-from millstream_worker.engine.runner.attention.native.library import Library
+from millstream_worker.engine.runner.native.check import Mismatch, check
+from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.trust import written_by_others
 
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC")
@@ -43,7 +43,7 @@ def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
     try:
         _clear(cache / "native")
         compiler, version = _compiler()
-        file = cache / "native" / f"attention-{_digest(compiler, version, flags)}.so"
+        file = cache / "native" / f"kernels-{_digest(compiler, version, flags)}.so"
         if not _is_whole(file):
             _compile(compiler, flags, file)
         _distrust(file)
@@ -70,10 +70,12 @@ def _compiler() -> tuple[tuple[str, ...], str]:
 def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], file: Path) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=_UNDER_WAY) as folder:
-        compiled, linked = Path(folder) / "paged.o", Path(folder) / file.name
-        _run(*compiler, *flags, "-c", str(_SOURCES / "paged.cpp"), "-o", str(compiled))
+        linked, compiled = Path(folder) / file.name, []
+        for source in sorted(_SOURCES.glob("*.cpp")):
+            compiled.append(str(Path(folder) / f"{source.stem}.o"))
+            _run(*compiler, *flags, "-c", str(source), "-o", compiled[-1])
         # Without -fopenmp: a runtime of its own would bring a second team of threads.
-        _run(*compiler, "-shared", str(compiled), "-o", str(linked))
+        _run(*compiler, "-shared", *compiled, "-o", str(linked))
         content = linked.read_bytes()
         linked.write_bytes(content + _seal(content))
         linked.chmod(0o700)

@@ -1,5 +1,5 @@
-"""Whether a compiled library computes attention: a few small steps beside plain PyTorch. A compiler, or a
-processor that is not what it says, shall not cost wrong tokens."""
+"""Whether a compiled library computes what it should: attention in a few small steps, and linear layers,
+beside plain PyTorch. A compiler, or a processor that is not what it says, shall not cost wrong tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.matmul import MatmulAttention
-from millstream_worker.engine.runner.attention.native.backend import NativeAttention
-from millstream_worker.engine.runner.attention.native.library import ENTRIES, Library
+from millstream_worker.engine.runner.native import linear
+from millstream_worker.engine.runner.native.attention import NativeAttention
+from millstream_worker.engine.runner.native.library import ENTRIES, Library
 from millstream_worker.engine.runner.storage import KVStorage
 
 _BLOCK, _WIDTH = 16, 5  # tokens of a block, blocks of a row
@@ -22,6 +24,7 @@ _LAYERS = (
     LayerSpec(4, 2, 64, 32, scale=0.2, window=20, softcap=4.0, sinks=True),
 )
 _STEPS = ([70, 3, 17], [1, 1, 1], [1, 5, 1])  # new tokens of each row
+_LINEAR = ((1, 48, 80), (7, 600, 130), (300, 1030, 200))  # rows, inputs, outputs
 _TOLERANCE = {torch.bfloat16: 3e-2, torch.float32: 1e-4}
 
 
@@ -32,6 +35,11 @@ class Mismatch(Exception):
 @torch.inference_mode()
 def check(library: Library) -> None:
     """Raises Mismatch."""
+    _check_attention(library)
+    _check_linear(library)
+
+
+def _check_attention(library: Library) -> None:
     random = torch.Generator().manual_seed(0)
     for dtype in ENTRIES:
         storages = [KVStorage(_LAYERS, 3 * _WIDTH, _BLOCK, dtype, torch.device("cpu")) for _ in range(2)]
@@ -45,9 +53,25 @@ def check(library: Library) -> None:
             for layer, spec in enumerate(_LAYERS):
                 query, key, value, sinks = _given(spec, sum(new), dtype, random)
                 got, want = (b.attend(layer, query, key, value, sinks).float() for b in (native, plain))
-                if not torch.allclose(got, want, atol=_TOLERANCE[dtype], rtol=_TOLERANCE[dtype]):
-                    far = float((got - want).abs().max())
-                    raise Mismatch(f"the compiled attention is wrong: off by {far:.2g} in {dtype}")
+                _compare(got, want, "attention", dtype)
+
+
+def _check_linear(library: Library) -> None:
+    linear.use(library)
+    random = torch.Generator().manual_seed(0)
+    for dtype in library.panels:
+        for count, inputs, outputs in _LINEAR:
+            rows = torch.randn(count, inputs, generator=random).to(dtype)
+            weight = (torch.randn(outputs, inputs, generator=random) / inputs**0.5).to(dtype)
+            bias = torch.randn(outputs, generator=random).to(dtype)
+            got = linear.PanelLinear(weight, bias)(rows).float()
+            _compare(got, functional.linear(rows.float(), weight.float(), bias.float()), "product", dtype)
+
+
+def _compare(got: torch.Tensor, want: torch.Tensor, what: str, dtype: torch.dtype) -> None:
+    if not torch.allclose(got, want, atol=_TOLERANCE[dtype], rtol=_TOLERANCE[dtype]):
+        far = float((got - want).abs().max())
+        raise Mismatch(f"the compiled {what} is wrong: off by {far:.2g} in {dtype}")
 
 
 def _given(

@@ -105,7 +105,7 @@ struct Floats {
         }
     }
 
-    static const float* pack_weights(const float* weights, int, float*) { return weights; }
+    static const float* pack_floats(const float* weights, int, float*) { return weights; }
 };
 
 #if defined(__AVX512BF16__)
@@ -155,7 +155,7 @@ struct Pairs {
         }
     }
 
-    static const uint32_t* pack_weights(const float* weights, int count, uint32_t* to) {
+    static const uint32_t* pack_floats(const float* weights, int count, uint32_t* to) {
         auto* halves = reinterpret_cast<uint16_t*>(to);
         for (int k = 0; k < count; k += LANES)
             store(halves + k, _mm512_cvtneps_pbh((__m512)load<Vector>(weights + k)));

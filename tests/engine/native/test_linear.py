@@ -1,0 +1,104 @@
+"""Linear layers in panels: what they answer, whoever shares their step, and which layers become such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from millstream_worker.engine.runner import packed
+from millstream_worker.engine.runner.native import linear
+from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.native.linear import PanelLinear
+from millstream_worker.engine.runner.packed import PackedLinear, pack
+
+DTYPES = (torch.float32, torch.bfloat16)
+SIZES = [(2, 1), (34, 48), (64, 7), (128, 513), (1100, 64), (576, 960)]  # inputs, outputs
+
+
+@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest, library: Library) -> torch.dtype:
+    chosen: torch.dtype = request.param
+    if chosen not in library.panels:
+        pytest.skip(f"this processor has no vectors for {chosen}")
+    linear.use(library)
+    return chosen
+
+
+@pytest.fixture
+def _three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def layer(inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(inputs + outputs)
+    return nn.Linear(inputs, outputs, bias=bias).to(dtype).eval()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+@pytest.mark.usefixtures("_three_threads")
+@torch.inference_mode()
+def test_answers_what_linear_does(dtype: torch.dtype, bias: bool, inputs: int, outputs: int) -> None:
+    module = layer(inputs, outputs, dtype, bias=bias)
+    replacement = PanelLinear(module.weight, module.bias)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    for shape in ((inputs,), (0, inputs), (1, inputs), (2, 3, inputs), (130, inputs), (1, 700, inputs)):
+        rows = torch.randn(shape).to(dtype)
+        exact = functional.linear(rows.float(), module.weight.float(), module.bias.float() if bias else None)
+        torch.testing.assert_close(replacement(rows).float(), exact, atol=tolerance, rtol=tolerance)
+    strided = torch.randn(3, 2, inputs).to(dtype).transpose(0, 1)
+    assert torch.equal(replacement(strided), replacement(strided.contiguous()))
+    assert torch.equal(replacement.weight, module.weight)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+@torch.inference_mode()
+def test_a_row_gets_the_same_alone_and_among_many(dtype: torch.dtype, inputs: int, outputs: int) -> None:
+    """To the last bit, with one thread and with three, however the work is shared out."""
+    module = layer(inputs, outputs, dtype)
+    replacement = PanelLinear(module.weight, module.bias)
+    rows, before = torch.randn(700, inputs).to(dtype), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = torch.cat([replacement(row[None]) for row in rows])
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            for count in (2, 3, 4, 5, 6, 7, 120, 121, 700):
+                assert torch.equal(replacement(rows[:count]), alone[:count])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_rows_of_another_type_or_width_are_an_error(dtype: torch.dtype) -> None:
+    replacement = PanelLinear(layer(8, 4, dtype).weight, None)
+    with pytest.raises(RuntimeError, match=r"rows have 6 features of .*, their weight \[\d+, 8\] "):
+        replacement(torch.zeros(2, 6, dtype=dtype))
+    with pytest.raises(RuntimeError, match=r"8 features of torch.float64"):
+        replacement(torch.zeros(2, 8, dtype=torch.float64))
+
+
+def test_layers_are_packed_into_panels_where_those_are_faster(
+    dtype: torch.dtype, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With AMX oneDNN multiplies bfloat16; pairs are whole; what the library cannot is oneDNN's."""
+    for amx in (False, True):
+        monkeypatch.setattr(packed, "has_amx", lambda amx=amx: amx)
+        model = nn.Sequential(layer(8, 8, dtype), layer(7, 8, dtype))
+        assert pack(model, library) == 2
+        in_pairs = dtype == torch.bfloat16
+        assert type(model[0]) is (PackedLinear if in_pairs and amx else PanelLinear)
+        assert type(model[1]) is (PackedLinear if in_pairs else PanelLinear)
+    without = nn.Sequential(layer(8, 8, dtype))
+    assert pack(without) == 1
+    assert type(without[0]) is PackedLinear
+
+
+def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) -> None:
+    assert plain_library.panels == {}

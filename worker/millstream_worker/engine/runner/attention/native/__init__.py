@@ -1,1 +1,0 @@
-"""Attention on the CPU in C++, compiled where it runs."""
