@@ -41,7 +41,9 @@ PARTS: dict[str, Part] = {
     "scheduling": Part("pieces.scheduling", "what the scheduler's choices are worth"),
     "fairness": Part("pieces.fairness", "how tenants share a batch"),
     "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
-    "layers": Part("pieces.layers", "a model's forward without its attention: plain, packed, compiled"),
+    "layers": Part(
+        "pieces.layers", "a model's forward without its attention: plain, oneDNN, as loaded, compiled"
+    ),
     "shared": Part("pieces.shared", "attention that reads a common beginning once, on a GPU"),
     "startup": Part("pieces.startup", "from the start of a process to ready"),
     "soak": Part("soak.run", "everything for hours, with kills: nothing lost, nothing growing"),

@@ -108,7 +108,8 @@ class Settings(BaseSettings):
         "tenant", description="among whom: one tenant's jobs, or all, who can then probe each other's prompts"
     )
     attention: Literal["auto", "torch", "native", "triton"] = Field(
-        "auto", description="attention backend: auto, torch, native (compiled on the CPU) or triton"
+        "auto",
+        description="attention backend: auto, torch, native (C++ on the CPU, linear layers too) or triton",
     )
     shared_attention: bool = Field(True, description="rows that begin alike read that once a step, together")
     cuda_graphs: Literal["auto", "on", "off"] = Field(

@@ -1,8 +1,9 @@
-"""A model's forward without its attention: as torch computes it, with packed weights, and compiled as well.
+"""A model's forward without its attention: as torch computes it, packed for oneDNN, as an engine loads it (in
+panels of its own where the processor suits them), and compiled as well.
 
     python -m ops.bench layers --shapes tiny14m smol135m --rows 1 32 --threads 1
 
-The three take turns in one process. Printed are milliseconds of CPU time of the least and the median forward,
+They take turns in one process. Printed are milliseconds of CPU time of the least and the median forward,
 the ratio of the medians to the first, and what compiling took (with `--cache FOLDER` again: from there).
 """
 
@@ -37,7 +38,8 @@ def main() -> None:
 
 
 def _compare(shape: str, options: argparse.Namespace, cache: Path) -> None:
-    models = {name: _loaded(shape, options.dtype) for name in ("plain", "packed", "compiled")}
+    attention = {"plain": "torch", "onednn": "torch", "loaded": "auto", "compiled": "auto"}
+    models = {name: _loaded(shape, options.dtype, chosen) for name, chosen in attention.items()}
     _unpack(models["plain"].model)
     wall, used = time.perf_counter(), time.process_time()
     try:
@@ -76,9 +78,11 @@ def _timed(loaded: LoadedModel, tokens: list[torch.Tensor]) -> Callable[[], floa
     return run
 
 
-def _loaded(shape: str, dtype: str) -> LoadedModel:
+def _loaded(shape: str, dtype: str, attention: str) -> LoadedModel:
+    """Without native attention there are no products of the same library."""
     folder = str(shaped_checkpoint(shape))
-    return load_model(folder, dtype=getattr(torch, dtype), device=torch.device("cpu"))
+    device = torch.device("cpu")
+    return load_model(folder, dtype=getattr(torch, dtype), device=device, attention=attention)
 
 
 def _unpack(model: nn.Module) -> None:

@@ -102,3 +102,24 @@ def test_layers_are_packed_into_panels_where_those_are_faster(
 
 def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) -> None:
     assert plain_library.panels == {}
+
+
+@pytest.mark.parametrize("size", [64, 80])
+def test_packing_copies_a_weight_once(
+    size: int, dtype: torch.dtype, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in panels is not copied again to let go of its file; what does not, is."""
+    monkeypatch.setattr(packed, "has_amx", lambda: False)
+    made: list[int] = []
+    laid_out = linear._laid_out
+
+    def noted(weight: torch.Tensor, panels: linear.Panels) -> torch.Tensor:
+        made.append((answer := laid_out(weight, panels)).data_ptr())
+        return answer
+
+    monkeypatch.setattr(linear, "_laid_out", noted)
+    model = nn.Sequential(layer(8, size, dtype))
+    bias = model[0].bias.data_ptr()
+    assert pack(model, library) == 1
+    assert [model[0].panels.data_ptr()] == made
+    assert model[0].bias.data_ptr() != bias

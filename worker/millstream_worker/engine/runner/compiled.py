@@ -109,7 +109,7 @@ class _Compiling:
     most_tokens: int
 
     def somehow(self) -> None:
-        """With products of the compiler's own where that goes, else with oneDNN's."""
+        """With products of the compiler's own where that goes, else with those that the layers have."""
         _configure()
         if blocked.usable(self.loaded.device):
             try:

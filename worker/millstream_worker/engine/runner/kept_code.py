@@ -77,6 +77,7 @@ def _digest(loaded: LoadedModel) -> str:
         config,
         str(loaded.dtype),
         loaded.device.type,
+        loaded.attention,  # with which linear layers go
         torch.get_num_threads(),
         processor(),
         os.environ.get("ATEN_CPU_CAPABILITY"),

@@ -15,6 +15,7 @@ from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.runner.attention.tiles import MAX_SCORE_BYTES
 from millstream_worker.engine.runner.cgroup import ControlGroups
 from millstream_worker.engine.runner.merged import MergedLinear
+from millstream_worker.engine.runner.native.linear import PanelLinear
 from millstream_worker.engine.runner.sampler import PIECE_ELEMENTS
 
 GIB = 2**30
@@ -99,15 +100,19 @@ def _widest(model: PreTrainedModel) -> int:
     each counts for itself. Each token goes through several experts of a mixture at once."""
     merged = [module for module in model.modules() if isinstance(module, MergedLinear)]
     aside = {model.get_output_embeddings(), *(layer.joint for layer in merged)}
-    sizes = [
-        max(parameter.shape[-2:])
-        for module in model.modules()
-        if not isinstance(module, nn.Embedding) and module not in aside
-        for parameter in module.parameters(recurse=False)
-        if parameter.ndim > 1
-    ]
+    modules = [one for one in model.modules() if not isinstance(one, nn.Embedding) and one not in aside]
+    sizes = [size for module in modules for size in _sizes(module)]
     experts: int = getattr(model.config, "num_experts_per_tok", None) or 1
     return max([*sizes, *(layer.out_features for layer in merged)], default=1) * experts
+
+
+def _sizes(module: nn.Module) -> list[int]:
+    """Numbers per token that a module's own weights read or make."""
+    if isinstance(module, PanelLinear):
+        return [module.in_features, module.out_features]
+    return [
+        size for weight in module.parameters(recurse=False) if weight.ndim > 1 for size in weight.shape[-2:]
+    ]
 
 
 def free_bytes(device: torch.device) -> int:

@@ -21,7 +21,8 @@ def define(
     """Make `torch.ops.millstream.<name of the schema>` compute `run`. `shape` answers an empty tensor of the
     shape that `run` answers. `keys`: torch's dispatch keys; the default is any device."""
     name = schema.partition("(")[0]
-    _library.define(schema)  # type: ignore[no-untyped-call]
+    tags = (torch.Tag.needs_exact_strides,)  # compiled code gives what the model's own would
+    _library.define(schema, tags=tags)  # type: ignore[no-untyped-call]
     for key in keys:
         _library.impl(name, run, key)  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"millstream::{name}", shape, lib=_library)
@@ -32,8 +33,9 @@ def define(
 def call_directly() -> None:
     """Have compiled code call the functions of operations: by way of the operation each call took 5 us more.
     Raises AttributeError or ImportError where this torch's compiler cannot be told: then it goes that way."""
-    from torch._inductor import lowering  # takes seconds
+    from torch._inductor import ir, lowering  # takes seconds
 
+    _ = ir.FallbackKernel.set_python_kernel_name
     for name in _defined:
         operation = getattr(torch.ops.millstream, name).default
         if operation not in lowering.lowerings:
@@ -46,7 +48,7 @@ def _lowered(call: Callable[..., Any], operation: Any, function: str) -> Callabl
     from torch._inductor.virtualized import V
 
     def lowered(*args: Any) -> Any:
-        nodes: Any = V.graph.operations
+        nodes: Any = getattr(V.graph, "operations", [])
         begun = len(nodes)
         answer = call(*args)
         for node in nodes[begun:]:

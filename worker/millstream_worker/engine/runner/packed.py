@@ -116,8 +116,9 @@ def _kind(weight: torch.Tensor, library: Library | None) -> Callable[..., nn.Mod
 def _let_go_of_files(model: nn.Module) -> None:
     """Weights are read by mapping their files, and one left that is still in its file keeps all of it mapped:
     the packed ones would be there twice."""
+    laid_out = {module.panels for module in model.modules() if isinstance(module, linear.PanelLinear)}
     for parameter in model.parameters():
-        if not parameter.is_mkldnn:
+        if not parameter.is_mkldnn and parameter not in laid_out:
             parameter.data = parameter.data.clone()
 
 

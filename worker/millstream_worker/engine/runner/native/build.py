@@ -38,7 +38,7 @@ class CannotBuild(Exception):
 
 
 def build(cache: Path, flags: tuple[str, ...] = FLAGS) -> Library:
-    """The library, from `cache` or compiled now (two seconds or so), once it has computed a few steps
+    """The library, from `cache` or compiled now (in some seconds), once it has computed a few steps
     correctly. Raises CannotBuild."""
     try:
         _clear(cache / "native")
@@ -61,7 +61,7 @@ def _compiler() -> tuple[tuple[str, ...], str]:
         commands = [shlex.split(named)] if named.strip() else [[name] for name in _COMPILERS]
     except ValueError as error:  # a quotation mark without another
         raise CannotBuild(f"CXX is {named!r}, which is no command: {error}") from error
-    found = [(path, *more) for name, *more in commands if (path := shutil.which(name))]
+    found = [(os.path.abspath(path), *more) for name, *more in commands if (path := shutil.which(name))]
     if not found:
         raise CannotBuild(f"there is no C++ compiler ({named or ', '.join(_COMPILERS)})")
     return found[0], _run(*found[0], "--version").partition("\n")[0]
@@ -70,12 +70,12 @@ def _compiler() -> tuple[tuple[str, ...], str]:
 def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], file: Path) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=_UNDER_WAY) as folder:
-        linked, compiled = Path(folder) / file.name, []
-        for source in sorted(_SOURCES.glob("*.cpp")):
-            compiled.append(str(Path(folder) / f"{source.stem}.o"))
-            _run(*compiler, *flags, "-c", str(source), "-o", compiled[-1])
+        linked = Path(folder) / file.name
+        sources = sorted(_SOURCES.glob("*.cpp"))
+        _run(*compiler, *flags, "-c", *map(str, sources), folder=folder)
         # Without -fopenmp: a runtime of its own would bring a second team of threads.
-        _run(*compiler, "-shared", *compiled, "-o", str(linked))
+        compiled = [f"{source.stem}.o" for source in sources]
+        _run(*compiler, "-shared", *compiled, "-o", file.name, folder=folder)
         content = linked.read_bytes()
         linked.write_bytes(content + _seal(content))
         linked.chmod(0o700)
@@ -105,10 +105,11 @@ def _is_whole(file: Path) -> bool:
     return content[-size:] == _seal(content[:-size])
 
 
-def _run(*command: str) -> str:
+def _run(*command: str, folder: str | None = None) -> str:
     """What it prints. It gets a group of its own: a compiler is several processes, given up together."""
     with subprocess.Popen(
         command,
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

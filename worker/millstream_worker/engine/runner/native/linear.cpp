@@ -68,8 +68,9 @@ struct Product {
         const Packed* panel = panels + int64_t(column / PANEL) * depth * PANEL + column % PANEL;
         const int deep = parts_of(depth, parts_of(depth, DEPTH));
         for (int k = 0; k < depth; k += deep)
-            multiply<P>(some, rounded_up(width, GROUP), std::min(deep, depth - k), rows + row * depth + k, depth,
-                        panel + int64_t(k) * PANEL, PANEL, sums, PANEL, k > 0);
+            multiply_vectors<P>(some, rounded_up(width, GROUP), std::min(deep, depth - k),
+                                rows + row * depth + k, depth, panel + int64_t(k) * PANEL, PANEL, sums, PANEL,
+                                k > 0);
         for (int r = 0; r < some; ++r)
             leave(sums + r * PANEL, bias ? bias + column : nullptr, width, to + (row + r) * outputs + column);
     }

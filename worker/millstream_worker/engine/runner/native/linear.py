@@ -8,6 +8,9 @@ layers`. What a row gets does not depend on who shares its step.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -20,7 +23,20 @@ _panels: dict[torch.dtype, Panels] = {}  # of the library in use
 
 def use(library: Library) -> None:
     """Have all `PanelLinear` computed by `library`."""
+    _panels.clear()
     _panels.update(library.panels)
+
+
+@contextlib.contextmanager
+def trying(library: Library) -> Iterator[None]:
+    """The same for a while."""
+    before = dict(_panels)
+    _panels.update(library.panels)
+    try:
+        yield
+    finally:
+        _panels.clear()
+        _panels.update(before)
 
 
 def fits(weight: torch.Tensor, library: Library) -> bool:
@@ -91,8 +107,9 @@ def _suit(rows: torch.Tensor, panels: torch.Tensor) -> None:
 def _laid_out(weight: torch.Tensor, panels: Panels) -> torch.Tensor:
     """[out / width, in / per, width, per] of [out, in]; what is missing in the last panel is 0."""
     outputs, inputs = weight.shape
-    padded = functional.pad(weight, (0, 0, 0, -outputs % panels.width))
-    return padded.view(-1, panels.width, inputs // panels.per, panels.per).transpose(1, 2).contiguous()
+    missing = -outputs % panels.width
+    padded = functional.pad(weight, (0, 0, 0, missing)) if missing else weight
+    return padded.reshape(-1, panels.width, inputs // panels.per, panels.per).transpose(1, 2).contiguous()
 
 
 def _shaped(
