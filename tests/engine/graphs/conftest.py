@@ -29,6 +29,8 @@ def load(tmp_path: Path) -> Callable[[str], LoadedModel]:
         folder = tmp_path / case
         if not folder.exists():
             checkpoints.build(case, tmp_path)
-        return load_model(str(folder), dtype=torch.float32, device=torch.device("cpu"))
+        # Of torch's operations alone, as on a GPU: the stand-in for a recorder sees no others.
+        device = torch.device("cpu")
+        return load_model(str(folder), dtype=torch.float32, device=device, attention="torch")
 
     return get

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream_worker.engine.runner.native.attention import NativeAttention
-from millstream_worker.engine.runner.native.build import FLAGS, build
+from millstream_worker.engine.runner.native.build import FLAGS, build, processor
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
 
@@ -39,3 +39,11 @@ def native(library: Library) -> Backend:
 def plain_library(cache: Path) -> Library:
     """For any processor of this kind: no wide vectors, no products of pairs."""
     return build(cache, PLAIN)
+
+
+@pytest.fixture(scope="session")
+def avx2_library(cache: Path) -> Library:
+    """For processors that have nothing wider."""
+    if not {"avx2", "fma"} <= set(processor().split()):
+        pytest.skip("needs AVX2")
+    return build(cache, (*PLAIN, "-mavx2", "-mfma"))

@@ -19,12 +19,18 @@ DTYPES = (torch.float32, torch.bfloat16)
 SIZES = [(2, 1), (34, 48), (64, 7), (128, 513), (1100, 64), (576, 960)]  # inputs, outputs
 
 
+@pytest.fixture(params=["library", "avx2_library"])
+def used(request: pytest.FixtureRequest) -> Iterator[Library]:
+    chosen: Library = request.getfixturevalue(request.param)
+    with linear.trying(chosen):
+        yield chosen
+
+
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest, library: Library) -> torch.dtype:
+def dtype(request: pytest.FixtureRequest, used: Library) -> torch.dtype:
     chosen: torch.dtype = request.param
-    if chosen not in library.panels:
-        pytest.skip(f"this processor has no vectors for {chosen}")
-    linear.use(library)
+    if chosen not in used.panels:
+        pytest.skip(f"no vectors for {chosen}")
     return chosen
 
 
@@ -85,13 +91,13 @@ def test_rows_of_another_type_or_width_are_an_error(dtype: torch.dtype) -> None:
 
 
 def test_layers_are_packed_into_panels_where_those_are_faster(
-    dtype: torch.dtype, library: Library, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, used: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With AMX oneDNN multiplies bfloat16; pairs are whole; what the library cannot is oneDNN's."""
     for amx in (False, True):
         monkeypatch.setattr(packed, "has_amx", lambda amx=amx: amx)
         model = nn.Sequential(layer(8, 8, dtype), layer(7, 8, dtype))
-        assert pack(model, library) == 2
+        assert pack(model, used) == 2
         in_pairs = dtype == torch.bfloat16
         assert type(model[0]) is (PackedLinear if in_pairs and amx else PanelLinear)
         assert type(model[1]) is (PackedLinear if in_pairs else PanelLinear)
@@ -106,7 +112,7 @@ def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) 
 
 @pytest.mark.parametrize("size", [64, 80])
 def test_packing_copies_a_weight_once(
-    size: int, dtype: torch.dtype, library: Library, monkeypatch: pytest.MonkeyPatch
+    size: int, dtype: torch.dtype, used: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies in panels is not copied again to let go of its file; what does not, is."""
     monkeypatch.setattr(packed, "has_amx", lambda: False)
@@ -120,6 +126,6 @@ def test_packing_copies_a_weight_once(
     monkeypatch.setattr(linear, "_laid_out", noted)
     model = nn.Sequential(layer(8, size, dtype))
     bias = model[0].bias.data_ptr()
-    assert pack(model, library) == 1
+    assert pack(model, used) == 1
     assert [model[0].panels.data_ptr()] == made
     assert model[0].bias.data_ptr() != bias
