@@ -24,14 +24,15 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "millstream")
 
 
+@pytest.mark.timeout(300)
 async def test_a_missing_safety_is_seen() -> None:
+    """A fault strikes where it may, on a busy machine not in time: what is broken need not show at once."""
     tried = [trials.BY_NAME[name] for name in QUICK]
     assert not any(trial.mutant.clients for trial in tried), "they run side by side in this process"
-    for _ in range(5):  # a fault strikes where it may: what is broken need not show each time
+    for _ in range(5):
         outcomes = await asyncio.gather(*(trial.run("valkey", "short") for trial in tried))
-        assert [outcome.missed for outcome in outcomes] == [[]] * len(tried)
         results = list(zip(tried, outcomes, strict=True))
-        tried = [trial for trial, outcome in results if not trial.is_seen(outcome)]
+        tried = [trial for trial, outcome in results if outcome.missed or not trial.is_seen(outcome)]
         if not tried:
             return
     raise AssertionError(trials.text(results))
