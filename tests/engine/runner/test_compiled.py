@@ -15,7 +15,7 @@ from support.serving import Served, serve
 from torch._dynamo.utils import counters
 
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner import compiled
+from millstream_worker.engine.runner import compiled, operation
 from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers
 from millstream_worker.engine.runner.model import LoadedModel
 
@@ -71,6 +71,18 @@ def test_machine_code(load: Load, tmp_path: Path) -> None:
     assert not [name for name in called if name.startswith("millstream::")], "calls by way of torch's"
     assert list((tmp_path / "kept").rglob("*.so")), "nothing is there for the next start"
     assert (tmp_path / "kept").stat().st_mode & 0o077 == 0, "others may put code there"
+
+
+def test_operations_go_by_way_of_torchs_where_the_compiler_cannot_be_told(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want, loaded = run(load("llama")), load("llama")
+    monkeypatch.delattr("torch._inductor.ir.ExternKernel.set_python_kernel_name")
+    with pytest.raises(AttributeError, match="set_python_kernel_name"):
+        operation.call_directly()
+    monkeypatch.setattr(operation, "_lowered", None)  # nobody gets there
+    compile_layers(loaded, tmp_path, lambda message: None, backend="aot_eager")
+    assert run(loaded).tokens == want.tokens
 
 
 def test_without_a_compiler_the_model_stays_as_it_was(load: Load, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def call_directly() -> None:
     Raises AttributeError or ImportError where this torch's compiler cannot be told: then it goes that way."""
     from torch._inductor import ir, lowering  # takes seconds
 
-    _ = ir.FallbackKernel.set_python_kernel_name
+    _ = ir.FallbackKernel.set_python_kernel_name  # else it would be missed in the middle of compiling
     for name in _defined:
         operation = getattr(torch.ops.millstream, name).default
         if operation not in lowering.lowerings:
