@@ -40,19 +40,28 @@ def persistent(appendfsync: str) -> Iterator[Server]:
         server.remove()
 
 
+@pytest.fixture(params=KINDS)
+def master(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of the test's own: one that ever had a replica keeps the last 10 MB of its writes, an hour
+    long, and would be full of them in a test of full memory."""
+    master = Server(request.param, repl_diskless_sync_delay="0").start()
+    try:
+        yield master
+    finally:
+        master.remove()
+
+
 @pytest.fixture
-def replica(server: Server) -> Iterator[Server]:
-    """Of `server`; no master any more at the end of the test."""
-    replica = Server(server.kind, replicaof=f"127.0.0.1 {server.port}").start()
+def replica(master: Server) -> Iterator[Server]:
+    replica = Server(master.kind, replicaof=f"127.0.0.1 {master.port}").start()
     try:
         yield replica
     finally:
         replica.remove()
 
 
-async def in_sync(server: Server) -> None:
-    async with redis.asyncio.Redis.from_url(server.url, socket_timeout=None) as admin:
-        await admin.config_set("repl-diskless-sync-delay", "0")
+async def in_sync(master: Server) -> None:
+    async with redis.asyncio.Redis.from_url(master.url, socket_timeout=None) as admin:
         await admin.set("here", 1)
         assert await admin.wait(1, 30_000) == 1
 
@@ -120,9 +129,9 @@ async def test_a_file_that_is_switched_off_is_seen_by_the_next_submit() -> None:
                 await client.submit("x")
 
 
-async def test_replicas_acknowledge(server: Server, replica: Server) -> None:
-    await in_sync(server)
-    async with AsyncClient(server.url) as client:
+async def test_replicas_acknowledge(master: Server, replica: Server) -> None:
+    await in_sync(master)
+    async with AsyncClient(master.url) as client:
         job = await client.submit("Hello", id="a", durability="replicas")
         assert (job.durability, job.replicas) == (Durability.REPLICAS, 1)
         again = await client.submit("Hello", id="a", durability="replicas")  # the first answer was lost
@@ -131,10 +140,10 @@ async def test_replicas_acknowledge(server: Server, replica: Server) -> None:
         assert await copy.hget("{ms:default:0}:job:0-a", "submits") == b"2"
 
 
-async def test_a_replica_that_stands_still_is_reported_in_time(server: Server, replica: Server) -> None:
-    await in_sync(server)
+async def test_a_replica_that_stands_still_is_reported_in_time(master: Server, replica: Server) -> None:
+    await in_sync(master)
     assert replica.process is not None
-    async with AsyncClient(server.url, options=SLOW) as client, standing_still(replica.process.pid):
+    async with AsyncClient(master.url, options=SLOW) as client, standing_still(replica.process.pid):
         outcomes = await client.submit_many([{"prompt": "x"}, {"prompt": "y"}], durability="replicas")
         for job in outcomes:
             assert isinstance(job, Submitted)
@@ -151,10 +160,10 @@ async def standing_still(pid: int) -> AsyncIterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-async def test_too_few_replicas_are_reported(server: Server, replica: Server) -> None:
-    await in_sync(server)
+async def test_too_few_replicas_are_reported(master: Server, replica: Server) -> None:
+    await in_sync(master)
     options = ClientOptions(durability="replicas", durability_replicas=2, durability_timeout_s=0.2)
-    async with AsyncClient(server.url, options=options) as client:
+    async with AsyncClient(master.url, options=options) as client:
         job = await client.submit("Hello")
         assert (job.durability, job.replicas) == (Durability.NONE, 1)
         with pytest.raises(NotDurable) as told:
@@ -170,11 +179,11 @@ async def test_a_wait_may_take_longer_than_a_command(server: Server) -> None:
         assert (job.created, job.durable) == (True, False)
 
 
-async def test_scripts_that_the_server_forgot_are_waited_for_too(server: Server, replica: Server) -> None:
-    await in_sync(server)
-    async with AsyncClient(server.url) as client:
+async def test_scripts_that_the_server_forgot_are_waited_for_too(master: Server, replica: Server) -> None:
+    await in_sync(master)
+    async with AsyncClient(master.url) as client:
         await client.submit("Hello", durability="replicas")
-        async with redis.asyncio.Redis.from_url(server.url) as admin:
+        async with redis.asyncio.Redis.from_url(master.url) as admin:
             await admin.script_flush()
         assert (await client.submit("Hello", durability="replicas")).replicas == 1
 
@@ -220,10 +229,10 @@ async def test_in_a_cluster_each_node_is_waited_for(kind: str) -> None:
 
 
 async def test_lost_answers_queue_nothing_twice_and_tell_nothing_wrong(
-    server: Server, replica: Server
+    master: Server, replica: Server
 ) -> None:
-    await in_sync(server)
-    async with Proxy(server.port, random.Random(5)) as proxy:
+    await in_sync(master)
+    async with Proxy(master.port, random.Random(5)) as proxy:
         async with AsyncClient(proxy.url, options=ClientOptions(durability="replicas")) as client:
             for n in range(20):
                 proxy.turn(Weather(Line.LOSE_REPLIES, share=0.5))  # of the connections, those to come too

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.fixture
+def fresh_valkey() -> Iterator[Server]:
+    """A server that no other test used: what it holds in memory is this test's own."""
+    server = Server("valkey").start()
+    try:
+        yield server
+    finally:
+        server.remove()
 
 
 async def queued(direct: redis.asyncio.Redis) -> int:
@@ -113,12 +124,12 @@ async def _states(direct: redis.asyncio.Redis, jobs: int) -> list[str]:
 
 
 async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
-    valkey: Server, tokenizer: Path
+    fresh_valkey: Server, tokenizer: Path
 ) -> None:
     async with (
-        AsyncClient(valkey.url) as client,
-        redis.asyncio.Redis.from_url(valkey.url) as direct,
-        serving(valkey, model_name(tokenizer), result_ttl_s=2.0),
+        AsyncClient(fresh_valkey.url) as client,
+        redis.asyncio.Redis.from_url(fresh_valkey.url) as direct,
+        serving(fresh_valkey, model_name(tokenizer), result_ttl_s=2.0),
     ):
         await client.wait((await client.submit("w1", max_tokens=2)).id, timeout_s=30)
         before = (await direct.info("memory"))["used_memory"]
