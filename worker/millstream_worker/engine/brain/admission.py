@@ -33,8 +33,10 @@ def admit(residents: Residents, draft: Draft, now: float) -> None:
 def displace(residents: Residents, now: float) -> None:
     """Preempt rows of a lower lane for the row whose turn it is, if that gives it the room it lacks."""
     batch, waiting = residents.batch, residents.waiting
+    if residents.alone is not None or not len(waiting):
+        return
     running = batch.running()
-    if residents.alone is not None or not waiting.outrank(batch.priority[running]):
+    if not waiting.outrank(batch.priority[running]):
         return
     row = next(waiting.order(now))
     if row.origin.request.alone:

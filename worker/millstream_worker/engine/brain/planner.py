@@ -1,5 +1,6 @@
 """Turns what the scheduler has decided into the arrays of a plan. Decode rows and prefill chunks go one way:
-a decode row is a chunk of one token. No loop over rows here, only over chunks."""
+a decode row is a chunk of one token. A step without chunks has less to lay out. No loop over rows here, only
+over chunks."""
 
 from __future__ import annotations
 
@@ -57,15 +58,12 @@ class Launch:
 
 def build_plan(step: int, batch: Batch, draft: Draft, sharing: Sharing) -> tuple[Plan, Launch]:
     """The plan of a draft; changes nothing in the batch."""
-    chunks, decodes = draft.chunks, draft.decodes
-    slots = np.concatenate((decodes, np.array([chunk.row.slot for chunk in chunks], np.intp)))
-    query_lens = np.ones(len(slots), np.int32)
-    query_lens[len(decodes) :] = [chunk.tokens for chunk in chunks]
-    query_starts = np.zeros(len(slots) + 1, np.int32)
-    np.cumsum(query_lens, out=query_starts[1:])
-    kv_lens = batch.scheduled[slots] + query_lens
+    decodes = draft.decodes
+    slots, query_lens, query_starts = _segments(draft)
+    scheduled = batch.scheduled[slots]
+    kv_lens = scheduled + query_lens
     tokens, from_device = _inputs(batch, draft)
-    positions, slot_mapping = _places(batch, slots, query_lens, query_starts)
+    positions, slot_mapping = _places(batch, slots, scheduled, query_lens, query_starts)
     drawing = np.flatnonzero(kv_lens >= batch.known[slots])
     drawing_slots = slots[drawing]
     output_indices = kv_lens[drawing] - batch.prompt_len[drawing_slots]
@@ -95,10 +93,27 @@ def build_plan(step: int, batch: Batch, draft: Draft, sharing: Sharing) -> tuple
     return plan, Launch(slots, kv_lens, drawing, batch.at(drawing_slots), len(tokens), draft.admitted)
 
 
+def _segments(draft: Draft) -> tuple[NDArray[np.intp], Int32, Int32]:
+    """Slots and new tokens of the segments, [S] each, and [S + 1] where these begin."""
+    decodes, chunks = draft.decodes, draft.chunks
+    if not chunks:  # most steps
+        return decodes, np.ones(len(decodes), np.int32), np.arange(len(decodes) + 1, dtype=np.int32)
+    slots = np.concatenate((decodes, np.array([chunk.row.slot for chunk in chunks], np.intp)))
+    query_lens = np.ones(len(slots), np.int32)
+    query_lens[len(decodes) :] = [chunk.tokens for chunk in chunks]
+    query_starts = np.zeros(len(slots) + 1, np.int32)
+    np.cumsum(query_lens, out=query_starts[1:])
+    return slots, query_lens, query_starts
+
+
 def _inputs(batch: Batch, draft: Draft) -> tuple[Int32, NDArray[np.bool_]]:
     """[T] token ids, and which of them only the device knows yet."""
-    on_device = batch.scheduled[draft.decodes] >= batch.known[draft.decodes]
-    tokens = [np.where(on_device, np.int32(0), batch.last_token[draft.decodes])]
+    decodes = draft.decodes
+    on_device = batch.scheduled[decodes] >= batch.known[decodes]
+    decoded = np.where(on_device, np.int32(0), batch.last_token[decodes])
+    if not draft.chunks:
+        return decoded, on_device
+    tokens = [decoded]
     for chunk in draft.chunks:
         begin = int(batch.scheduled[chunk.row.slot])
         tokens.append(chunk.row.tokens(begin, begin + chunk.tokens))
@@ -109,11 +124,14 @@ def _inputs(batch: Batch, draft: Draft) -> tuple[Int32, NDArray[np.bool_]]:
 
 
 def _places(
-    batch: Batch, slots: NDArray[np.intp], query_lens: Int32, query_starts: Int32
+    batch: Batch, slots: NDArray[np.intp], scheduled: Int32, query_lens: Int32, query_starts: Int32
 ) -> tuple[Int32, NDArray[np.int64]]:
     """[T] position of each token in its row, and its place in the KV cache."""
-    positions = np.arange(query_starts[-1], dtype=np.int32)
-    positions += np.repeat(batch.scheduled[slots] - query_starts[:-1], query_lens)
+    positions = scheduled
+    if query_starts[-1] > len(slots):  # some segment has several tokens
+        positions = np.arange(query_starts[-1], dtype=np.int32)
+        positions += np.repeat(scheduled - query_starts[:-1], query_lens)
+        slots = np.repeat(slots, query_lens)
     blocks, offsets = np.divmod(positions, np.int32(batch.block_size))
-    held = batch.block_table[np.repeat(slots, query_lens), blocks].astype(np.int64)
+    held = batch.block_table[slots, blocks].astype(np.int64)
     return positions, held * batch.block_size + offsets

@@ -25,15 +25,18 @@ def continue_rows(
     `joining`: priority of the row that gets in if they leave any; inf: none does."""
     batch, pool = residents.batch, residents.pool
     draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
-    while (missing := _new_blocks(batch, draft) - pool.free) > 0:
+    opening = _opening(batch, draft.decodes)
+    while (missing := len(opening) + _chunks_blocks(batch, draft) - pool.free) > 0:
         missing -= residents.leaving_blocks
         row = victim(residents, missing) if missing > 0 else None
         if row is None:  # enough blocks are on their way out, with a launch in flight
             draft = _shortened(batch, draft, pool.free)
+            opening = _opening(batch, draft.decodes)
             break
         residents.preempt(row, now)
         draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
-    for row in batch.at(_opening(batch, draft.decodes)):
+        opening = _opening(batch, draft.decodes)
+    for row in batch.at(opening):
         residents.grow(row, 1)
     for chunk in draft.chunks:
         residents.prefill(chunk)
@@ -52,9 +55,8 @@ def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int, joining: flo
     return draft
 
 
-def _new_blocks(batch: Batch, draft: Draft) -> int:
-    opened = len(_opening(batch, draft.decodes))
-    return opened + sum(batch.missing_blocks(chunk.row, chunk.tokens) for chunk in draft.chunks)
+def _chunks_blocks(batch: Batch, draft: Draft) -> int:
+    return sum(batch.missing_blocks(chunk.row, chunk.tokens) for chunk in draft.chunks)
 
 
 def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
