@@ -23,6 +23,7 @@ from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.compiled import CannotCompile
 from millstream_worker.engine.runner.kept_code import KeptCode
 from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.native.linear import PanelLinear
 
 # Forked children die at once: what other threads hold does not matter to them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -196,6 +197,20 @@ def test_other_threads_have_other_code(start: Callable[..., Compilation]) -> Non
         assert begun._kept.folder != folder
     finally:
         torch.set_num_threads(threads)
+
+
+def test_narrow_weights_have_other_code(folder: str, tmp_path: Path) -> None:
+    """They lie in memory otherwise, though models of one configuration have either."""
+    folders = set()
+    for dtype in (torch.float32, torch.bfloat16):
+        loaded = load_model(folder, dtype=torch.float32, device=torch.device("cpu"))
+        layers = [module for module in loaded.model.modules() if isinstance(module, PanelLinear)]
+        if not layers:
+            pytest.skip("needs a library that multiplies")
+        for layer in layers:
+            layer.panels.data = layer.panels.to(dtype)
+        folders.add(KeptCode(tmp_path, loaded).folder)
+    assert len(folders) == 2
 
 
 def test_a_folder_that_others_can_write(

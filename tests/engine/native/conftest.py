@@ -47,3 +47,11 @@ def avx2_library(cache: Path) -> Library:
     if not {"avx2", "fma"} <= set(processor().split()):
         pytest.skip("needs AVX2")
     return build(cache, (*PLAIN, "-mavx2", "-mfma"))
+
+
+@pytest.fixture(scope="session", params=["true", "false"], ids=["pairs", "halves"])
+def bfloat16_library(request: pytest.FixtureRequest, cache: Path) -> Library:
+    """As it would be where products of pairs are faster, and where they are not."""
+    if "avx512_bf16" not in processor():
+        pytest.skip("needs AVX-512 with bfloat16")
+    return build(cache, (*FLAGS, f"-DPAIRS_PAY={request.param}"))

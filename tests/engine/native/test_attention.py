@@ -140,6 +140,15 @@ def test_on_processors_with_less(name: str, dtype: torch.dtype, plain_library: L
         compare(rows, new)
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_bfloat16_is_multiplied_in_pairs_or_widened(name: str, bfloat16_library: Library) -> None:
+    """Each processor has its faster way."""
+    backend = partial(NativeAttention, library=bfloat16_library)
+    rows = PagedRows(LAYERS[name], 5, backend, dtype=torch.bfloat16)
+    for new in RAGGED:
+        compare(rows, new)
+
+
 @settings(deadline=None, max_examples=30)
 @given(
     new=st.lists(st.tuples(*[st.sampled_from([0, 1, 1, 2, 9, 64, 65])] * 3), min_size=1, max_size=4),

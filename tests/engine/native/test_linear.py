@@ -29,8 +29,7 @@ def used(request: pytest.FixtureRequest) -> Iterator[Library]:
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
 def dtype(request: pytest.FixtureRequest, used: Library) -> torch.dtype:
     chosen: torch.dtype = request.param
-    if chosen not in used.panels:
-        pytest.skip(f"no vectors for {chosen}")
+    assert used.panels is not None
     return chosen
 
 
@@ -86,8 +85,51 @@ def test_rows_of_another_type_or_width_are_an_error(dtype: torch.dtype) -> None:
     replacement = PanelLinear(layer(8, 4, dtype).weight, None)
     with pytest.raises(RuntimeError, match=r"rows have 6 features of .*, their weight \[\d+, 8\] "):
         replacement(torch.zeros(2, 6, dtype=dtype))
-    with pytest.raises(RuntimeError, match=r"8 features of torch.float64"):
+    with pytest.raises(RuntimeError, match=r"rows are torch.float64, and their weight torch"):
         replacement(torch.zeros(2, 8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+@torch.inference_mode()
+def test_weights_of_float32_that_are_narrow_lie_there_as_such(
+    used: Library, inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sums that they have in float32, to the last bit."""
+    module = layer(inputs, outputs, torch.float32)
+    module.weight.data = module.weight.bfloat16().float()
+    narrow = PanelLinear(module.weight, module.bias)
+    assert narrow.panels.dtype == torch.bfloat16
+    assert torch.equal(narrow.weight, module.weight)
+    monkeypatch.setattr(linear, "_narrowest", lambda weight: weight)
+    wide = PanelLinear(module.weight, module.bias)
+    assert wide.panels.dtype == torch.float32
+    for count in (1, 2, 5, 11, 47, 48, 130, 700):
+        rows = torch.randn(count, inputs)
+        assert torch.equal(narrow(rows), wide(rows))
+    with pytest.raises(RuntimeError, match=r"rows are torch.bfloat16, and their weight torch.float32"):
+        narrow(rows.bfloat16())
+
+
+@pytest.mark.parametrize("number", [1 + 2**-8, float("nan")])
+def test_one_weight_that_is_wider_keeps_all_of_them_wide(used: Library, number: float) -> None:
+    weight = torch.ones(70, 8)
+    weight[69, 7] = number
+    assert PanelLinear(weight, None).panels.dtype == torch.float32
+    assert PanelLinear(torch.ones(70, 7), None).panels.dtype == torch.float32  # no whole pairs
+
+
+@torch.inference_mode()
+def test_bfloat16_is_multiplied_in_pairs_or_widened(bfloat16_library: Library) -> None:
+    """Each processor has its faster way; both are right, and neither looks at who shares a step."""
+    module = layer(576, 960, torch.bfloat16)
+    rows = torch.randn(700, 576).bfloat16()
+    exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())
+    with linear.trying(bfloat16_library):
+        replacement = PanelLinear(module.weight, module.bias)
+        got = replacement(rows)
+        torch.testing.assert_close(got.float(), exact, atol=1e-2, rtol=1e-2)
+        for count in (1, 5, 12, 130):
+            assert torch.equal(replacement(rows[:count]), got[:count])
 
 
 def test_layers_are_packed_into_panels_where_those_are_faster(
@@ -107,7 +149,7 @@ def test_layers_are_packed_into_panels_where_those_are_faster(
 
 
 def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) -> None:
-    assert plain_library.panels == {}
+    assert plain_library.panels is None
 
 
 @pytest.mark.parametrize("size", [64, 80])
@@ -119,8 +161,8 @@ def test_packing_copies_a_weight_once(
     made: list[int] = []
     laid_out = linear._laid_out
 
-    def noted(weight: torch.Tensor, panels: linear.Panels) -> torch.Tensor:
-        made.append((answer := laid_out(weight, panels)).data_ptr())
+    def noted(weight: torch.Tensor, width: int) -> torch.Tensor:
+        made.append((answer := laid_out(weight, width)).data_ptr())
         return answer
 
     monkeypatch.setattr(linear, "_laid_out", noted)

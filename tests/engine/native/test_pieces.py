@@ -11,6 +11,7 @@ from support.planning import Segment, pack
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.native import pieces
 from millstream_worker.engine.runner.native.pieces import PART_KEYS, cut
 
 
@@ -50,11 +51,11 @@ def with_families(plan: Plan) -> Plan:
 @pytest.mark.parametrize("group", [1, 3, 71])
 def test_each_key_once(seed: int, window: int | None, group: int, families: bool) -> None:
     plan = with_families(random_plan(seed)) if families else random_plan(seed)
-    pieces = cut(plan, LayerSpec(2 * group, 2, 64, 64, scale=1.0, window=window))
+    found = cut(plan, LayerSpec(2 * group, 2, 64, 64, scale=1.0, window=window))
     seen: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}
     places: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}
-    for segment, first, tokens, first_key, end_key, part in pieces.pieces:
-        for token in pieces.members[first : first + tokens]:
+    for segment, first, tokens, first_key, end_key, part in found.pieces:
+        for token in found.members[first : first + tokens]:
             owner = np.searchsorted(plan.query_starts, token, "right") - 1
             blocks = slice(first_key // 16, -(-end_key // 16))
             assert (plan.block_tables[0][owner][blocks] == plan.block_tables[0][segment][blocks]).all()
@@ -64,14 +65,32 @@ def test_each_key_once(seed: int, window: int | None, group: int, families: bool
     for token, keys in seen.items():
         low = 0 if window is None else max(0, plan.positions[token] - window + 1)
         assert sorted(keys) == list(range(low, plan.positions[token] + 1))
-    joined = {token: (first, parts) for token, first, parts in pieces.splits.tolist()}
+    joined = {token: (first, parts) for token, first, parts in found.splits.tolist()}
     taken: list[int] = []
     for token, parts in places.items():
         first, count = joined.get(token, (0, 0))
         assert sorted(parts) == (list(range(count)) if count else [-1])
-        assert pieces.first_parts[token] == first
+        assert found.first_parts[token] == first
         taken += range(first, first + count)
-    assert sorted(taken) == list(range(pieces.parts))
+    assert sorted(taken) == list(range(found.parts))
+
+
+@pytest.mark.parametrize("window", [None, 1, 100, 700])
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_short_decoding_rows_are_cut_as_any_are(rows: int, window: int | None) -> None:
+    """Their own way there is a shorter one."""
+    chance = random.Random(rows)
+    starts = [chance.choice([0, 15, chance.randrange(PART_KEYS)]) for _ in range(rows - 1)] + [PART_KEYS - 1]
+    plan = pack([Segment(slot, [0], start, range(100)) for slot, start in enumerate(starts)], 16)
+    layer = LayerSpec(6, 2, 64, 64, scale=1.0, window=window)
+    short, general = pieces._short_rows(plan, layer), pieces._any_rows(plan, layer)
+    for name in ("pieces", "members", "splits", "first_parts"):
+        one, other = getattr(short, name), getattr(general, name)
+        assert (one.dtype, one.tolist()) == (other.dtype, other.tolist()), name
+        assert one.flags.c_contiguous
+    assert (short.parts, short.cost) == (general.parts, general.cost)
+    longer = pack([Segment(0, [0], PART_KEYS, range(100))], 16)
+    assert cut(longer, replace(layer, window=None)).parts == 2
 
 
 def test_the_dearest_come_first() -> None:
@@ -79,8 +98,8 @@ def test_the_dearest_come_first() -> None:
         [Segment(0, [0], 40, range(3)), Segment(1, [0] * 64, 0, range(4)), Segment(2, [0], 400, range(26))],
         16,
     )
-    pieces = cut(plan, LayerSpec(2, 1, 64, 64, scale=1.0)).pieces
-    costs = (pieces[:, 4] - pieces[:, 3]) * (8 + 2 * pieces[:, 2])
+    found = cut(plan, LayerSpec(2, 1, 64, 64, scale=1.0)).pieces
+    costs = (found[:, 4] - found[:, 3]) * (8 + 2 * found[:, 2])
     assert (np.diff(costs) <= 0).all()
 
 

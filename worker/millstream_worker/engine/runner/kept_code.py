@@ -78,6 +78,7 @@ def _digest(loaded: LoadedModel) -> str:
         str(loaded.dtype),
         loaded.device.type,
         loaded.attention,  # with which linear layers go
+        [str(one.panels.dtype) for one in loaded.model.modules() if isinstance(one, linear.PanelLinear)],
         torch.get_num_threads(),
         processor(),
         os.environ.get("ATEN_CPU_CAPABILITY"),

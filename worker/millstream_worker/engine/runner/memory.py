@@ -87,10 +87,10 @@ def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: in
     pool: activations, logits, sampling and attention. An estimate from above, from the shapes of the weights;
     on CUDA `profiling.step_needs` measures instead.
     """
-    parameter: torch.Tensor = next(model.parameters())
-    activations = tokens * _widest(model) * _WIDE_TENSORS * parameter.element_size()
+    embedding: torch.Tensor = model.get_input_embeddings().weight  # of the model's own type
+    activations = tokens * _widest(model) * _WIDE_TENSORS * embedding.element_size()
     elements = rows * vocab_size
-    drawing = min(elements, max(PIECE_ELEMENTS[parameter.device.type], vocab_size))
+    drawing = min(elements, max(PIECE_ELEMENTS[embedding.device.type], vocab_size))
     sampling = elements * _LOGIT_BYTES + drawing * _DRAW_BYTES
     return activations + sampling + _SCORES * MAX_SCORE_BYTES + _WORKSPACE_BYTES
 

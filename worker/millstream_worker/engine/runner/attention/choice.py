@@ -62,9 +62,10 @@ def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> Choice:
         return Choice(
             "torch", f"plain PyTorch, as native code, which is faster, cannot be had: {error}", _matmul
         )
-    return Choice(
-        "native", "compiled for this processor", lambda storage: NativeAttention(storage, library), library
-    )
+    reason = "compiled for this processor"
+    if dtype == torch.bfloat16:
+        reason += f", multiplies bfloat16 as {library.bfloat16_products}"
+    return Choice("native", reason, lambda storage: NativeAttention(storage, library), library)
 
 
 def _triton(storage: KVStorage) -> AttentionBackend:

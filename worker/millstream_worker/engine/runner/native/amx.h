@@ -10,7 +10,9 @@ struct Tiles {
     explicit Tiles(int) {}
 };
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#if !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__linux__)
+inline bool may_use_tiles() { return false; }
+#else
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>

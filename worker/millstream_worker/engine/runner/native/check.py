@@ -58,11 +58,14 @@ def _check_attention(library: Library) -> None:
 
 
 def _check_linear(library: Library) -> None:
+    """Of rows and weights of each type: a layer of float32 keeps its weights as bfloat16 if they are such."""
+    if library.panels is None:
+        return
     random = torch.Generator().manual_seed(0)
-    for dtype in library.panels:
+    for dtype, weights in library.panels.multiply:
         for count, inputs, outputs in _LINEAR:
             rows = torch.randn(count, inputs, generator=random).to(dtype)
-            weight = (torch.randn(outputs, inputs, generator=random) / inputs**0.5).to(dtype)
+            weight = (torch.randn(outputs, inputs, generator=random) / inputs**0.5).to(weights).to(dtype)
             bias = torch.randn(outputs, generator=random).to(dtype)
             got = linear.PanelLinear(weight, bias)(rows).float()
             _compare(got, functional.linear(rows.float(), weight.float(), bias.float()), "product", dtype)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,12 @@ from typing import Any
 import torch
 
 MOST_DIM = 4096  # of a head
+PER = {torch.bfloat16: 2, torch.float32: 1}  # weights of one output that lie side by side
+_PRODUCTS = {
+    (torch.bfloat16, torch.bfloat16): "multiply_bfloat16",
+    (torch.float32, torch.float32): "multiply_float32",
+    (torch.float32, torch.bfloat16): "multiply_halves",
+}
 ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
 _STRIDED = [c_void_p, c_int64, c_int64]  # data, and its strides: elements from token to token, head to head
 _ARGUMENTS = [c_void_p, c_void_p, *_STRIDED * 3, c_void_p, c_void_p]
@@ -24,11 +30,10 @@ Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inp
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """How weights lie in memory, as [out / width, in / per, width, per], and what multiplies them."""
+    """How weights lie in memory, as [out / width, in / PER, width, PER], and what multiplies them."""
 
     width: int
-    per: int
-    multiply: Multiply
+    multiply: Mapping[tuple[torch.dtype, torch.dtype], Multiply]  # by the types of rows and weights
 
 
 class LayerNumbers(ctypes.Structure):
@@ -76,17 +81,15 @@ class Library:
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
         self._attend = {dtype: self._entry(name, _ARGUMENTS) for dtype, name in ENTRIES.items()}
-        found = {dtype: self._panels(str(dtype).removeprefix("torch.")) for dtype in ENTRIES}
-        self.panels = {dtype: panels for dtype, panels in found.items() if panels}  # the types it multiplies
+        width = self._entry("panel_width", [], c_int32)()
+        multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
+        self.panels = Panels(width, multiply) if width else None
+        # As "tiles", "pairs" or "float32"; where there is a choice between the last two, they were timed.
+        self.bfloat16_products: str = self._entry("bfloat16_products", [], c_char_p)().decode()
 
     def attend(self, dtype: torch.dtype) -> Attend:
         """The entry for a storage of this type: one of `ENTRIES`."""
         return self._attend[dtype]
-
-    def _panels(self, dtype: str) -> Panels | None:
-        per = self._entry(f"panel_{dtype}", [], c_int32)()
-        width = self._entry("panel_width", [], c_int32)()
-        return Panels(width, per, self._entry(f"multiply_{dtype}", _MULTIPLIED)) if per else None
 
     def _entry(self, name: str, arguments: Sequence[Any], result: Any = None) -> Callable[..., Any]:
         try:

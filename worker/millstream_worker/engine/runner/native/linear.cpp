@@ -1,12 +1,17 @@
 // C[M, out] = A[M, in] · W[out, in]ᵀ + bias. The weights lie in panels: [out / PANEL][in][PANEL], in elements.
+// Those of bfloat16 are multiplied with rows of their own type, or with those of float32, which is exact.
 // A row's sums are made in one order whatever other rows there are: it gets the same alone and among many.
-#include <algorithm>
-
-#include "multiply.h"
+#include "rates.h"
+#include "scratch.h"
 
 namespace {
 
-// Outputs that lie side by side: as many as a block of six rows computes at once, so that memory is read from
+// The same with rows and sums of float32.
+struct HalvesOfFloats : Halves {
+    using Stored = float;
+};
+
+// Outputs that lie side by side: as many as a block of few rows computes at once, so that memory is read from
 // one end to the other.
 #if defined(__AVX512F__)
 constexpr int PANEL = 64;
@@ -15,23 +20,41 @@ constexpr int PANEL = 16;
 #endif
 constexpr int DEPTH = 512;  // elements of `in` that are gone through at a time: a core's cache holds a panel's
 constexpr int ROWS = 120;   // that go through them while they are there
+// Elements between what is read and what is asked for: with few rows 1.4 times as fast on a Xeon, whose own
+// guesses end with each page of memory.
+constexpr int AHEAD = 2048;
+// So many rows share weights that were widened for all of them; never with AVX-512, whose blocks have rows
+// enough to widen what they read themselves.
+constexpr int MANY = LANES == 16 ? ROWS + 1 : 48;
 
 inline int parts_of(int size, int most) { return (size + most - 1) / most; }
 
 inline float wide(float value) { return value; }
 inline float wide(uint16_t value) { return widened(value); }
 
+inline void leave_as(float* to, const float* sums, int width) { std::memcpy(to, sums, width * sizeof *to); }
+
+inline void leave_as(uint16_t* to, const float* sums, int width) {
+#if defined(__AVX512BF16__)
+    alignas(64) uint32_t halves[PANEL / 2];
+    std::memcpy(to, Pairs::pack_floats(sums, width, halves), width * sizeof *to);
+#else
+    for (int n = 0; n < width; ++n) to[n] = narrowed(sums[n]);
+#endif
+}
+
 template <class P>
 struct Product {
     using Stored = typename P::Stored;
+    using Row = typename P::Row;
     using Packed = typename P::Packed;
 
-    const Packed* rows;
+    const Row* rows;
     const Packed* panels;
     const Stored* bias;  // or null
     Stored* to;
     int64_t count;
-    int depth, outputs;
+    int depth, outputs;  // elements of a column of weights, columns
 
     void compute_all(int threads) const {
         const int64_t chunks = (count + ROWS - 1) / ROWS;
@@ -56,7 +79,8 @@ struct Product {
             const int first = int(groups * share / threads) * GROUP;
             const int end = std::min(int(groups * (share + 1) / threads) * GROUP, outputs);
             for (int64_t row = 0; row < count; row += ROWS)
-                for (int column = first; column < end; column += PANEL - column % PANEL) compute(row, column, end);
+                for (int column = first; column < end; column += PANEL - column % PANEL)
+                    compute(row, column, end);
         }
     }
 
@@ -66,20 +90,37 @@ struct Product {
         const int some = int(std::min<int64_t>(ROWS, count - row));
         const int width = std::min(PANEL - column % PANEL, end - column);
         const Packed* panel = panels + int64_t(column / PANEL) * depth * PANEL + column % PANEL;
-        const int deep = parts_of(depth, parts_of(depth, DEPTH));
+        const int deep = parts_of(depth, parts_of(depth, DEPTH / P::PARTS));
         for (int k = 0; k < depth; k += deep)
-            multiply_vectors<P>(some, rounded_up(width, GROUP), std::min(deep, depth - k),
-                                rows + row * depth + k, depth, panel + int64_t(k) * PANEL, PANEL, sums, PANEL,
-                                k > 0);
+            add_products(some, rounded_up(width, GROUP), std::min(deep, depth - k),
+                         rows + (row * depth + k) * P::PARTS, panel + int64_t(k) * PANEL, sums, k > 0);
         for (int r = 0; r < some; ++r)
             leave(sums + r * PANEL, bias ? bias + column : nullptr, width, to + (row + r) * outputs + column);
     }
 
+    void add_products(int some, int width, int deep, const Row* from, const Packed* panel, float* sums,
+                      bool add) const {
+        if constexpr (P::PARTS > 1 && MANY <= ROWS)
+            if (some >= MANY) {
+                alignas(64) static thread_local float wider[DEPTH * PANEL];
+                widen(width, deep, panel, wider);
+                multiply_vectors<Float32>(some, width, deep * P::PARTS, from, depth * P::PARTS, wider, PANEL,
+                                          sums, PANEL, add);
+                return;
+            }
+        multiply_vectors<P, AHEAD>(some, width, deep, from, depth * P::PARTS, panel, PANEL, sums, PANEL, add);
+    }
+
+    static void widen(int width, int deep, const Packed* panel, float* to) {
+        for (int k = 0; k < deep; ++k, panel += PANEL)
+            for (int part = 0; part < P::PARTS; ++part, to += PANEL)
+                for (int n = 0; n < width; n += LANES) store(to + n, P::column(panel + n, part));
+    }
+
     static void leave(float* sums, const Stored* bias, int width, Stored* to) {
-        alignas(64) Packed space[PANEL];
         if (bias)
             for (int n = 0; n < width; ++n) sums[n] += wide(bias[n]);
-        std::memcpy(to, P::pack_floats(sums, width, space), width * sizeof *to);
+        leave_as(to, sums, width);
     }
 };
 
@@ -87,35 +128,55 @@ template <class P>
 void multiply_all(const void* rows, const void* panels, const void* bias, void* to, int64_t count, int in,
                   int outputs, int threads) {
     using Stored = typename P::Stored;
-    using Packed = typename P::Packed;
-    const Product<P> product{static_cast<const Packed*>(rows), static_cast<const Packed*>(panels),
+    const Product<P> product{static_cast<const typename P::Row*>(rows),
+                             static_cast<const typename P::Packed*>(panels),
                              static_cast<const Stored*>(bias), static_cast<Stored*>(to),
                              count, in / P::PER, outputs};
     product.compute_all(threads);
 }
 
+// The rows are bfloat16, too.
+void multiply_widened(const void* rows, const void* panels, const void* bias, void* to, int64_t count, int in,
+                      int outputs, int threads) {
+    // As many rows at a time as keep all threads busy with panels.
+    const int chunks = std::clamp(parts_of(4 * threads, parts_of(outputs, PANEL)), 4, 8);
+    const int64_t most = std::min<int64_t>(count, chunks * ROWS);
+    static thread_local Scratch scratch;
+    scratch.reserve(Scratch::bytes<float>(int(most) * in));
+    auto* wider = scratch.take<float>(int(most) * in);
+    for (int64_t first = 0; first < count; first += most) {
+        const int64_t some = std::min(most, count - first);
+        const auto* from = static_cast<const uint16_t*>(rows) + first * in;
+#pragma omp parallel for schedule(static) num_threads(threads) if (some >= ROWS)
+        for (int64_t row = 0; row < some; ++row)
+            for (int64_t n = row * in; n < (row + 1) * in; ++n) wider[n] = widened(from[n]);
+        multiply_all<Halves>(wider, panels, bias, static_cast<uint16_t*>(to) + first * outputs, some, in,
+                             outputs, threads);
+    }
+}
+
 }  // namespace
 
-// Outputs in a panel, and numbers in an element of it; 0 of what this processor has no vectors for.
-extern "C" int panel_width() { return PANEL; }
-#if defined(__FMA__) || defined(__AVX512F__)
-extern "C" int panel_float32() { return Float32::PER; }
-#else
-extern "C" int panel_float32() { return 0; }
-#endif
-#if defined(__AVX512BF16__)
-extern "C" int panel_bfloat16() { return BFloat16::PER; }
-#else
-extern "C" int panel_bfloat16() { return 0; }
-#endif
-
-#define ENTRY(name, P)                                                                                       \
+#define ENTRY(name, compute)                                                                                 \
     extern "C" void name(const void* rows, const void* panels, const void* bias, void* to, int64_t count,    \
                          int in, int outputs, int threads) {                                                 \
-        multiply_all<P>(rows, panels, bias, to, count, in, outputs, threads);                                \
+        compute(rows, panels, bias, to, count, in, outputs, threads);                                        \
     }
 
-ENTRY(multiply_float32, Float32)
 #if defined(__AVX512BF16__)
-ENTRY(multiply_bfloat16, BFloat16)
+#define MULTIPLY_BFLOAT16 (pairs_pay() ? multiply_all<Pairs> : multiply_widened)
+#else
+#define MULTIPLY_BFLOAT16 multiply_widened
+#endif
+
+// Rows and weights of these types; in the last, rows of float32 and weights of bfloat16.
+ENTRY(multiply_float32, multiply_all<Float32>)
+ENTRY(multiply_bfloat16, MULTIPLY_BFLOAT16)
+ENTRY(multiply_halves, multiply_all<HalvesOfFloats>)
+
+// Outputs in a panel; 0 where this processor has no vectors for sums of products.
+#if defined(__FMA__) || defined(__AVX512F__)
+extern "C" int panel_width() { return PANEL; }
+#else
+extern "C" int panel_width() { return 0; }
 #endif

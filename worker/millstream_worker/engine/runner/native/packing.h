@@ -1,6 +1,8 @@
-// How the operands of a tile's two products lie in memory. Both are  C[M, N] += A[M, K] · B[K, N]
-// with elements of 32 bits: a float, or a pair of bfloat16 where the machine multiplies pairs.
+// How the operands of  C[M, N] += A[M, K] · B[K, N]  lie in memory, and how they are multiplied: a type for each
+// way. Elements have 32 bits: a float, or a pair of bfloat16. Attention's two products are packed here, too.
 #pragma once
+
+#include <algorithm>
 
 #include "vectors.h"
 
@@ -71,44 +73,37 @@ inline void turn(const void* const* rows, int count, void* to) {
             std::memcpy(out + done * KEYS + r, static_cast<const uint32_t*>(rows[r]) + done, 4);
 }
 
-// Elements are floats; what is stored may be narrower.
-template <class S>
-struct Floats {
-    using Stored = S;
-    using Packed = float;
-    static constexpr int PER = 1;  // numbers in an element
-    static constexpr bool AS_STORED = sizeof(Stored) == sizeof(Packed);
+// How operands are stored, packed and multiplied: an element of B is `PER` numbers of a column, and takes
+// `PARTS` elements of A.
+struct Float32 {
+    using Stored = float;
+    using Row = float;     // an element of A
+    using Packed = float;  // of B
+    static constexpr int PER = 1;
+    static constexpr int PARTS = 1;
+    static constexpr bool AS_STORED = true;
 
-    static float wide(float value) { return value; }
-    static float wide(uint16_t value) { return widened(value); }
-
-    static Vector add_product(Vector sums, Vector a, Vector b) { return fused(a, b, sums); }
     static Vector repeated(float element) { return broadcast(element); }
+    static Vector column(const float* elements, int) { return load<Vector>(elements); }
+    static Vector add_product(Vector sums, Vector a, Vector b) { return fused(a, b, sums); }
 
-    static void pack_query(const Stored* row, int dim, float* to) {
-        for (int d = 0; d < dim; ++d) to[d] = wide(row[d]);
+    static void pack_query(const float* row, int dim, float* to) { std::memcpy(to, row, dim * sizeof *row); }
+
+    static void pack_keys(const float* const* rows, int dim, float* to) {
+        turn(reinterpret_cast<const void* const*>(rows), dim, to);
     }
 
-    static void pack_keys(const Stored* const* rows, int dim, float* to) {
-        if (sizeof(Stored) == sizeof(float)) {
-            turn(reinterpret_cast<const void* const*>(rows), dim, to);
-            return;
-        }
-        for (int d = 0; d < dim; ++d)
-            for (int k = 0; k < GROUP; ++k) to[d * KEYS + k] = wide(rows[k][d]);
-    }
-
-    static void pack_values(const Stored* const* rows, int count, int dim, int width, float* to) {
+    static void pack_values(const float* const* rows, int count, int dim, int width, float* to) {
         for (int k = 0; k < count; ++k, to += width) {
-            for (int d = 0; d < dim; ++d) to[d] = wide(rows[k][d]);
-            for (int d = dim; d < width; ++d) to[d] = 0;
+            std::memcpy(to, rows[k], dim * sizeof *to);
+            std::fill(to + dim, to + width, 0.0f);
         }
     }
 
     static const float* pack_floats(const float* weights, int, float*) { return weights; }
 };
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BW__)
 struct Interleaved {
     alignas(64) uint16_t index[64];
 
@@ -117,23 +112,14 @@ struct Interleaved {
     }
 };
 constexpr Interleaved INTERLEAVED;
+#endif
 
-// Elements are pairs of bfloat16, which one instruction multiplies and adds up in float32.
-struct Pairs {
+// Elements of B are pairs of bfloat16.
+struct BFloat16 {
     using Stored = uint16_t;
     using Packed = uint32_t;
     static constexpr int PER = 2;
     static constexpr bool AS_STORED = false;
-
-    static Vector add_product(Vector sums, Vector a, Vector b) {
-        return (Vector)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
-    }
-    static Vector repeated(uint32_t element) { return (Vector)_mm512_set1_epi32(int(element)); }
-
-    static void pack_query(const uint16_t* row, int dim, uint32_t* to) {
-        to[(dim - 1) / 2] = 0;  // the second of the last pair
-        std::memcpy(to, row, dim * sizeof *row);
-    }
 
     static void pack_keys(const uint16_t* const* rows, int dim, uint32_t* to) {
         turn(reinterpret_cast<const void* const*>(rows), dim / 2, to);
@@ -145,14 +131,51 @@ struct Pairs {
         for (int k = 0; k < count; k += 2, to += width) {
             const uint16_t *first = rows[k], *second = rows[k + 1];
             int d = 0;
+#if defined(__AVX512BW__)
             for (; d + 32 <= dim; d += 32) {
                 const auto a = load<__m512i>(first + d), b = load<__m512i>(second + d);
                 store(to + d, _mm512_permutex2var_epi16(a, load<__m512i>(INTERLEAVED.index), b));
                 store(to + d + 16, _mm512_permutex2var_epi16(a, load<__m512i>(INTERLEAVED.index + 32), b));
             }
+#endif
             for (; d < dim; ++d) to[d] = first[d] | uint32_t(second[d]) << 16;
             for (; d < width; ++d) to[d] = 0;
         }
+    }
+};
+
+// Pairs are widened on their way into registers, and multiplied with floats.
+struct Halves : BFloat16 {
+    using Row = float;
+    static constexpr int PARTS = 2;
+
+    static Vector repeated(float element) { return broadcast(element); }
+    static Vector column(const uint32_t* pairs, int part) { return widened_half(load<IntVector>(pairs), part); }
+    static Vector add_product(Vector sums, Vector a, Vector b) { return fused(a, b, sums); }
+
+    static void pack_query(const uint16_t* row, int dim, float* to) {
+        for (int d = 0; d < dim; ++d) to[d] = widened(row[d]);
+        if (dim % 2) to[dim] = 0;  // the second of the last pair
+    }
+
+    static const float* pack_floats(const float* weights, int, float*) { return weights; }
+};
+
+#if defined(__AVX512BF16__)
+// One instruction multiplies pairs and adds them up in float32.
+struct Pairs : BFloat16 {
+    using Row = uint32_t;
+    static constexpr int PARTS = 1;
+
+    static Vector repeated(uint32_t element) { return (Vector)_mm512_set1_epi32(int(element)); }
+    static Vector column(const uint32_t* pairs, int) { return load<Vector>(pairs); }
+    static Vector add_product(Vector sums, Vector a, Vector b) {
+        return (Vector)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
+    }
+
+    static void pack_query(const uint16_t* row, int dim, uint32_t* to) {
+        to[(dim - 1) / 2] = 0;  // the second of the last pair
+        std::memcpy(to, row, dim * sizeof *row);
     }
 
     static const uint32_t* pack_floats(const float* weights, int count, uint32_t* to) {
@@ -162,8 +185,4 @@ struct Pairs {
         return to;
     }
 };
-using BFloat16 = Pairs;
-#else
-using BFloat16 = Floats<uint16_t>;
 #endif
-using Float32 = Floats<float>;

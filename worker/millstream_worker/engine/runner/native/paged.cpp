@@ -4,6 +4,7 @@
 // Linked without an OpenMP runtime on purpose: it finds the one that torch has loaded, and its thread team.
 // No key or value beyond a row's length is read: what a block's last user left there need not be cleared.
 
+#include "rates.h"
 #include "tile.h"
 
 constexpr int MOST_DIM = 4096;
@@ -196,16 +197,25 @@ void attend(const Layer& layer, const Step& step, const Strided<typename P::Stor
 
 }  // namespace
 
-#define ENTRY(name, P)                                                                                      \
+#define ENTRY(name, T, compute)                                                                             \
     extern "C" void name(const Layer* layer, const Step* step, const void* query, int64_t query_token,      \
                          int64_t query_head, const void* key, int64_t key_token, int64_t key_head,          \
                          const void* value, int64_t value_token, int64_t value_head, const float* sinks,    \
                          void* out) {                                                                       \
-        using T = P::Stored;                                                                                \
-        attend<P>(*layer, *step, {static_cast<const T*>(query), query_token, query_head},                   \
-                  {static_cast<const T*>(key), key_token, key_head},                                        \
-                  {static_cast<const T*>(value), value_token, value_head}, sinks, static_cast<T*>(out));    \
+        compute(*layer, *step, {static_cast<const T*>(query), query_token, query_head},                     \
+                {static_cast<const T*>(key), key_token, key_head},                                          \
+                {static_cast<const T*>(value), value_token, value_head}, sinks, static_cast<T*>(out));      \
     }
 
-ENTRY(attend_bfloat16, BFloat16)
-ENTRY(attend_float32, Float32)
+#if defined(__AVX512BF16__)
+#define ATTEND_BFLOAT16 (may_use_tiles() || pairs_pay() ? attend<Pairs> : attend<Halves>)
+#else
+#define ATTEND_BFLOAT16 attend<Halves>
+#endif
+
+ENTRY(attend_bfloat16, uint16_t, ATTEND_BFLOAT16)
+ENTRY(attend_float32, float, attend<Float32>)
+
+extern "C" const char* bfloat16_products() {
+    return may_use_tiles() ? "tiles" : pairs_pay() ? "pairs" : "float32";
+}

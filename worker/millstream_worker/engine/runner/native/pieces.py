@@ -56,6 +56,34 @@ class _Spans:
 def cut(plan: Plan, layer: LayerSpec) -> Pieces:
     """The pieces of a step for a layer of these heads and this window. A layer with a window has no families:
     its rows soon see nothing of their beginnings."""
+    alone = plan.decodes == len(plan.kv_lens) and not len(plan.family_lens)
+    if alone and plan.kv_lens.max() <= PART_KEYS:
+        return _short_rows(plan, layer)
+    return _any_rows(plan, layer)
+
+
+def _short_rows(plan: Plan, layer: LayerSpec) -> Pieces:
+    """Rows that decode, each of them one piece: most steps are such, and small models wait for them."""
+    rows, ends = len(plan.kv_lens), plan.kv_lens
+    first = np.zeros_like(ends) if layer.window is None else np.maximum(ends - layer.window, 0)
+    keys = ends - first
+    pieces = np.empty((rows, 6), np.int32)
+    pieces[:, 0] = pieces[:, 1] = plan.query_starts[:-1]
+    pieces[:, 2] = 1
+    pieces[:, 3] = first
+    pieces[:, 4] = ends
+    pieces[:, 5] = -1
+    return Pieces(
+        pieces=pieces[np.argsort(-keys, kind="stable")],
+        members=plan.query_starts[:-1],
+        splits=np.empty((0, 3), np.int32),
+        first_parts=np.zeros(rows, np.int32),
+        parts=0,
+        cost=int(keys.sum()) * (_KEY_COST + layer.heads // layer.kv_heads),
+    )
+
+
+def _any_rows(plan: Plan, layer: LayerSpec) -> Pieces:
     group = layer.heads // layer.kv_heads
     size = max(1, _ROWS // group)
     shared = np.zeros(len(plan.query_lens), np.int64)  # keys that a segment attends to in its family

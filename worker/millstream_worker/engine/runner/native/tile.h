@@ -3,43 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "amx.h"
-
-constexpr int LINE = 64;  // bytes of cache
-
-// Memory of one thread, kept for the next tile.
-class Scratch {
-public:
-    ~Scratch() { std::free(memory_); }
-
-    void reserve(size_t bytes) {
-        if (bytes > size_) {
-            std::free(memory_);
-            size_ = (bytes + 4095) / 4096 * 4096;
-            memory_ = static_cast<char*>(std::aligned_alloc(LINE, size_));
-            if (!memory_) std::abort();
-        }
-        used_ = 0;
-    }
-
-    template <class T>
-    T* take(int count) {
-        auto* taken = reinterpret_cast<T*>(memory_ + used_);
-        used_ += bytes<T>(count);
-        return taken;
-    }
-
-    template <class T>
-    static size_t bytes(int count) {
-        return (count * sizeof(T) + LINE - 1) / LINE * LINE;
-    }
-
-private:
-    char* memory_ = nullptr;
-    size_t size_ = 0, used_ = 0;
-};
+#include "scratch.h"
 
 struct Shape {
     int rows, key_dim, value_dim;
@@ -60,36 +26,37 @@ struct Addresses {
 template <class P>
 class Tile {
     using Stored = typename P::Stored;
+    using Row = typename P::Row;
     using Packed = typename P::Packed;
 
 public:
     const int width;  // of a row of sums
     float *sums, *highest, *totals;
-    Packed* queries;  // [rows, depth]
+    Row* queries;  // [rows, depth * PARTS]
 
     Tile(const Shape& shape, Scratch& scratch)
         : width(rounded_up(shape.value_dim, 16)), shape_(shape),
           depth_((shape.key_dim + P::PER - 1) / P::PER), tiles_(shape.rows) {
         const int rows = shape.rows;
         scratch.reserve(Scratch::bytes<float>(rows * (width + 1)) + Scratch::bytes<float>(rows * LANES) +
-                        Scratch::bytes<Packed>(rows * depth_) + Scratch::bytes<Packed>(depth_ * KEYS) +
+                        Scratch::bytes<Row>(rows * depth_ * P::PARTS) + Scratch::bytes<Packed>(depth_ * KEYS) +
                         Scratch::bytes<Packed>(KEYS / P::PER * width) +
                         2 * Scratch::bytes<float>(rows * KEYS) + LINE);
         sums = scratch.take<float>(rows * width);
         highest = scratch.take<float>(rows);
         totals = scratch.take<float>(rows * LANES);
-        queries = scratch.take<Packed>(rows * depth_);
+        queries = scratch.take<Row>(rows * depth_ * P::PARTS);
         keys_ = scratch.take<Packed>(depth_ * KEYS);
         values_ = scratch.take<Packed>(KEYS / P::PER * width);
         scores_ = scratch.take<float>(rows * KEYS);
-        weights_ = scratch.take<Packed>(rows * KEYS / P::PER);
+        weights_ = scratch.take<Row>(rows * WEIGHTS);
         std::fill_n(sums, rows * width, 0.0f);
         std::fill_n(highest, rows, -INFINITY);
         std::fill_n(totals, rows * LANES, 0.0f);
     }
 
     void put_query(int row, const Stored* query) {
-        P::pack_query(query, shape_.key_dim, queries + row * depth_);
+        P::pack_query(query, shape_.key_dim, queries + row * depth_ * P::PARTS);
     }
 
     // Take in `count` keys and values, given as 64 addresses of which those from `count` on are of zeros;
@@ -102,7 +69,7 @@ public:
             P::pack_keys(now.keys + k, shape_.key_dim, keys_ + k);
             for (int near = k; near < k + GROUP; ++near) fetch(next.keys[near], shape_.key_dim);
         }
-        multiply<P>(shape_.rows, padded, depth_, queries, depth_, keys_, KEYS, scores_, KEYS, false);
+        multiply<P>(shape_.rows, padded, depth_, queries, depth_ * P::PARTS, keys_, KEYS, scores_, KEYS, false);
         for (int row = 0; row < shape_.rows; ++row) soften(row, padded, sight(row));
         for (const Stored* value : next.values) fetch(value, shape_.value_dim);
         if constexpr (P::AS_STORED)
@@ -114,19 +81,22 @@ public:
     float total(int row) const { return sum(load<Vector>(totals + row * LANES)); }
 
 private:
+    static constexpr int WEIGHTS = KEYS / P::PER * P::PARTS;  // elements of a row of them
+
     const Shape shape_;
     const int depth_;
     const Tiles<P> tiles_;
-    Packed *keys_, *values_, *weights_;
+    Packed *keys_, *values_;
+    Row* weights_;
     float* scores_;
 
     void add_packed(const Addresses<Stored>& now, int count) {
         for (int k = 0; k < count; k += GROUP)
             P::pack_values(now.values + k, std::min(GROUP, count - k), shape_.value_dim, width,
                            values_ + k / P::PER * width);
-        const Packed* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
-        multiply<P>(shape_.rows, width, (count + P::PER - 1) / P::PER, weights, KEYS / P::PER, values_, width,
-                    sums, width, true);
+        const Row* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
+        multiply<P>(shape_.rows, width, (count + P::PER - 1) / P::PER, weights, WEIGHTS, values_, width, sums,
+                    width, true);
     }
 
     // The same sums, of values that are multiplied where they are, if they lie one behind the other.

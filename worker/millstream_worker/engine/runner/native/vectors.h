@@ -47,6 +47,11 @@ inline Vector fused(Vector a, Vector b, Vector c) {
 #endif
 }
 
+// Of pairs of bfloat16, as floats: the first of each, or the second.
+inline Vector widened_half(IntVector pairs, int second) {
+    return (Vector)(second ? pairs & int32_t(0xffff0000) : pairs << 16);
+}
+
 inline IntVector counting() {
     IntVector vector;
     for (int lane = 0; lane < LANES; ++lane) vector[lane] = lane;
