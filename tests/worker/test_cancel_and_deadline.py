@@ -82,8 +82,8 @@ async def test_deadlines_end_running_and_waiting_jobs(
     async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate, rows=1)):
         first = await client.submit("w1", max_tokens=1)
         await client.wait(first.id, timeout_s=30)  # from here on there is an engine
-        running = await client.submit("w1", max_tokens=50, deadline_s=0.7, stream=True)
-        waiting = await client.submit("w1", max_tokens=50, deadline_s=0.7)
+        running = await client.submit("w1", max_tokens=50, deadline_s=2.0, stream=True)
+        waiting = await client.submit("w1", max_tokens=50, deadline_s=2.0)
         text = "".join([event.text async for event in client.stream(running.id)])
         with pytest.raises(JobExpired) as expired:
             await client.wait(running.id, timeout_s=30)
