@@ -74,10 +74,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """The part's exit status. When it is interrupted it ends the workers and servers that it has started, and
-    is waited for: subprocess.run would kill it a moment later, and leave those behind."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to both; SIG_IGN would be inherited
-    process = subprocess.Popen(command, env=environment)
-    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
+    is waited for: subprocess.run would kill it a moment later, and leave those behind. It has a session of
+    its own: terminals and `timeout` signal all of a group, and it shall be interrupted, once."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # until there is a part; SIG_IGN would be inherited
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: process.send_signal(signal.SIGINT))
     return process.wait()
 
 

@@ -28,17 +28,19 @@ def checkpoint(model: str, device: str = "cpu") -> Path:
 
 
 def shaped_checkpoint(shape: str, device: str = "cpu") -> Path:
-    """A folder with random weights of that shape, in bfloat16 or what the device computes in its place."""
+    """A folder with random weights of that shape, in bfloat16 or what the device computes in its place: the
+    same numbers in wider memory, which is what becomes of a real checkpoint."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     dtype = precision(device)
-    folder = cache() / (shape if dtype == "bfloat16" else f"{shape}-{dtype}")
+    folder = cache() / (shape if dtype == "bfloat16" else f"{shape}-as-{dtype}")
     if not folder.exists():
         fields = dict(SHAPES[shape])
         config = AutoConfig.for_model(fields.pop("model_type"), **fields)
         torch.manual_seed(0)
-        _save(AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)), folder)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        _save(model.to(getattr(torch, dtype)), folder)
     return folder
 
 

@@ -41,6 +41,7 @@ def size_of(folder: Path) -> ModelSize:
     inner = everything - embedding - (0 if tied or everything == embedding else head)
     experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
     dtype: torch.dtype = config.dtype or torch.float32
+    narrow = dtype == torch.float32 and _is_narrow(folder)
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -51,12 +52,26 @@ def size_of(folder: Path) -> ModelSize:
         vocab_size=config.vocab_size,
         token_weights=inner - experts + int(experts * _active_share(config)),
         head_weights=head,
-        weight_bytes=(inner + head) * dtype.itemsize,
+        weight_bytes=(inner + head) * (2 if narrow else dtype.itemsize),
         kv_token_bytes=dtype.itemsize * config.num_hidden_layers * kv_heads * key_and_value,
         pair_flops=2 * heads * key_and_value,
         windows=_windows(config),
         dtype=str(dtype).removeprefix("torch."),
     )
+
+
+def _is_narrow(folder: Path) -> bool:
+    """Whether weights of float32 are numbers of bfloat16: nobody has to read more than those."""
+    from safetensors import safe_open
+
+    files = list(folder.glob("*.safetensors"))
+    for file in files:
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                some = tensors.get_slice(name)
+                if len(some.get_shape()) == 2 and not (some[:64].bfloat16() == some[:64]).all():
+                    return False
+    return bool(files)
 
 
 def _active_share(config: Any) -> float:

@@ -44,14 +44,16 @@ def test_a_shape_is_made_in_a_precision_that_the_processor_computes(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(SHAPES, "small", TINY_14M | SMALL)
-    dtypes = {}
+    dtypes, read = {}, []
     for computes in (True, False):
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda answer=computes: answer)
         folder = shaped_checkpoint("small")
         dtypes[folder.name] = (AutoConfig.from_pretrained(folder).dtype, size_of(folder).dtype)
+        read.append(size_of(folder).weight_bytes)
+    assert read[0] == read[1], "the same numbers: nobody has to read more of them"
     assert dtypes == {
         "small": (torch.bfloat16, "bfloat16"),
-        "small-float32": (torch.float32, "float32"),
+        "small-as-float32": (torch.float32, "float32"),
     }
 
 

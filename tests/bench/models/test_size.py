@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ops.bench.models.size import ModelSize, size_of
+from safetensors.torch import load_file, save_file
 from support.checkpoints import build
 from transformers import AutoConfig
 
@@ -78,6 +79,15 @@ def test_the_engine_sees_the_same_layers(tmp_path: Path, case: str) -> None:
     assert size.kv_token_bytes == bytes_per_block(loaded.layers, 16, torch.float32) // 16
     assert {size.pair_flops} == {2 * one.heads * (one.key_dim + one.value_dim) for one in loaded.layers}
     assert size.windows == tuple(one.window for one in loaded.layers)
+
+
+def test_weights_count_as_what_their_numbers_take(tmp_path: Path) -> None:
+    folder = build("llama", tmp_path)
+    wide = size_of(folder).weight_bytes
+    (file,) = folder.glob("*.safetensors")
+    narrow = {name: tensor.bfloat16().float() for name, tensor in load_file(file).items()}
+    save_file(narrow, file, {"format": "pt"})
+    assert size_of(folder).weight_bytes == wide // 2
 
 
 def test_pairs_between_two_positions() -> None:
