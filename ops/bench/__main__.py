@@ -44,6 +44,7 @@ PARTS: dict[str, Part] = {
     "layers": Part(
         "pieces.layers", "a model's forward without its attention: plain, oneDNN, as loaded, compiled"
     ),
+    "replay": Part("pieces.replay", "steps whose calls are made by Python, and made again as noted", True),
     "shared": Part("pieces.shared", "attention that reads a common beginning once, on a GPU"),
     "startup": Part("pieces.startup", "from the start of a process to ready"),
     "soak": Part("soak.run", "everything for hours, with kills: nothing lost, nothing growing"),

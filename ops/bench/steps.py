@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,9 @@ from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.runner import model
 from millstream_worker.engine.runner import runner as ours
+from millstream_worker.engine.runner.replay import steps as replayed
+
+_PLAY = replayed.play
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -29,14 +33,9 @@ class Watch:
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        watched = weakref.WeakMethod(self._forward)  # a module would keep the engine
-        vars(ours)["forward"] = lambda *arguments: (watched() or model.forward)(*arguments)
-
-    def _forward(self, *arguments: Any) -> Any:
-        before = time.perf_counter()
-        logits = model.forward(*arguments)
-        self.forward_s += time.perf_counter() - before
-        return logits
+        this = weakref.ref(self)  # a module would keep the engine
+        vars(ours)["forward"] = _seen(model.forward, this)
+        vars(replayed)["play"] = _seen(_PLAY, this)
 
     def launch(self, plan: Plan) -> Any:
         before = time.perf_counter()
@@ -68,6 +67,19 @@ class Watch:
         """The share of its time in which the device computed nothing; None where it has no clock."""
         clock = self.runner.clock
         return None if clock is None else float(clock.times.idle_share)
+
+
+def _seen(compute: Callable[..., Any], watch: weakref.ref[Watch]) -> Callable[..., Any]:
+    """`compute`, whose seconds are the model's."""
+
+    def computed(*arguments: Any) -> Any:
+        before = time.perf_counter()
+        answer = compute(*arguments)
+        if (seeing := watch()) is not None:
+            seeing.forward_s += time.perf_counter() - before
+        return answer
+
+    return computed
 
 
 def watched(config: EngineConfig) -> tuple[Engine[Any], EngineInfo, Watch]:

@@ -44,9 +44,14 @@ class Compiler:
 
 class Runner:
     reconnected = 0
+    noting = 0
 
     def reconnect(self) -> None:
         self.reconnected += 1
+
+    def note_steps(self, report: Callable[[str], None]) -> None:
+        assert self.reconnected, "the attention of its steps is what it was compiled with"
+        self.noting += 1
 
 
 @pytest.fixture
@@ -95,7 +100,8 @@ def test_on_the_cpu_it_comes_after_busy_minutes_and_then_at_each_start(
 ) -> None:
     first = start()
     assert compiler.calls == 0
-    assert work(first).reconnected == 1
+    runner = work(first)
+    assert (runner.reconnected, runner.noting) == (1, 1)
     assert compiler.calls == 1
     again = start()
     assert compiler.calls == 2
@@ -119,7 +125,8 @@ def test_what_ended_badly_twice_is_not_tried_again_unless_asked_for(
     start: Callable[..., Compilation], compiler: Compiler, said: list[str]
 ) -> None:
     compiler.error = CannotCompile("no compiler")
-    assert work(start()).reconnected == 1
+    runner = work(start())
+    assert (runner.reconnected, runner.noting) == (1, 0)
     work(start())
     assert said == ["the model runs without being compiled: no compiler"] * 2
 

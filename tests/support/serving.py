@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -44,10 +44,12 @@ def serve(
     step_tokens: int = 24,
     pipeline_depth: int = 0,
     sharing: SharingCosts | None = None,
+    prepare: Callable[[Runner], None] = lambda runner: None,
 ) -> Served:
     """Run requests to their end; each arrives before the plan of the given number. The pool is audited
     throughout."""
     runner, _ = runner_of(loaded, blocks=blocks, block_size=block_size, max_rows=max_rows)
+    prepare(runner)
     scheduler = Scheduler(
         SchedulerConfig(
             max_rows=max_rows,

@@ -93,6 +93,8 @@ def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Lau
     runner = Runner(loaded, storage, Sampler(loaded.vocab_size, config.max_rows, device), mark, swap)
     if device.type == "cuda":
         runner.choose_prefill(report)
+    if compilation.done:
+        runner.note_steps(report)
     if records:
         _record(config, info, runner, report)
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead

@@ -20,6 +20,8 @@ from millstream_worker.engine.runner.graphs.steps import Limits, StepGraphs
 from millstream_worker.engine.runner.host_swap import HostSwap
 from millstream_worker.engine.runner.inputs import drawn_in, token_ids
 from millstream_worker.engine.runner.model import LoadedModel, connect, forward, reconnect
+from millstream_worker.engine.runner.replay.steps import NotedSteps
+from millstream_worker.engine.runner.replay.tape import CannotReplay
 from millstream_worker.engine.runner.sampler import DrawnTensors, Sampler
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.transfer import together
@@ -52,7 +54,7 @@ class Runner:
         self._sampler = sampler
         self._mark = mark
         self._swap = swap
-        self._graphs: StepGraphs | None = None
+        self._replayed: StepGraphs | NotedSteps | None = None
         self.clock: DeviceClock | None = clock_of(loaded.device)
 
     @torch.inference_mode()
@@ -63,9 +65,15 @@ class Runner:
     def record(self, recorder: Recorder, limits: Limits, report: Callable[[str], None]) -> None:
         """Record the steps that may come, before the first of them, to replay them from then on. Raises
         `CannotRecord`: then they are computed as before."""
-        self._graphs = record(
+        self._replayed = record(
             self._loaded, self._attention, self._sampler.last_tokens, recorder, limits, report, self._mark
         )
+
+    def note_steps(self, report: Callable[[str], None]) -> None:
+        """Once the model is compiled: on the CPU, have steps of decoding rows make the calls again that the
+        first one of their size made."""
+        with contextlib.suppress(CannotReplay):
+            self._replayed = NotedSteps(self._loaded, self._attention, report)
 
     def reconnect(self) -> None:
         """After something else, a compilation, has had the model's attention modules."""
@@ -103,8 +111,8 @@ class Runner:
         return self._logits(plan).float()
 
     def _logits(self, plan: Plan) -> torch.Tensor:
-        if self._graphs is not None:
-            logits = self._graphs.run(plan)
+        if self._replayed is not None:
+            logits = self._replayed.run(plan)
             if logits is not None:
                 return logits
         self._attention.begin(plan)

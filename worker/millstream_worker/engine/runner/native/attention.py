@@ -6,15 +6,15 @@ layer; all that layers share in a step is laid out once.
 
 from __future__ import annotations
 
-from ctypes import addressof
-from dataclasses import dataclass, replace
+from ctypes import addressof, sizeof
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.native import pieces
+from millstream_worker.engine.runner.native import listening, pieces
 from millstream_worker.engine.runner.native.library import (
     MOST_DIM,
     LayerNumbers,
@@ -27,20 +27,12 @@ _THREAD_COST = 8192  # of one thread's share, in the units of `pieces`: less is 
 _PIECES_A_THREAD = 4  # with fewer of them the heads of a piece go to different threads
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerStep:
-    """A step as layers of one shape see it, and the arrays that its numbers point into."""
-
-    numbers: StepNumbers
-    address: int  # of the numbers
-    arrays: tuple[object, ...]
-
-
 class NativeAttention:
     """`AttentionBackend` over one storage on the CPU, of bfloat16 or float32."""
 
     def __init__(self, storage: KVStorage, library: Library) -> None:
         assert all(max(layer.key_dim, layer.value_dim) <= MOST_DIM for layer in storage.layers)
+        self.library = library
         self._storage = storage
         self._attend = library.attend(storage.dtype)
         shapes = [replace(layer, scale=1.0, softcap=None, sinks=False) for layer in storage.layers]
@@ -48,10 +40,16 @@ class NativeAttention:
         self._shape_of = [self._shapes.index(shape) for shape in shapes]
         self._layers = [self._layer_numbers(layer) for layer in range(len(storage.layers))]
         self._addresses = [addressof(numbers) for numbers in self._layers]
-        self._steps: tuple[LayerStep, ...] = ()  # by shape
+        self._steps = (StepNumbers * len(self._shapes))()  # where they are, they are in each step
+        begin, size = addressof(self._steps), sizeof(StepNumbers)
+        self._step_addresses = [begin + shape * size for shape in self._shape_of]
+        self._arrays: list[tuple[object, ...]] = []  # that the numbers point into
 
     def begin(self, plan: Plan) -> None:
-        self._steps = tuple(_layer_step(plan, shape) for shape in self._shapes)
+        self._arrays.clear()
+        for number, shape in enumerate(self._shapes):
+            self._steps[number], arrays = _step_numbers(plan, shape)
+            self._arrays.append(arrays)
 
     def attend(
         self,
@@ -63,26 +61,11 @@ class NativeAttention:
     ) -> torch.Tensor:
         dtype, spec = self._storage.dtype, self._storage.layers[layer]
         query, key, value = _rows(query, dtype), _rows(key, dtype), _rows(value, dtype)
-        out = value.new_empty(len(query), spec.heads, spec.value_dim)
+        out = listening.empty(value, len(query), spec.heads, spec.value_dim)
         sinks = None if sinks is None else sinks.to(torch.float32).contiguous()
-        query_token, query_head, _ = query.stride()
-        key_token, key_head, _ = key.stride()
-        value_token, value_head, _ = value.stride()
-        self._attend(
-            self._addresses[layer],
-            self._steps[self._shape_of[layer]].address,
-            query.data_ptr(),
-            query_token,
-            query_head,
-            key.data_ptr(),
-            key_token,
-            key_head,
-            value.data_ptr(),
-            value_token,
-            value_head,
-            None if sinks is None else sinks.data_ptr(),
-            out.data_ptr(),
-        )
+        addresses = self._addresses[layer], self._step_addresses[layer]
+        strides = *query.stride()[:2], *key.stride()[:2], *value.stride()[:2]
+        listening.call(self._attend, (query, key, value, sinks, out), *addresses, *strides)
         return out
 
     def _layer_numbers(self, layer: int) -> LayerNumbers:
@@ -108,7 +91,8 @@ def _rows(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor if tensor.stride(2) == 1 else tensor.contiguous()
 
 
-def _layer_step(plan: Plan, shape: LayerSpec) -> LayerStep:
+def _step_numbers(plan: Plan, shape: LayerSpec) -> tuple[StepNumbers, tuple[object, ...]]:
+    """A step as layers of one shape see it, and the arrays that its numbers point into."""
     cut = pieces.cut(plan, shape)
     table = np.ascontiguousarray(plan.block_tables[shape.group])
     slots = plan.slot_mapping[shape.group]
@@ -124,7 +108,7 @@ def _layer_step(plan: Plan, shape: LayerSpec) -> LayerStep:
         threads=threads,
         together=shape.kv_heads if len(cut.pieces) >= _PIECES_A_THREAD * threads else 1,
     )
-    return LayerStep(numbers, addressof(numbers), (*arrays, parts))
+    return numbers, (*arrays, parts)
 
 
 def _threads(cost: int) -> int:

@@ -19,13 +19,13 @@ _PRODUCTS = {
     (torch.float32, torch.bfloat16): "multiply_halves",
 }
 ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
-_STRIDED = [c_void_p, c_int64, c_int64]  # data, and its strides: elements from token to token, head to head
-_ARGUMENTS = [c_void_p, c_void_p, *_STRIDED * 3, c_void_p, c_void_p]
-
+_ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
 _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32]
 
-Attend = Callable[..., None]  # layer, step, query, key and value with two strides each, sinks, out
+# query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
+Attend = Callable[..., None]
 Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
+Replay = Callable[[int, int], None]  # address of int64 [calls, 1 + replayed_arguments], calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,12 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
-        self._attend = {dtype: self._entry(name, _ARGUMENTS) for dtype, name in ENTRIES.items()}
+        self._attend = {dtype: self._entry(name, _ATTENDED) for dtype, name in ENTRIES.items()}
         width = self._entry("panel_width", [], c_int32)()
         multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
         self.panels = Panels(width, multiply) if width else None
+        self.replay: Replay = self._entry("replay", [c_void_p, c_int64])
+        self.replayed_arguments: int = self._entry("replayed_arguments", [], c_int32)()  # 0: it cannot
         # As "tiles", "pairs" or "float32"; where there is a choice between the last two, they were timed.
         self.bfloat16_products: str = self._entry("bfloat16_products", [], c_char_p)().decode()
 

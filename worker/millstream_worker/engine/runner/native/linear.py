@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from millstream_worker.engine.runner.native import listening
 from millstream_worker.engine.runner.native.library import PER, Library, Panels
 from millstream_worker.engine.runner.operation import define
 
@@ -88,12 +89,10 @@ def multiply(
     """rows [..., in] with a weight [out, in] in panels: [..., out]."""
     rows = rows.contiguous()
     *sizes, in_features = rows.shape
-    answer = rows.new_empty(*sizes, out_features)
-    _used[0].multiply[rows.dtype, panels.dtype](
-        rows.data_ptr(),
-        panels.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        answer.data_ptr(),
+    answer = listening.empty(rows, *sizes, out_features)
+    listening.call(
+        _used[0].multiply[rows.dtype, panels.dtype],
+        (rows, panels, bias, answer),
         rows.numel() // in_features,
         in_features,
         out_features,

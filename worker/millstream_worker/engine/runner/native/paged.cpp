@@ -198,10 +198,10 @@ void attend(const Layer& layer, const Step& step, const Strided<typename P::Stor
 }  // namespace
 
 #define ENTRY(name, T, compute)                                                                             \
-    extern "C" void name(const Layer* layer, const Step* step, const void* query, int64_t query_token,      \
-                         int64_t query_head, const void* key, int64_t key_token, int64_t key_head,          \
-                         const void* value, int64_t value_token, int64_t value_head, const float* sinks,    \
-                         void* out) {                                                                       \
+    extern "C" void name(const void* query, const void* key, const void* value, const float* sinks,         \
+                         void* out, const Layer* layer, const Step* step, int64_t query_token,              \
+                         int64_t query_head, int64_t key_token, int64_t key_head, int64_t value_token,      \
+                         int64_t value_head) {                                                              \
         compute(*layer, *step, {static_cast<const T*>(query), query_token, query_head},                     \
                 {static_cast<const T*>(key), key_token, key_head},                                          \
                 {static_cast<const T*>(value), value_token, value_head}, sinks, static_cast<T*>(out));      \

@@ -1,0 +1,117 @@
+"""Steps of decoding rows: called by Python, and made again as they were noted, in turns in one engine.
+
+    python -m ops.bench replay [--models tiny14m smol135m] [--rows 1 8 32]
+
+Milliseconds of a whole step, with planning, draw and settling; beside them the least that this machine's
+memory and matrix units need for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from typing import Any
+
+from ops.bench import machine, plots
+from ops.bench.limits.rates import decode_tokens_s
+from ops.bench.machine import Limits
+from ops.bench.models.checkpoints import checkpoint
+from ops.bench.models.size import ModelSize, size_of
+from ops.bench.plots import Row
+from ops.bench.workloads import Workload, make
+
+from millstream_worker.engine.assembly import build
+from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine_link.link import engine_environment
+
+PROMPT = 64  # tokens
+TURN = 8  # steps, of which the first is not counted
+BLOCK = 16
+
+
+def measure(model: str, rows: int, options: argparse.Namespace, limits: Limits) -> Row:
+    folder = checkpoint(model, "cpu")
+    size = size_of(folder)
+    context = PROMPT + 2 * TURN * options.turns + 2 * TURN
+    engine = _engine(str(folder), size, rows, context, options.threads)
+    work = make("a", size.vocab_size, 1.0)
+    _fill(engine, work, rows, context - PROMPT)
+    noted = engine._runner._replayed  # type: ignore[attr-defined]
+    assert noted is not None, f"steps of {model} are not noted here"
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(2 * options.turns):
+        played = turn % 2 == 1
+        engine._runner._replayed = noted if played else None  # type: ignore[attr-defined]
+        seconds[played] += [_step_s(engine) for _ in range(TURN)][1:]
+    called, played_s = (statistics.median(seconds[played]) for played in (False, True))
+    least = rows / decode_tokens_s(size, rows, PROMPT + TURN * options.turns, limits)
+    return {
+        "model": model,
+        "rows": rows,
+        "called ms": 1e3 * called,
+        "noted ms": 1e3 * played_s,
+        "ratio": called / played_s,
+        "least ms": 1e3 * least,
+    }
+
+
+def _engine(folder: str, size: ModelSize, rows: int, context: int, threads: int) -> Engine[Any]:
+    blocks = rows * (-(-context // BLOCK) + 1)
+    config = EngineConfig(
+        folder,
+        device="cpu",
+        threads=threads,
+        kv_memory=str(blocks * BLOCK * size.kv_token_bytes),
+        block_size=BLOCK,
+        max_rows=rows,
+        compile_model="on",
+    )
+    return build(config, lambda message: None)[0]
+
+
+def _fill(engine: Engine[Any], work: Workload, rows: int, tokens: int) -> None:
+    """Up to the first step in which all rows decode."""
+    for handle in range(rows):
+        request = EngineRequest(
+            handle, tuple(work.prompts[handle][:PROMPT]), tokens, SamplingSpec(temperature=0.0)
+        )
+        refused = engine.add(request)
+        assert refused is None, refused
+    while (step := engine.step()) is None or len(step.tokens) < rows:
+        pass
+    engine.step()
+
+
+def _step_s(engine: Engine[Any]) -> float:
+    before = time.perf_counter()
+    engine.step()
+    return time.perf_counter() - before
+
+
+def main() -> None:
+    options = _options()
+    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
+    limits = machine.measure(options.threads or len(os.sched_getaffinity(0)))
+    print("\n".join(plots.caption("replay")), end="\n\n")
+    print(f"{limits}\n")
+    rows = [measure(model, rows, options, limits) for model in options.models for rows in options.rows]
+    print(plots.markdown(rows))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m ops.bench replay", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["tiny14m", "smol135m"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--turns", type=int, default=10, help=f"of {TURN} steps, of each kind")
+    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

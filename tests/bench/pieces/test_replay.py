@@ -1,0 +1,42 @@
+"""Steps whose calls Python makes, beside noted ones."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ops.bench.machine import Limits
+from ops.bench.pieces import replay
+
+from millstream_worker.engine import assembly
+from millstream_worker.engine.brain.plan import Plan
+
+
+class Noted:
+    """Has steps computed as before, and counts them."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def run(self, plan: Plan) -> None:
+        self.steps += 1
+
+
+def test_turns_are_taken_in_one_engine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted()
+
+    def build(config: Any, report: Any) -> Any:
+        engine, info = assembly.build(replace(config, compile_model="off"), report)
+        engine._runner._replayed = noted  # type: ignore[attr-defined]
+        return engine, info
+
+    monkeypatch.setattr(replay, "build", build)
+    row = replay.measure(str(tiny), 3, argparse.Namespace(turns=2, threads=1), Limits(1e10, 1e11))
+    assert row["rows"] == 3
+    assert float(row["least ms"]) < min(float(row["called ms"]), float(row["noted ms"]))
+    assert float(row["ratio"]) == pytest.approx(float(row["called ms"]) / float(row["noted ms"]))
+    prompts = noted.steps - 2 * replay.TURN
+    assert 1 <= prompts <= 5  # of its two turns, and the steps before them

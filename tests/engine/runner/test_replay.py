@@ -1,0 +1,197 @@
+"""Steps of decoding rows whose calls are made again: the same answers to the last bit, and a way without.
+
+One compiled model serves all cases; each has a runner, and notes, of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import checkpoints
+from support.serving import Served, serve
+from torch._inductor.utils import clear_inductor_caches
+
+from millstream_worker.engine.brain.sharing import SharingCosts
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.compiled import compile_layers
+from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.native import listening
+from millstream_worker.engine.runner.replay import steps, tape
+from millstream_worker.engine.runner.replay.steps import Noted, NotedSteps
+from millstream_worker.engine.runner.replay.tape import Tape
+from millstream_worker.engine.runner.runner import Runner
+
+CPU = torch.device("cpu")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler"),
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("replay"),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+    kept = tmp_path_factory.mktemp("kept")
+    folder = checkpoints.build("llama", tmp_path_factory.mktemp("model"))
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.compiler.set_stance("default")
+    torch.compiler.reset()
+    clear_inductor_caches()
+    loaded = load_model(str(folder), dtype=torch.float32, device=CPU)
+    compile_layers(loaded, kept, lambda message: None, most_tokens=24)
+    yield loaded
+    torch.compiler.set_stance("default")
+    torch.compiler.reset()
+    torch.set_num_threads(before[1])
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR")
+    if before[0] is not None:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = before[0]
+
+
+class Watch:
+    """Notes the steps of runners, and how often some were played."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said: list[str] = []
+        self.played: list[int] = []
+        self.runners: list[Runner] = []
+        play = steps.play
+
+        def counted(library: Any, step: Noted) -> None:
+            self.played.append(len(step.tokens))
+            play(library, step)
+
+        monkeypatch.setattr(steps, "play", counted)
+
+    def prepare(self, runner: Runner) -> None:
+        runner.note_steps(self.said.append)
+        self.runners.append(runner)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(monkeypatch)
+
+
+def run(
+    loaded: LoadedModel, prepare: Callable[[Runner], None] = lambda runner: None, *, shared: int = 0
+) -> Served:
+    """Rows that start and end at different times, beginning with as many shared tokens."""
+    sampling = SamplingSpec(temperature=0.0, top_logprobs=0)
+    prompts = [tuple(range(3, 3 + shared)) + tuple(range(5 + n, 12 + 2 * n)) for n in range(6)]
+    requests = [
+        EngineRequest(handle, prompt, 5 + 4 * handle, sampling) for handle, prompt in enumerate(prompts)
+    ]
+    arrivals = [(2 * handle, request) for handle, request in enumerate(requests)]
+    costs = SharingCosts(row=0, step=0) if shared else None
+    return serve(loaded, arrivals, blocks=200, sharing=costs, prepare=prepare)
+
+
+@pytest.mark.parametrize("shared", [0, 24])
+def test_the_same_answers_to_the_last_bit(compiled: LoadedModel, watch: Watch, shared: int) -> None:
+    want, got = run(compiled, shared=shared), run(compiled, watch.prepare, shared=shared)
+    assert (got.tokens, got.logprobs, got.reasons) == (want.tokens, want.logprobs, want.reasons)
+    assert watch.said == []
+    assert {1, 2, 3, 4} <= set(watch.played)
+    assert len(watch.played) > 3 * len(set(watch.played))  # most of them are not the first of their size
+
+
+def test_a_size_is_compared_only_if_it_calls_something_else(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row has code of its own."""
+    compare, compared = NotedSteps._compare, []
+
+    def noted(self: NotedSteps, step: Noted) -> None:
+        compared.append(len(step.tokens))
+        compare(self, step)
+
+    monkeypatch.setattr(NotedSteps, "_compare", noted)
+    run(compiled, watch.prepare)
+    assert len(compared) == 2
+    assert 1 in compared
+    assert len(set(watch.played)) > 3
+
+
+def test_a_call_that_was_not_noted_is_missed(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs beside the calls is found by its effect, and no answer is wrong."""
+    made = []
+
+    def call(
+        self: Tape, function: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[int]
+    ) -> None:
+        made.append(function)
+        if len(made) == 3:
+            function(*[None if tensor is None else tensor.data_ptr() for tensor in tensors], *numbers)
+        else:
+            note(self, function, tensors, numbers)
+
+    note = Tape.call
+    monkeypatch.setattr(Tape, "call", call)
+    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    assert watch.said == [
+        "steps are called from Python: a step whose calls were made again has another answer"
+    ]
+    assert len(watch.played) == 1
+
+
+def test_a_tensor_that_will_lie_elsewhere_is_refused(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tape, "empty", lambda self, like, shape: like.new_empty(shape))
+    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    [said] = watch.said
+    assert said.startswith("steps are called from Python: a tensor [")
+    assert watch.played == []
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "problem"),
+    [
+        ((steps, "_ROW_BYTES"), -510, "MemoryError: a step keeps more than 128 bytes"),
+        ((tape, "_ENTRY"), "gone", "AttributeError: .*undefined symbol: gone"),
+        ((tape, "_COMPILED"), "other_", "a step whose calls were made again"),
+    ],
+)
+def test_whatever_is_in_the_way(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch, place: Any, value: Any, problem: str
+) -> None:
+    monkeypatch.setattr(*place, value)
+    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    [said] = watch.said
+    assert re.match(f"steps are called from Python: {problem}", said)
+    assert not listening._listeners
+
+
+def test_large_steps_and_those_of_prompts_are_computed_as_before(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "MOST_ROWS", 2)
+    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    assert set(watch.played) == {1, 2}
+
+
+def test_attention_of_torchs_is_called_by_python(tmp_path: Path, watch: Watch) -> None:
+    folder = checkpoints.build("llama", tmp_path)
+    loaded = load_model(str(folder), dtype=torch.float32, device=CPU, attention="torch")
+    run(loaded, watch.prepare)
+    assert watch.said == watch.played == []
+
+
+def test_a_model_that_is_not_compiled_is_called_by_python(tmp_path: Path, watch: Watch) -> None:
+    """Nobody asks for it; it would be told."""
+    loaded = load_model(str(checkpoints.build("llama", tmp_path)), dtype=torch.float32, device=CPU)
+    want = run(loaded).tokens
+    assert run(loaded, watch.prepare).tokens == want
+    [said] = watch.said
+    assert "is not ours" in said

@@ -1,0 +1,66 @@
+"""An engine as the worker builds it, of a model that is compiled at start: its steps are noted and played."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from support import checkpoints
+from torch._inductor.utils import clear_inductor_caches
+
+from millstream_worker.engine.assembly import build
+from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.precision import computed_in, has_amx
+from millstream_worker.engine.runner.replay.steps import NotedSteps
+
+CPU = torch.device("cpu")
+# Others' products of bfloat16 are called by Python.
+IN_PAIRS = computed_in(torch.bfloat16, CPU) == torch.bfloat16 and not has_amx()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.compiler.set_stance("default")
+    torch.compiler.reset()
+    clear_inductor_caches()
+    yield
+    torch.compiler.set_stance("default")
+    torch.compiler.reset()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.timeout(600)
+def test_draws_what_it_draws_without(tmp_path: Path) -> None:
+    folder, said = checkpoints.build("llama", tmp_path), list[str]()
+    config = EngineConfig(
+        str(folder), dtype="bfloat16" if IN_PAIRS else "float32", device="cpu", threads=1, kv_memory="1MiB",
+        block_size=4, max_rows=4, compile_model="on", cache_dir=str(tmp_path / "cache"),
+    )  # fmt: skip
+    engine, _ = build(config, said.append)
+    sampling = SamplingSpec(temperature=1.2, top_p=0.9, repetition_penalty=1.1, seed=3)
+
+    def tokens() -> dict[int, list[int]]:
+        for handle in range(5):
+            request = EngineRequest(handle, tuple(range(3, 9 + handle)), 8 + 3 * handle, sampling)
+            assert engine.add(request) is None
+        drawn: dict[int, list[int]] = {}
+        while not engine.idle:
+            step = engine.step()
+            assert step is not None
+            for handle, token in zip(step.handles, step.tokens, strict=True):
+                drawn.setdefault(handle, []).append(token)
+        engine.check()
+        return drawn
+
+    noted = engine._runner._replayed  # type: ignore[attr-defined]
+    assert isinstance(noted, NotedSteps)
+    got = tokens()
+    assert set(noted._steps) == {1, 2, 3, 4}
+    assert not [line for line in said if "from Python" in line]
+    engine._runner._replayed = None  # type: ignore[attr-defined]
+    assert tokens() == got
