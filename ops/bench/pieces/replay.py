@@ -41,7 +41,7 @@ def measure(model: str, rows: int, options: argparse.Namespace, limits: Limits) 
     work = make("a", size.vocab_size, 1.0)
     _fill(engine, work, rows, context - PROMPT)
     noted = engine._runner._replayed  # type: ignore[attr-defined]
-    assert noted is not None, f"steps of {model} are not noted here"
+    assert rows in getattr(noted, "_steps", ()), f"{rows} rows of {model} are not noted here"
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(2 * options.turns):
         played = turn % 2 == 1

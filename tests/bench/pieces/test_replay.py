@@ -20,6 +20,7 @@ class Noted:
 
     def __init__(self) -> None:
         self.steps = 0
+        self._steps = {3: None}
 
     def run(self, plan: Plan) -> None:
         self.steps += 1

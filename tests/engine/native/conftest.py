@@ -15,6 +15,11 @@ from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
 
 Backend = Callable[[KVStorage], NativeAttention]
+BFLOAT16 = {
+    "pairs": ("-DPAIRS_PAY=true",),
+    "float32": ("-DPAIRS_PAY=false",),
+    "tiles": ("-include", str(Path(__file__).with_name("emulated_tiles.h"))),
+}
 PLAIN = tuple(flag for flag in FLAGS if flag != "-march=native")
 
 
@@ -49,9 +54,11 @@ def avx2_library(cache: Path) -> Library:
     return build(cache, (*PLAIN, "-mavx2", "-mfma"))
 
 
-@pytest.fixture(scope="session", params=["true", "false"], ids=["pairs", "halves"])
+@pytest.fixture(scope="session", params=BFLOAT16)
 def bfloat16_library(request: pytest.FixtureRequest, cache: Path) -> Library:
-    """As it would be where products of pairs are faster, and where they are not."""
+    """As it would be where products of pairs are faster, where they are not, and where there are tiles."""
     if "avx512_bf16" not in processor():
         pytest.skip("needs AVX-512 with bfloat16")
-    return build(cache, (*FLAGS, f"-DPAIRS_PAY={request.param}"))
+    library = build(cache, (*FLAGS, *BFLOAT16[request.param]))
+    assert library.bfloat16_products in (request.param, "tiles")  # those of the processor come first
+    return library

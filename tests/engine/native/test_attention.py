@@ -141,8 +141,8 @@ def test_on_processors_with_less(name: str, dtype: torch.dtype, plain_library: L
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_bfloat16_is_multiplied_in_pairs_or_widened(name: str, bfloat16_library: Library) -> None:
-    """Each processor has its faster way."""
+def test_bfloat16_is_multiplied_in_every_way(name: str, bfloat16_library: Library) -> None:
+    """Each processor has its fastest way; tiles are emulated."""
     backend = partial(NativeAttention, library=bfloat16_library)
     rows = PagedRows(LAYERS[name], 5, backend, dtype=torch.bfloat16)
     for new in RAGGED:

@@ -119,8 +119,8 @@ def test_one_weight_that_is_wider_keeps_all_of_them_wide(used: Library, number: 
 
 
 @torch.inference_mode()
-def test_bfloat16_is_multiplied_in_pairs_or_widened(bfloat16_library: Library) -> None:
-    """Each processor has its faster way; both are right, and neither looks at who shares a step."""
+def test_bfloat16_is_multiplied_in_every_way(bfloat16_library: Library) -> None:
+    """Each processor has its fastest way; all are right, and none looks at who shares a step."""
     module = layer(576, 960, torch.bfloat16)
     rows = torch.randn(700, 576).bfloat16()
     exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())

@@ -27,7 +27,7 @@ def test_functions_get_their_arguments_in_order(library: Library) -> None:
         row[1 + len(kind) :] = -1
     calls[-1] = calls[0]
     calls[-1, 1] = -(2**40)
-    library.replay(calls.ctypes.data, len(calls))
+    assert library.replay(calls.ctypes.data, len(calls))
     assert heard == [*(tuple(range(1, 1 + len(kind))) for kind in kinds), (-(2**40),)]
-    library.replay(calls.ctypes.data, 0)
+    assert library.replay(calls.ctypes.data, 0)
     assert len(heard) == 4

@@ -26,6 +26,7 @@ from millstream_worker.engine.runner.native import listening
 from millstream_worker.engine.runner.replay import steps, tape
 from millstream_worker.engine.runner.replay.steps import Noted, NotedSteps
 from millstream_worker.engine.runner.replay.tape import Tape
+from millstream_worker.engine.runner.replay.workspace import Workspace
 from millstream_worker.engine.runner.runner import Runner
 
 CPU = torch.device("cpu")
@@ -65,9 +66,9 @@ class Watch:
         self.runners: list[Runner] = []
         play = steps.play
 
-        def counted(library: Any, step: Noted) -> None:
+        def counted(library: Any, step: Noted, *mark: Any) -> bool:
             self.played.append(len(step.tokens))
-            play(library, step)
+            return play(library, step, *mark)
 
         monkeypatch.setattr(steps, "play", counted)
 
@@ -158,7 +159,6 @@ def test_a_tensor_that_will_lie_elsewhere_is_refused(
 @pytest.mark.parametrize(
     ("place", "value", "problem"),
     [
-        ((steps, "_ROW_BYTES"), -510, "MemoryError: a step keeps more than 128 bytes"),
         ((tape, "_ENTRY"), "gone", "AttributeError: .*undefined symbol: gone"),
         ((tape, "_COMPILED"), "other_", "a step whose calls were made again"),
     ],
@@ -171,6 +171,57 @@ def test_whatever_is_in_the_way(
     [said] = watch.said
     assert re.match(f"steps are called from Python: {problem}", said)
     assert not listening._listeners
+
+
+def test_what_noting_left_behind_answers_nothing(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was not noted may have an answer that is the same in every step of this size."""
+    spoil, spoilt = Workspace.spoil, []
+
+    def noted(self: Workspace) -> None:
+        spoil(self)
+        spoilt.append(bool((self._memory[: self._used] == 0xFF).all()) and self._used > 0)
+
+    monkeypatch.setattr(Workspace, "spoil", noted)
+    run(compiled, watch.prepare)
+    assert spoilt == [True, True]
+
+
+def test_sizes_that_need_too_much_memory_are_called_by_python(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "workspace_bytes", lambda vocab_size: 6000)
+    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    assert watch.said == []
+    assert 0 < max(watch.played) < 4
+
+
+def test_a_call_that_fails_is_made_by_python_which_says_why(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = steps.play
+
+    def failing(library: Any, step: Noted, *mark: Any) -> bool:
+        return play(library, step, *mark) and not mark  # a comparison has none
+
+    monkeypatch.setattr(steps, "play", failing)
+    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    assert watch.said == []
+
+
+def test_progress_is_marked_on_the_way(
+    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "_MARKED", 3)
+    marks: list[int] = []
+
+    def prepare(runner: Runner) -> None:
+        runner._mark = lambda: marks.append(len(watch.played))
+        watch.prepare(runner)
+
+    run(compiled, prepare)
+    assert marks.count(len(watch.played)) >= 5  # within one step, and after it
 
 
 def test_large_steps_and_those_of_prompts_are_computed_as_before(

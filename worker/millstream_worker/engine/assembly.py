@@ -23,6 +23,7 @@ from millstream_worker.engine.runner.memory import capacity_line, pool_blocks
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 from millstream_worker.engine.runner.precision import DTYPES, computed_in
 from millstream_worker.engine.runner.profiling import step_needs
+from millstream_worker.engine.runner.replay.steps import workspace_bytes
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampler import Sampler
 from millstream_worker.engine.runner.storage import KVStorage, bytes_per_block
@@ -84,6 +85,8 @@ def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Lau
     # What is recorded computes in memory of its own, in as much as a step does.
     graphs = own_bytes if records else 0
     own_bytes += copy_bytes(config, block_bytes, device)
+    if device.type == "cpu" and config.compile_model != "off":
+        own_bytes += workspace_bytes(loaded.vocab_size)
     blocks = pool_blocks(config.kv_memory, block_bytes, device, step=own_bytes, graphs=graphs)
     info = _info(config, checkpoint, loaded, blocks, block_bytes)
     for line in (*loaded.notes, capacity_line(info)):

@@ -73,7 +73,7 @@ class Runner:
         """Once the model is compiled: on the CPU, have steps of decoding rows make the calls again that the
         first one of their size made."""
         with contextlib.suppress(CannotReplay):
-            self._replayed = NotedSteps(self._loaded, self._attention, report)
+            self._replayed = NotedSteps(self._loaded, self._attention, report, self._mark)
 
     def reconnect(self) -> None:
         """After something else, a compilation, has had the model's attention modules."""
@@ -108,7 +108,7 @@ class Runner:
     @torch.inference_mode()
     def forward(self, plan: Plan) -> torch.Tensor:
         """Logits [L, vocabulary] of a step, float32; its keys and values are in the storage afterwards."""
-        return self._logits(plan).float()
+        return self._logits(plan).to(torch.float32, copy=True)  # the next step may use their memory
 
     def _logits(self, plan: Plan) -> torch.Tensor:
         if self._replayed is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import c_bool, c_char_p, c_float, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32
 # query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
 Attend = Callable[..., None]
 Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
-Replay = Callable[[int, int], None]  # address of int64 [calls, 1 + replayed_arguments], calls
+# Address of int64 [calls, 1 + replayed_arguments], calls; whether none of them threw an exception.
+Replay = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Library:
         width = self._entry("panel_width", [], c_int32)()
         multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
         self.panels = Panels(width, multiply) if width else None
-        self.replay: Replay = self._entry("replay", [c_void_p, c_int64])
+        self.replay: Replay = self._entry("replay", [c_void_p, c_int64], c_bool)
         self.replayed_arguments: int = self._entry("replayed_arguments", [], c_int32)()  # 0: it cannot
         # As "tiles", "pairs" or "float32"; where there is a choice between the last two, they were timed.
         self.bfloat16_products: str = self._entry("bfloat16_products", [], c_char_p)().decode()

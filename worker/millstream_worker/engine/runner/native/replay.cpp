@@ -22,8 +22,15 @@ void make(const Call& call, std::index_sequence<N...>) {
 
 }  // namespace
 
-extern "C" void replay(const Call* calls, int64_t count) {
-    for (int64_t n = 0; n < count; ++n) make(calls[n], std::make_index_sequence<ARGUMENTS>());
+// Whether all of them were made; false after the first that threw an exception, as compiled code does with an
+// index that is out of bounds.
+extern "C" bool replay(const Call* calls, int64_t count) {
+    try {
+        for (int64_t n = 0; n < count; ++n) make(calls[n], std::make_index_sequence<ARGUMENTS>());
+    } catch (...) {
+        return false;
+    }
+    return true;
 }
 
 // Most arguments of a call; 0 where calls cannot be made so.

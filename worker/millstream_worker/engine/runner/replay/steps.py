@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner import around
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
-from millstream_worker.engine.runner.model import LoadedModel, forward
+from millstream_worker.engine.runner.model import LoadedModel
 from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay.tape import CannotReplay, Tape
@@ -24,6 +25,7 @@ from millstream_worker.engine.runner.replay.workspace import Workspace
 
 MOST_ROWS = 64  # with more of them a step's arithmetic hides the calls
 _ROW_BYTES = 2**19  # of what a step keeps in between, beside the logits
+_MARKED = 64  # calls, between two of which progress is marked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,16 +43,31 @@ class Noted:
         return tuple(self.calls[:, 0].tolist())
 
 
-def play(library: Library, step: Noted) -> None:
-    """Compute the step, of the inputs that are in their places."""
-    library.replay(step.calls.ctypes.data, len(step.calls))
+def play(library: Library, step: Noted, mark: Callable[[], None] = lambda: None) -> bool:
+    """Compute the step, of the inputs that are in their places; `mark` is called on the way. False where a
+    call failed: called from Python it says why."""
+    begin, size = step.calls.ctypes.data, step.calls.strides[0]
+    for first in range(0, len(step.calls), _MARKED):
+        if not library.replay(begin + first * size, min(_MARKED, len(step.calls) - first)):
+            return False
+        mark()
+    return True
+
+
+def workspace_bytes(vocab_size: int) -> int:
+    """What noted steps may keep in between."""
+    return MOST_ROWS * (4 * vocab_size + _ROW_BYTES)
 
 
 class NotedSteps:
     """Computes steps of decoding rows alone, on the CPU, for a compiled model. Raises CannotReplay."""
 
     def __init__(
-        self, loaded: LoadedModel, attention: BreakableAttention, report: Callable[[str], None]
+        self,
+        loaded: LoadedModel,
+        attention: BreakableAttention,
+        report: Callable[[str], None],
+        mark: Callable[[], None],
     ) -> None:
         backend = attention.backend
         if not isinstance(backend, NativeAttention) or not backend.library.replayed_arguments:
@@ -59,44 +76,53 @@ class NotedSteps:
         self._attention = attention
         self._library = backend.library
         self._report = report
-        self._workspace = Workspace(MOST_ROWS * (4 * loaded.vocab_size + _ROW_BYTES))
+        self._mark = mark
+        self._most_rows = MOST_ROWS
+        try:
+            self._workspace = Workspace(workspace_bytes(loaded.vocab_size))
+        except MemoryError as error:
+            raise CannotReplay(str(error)) from error
         weights = (*loaded.model.parameters(), *loaded.model.buffers())
         self._lasting = [tensor for tensor in weights if not tensor.is_mkldnn]  # those have no address
         self._steps: dict[int, Noted] = {}
         self._compared: set[tuple[int, ...]] = set()  # functions of steps that answered what they should
-        self._given_up = False
 
     def run(self, plan: Plan) -> Tensor | None:
         """Logits [rows, vocabulary], in place until the next step; None for a step that is not of ours."""
         rows = plan.token_count
-        if self._given_up or rows > MOST_ROWS or not rows == plan.decodes == len(plan.logit_indices):
+        if rows > self._most_rows or not rows == plan.decodes == len(plan.logit_indices):
+            return None
+        if plan.from_device.any():
             return None
         self._attention.begin(plan)
         step = self._steps.get(rows) or self._note(plan)
         if step is None:
             return None
         step.tokens[:], step.positions[:] = plan.tokens, plan.positions
-        play(self._library, step)
-        return step.logits
+        return step.logits if play(self._library, step, self._mark) else None
 
     def _note(self, plan: Plan) -> Noted | None:
         try:
             step = self._sound(plan)
+        except MemoryError:
+            self._most_rows = plan.token_count - 1  # smaller ones do with less
+            return None
         except CannotReplay as error:
-            self._given_up = True
+            self._most_rows = 0
+            self._steps.clear()
             self._report(f"steps are called from Python: {error}")
             return None
         self._steps[plan.token_count] = step
         return step
 
     def _sound(self, plan: Plan) -> Noted:
-        """A noted step that answers what it should."""
+        """A noted step that answers what it should. Raises CannotReplay, and MemoryError."""
         try:
             step = self._noted(plan)
             if step.functions not in self._compared:
                 self._compare(step)
                 self._compared.add(step.functions)
-        except CannotReplay:
+        except (CannotReplay, MemoryError):
             raise
         except Exception as error:  # of names that torch does not promise
             raise CannotReplay(f"{type(error).__name__}: {error}") from error
@@ -108,17 +134,18 @@ class NotedSteps:
         inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(wanted)
         tape = Tape(self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments)
         with tape.noting():
-            logits = forward(self._loaded.model, *inputs)
+            logits = around.forward(self._loaded.model, *inputs)
         if not self._workspace.holds(logits):
             raise CannotReplay("the logits are not ours")
         return Noted(tokens, positions, inputs, logits[: plan.token_count], tape.calls)
 
     def _compare(self, step: Noted) -> None:
-        """Other tokens at other places, computed in both ways: what was not noted would be missing. The keys
-        and values that this leaves behind are those of the step that is computed next."""
+        """Other tokens at other places, computed in both ways, and nothing left of the noting: what was not
+        noted would be missing. The keys and values that stay are replaced by the step that comes next."""
         step.tokens[:] = (step.tokens + 1) % self._loaded.vocab_size
         step.positions[:] -= 1
-        expected = forward(self._loaded.model, *step.inputs)[: len(step.tokens)].contiguous()
-        play(self._library, step)
-        if not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
+        expected = around.forward(self._loaded.model, *step.inputs)[: len(step.tokens)].contiguous()
+        self._workspace.spoil()
+        played = play(self._library, step)
+        if not played or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
             raise CannotReplay("a step whose calls were made again has another answer")

@@ -1,8 +1,9 @@
 """Notes what a step calls while it is computed: functions of our library, and what torch has compiled.
 
 Each call is a function's address and its arguments, addresses of tensors and whole numbers. A tensor must
-lie where it will lie in each step: in a workspace, or in memory that lasts, as weights do. What runs beside
-these calls, an operation of torch's own, is not noted: who plays the calls compares first.
+lie where it will lie in each step: in a workspace, or in memory that lasts, as weights do. An operation of
+torch's own is not noted. Its answer lies elsewhere, which is seen, or it is found by who plays the calls
+and compares.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from millstream_worker.engine.runner.replay.workspace import Workspace
 _COMPILED = "cpp_"  # with this begin the names of compiled functions in torch's generated modules
 _ENTRY = "kernel"  # what they are called in their library
 _EMPTY = "empty_strided_cpu"
+_OTHERS = "extern_kernels"  # torch's own, which write where they are told to
 
 
 class CannotReplay(Exception):
@@ -63,8 +65,8 @@ class Tape:
         self._note(address, (*places, *numbers))
         function(*places, *numbers)
 
-    def _substitutes(self, module: ModuleType) -> dict[str, Callable[..., Any]]:
-        changed: dict[str, Callable[..., Any]] = {_EMPTY: self._workspace.empty_strided}
+    def _substitutes(self, module: ModuleType) -> dict[str, object]:
+        changed: dict[str, object] = {_EMPTY: self._workspace.empty_strided, _OTHERS: None}
         for name, value in vars(module).items():
             if name.startswith(_COMPILED) and isinstance(value, BuiltinFunctionType):
                 changed[name] = self._noted(value)
@@ -102,7 +104,7 @@ def _generated() -> list[ModuleType]:
     """The modules of compiled code in this process."""
     from torch._inductor.codecache import PyCodeCache
 
-    return [module for module in PyCodeCache.modules if hasattr(module, _EMPTY)]
+    return [module for module in PyCodeCache.modules if {_EMPTY, _OTHERS} <= vars(module).keys()]
 
 
 def _address(function: Any) -> int | None:
@@ -112,7 +114,7 @@ def _address(function: Any) -> int | None:
 
 
 @contextlib.contextmanager
-def _changed(module: ModuleType, changes: dict[str, Callable[..., Any]]) -> Iterator[None]:
+def _changed(module: ModuleType, changes: dict[str, object]) -> Iterator[None]:
     names = vars(module)
     before = {name: names[name] for name in changes}
     names.update(changes)

@@ -30,6 +30,10 @@ class Workspace:
         self._used = 0
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # by size
 
+    def spoil(self) -> None:
+        """Write what is no number over all that was handed out."""
+        self._memory[: self._used] = 0xFF
+
     def holds(self, tensor: Tensor) -> bool:
         first = self._memory.ctypes.data
         return first <= tensor.data_ptr() < first + len(self._memory)
