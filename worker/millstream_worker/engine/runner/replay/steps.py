@@ -6,7 +6,9 @@ weights push it out of the caches: with one row half of a step. Measure with `py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +27,7 @@ from millstream_worker.engine.runner.replay.workspace import Workspace
 
 MOST_ROWS = 64  # with more of them a step's arithmetic hides the calls
 _ROW_BYTES = 2**19  # of what a step keeps in between, beside the logits
+_PASSED = 2  # steps of a size before one is noted, which takes twice its time: some come once
 _MARKED = 64  # calls, between two of which progress is marked
 
 
@@ -84,6 +87,7 @@ class NotedSteps:
             raise CannotReplay(str(error)) from error
         weights = (*loaded.model.parameters(), *loaded.model.buffers())
         self._lasting = [tensor for tensor in weights if not tensor.is_mkldnn]  # those have no address
+        self._seen: Counter[int] = Counter()  # steps of so many rows
         self._steps: dict[int, Noted] = {}
         self._compared: set[tuple[int, ...]] = set()  # functions of steps that answered what they should
 
@@ -94,16 +98,25 @@ class NotedSteps:
             return None
         if plan.from_device.any():
             return None
-        self._attention.begin(plan)
-        step = self._steps.get(rows) or self._note(plan)
+        step = self._steps.get(rows)
         if step is None:
-            return None
+            self._seen[rows] += 1
+            return self._note(plan) if self._seen[rows] > _PASSED else None
+        self._attention.begin(plan)
+        return self._play(step, plan)
+
+    def _play(self, step: Noted, plan: Plan) -> Tensor | None:
         step.tokens[:], step.positions[:] = plan.tokens, plan.positions
         return step.logits if play(self._library, step, self._mark) else None
 
-    def _note(self, plan: Plan) -> Noted | None:
+    def _note(self, plan: Plan) -> Tensor | None:
+        self._attention.begin(plan)
         try:
-            step = self._sound(plan)
+            with _refusals():
+                step = self._noted(plan)
+                known = step.functions in self._compared
+                if not known:
+                    self._compare(step)
         except MemoryError:
             self._most_rows = plan.token_count - 1  # smaller ones do with less
             return None
@@ -112,23 +125,12 @@ class NotedSteps:
             self._steps.clear()
             self._report(f"steps are called from Python: {error}")
             return None
+        self._compared.add(step.functions)
         self._steps[plan.token_count] = step
-        return step
-
-    def _sound(self, plan: Plan) -> Noted:
-        """A noted step that answers what it should. Raises CannotReplay, and MemoryError."""
-        try:
-            step = self._noted(plan)
-            if step.functions not in self._compared:
-                self._compare(step)
-                self._compared.add(step.functions)
-        except (CannotReplay, MemoryError):
-            raise
-        except Exception as error:  # of names that torch does not promise
-            raise CannotReplay(f"{type(error).__name__}: {error}") from error
-        return step
+        return step.logits if known else self._play(step, plan)
 
     def _noted(self, plan: Plan) -> Noted:
+        """Computes the step, too."""
         tokens, positions = plan.tokens.astype(np.int64), plan.positions.astype(np.int64)
         wanted = np.resize(plan.logit_indices, max(2, plan.token_count)).astype(np.int64)  # see `around`
         inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(wanted)
@@ -149,3 +151,14 @@ class NotedSteps:
         played = play(self._library, step)
         if not played or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
             raise CannotReplay("a step whose calls were made again has another answer")
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Raises CannotReplay and MemoryError only."""
+    try:
+        yield
+    except (CannotReplay, MemoryError):
+        raise
+    except Exception as error:  # of names that torch does not promise
+        raise CannotReplay(f"{type(error).__name__}: {error}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
@@ -107,6 +108,7 @@ def _generated() -> list[ModuleType]:
     return [module for module in PyCodeCache.modules if {_EMPTY, _OTHERS} <= vars(module).keys()]
 
 
+@functools.cache
 def _address(function: Any) -> int | None:
     """Where the function of a library is that a module of C wraps for Python."""
     library = ctypes.CDLL(function.__self__.__file__)
