@@ -34,8 +34,8 @@ class Watch:
 
     def __post_init__(self) -> None:
         this = weakref.ref(self)  # a module would keep the engine
-        vars(ours)["forward"] = _seen(model.forward, this)
-        vars(replayed)["play"] = _seen(_PLAY, this)
+        vars(ours)["forward"] = _timed(model.forward, this)
+        vars(replayed)["play"] = _timed(_PLAY, this)
 
     def launch(self, plan: Plan) -> Any:
         before = time.perf_counter()
@@ -69,8 +69,8 @@ class Watch:
         return None if clock is None else float(clock.times.idle_share)
 
 
-def _seen(compute: Callable[..., Any], watch: weakref.ref[Watch]) -> Callable[..., Any]:
-    """`compute`, whose seconds are the model's."""
+def _timed(compute: Callable[..., Any], watch: weakref.ref[Watch]) -> Callable[..., Any]:
+    """`compute`, whose seconds are added to the watch's `forward_s`; noting is not counted."""
 
     def computed(*arguments: Any) -> Any:
         before = time.perf_counter()

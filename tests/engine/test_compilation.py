@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from support import checkpoints
-from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine import assembly, compilation
 from millstream_worker.engine.compilation import Compilation
@@ -246,21 +245,6 @@ def test_a_folder_that_cannot_be_written(
     (tmp_path / "compiled").touch()
     work(start())
     assert "Not a directory" in said[0]
-
-
-@pytest.fixture
-def fresh_compiler() -> Iterator[None]:
-    """What torch has compiled is the process' own."""
-    kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    torch.compiler.reset()
-    clear_inductor_caches()
-    yield
-    torch.compiler.set_stance("default")
-    torch.compiler.reset()
-    if kept is None:
-        os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
-    else:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = kept
 
 
 def run(engine: Engine[Any], *, due_after: int | None = None) -> list[int]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from support import checkpoints
-from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.config import EngineConfig
@@ -22,17 +20,7 @@ CPU = torch.device("cpu")
 IN_PAIRS = computed_in(torch.bfloat16, CPU) == torch.bfloat16 and not has_amx()
 
 
-@pytest.fixture(autouse=True)
-def _fresh_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch.compiler.set_stance("default")
-    torch.compiler.reset()
-    clear_inductor_caches()
-    yield
-    torch.compiler.set_stance("default")
-    torch.compiler.reset()
-
-
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.timeout(600)
 def test_draws_what_it_draws_without(tmp_path: Path) -> None:

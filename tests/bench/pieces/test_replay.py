@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from ops.bench.pieces import replay
 
 from millstream_worker.engine import assembly
 from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner.replay import steps
 
 
 class Noted:
@@ -20,10 +22,15 @@ class Noted:
 
     def __init__(self) -> None:
         self.steps = 0
-        self._steps = {3: None}
+        self._seen: Counter[int] = Counter()
+        self._steps: set[int] = set()
 
     def run(self, plan: Plan) -> None:
         self.steps += 1
+        if plan.decodes == plan.token_count:
+            self._seen[plan.decodes] += 1
+            if self._seen[plan.decodes] > steps._PASSED:
+                self._steps.add(plan.decodes)
 
 
 def test_turns_are_taken_in_one_engine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,5 +46,5 @@ def test_turns_are_taken_in_one_engine(tiny: Path, monkeypatch: pytest.MonkeyPat
     assert row["rows"] == 3
     assert float(row["least ms"]) < min(float(row["called ms"]), float(row["noted ms"]))
     assert float(row["ratio"]) == pytest.approx(float(row["called ms"]) / float(row["noted ms"]))
-    prompts = noted.steps - 2 * replay.TURN
-    assert 1 <= prompts <= 5  # of its two turns, and the steps before them
+    before = noted.steps - 2 * replay.TURN  # of its two turns
+    assert replay.TURN < before <= replay.TURN + 4

@@ -31,3 +31,14 @@ def test_functions_get_their_arguments_in_order(library: Library) -> None:
     assert heard == [*(tuple(range(1, 1 + len(kind))) for kind in kinds), (-(2**40),)]
     assert library.replay(calls.ctypes.data, 0)
     assert len(heard) == 4
+
+
+def test_ends_at_a_call_that_throws(library: Library) -> None:
+    """As compiled code does with an index that is out of bounds."""
+    heard: list[int] = []
+    call = ctypes.CFUNCTYPE(None)(lambda: heard.append(1))
+    throw = ctypes.CDLL("libstdc++.so.6")._ZSt17__throw_bad_allocv
+    calls = np.zeros((3, 1 + library.replayed_arguments), np.int64)
+    calls[:, 0] = [ctypes.cast(function, ctypes.c_void_p).value for function in (call, throw, call)]
+    assert not library.replay(calls.ctypes.data, 3)
+    assert heard == [1]

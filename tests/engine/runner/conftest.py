@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from support import checkpoints
-from torch._dynamo.utils import counters
-from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 
@@ -47,17 +45,3 @@ def load(checkpoint: Callable[[str], Path]) -> Callable[[str], LoadedModel]:
         return load_model(str(checkpoint(case)), dtype=torch.float32, device=CPU)
 
     return get
-
-
-@pytest.fixture
-def fresh_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What is compiled, and where it is kept, is the process' own."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    torch.compiler.set_stance("default")  # another test may have left it as an engine does
-    torch.compiler.reset()
-    clear_inductor_caches()
-    counters.clear()
-    yield
-    torch.compiler.set_stance("default")
-    torch.compiler.reset()
-    counters.clear()

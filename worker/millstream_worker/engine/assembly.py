@@ -96,7 +96,7 @@ def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Lau
     runner = Runner(loaded, storage, Sampler(loaded.vocab_size, config.max_rows, device), mark, swap)
     if device.type == "cuda":
         runner.choose_prefill(report)
-    if compilation.done:
+    if compilation.done and device.type == "cpu":
         runner.note_steps(report)
     if records:
         _record(config, info, runner, report)

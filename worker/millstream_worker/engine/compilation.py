@@ -1,7 +1,7 @@
 """When a model's layers are compiled: at start, after some busy minutes, or never.
 
-On a GPU it is done at start. On the CPU compiled layers give 2 to 30 % more, with AMX 9 to 108 %, and make
-steps of decoding rows such as can be noted (`runner.replay`); to compile them takes 10 to 65 seconds. There a
+On a GPU it is done at start. On the CPU compiled layers give 2 to 30 % more, with AMX 9 to 108 %, and
+only compiled steps can be noted (`runner.replay`); to compile them takes 10 to 65 seconds. There a
 worker that has been busy for minutes does it between two steps, and later starts find the code. Demos and
 short runs never wait for it.
 """

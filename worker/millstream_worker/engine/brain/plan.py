@@ -68,7 +68,7 @@ class Plan:
     kv_lens: Int32  # [S] tokens in the cache once this step has written its own
     block_tables: tuple[Int32, ...]  # per group [S, W]; unused places are 0
     slot_mapping: tuple[Int64, ...]  # per group [T] place of each new token: block * block_size + offset
-    logit_indices: Int32  # [L] packed positions whose logits are wanted; one draw each
+    logit_indices: Int32  # [L] packed positions whose logits are wanted, rising; one draw each
     logit_segments: Int32  # [L] the segment of each
     output_indices: Int32  # [L] which output token of its row is drawn: 0 for the first
     noise: NDArray[np.float64]  # [L] uniform in [0, 1), keyed by (seed, choice, output index)

@@ -20,7 +20,7 @@ from millstream_worker.engine.runner.graphs.steps import Limits, StepGraphs
 from millstream_worker.engine.runner.host_swap import HostSwap
 from millstream_worker.engine.runner.inputs import drawn_in, token_ids
 from millstream_worker.engine.runner.model import LoadedModel, connect, forward, reconnect
-from millstream_worker.engine.runner.replay.steps import NotedSteps
+from millstream_worker.engine.runner.replay.steps import NotedSteps, refused
 from millstream_worker.engine.runner.replay.tape import CannotReplay
 from millstream_worker.engine.runner.sampler import DrawnTensors, Sampler
 from millstream_worker.engine.runner.storage import KVStorage
@@ -70,10 +70,12 @@ class Runner:
         )
 
     def note_steps(self, report: Callable[[str], None]) -> None:
-        """Once the model is compiled: on the CPU, have steps of decoding rows make the calls again that the
-        first one of their size made."""
-        with contextlib.suppress(CannotReplay):
+        """On the CPU, once the model is compiled: note the calls of a decode step when its size comes for the
+        third time, and make them again from then on."""
+        try:
             self._replayed = NotedSteps(self._loaded, self._attention, report, self._mark)
+        except CannotReplay as error:
+            report(refused(error))
 
     def reconnect(self) -> None:
         """After something else, a compilation, has had the model's attention modules."""

@@ -1,4 +1,4 @@
-"""How the library is called and its answers get their memory: as it comes, or by who listens for a while."""
+"""Calls the library, its answers in memory of torch's; or leaves both, for a while, to a listener."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Steps of decoding rows whose calls are noted, and made again in the steps of as many rows that follow.
 
-Between two calls of a step Python took 12 us for the 14M shape, and 33 with 32 rows of the 135M one, whose
-weights push it out of the caches: with one row half of a step. Measure with `python -m ops.bench replay`.
+Between two calls of a step Python took 12 us for the 14M shape, half of a step of one row, and 33 us with 32
+rows of the 135M shape, whose weights push it out of the caches. Measure with `python -m ops.bench replay`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from millstream_worker.engine.runner.replay.workspace import Workspace
 
 MOST_ROWS = 64  # with more of them a step's arithmetic hides the calls
 _ROW_BYTES = 2**19  # of what a step keeps in between, beside the logits
-_PASSED = 2  # steps of a size before one is noted, which takes twice its time: some come once
+# Steps of a size before one is noted, as some come once: noting takes as long again as computing, and
+# comparing three times as long.
+_PASSED = 2
 _MARKED = 64  # calls, between two of which progress is marked
 
 
@@ -37,7 +39,7 @@ class Noted:
 
     tokens: NDArray[np.int64]
     positions: NDArray[np.int64]
-    inputs: tuple[Tensor, Tensor, Tensor]  # tokens, positions and which logits are wanted, [rows] each
+    inputs: tuple[Tensor, Tensor, Tensor]  # tokens and positions [rows], and which logits are wanted
     logits: Tensor  # [rows, vocabulary]
     calls: NDArray[np.int64]
 
@@ -55,6 +57,11 @@ def play(library: Library, step: Noted, mark: Callable[[], None] = lambda: None)
             return False
         mark()
     return True
+
+
+def refused(error: CannotReplay) -> str:
+    """For the operator."""
+    return f"steps are called from Python: {error}"
 
 
 def workspace_bytes(vocab_size: int) -> int:
@@ -123,7 +130,7 @@ class NotedSteps:
         except CannotReplay as error:
             self._most_rows = 0
             self._steps.clear()
-            self._report(f"steps are called from Python: {error}")
+            self._report(refused(error))
             return None
         self._compared.add(step.functions)
         self._steps[plan.token_count] = step
@@ -132,7 +139,7 @@ class NotedSteps:
     def _noted(self, plan: Plan) -> Noted:
         """Computes the step, too."""
         tokens, positions = plan.tokens.astype(np.int64), plan.positions.astype(np.int64)
-        wanted = np.resize(plan.logit_indices, max(2, plan.token_count)).astype(np.int64)  # see `around`
+        wanted = np.resize(plan.logit_indices, max(2, plan.token_count)).astype(np.int64)  # all; two at least
         inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(wanted)
         tape = Tape(self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments)
         with tape.noting():

@@ -25,7 +25,7 @@ from millstream_worker.engine.runner.replay.workspace import Workspace
 _COMPILED = "cpp_"  # with this begin the names of compiled functions in torch's generated modules
 _ENTRY = "kernel"  # what they are called in their library
 _EMPTY = "empty_strided_cpu"
-_OTHERS = "extern_kernels"  # torch's own, which write where they are told to
+_OTHERS = "extern_kernels"  # torch's own, which write where they are told to: none while noting
 
 
 class CannotReplay(Exception):
@@ -96,8 +96,10 @@ class Tape:
         return tensor.data_ptr()
 
     def _note(self, address: int | None, arguments: Sequence[int]) -> None:
-        if not address or len(arguments) > self._most:
-            raise CannotReplay(f"a function takes {len(arguments)} arguments")
+        if not address:
+            raise CannotReplay("a function has no address")
+        if len(arguments) > self._most:
+            raise CannotReplay(f"a function takes {len(arguments)} arguments, more than {self._most}")
         self._calls.append([address, *arguments])
 
 
