@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from millstream_worker.engine.runner.model import LoadedModel, load_model
 from millstream_worker.engine.runner.native import listening
 from millstream_worker.engine.runner.replay import steps, tape
 from millstream_worker.engine.runner.replay.steps import Noted, NotedSteps
-from millstream_worker.engine.runner.replay.tape import Tape
+from millstream_worker.engine.runner.replay.tape import CannotReplay, Tape
 from millstream_worker.engine.runner.replay.workspace import Workspace
 from millstream_worker.engine.runner.runner import Runner
 
@@ -162,6 +163,18 @@ def test_a_tensor_that_will_lie_elsewhere_is_refused(
     [said] = watch.said
     assert said.startswith("steps are called from Python: a tensor [")
     assert watch.played == []
+
+
+def test_functions_of_torchs_own_are_refused_by_name() -> None:
+    """They write into memory that is ours: their answers would lie where they should."""
+    before, module = object(), ModuleType("generated")
+    vars(module).update(empty_strided_cpu=torch.empty_strided, extern_kernels=before)
+    with tape._changed(module, Tape(Workspace(64), [], 1)._substitutes(module)):
+        with pytest.raises(CannotReplay, match="compiled code calls torch's own addmm"):
+            module.extern_kernels.addmm(out=None)
+        assert module.empty_strided_cpu((2,), (1,), torch.float32).shape == (2,)
+    assert module.extern_kernels is before
+    assert module.empty_strided_cpu is torch.empty_strided
 
 
 @pytest.mark.parametrize(

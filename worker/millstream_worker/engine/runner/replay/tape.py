@@ -25,7 +25,7 @@ from millstream_worker.engine.runner.replay.workspace import Workspace
 _COMPILED = "cpp_"  # with this begin the names of compiled functions in torch's generated modules
 _ENTRY = "kernel"  # what they are called in their library
 _EMPTY = "empty_strided_cpu"
-_OTHERS = "extern_kernels"  # torch's own, which write where they are told to: none while noting
+_OTHERS = "extern_kernels"  # torch's own, which write where they are told to
 
 
 class CannotReplay(Exception):
@@ -67,7 +67,7 @@ class Tape:
         function(*places, *numbers)
 
     def _substitutes(self, module: ModuleType) -> dict[str, object]:
-        changed: dict[str, object] = {_EMPTY: self._workspace.empty_strided, _OTHERS: None}
+        changed: dict[str, object] = {_EMPTY: self._workspace.empty_strided, _OTHERS: _Refused()}
         for name, value in vars(module).items():
             if name.startswith(_COMPILED) and isinstance(value, BuiltinFunctionType):
                 changed[name] = self._noted(value)
@@ -101,6 +101,13 @@ class Tape:
         if len(arguments) > self._most:
             raise CannotReplay(f"a function takes {len(arguments)} arguments, more than {self._most}")
         self._calls.append([address, *arguments])
+
+
+class _Refused:
+    """In place of functions that cannot be noted."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise CannotReplay(f"compiled code calls torch's own {name}")
 
 
 def _generated() -> list[ModuleType]:
