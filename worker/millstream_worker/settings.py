@@ -158,7 +158,7 @@ class Settings(BaseSettings):
     engine_restarts: int = Field(
         5, ge=0, description="starts in a row that may fail before the worker gives up"
     )
-    progress_timeout_s: Seconds = Field(  # a step of a minute makes progress with each layer
+    progress_timeout_s: Seconds = Field(  # a step of a minute makes progress every few layers
         120.0, description="an engine that loads or computes and gets no further for so long is killed"
     )
     silence_timeout_s: float = Field(  # it says something every second

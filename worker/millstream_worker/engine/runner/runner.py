@@ -1,5 +1,5 @@
 """Runs plans: forward over the packed step, then one draw per wanted logit. Knows rows as batch slots only.
-It marks its progress: a layer attended, logits there, tokens drawn.
+It marks its progress: a layer attended, or some calls made again, logits there, tokens drawn.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""C++ for the CPU, compiled where it runs: attention over paged keys and values, and linear layers."""
+"""C++ for the CPU, compiled where it runs: attention over paged keys and values, linear layers, and
+calls that are made again. It knows a step's plan, and no model."""
