@@ -9,6 +9,7 @@ seen in a forward of one token: layers of one module that are called once each, 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -37,13 +38,19 @@ class Siblings:
         for hook in self._hooks:
             hook.remove()
 
-    def merge(self) -> int:
-        """Have siblings computed as one product each. Answers how many layers now are parts of others."""
-        groups = self._groups()
+    def merge(
+        self,
+        pays: Callable[[Sequence[nn.Linear]], bool] = lambda layers: True,
+        freed: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Have siblings for which it pays computed as one product each; `freed` is called when the weights of
+        some were. Answers how many layers now are parts of others."""
+        groups = [group for group in self._groups() if pays([place.layer for place in group])]
         self._calls.clear()
         merged = sum(len(group) for group in groups)
         while groups:
             _merge(groups.pop())  # its own weights are freed before the next ones are copied
+            freed()
         return merged
 
     def _note(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:

@@ -16,12 +16,13 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from millstream_worker.engine.runner import around, guards, packed, support
+from millstream_worker.engine.runner import around, guards, merge_choice, packed, support
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
 from millstream_worker.engine.runner.attention.operator import Attention, attend, register
 from millstream_worker.engine.runner.merged import Siblings
+from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.support import UnsupportedModel
 from millstream_worker.engine.runner.weights import end_ids, load_config, load_weights
@@ -46,6 +47,7 @@ class LoadedModel:
     architecture: str
     attention: str  # backend: torch | native | triton
     attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
+    library: Library | None  # native code, on a CPU that has a compiler
     vocab_size: int  # width of the logits
     context_length: int  # most tokens of a row
     eos_ids: tuple[int, ...]
@@ -95,8 +97,7 @@ def load_model(
     model = load_weights(folder, config, dtype, device, ATTENTION, mark)
     with Siblings(model) as siblings:
         modules, layers, vocab_size = _observe(model)
-    if device.type == "cpu":  # a GPU's memory would be left with holes, and no GPU has measured it yet
-        siblings.merge()
+    merged = merge_choice.merge(siblings, device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     packed.pack(model, chosen.library)
     note = support.context_note(config)
@@ -107,13 +108,14 @@ def load_model(
         architecture=type(model).__name__,
         attention=chosen.name,
         attend_over=chosen.build,
+        library=chosen.library,
         vocab_size=vocab_size,
         context_length=context_length,
         eos_ids=end_ids(folder, config),
         parameters=parameters,
         dtype=dtype,
         device=device,
-        notes=(*([note] if note else []), f"attention: {chosen.reason}"),
+        notes=(*([note] if note else []), f"attention: {chosen.reason}", *merged),
     )
 
 

@@ -1,0 +1,95 @@
+"""Which linear layers a GPU has merged: those that were faster as one, tried once for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from millstream_worker.engine.runner import merge_choice
+from millstream_worker.engine.runner.merge_choice import Trial, merge
+from millstream_worker.engine.runner.merged import MergedLinear, Siblings
+
+
+class Layer(nn.Module):
+    """Two kinds of siblings, and a layer that has none."""
+
+    def __init__(self, *, bias: bool = False) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(8, size, bias=bias) for size in (8, 4, 4))
+        self.gate, self.up = (nn.Linear(8, 12, bias=bias) for _ in range(2))
+        self.down = nn.Linear(12, 8, bias=bias)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        attended = self.q(rows) + torch.cat([self.k(rows), self.v(rows)], -1)
+        answer: torch.Tensor = self.down(self.gate(attended) * self.up(attended))
+        return answer
+
+
+class Clock:
+    """Seconds for each way that is timed: what its products cost, by their outputs."""
+
+    def __init__(self, price: Callable[[int], float]) -> None:
+        self.price = price
+        self.ways = 0
+
+    def __call__(self, way: Callable[[], object]) -> float:
+        self.ways += 1
+        answers = way()
+        products = answers if isinstance(answers, list) else [answers]
+        return sum(self.price(product.shape[-1]) for product in products)
+
+
+def seen(model: nn.Module) -> Siblings:
+    with torch.no_grad(), Siblings(model) as siblings:
+        model(torch.randn(1, 8))
+    return siblings
+
+
+def merged(model: nn.Module) -> set[str]:
+    return {name for name, module in model.named_modules() if isinstance(module, MergedLinear)}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@torch.no_grad()
+def test_those_are_merged_that_are_faster_as_one(bias: bool) -> None:
+    """Here products of more than 16 outputs are dear: gate and up stay apart."""
+    model, rows = nn.Sequential(Layer(bias=bias), Layer(bias=bias)), torch.randn(3, 8)
+    want = model(rows)
+    trial = Trial(Clock(lambda outputs: 1e-5 if outputs <= 16 else 1e-3))
+
+    assert seen(model).merge(trial.pays) == 6
+    assert merged(model) == {f"{layer}.{name}" for layer in (0, 1) for name in "qkv"}
+    torch.testing.assert_close(model(rows), want)
+    assert trial.found == [
+        "linear layers of 8 to 8+4+4: apart 30 us, as one product 10 us",
+        "linear layers of 8 to 12+12: apart 20 us, as one product 1000 us, left apart",
+    ]
+
+
+def test_a_kind_is_tried_once() -> None:
+    clock = Clock(lambda outputs: 1.0)
+    trial = Trial(clock)
+    seen(nn.Sequential(*(Layer() for _ in range(5)))).merge(trial.pays)
+
+    assert clock.ways == 2 * 2 * merge_choice._REPEATS
+    assert len(trial.found) == 2
+
+
+def test_memory_is_given_back_as_it_becomes_free() -> None:
+    """Else all parts and all products would be there at a time."""
+    model = nn.Sequential(Layer(), Layer())
+    left = []
+    seen(model).merge(freed=lambda: left.append(len(merged(model))))
+
+    assert left == [2, 5, 7, 10]
+
+
+def test_on_the_cpu_all_are_merged_untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_choice, "Trial", None)
+    model = Layer()
+
+    assert merge(seen(model), torch.device("cpu")) == []
+    assert merged(model) == {"q", "k", "v", "gate", "up"}

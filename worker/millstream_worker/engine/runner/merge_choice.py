@@ -1,0 +1,87 @@
+"""Which linear layers that multiply the same rows are computed as one product. On the CPU all are. On a GPU
+those that one product serves faster, by its own clock: one group of each kind is tried at start.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from millstream_worker.engine.runner.merged import Siblings
+
+_ROWS = 32  # of a decode step
+_REPEATS = 9
+_FLUSHED_BYTES = 2**28  # several times what the caches of a GPU hold
+
+Way = Callable[[], object]
+Time = Callable[[Way], float]  # seconds of the device
+
+
+@torch.inference_mode()
+def merge(siblings: Siblings, device: torch.device) -> list[str]:
+    """Merge those for which it pays; answers what was found, for the operator."""
+    if device.type == "cpu":
+        siblings.merge()
+    if device.type != "cuda":
+        return []
+    trial = Trial(ColdTimes(device))
+    siblings.merge(trial.pays, torch.cuda.empty_cache)  # or what was freed would be missing for the KV cache
+    torch.cuda.empty_cache()
+    return trial.found
+
+
+class Trial:
+    """Tries a group of each kind both ways."""
+
+    def __init__(self, time: Time) -> None:
+        self._time = time
+        self._pays: dict[tuple[object, ...], bool] = {}
+        self.found: list[str] = []
+
+    def pays(self, layers: Sequence[nn.Linear]) -> bool:
+        """Whether one product takes less than these layers' own, with weights that are in no cache."""
+        kind = (*(layer.weight.shape for layer in layers), layers[0].weight.dtype, layers[0].bias is None)
+        if kind not in self._pays:
+            self._pays[kind] = self._try(layers)
+        return self._pays[kind]
+
+    def _try(self, layers: Sequence[nn.Linear]) -> bool:
+        first = layers[0].weight
+        rows = torch.ones(_ROWS, first.shape[1], dtype=first.dtype, device=first.device)
+        weight = torch.cat([layer.weight for layer in layers])
+        biases: list[Tensor | None] = [layer.bias for layer in layers]  # all have one, or none does
+        bias = torch.cat([bias for bias in biases if bias is not None]) if biases[0] is not None else None
+        apart = self._seconds(lambda: [layer(rows) for layer in layers])
+        joint = self._seconds(lambda: functional.linear(rows, weight, bias))
+        sizes = "+".join(str(layer.out_features) for layer in layers)
+        self.found.append(
+            f"linear layers of {first.shape[1]} to {sizes}: apart {1e6 * apart:.0f} us, "
+            f"as one product {1e6 * joint:.0f} us{'' if joint < apart else ', left apart'}"
+        )
+        return joint < apart
+
+    def _seconds(self, way: Way) -> float:
+        way()
+        return statistics.median(self._time(way) for _ in range(_REPEATS))
+
+
+class ColdTimes:
+    """Times what a GPU does after its caches were filled with other things. The host launches it meanwhile:
+    it is the device's time alone, as in a recorded step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._other: Tensor = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device=device)
+
+    def __call__(self, way: Way) -> float:
+        before, after = (torch.Event("cuda", enable_timing=True) for _ in range(2))
+        self._other.fill_(1)
+        before.record()
+        way()
+        after.record()
+        after.synchronize()
+        milliseconds: float = before.elapsed_time(after)
+        return milliseconds / 1e3
