@@ -234,7 +234,7 @@ def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Lib
     """One OpenMP runtime in the process, one team in it."""
     code = (
         "import os, pathlib, sys, torch\n"
-        "from millstream_worker.engine.runner.native import attention, check\n"
+        "from millstream_worker.engine.runner.native import check, pieces\n"
         "from millstream_worker.engine.runner.native.build import build\n"
         "torch.set_num_threads(3)\n"
         "torch.ones(2_000_000).exp_()\n"
@@ -243,7 +243,7 @@ def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Lib
         "    files = {line.split()[-1] for line in open('/proc/self/maps')}\n"
         "    return {file for file in files if 'omp' in file.split('/')[-1]}\n"
         "before, loaded = count(), runtimes()\n"
-        "attention._THREAD_COST = 1\n"
+        "pieces._THREAD_COST = 1\n"
         "build(pathlib.Path(sys.argv[1]))\n"
         "torch.ones(2_000_000).exp_()\n"
         "print(before, count(), runtimes() - loaded)\n"

@@ -11,7 +11,6 @@ from support.planning import Segment, pack
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.native import pieces
 from millstream_worker.engine.runner.native.pieces import PART_KEYS, cut
 
 
@@ -73,24 +72,6 @@ def test_each_key_once(seed: int, window: int | None, group: int, families: bool
         assert found.first_parts[token] == first
         taken += range(first, first + count)
     assert sorted(taken) == list(range(found.parts))
-
-
-@pytest.mark.parametrize("window", [None, 1, 100, 700])
-@pytest.mark.parametrize("rows", [1, 2, 40])
-def test_short_decoding_rows_are_cut_as_any_are(rows: int, window: int | None) -> None:
-    """Their own way there is a shorter one."""
-    chance = random.Random(rows)
-    starts = [chance.choice([0, 15, chance.randrange(PART_KEYS)]) for _ in range(rows - 1)] + [PART_KEYS - 1]
-    plan = pack([Segment(slot, [0], start, range(100)) for slot, start in enumerate(starts)], 16)
-    layer = LayerSpec(6, 2, 64, 64, scale=1.0, window=window)
-    short, general = pieces._short_rows(plan, layer), pieces._any_rows(plan, layer)
-    for name in ("pieces", "members", "splits", "first_parts"):
-        one, other = getattr(short, name), getattr(general, name)
-        assert (one.dtype, one.tolist()) == (other.dtype, other.tolist()), name
-        assert one.flags.c_contiguous
-    assert (short.parts, short.cost) == (general.parts, general.cost)
-    longer = pack([Segment(0, [0], PART_KEYS, range(100))], 16)
-    assert cut(longer, replace(layer, window=None)).parts == 2
 
 
 def test_the_dearest_come_first() -> None:

@@ -93,7 +93,8 @@ def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Lau
         report(line)
     storage = KVStorage(loaded.layers, blocks, config.block_size, loaded.dtype, device)
     swap = open_swap(config, storage, report)
-    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, config.max_rows, device), mark, swap)
+    sampler = Sampler(loaded.vocab_size, config.max_rows, device, loaded.library)
+    runner = Runner(loaded, storage, sampler, mark, swap)
     if device.type == "cuda":
         runner.choose_prefill(report)
     if compilation.done and device.type == "cpu":

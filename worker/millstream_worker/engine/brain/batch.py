@@ -30,6 +30,7 @@ class Batch:
         self.entered = 0
         self.priority = np.zeros(max_rows, np.int64)
         self.interactive = np.zeros(max_rows, np.bool_)  # as asked for, not by ageing
+        self.random = np.zeros(max_rows, np.bool_)  # its draws depend on noise
         self.prompt_len = np.zeros(max_rows, np.int32)
         self.computed = np.zeros(max_rows, np.int32)
         self.scheduled = np.zeros(max_rows, np.int32)
@@ -39,6 +40,8 @@ class Batch:
         self.noise_key = np.zeros(max_rows, np.uint64)
         self.decoding = np.zeros(max_rows, np.bool_)
         self.prefilling = np.zeros(max_rows, np.bool_)
+        self._decodes = np.empty(0, np.intp)
+        self.room = 0  # tokens that the rows' blocks could hold beyond what is scheduled: below a block a row
 
     @property
     def occupied(self) -> int:
@@ -54,9 +57,11 @@ class Batch:
         self.add_blocks(row, cached)
         self.priority[slot] = row.priority
         self.interactive[slot] = row.origin.request.priority == 0
+        self.random[slot] = row.origin.request.sampling.temperature > 0
         self.prompt_len[slot] = len(row.origin.prompt)
         self.known[slot] = row.known
         self.computed[slot] = self.scheduled[slot] = len(cached) * self.block_size
+        self.room -= len(cached) * self.block_size
         self.last_input[slot] = len(row.origin.prompt) + row.max_output - 1
         self.noise_key[slot] = row_key(row.origin.request.sampling.seed, row.choice)
         self.prefilling[slot] = True
@@ -65,6 +70,7 @@ class Batch:
         held = len(row.blocks)
         row.blocks += blocks
         self.block_table[row.slot, held : len(row.blocks)] = blocks
+        self.room += len(blocks) * self.block_size
 
     def retire(self, row: Row) -> None:
         """The row is planned no more; its slot stays its own until `leave`."""
@@ -74,6 +80,7 @@ class Batch:
         """Take the slot back; returns the row's blocks, for the pool."""
         assert row.slot is not None, f"row {row.handle} is not in the batch"
         self.block_table[row.slot, : len(row.blocks)] = 0
+        self.room -= len(row.blocks) * self.block_size - int(self.scheduled[row.slot])
         self.rows[row.slot] = None
         self.free_slots.append(row.slot)
         blocks, row.blocks, row.slot = row.blocks, [], None
@@ -84,9 +91,18 @@ class Batch:
         rows = self.rows
         return [rows[slot] for slot in slots.tolist()]
 
+    def decodes(self) -> NDArray[np.intp]:
+        """The slots of the rows that decode in the next step, ascending: the same array as before while they
+        are the same rows."""
+        decodes = (self.decoding & (self.scheduled < self.last_input)).nonzero()[0]
+        if not np.array_equal(decodes, self._decodes):
+            self._decodes = decodes
+        return self._decodes
+
     def running(self) -> NDArray[np.intp]:
         """The slots of the rows that may be planned."""
-        return np.flatnonzero(self.decoding | self.prefilling)
+        slots: NDArray[np.intp] = (self.decoding | self.prefilling).nonzero()[0]
+        return slots
 
     def in_flight(self, row: Row) -> bool:
         """A launch that has the row is not settled yet."""
@@ -100,23 +116,29 @@ class Batch:
         """Blocks to add before the row's next `tokens` tokens can be computed."""
         return blocks_for(int(self.scheduled[row.slot]) + tokens, self.block_size) - len(row.blocks)
 
-    def launch(self, slots: NDArray[np.intp], kv_lens: Int32) -> None:
-        """The rows in these slots are computed up to `kv_lens` by a launch."""
+    def launch(self, slots: NDArray[np.intp], kv_lens: Int32, decodes: int, tokens: int) -> None:
+        """The rows in these slots are computed up to `kv_lens` by a launch of so many tokens; the first
+        `decodes` of them decode."""
         self.scheduled[slots] = kv_lens
-        prefilled = slots[self.prefilling[slots] & (kv_lens >= self.known[slots])]
-        self.prefilling[prefilled] = False
-        self.decoding[prefilled] = True
+        self.room -= tokens
+        if len(slots) > decodes:
+            slots, kv_lens = slots[decodes:], kv_lens[decodes:]
+            prefilled = slots[kv_lens >= self.known[slots]]
+            self.prefilling[prefilled] = False
+            self.decoding[prefilled] = True
 
-    def settle(
-        self, slots: NDArray[np.intp], kv_lens: Int32, drawing: NDArray[np.intp], tokens: Int32
-    ) -> None:
-        """That launch is done, and the segments `drawing` of it have drawn `tokens`."""
+    def settle(self, slots: NDArray[np.intp], kv_lens: Int32) -> None:
+        """That launch is done."""
         self.computed[slots] = kv_lens
-        self.known[slots[drawing]] = kv_lens[drawing] + 1
-        self.last_token[slots[drawing]] = tokens
+
+    def draw(self, slots: NDArray[np.intp], kv_lens: Int32, tokens: Int32) -> None:
+        """The rows in these slots have drawn `tokens` from so many of theirs."""
+        self.known[slots] = kv_lens + 1
+        self.last_token[slots] = tokens
 
     def check(self) -> None:
         """AssertionError where slots, counts and block tables disagree."""
+        room = 0
         taken = [slot for slot, row in enumerate(self.rows) if row is not None]
         assert sorted(taken + self.free_slots) == list(range(len(self.rows))), "slots do not add up"
         for slot, row in enumerate(self.rows):
@@ -129,6 +151,8 @@ class Batch:
                 assert computed <= scheduled <= self.last_input[slot], f"slot {slot}: counts out of order"
                 needed = blocks_for(scheduled, self.block_size)
                 assert len(held) == needed, f"slot {slot}: {len(held)} blocks for {needed}"
+                room += needed * self.block_size - scheduled
+        assert self.room == room, f"room for {self.room} tokens, where there is {room}"
 
 
 def blocks_for(tokens: int, block_size: int) -> int:

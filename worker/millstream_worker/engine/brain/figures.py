@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from millstream_worker.engine.brain.residents import Residents
 from millstream_worker.engine.frames import EngineStats
 
@@ -11,9 +9,8 @@ from millstream_worker.engine.frames import EngineStats
 def engine_stats(residents: Residents, step_s: float, step_tokens: int) -> EngineStats:
     """State now, and totals since the start."""
     pool, batch, totals = residents.pool, residents.batch, residents.totals
-    running = batch.running()
     return EngineStats(
-        rows_running=len(running),
+        rows_running=batch.occupied - len(residents.leaving),
         rows_waiting=len(residents.waiting),
         free_rows=len(batch.free_slots),
         blocks_used=pool.total - pool.free,
@@ -29,6 +26,5 @@ def engine_stats(residents: Residents, step_s: float, step_tokens: int) -> Engin
         steps_total=totals.steps,
         swapped_out_total=pool.host.kept if pool.host else 0,
         swapped_in_total=pool.host.fetched if pool.host else 0,
-        # a row holds blocks for what is scheduled of it: only its last one has room left
-        waste_tokens=int((-batch.scheduled[running] % np.int32(batch.block_size)).sum()),
+        waste_tokens=batch.room,
     )

@@ -118,6 +118,8 @@ class Residents:
 
     def let_go(self, now: float) -> None:
         """Let rows leave whose last launch is settled: the preempted ones wait again."""
+        if not self.leaving:
+            return
         for row in [row for row in self.leaving.values() if not self.batch.in_flight(row)]:
             self._leave(row)
             if row.state is RowState.WAITING:

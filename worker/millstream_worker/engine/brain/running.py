@@ -46,9 +46,9 @@ def continue_rows(
 def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int, joining: float) -> Draft:
     """What the running rows would compute if there were blocks enough. The decode rows never outgrow the
     step: each was a prefill before, beside the others and within the same number of tokens."""
-    decodes = np.flatnonzero(batch.decoding & (batch.scheduled < batch.last_input))
+    decodes = batch.decodes()
     draft = Draft(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
-    for row in sorted(batch.at(np.flatnonzero(batch.prefilling)), key=attrgetter("rank")):
+    for row in sorted(batch.at(batch.prefilling.nonzero()[0]), key=attrgetter("rank")):
         kept = draft.budget // 2 if row.priority > joining else 0
         if draft.budget:
             draft.add(Chunk(row, min(batch.unscheduled(row), draft.budget - kept)))

@@ -158,7 +158,7 @@ class Scheduler:
         if host is not None:
             swap_out, swap_in = host.take_copies()
             plan = replace(plan, swap_out=swap_out, swap_in=swap_in)
-        self._batch.launch(launch.slots, launch.kv_lens)
+        self._batch.launch(launch.slots, launch.kv_lens, plan.decodes, launch.tokens)
         self._outstanding.append(launch)
         self._pace.planned(plan.token_count - plan.decodes, now)
         self._planned += 1
@@ -184,7 +184,8 @@ class Scheduler:
         launch = self._outstanding.popleft()
         self._pace.settled(now)
         admitted = [(row.origin.request.handle, cached) for row, cached in launch.admitted if row.lives]
-        self._batch.settle(launch.slots, launch.kv_lens, launch.drawing, drawn.tokens)
+        self._batch.settle(launch.slots, launch.kv_lens)
+        self._batch.draw(launch.drawing_slots, launch.drawing_lens, drawn.tokens)
         finished = self.take_finished() + self._end_broken(launch, drawn)
         tokens: list[int] = drawn.tokens.tolist()
         dropped, ended = self._append(launch.rows, tokens)
@@ -230,11 +231,11 @@ class Scheduler:
     def _publish_output(self, launch: Launch) -> None:
         """Decoding rows fill a block now and then; until now its last token may have been on the device
         only."""
-        kv_lens = launch.kv_lens[launch.drawing]
-        for index in np.flatnonzero(kv_lens % self.config.block_size == 0).tolist():
+        full = launch.drawing_lens % np.int32(self.config.block_size) == 0
+        for index in full.nonzero()[0].tolist():
             row = launch.rows[index]
             if row.lives:
-                self._residents.publish(row, int(kv_lens[index]))
+                self._residents.publish(row, int(launch.drawing_lens[index]))
 
     def stats(self, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
         """State now, and totals since the start; the figures of a step are the caller's to measure."""

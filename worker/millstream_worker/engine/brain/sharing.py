@@ -58,13 +58,15 @@ class Sharing:
         self._entries = np.zeros_like(batch.entries)  # of the rows that decode; 0: none in the slot
         self._first_blocks: dict[int, int] = {}  # by slot
         self._families: dict[int, list[Family]] = {}  # by first block
-        self._answer = pack([], np.empty(0, np.intp))
+        self._decodes = np.empty(0, np.intp)  # that were asked for last
+        self._answer = pack([], self._decodes)
 
     def families(self, decodes: NDArray[np.intp]) -> Families:
         """Of the rows in these slots, in ascending order, whose next blocks are in the block table; segment
-        i is that of slot i of them."""
-        if self._costs is None:
+        i is that of slot i of them. While it is the same array they are the same rows."""
+        if self._costs is None or decodes is self._decodes:
             return self._answer
+        self._decodes = decodes
         entries = np.zeros_like(self._entries)
         entries[decodes] = self._batch.entries[decodes]
         changed = np.flatnonzero(entries != self._entries)

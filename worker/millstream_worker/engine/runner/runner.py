@@ -4,9 +4,9 @@ It marks its progress: a layer attended, or some calls made again, logits there,
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class Launched:
     """A step on its way: what `settle` needs to bring its tokens to the host."""
 
     plan: Plan
-    drawn: DrawnTensors
+    drawn: DrawnTensors | Drawn
     span: Span | None
 
 
@@ -84,7 +84,7 @@ class Runner:
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Launched:
         """Start a step of at least one token; on the CPU it is complete on return."""
-        with _memory():
+        with _memory:
             for load in plan.loads:
                 self._sampler.load(load)
             span = self.clock.start() if self.clock else None
@@ -99,7 +99,7 @@ class Runner:
 
     def settle(self, launched: Launched) -> Drawn:
         """The tokens of a launched step; waits for them."""
-        with _memory():
+        with _memory:
             drawn = self._sampler.collect(launched.drawn)
             if launched.span is not None and self.clock is not None:
                 launched.span.ended.synchronize()
@@ -127,14 +127,20 @@ class Runner:
         return forward(self._loaded.model, tokens, positions, wanted)
 
 
-@contextlib.contextmanager
-def _memory() -> Iterator[None]:
-    """A device's, or torch's own, lack of memory comes out as everybody's."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise MemoryError(str(error)) from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error):  # the CPU's allocator
+class _LackOfMemory:
+    """A device's, or torch's own, lack of memory comes out as everybody's. Entered twice a step: a generator
+    would take several times as long."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
             raise MemoryError(str(error)) from error
-        raise
+        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # the CPU's allocator
+            raise MemoryError(str(error)) from error
+
+
+_memory = _LackOfMemory()

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Drawn, Plan, RowLoad
 from millstream_worker.engine.runner import sampling_cpu, sampling_settings
+from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.sampling_bias import SlotBias
 from millstream_worker.engine.runner.sampling_draw import Filters, draw_by_id, draw_by_rank, weigh
-from millstream_worker.engine.runner.sampling_greedy import most_likely
+from millstream_worker.engine.runner.sampling_greedy import NativeGreedy, most_likely
 from millstream_worker.engine.runner.sampling_logprobs import LogprobTensors, logprobs_of
 from millstream_worker.engine.runner.sampling_penalties import Penalties
 from millstream_worker.engine.runner.sampling_settings import Settings, Way
@@ -46,9 +47,13 @@ class DrawnTensors:
 class Sampler:
     """Load a row when it enters the batch, then draw at most one token per row and step."""
 
-    def __init__(self, vocab_size: int, max_rows: int, device: torch.device | str) -> None:
+    def __init__(
+        self, vocab_size: int, max_rows: int, device: torch.device | str, library: Library | None = None
+    ) -> None:
         device = torch.device(device)
         self.last_tokens = torch.zeros(max_rows, dtype=torch.int64, device=device)  # by slot
+        self._last_tokens = self.last_tokens.numpy() if device.type == "cpu" else np.empty(0, np.int64)
+        self._native = NativeGreedy(library, max_rows) if library else None
         self._device = device
         self._vocab_size = vocab_size
         self._piece_rows = max(1, PIECE_ELEMENTS[device.type] // vocab_size)
@@ -73,14 +78,12 @@ class Sampler:
         self._ends.load(slot, [(token, -torch.inf) for token in spec.end_ids] if spec.min_tokens else [])
 
     @torch.inference_mode()
-    def draw(self, logits: Tensor, plan: Plan) -> DrawnTensors:
+    def draw(self, logits: Tensor, plan: Plan) -> DrawnTensors | Drawn:
         """One token per row of `logits` [L, vocabulary], of any floating dtype, which stay as they are. Loads
-        come first."""
+        come first. `collect` knows what to do with the answer."""
         slots = plan.row_slots[plan.logit_segments]
         if self._plain[slots].all():
-            tokens, broken = most_likely(logits)
-            self._keep(tokens.masked_fill_(broken, 0), slots)
-            return self._sent(tokens, broken)
+            return self._draw_plainly(logits, slots)
         settings = self._settings[slots]
         tokens, broken = self._choose(logits, slots, settings, plan)
         tokens.masked_fill_(broken, 0)
@@ -92,14 +95,26 @@ class Sampler:
         counts = settings["top_logprobs"][asked]
         return self._sent(tokens, broken, logprobs_of(logits, tokens, asked, counts, self._piece_rows))
 
-    def collect(self, drawn: DrawnTensors) -> Drawn:
+    def collect(self, drawn: DrawnTensors | Drawn) -> Drawn:
         """The step's tokens as host values; waits for that step, not for one launched after it."""
+        if isinstance(drawn, Drawn):
+            return drawn
         if drawn.copied is not None:
             drawn.copied.synchronize()
-        broken = tuple(np.flatnonzero(drawn.broken_host.numpy()).tolist())
+        broken = tuple(drawn.broken_host.numpy().nonzero()[0].tolist())
         logprobs = drawn.logprobs_host.values() if drawn.logprobs_host else {}
         sound = {index: values for index, values in logprobs.items() if index not in broken}
         return Drawn(drawn.tokens_host.numpy().astype(np.int32), sound, broken)
+
+    def _draw_plainly(self, logits: Tensor, slots: Slots) -> DrawnTensors | Drawn:
+        """Of rows that take the most likely token and want nothing else."""
+        if self._native is None or not self._native.takes(logits):
+            tokens, broken = most_likely(logits)
+            self._keep(tokens, slots)
+            return self._sent(tokens, broken)
+        chosen, unsound = self._native.most_likely(logits)
+        self._last_tokens[slots] = chosen
+        return Drawn(chosen.astype(np.int32), {}, tuple(unsound.nonzero()[0].tolist()))
 
     def _choose(self, logits: Tensor, slots: Slots, settings: Settings, plan: Plan) -> tuple[Tensor, Tensor]:
         """Tokens [L] and which rows are broken [L], each group of rows in the cheapest way that gives its
@@ -141,7 +156,7 @@ class Sampler:
     ) -> tuple[Tensor, Tensor]:
         """Tokens [M] of float32 logits [M, V], and which of them mean nothing."""
         if way is Way.GREEDY:
-            return most_likely(logits)
+            return most_likely(logits, self._native)
         peak = logits.amax(-1)
         broken = peak.isfinite().logical_not_()
         if self._device.type == "cpu":

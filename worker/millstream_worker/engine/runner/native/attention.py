@@ -21,10 +21,8 @@ from millstream_worker.engine.runner.native.library import (
     Library,
     StepNumbers,
 )
+from millstream_worker.engine.runner.native.short_rows import ShortRows, short
 from millstream_worker.engine.runner.storage import KVStorage
-
-_THREAD_COST = 8192  # of one thread's share, in the units of `pieces`: less is done before others wake up
-_PIECES_A_THREAD = 4  # with fewer of them the heads of a piece go to different threads
 
 
 class NativeAttention:
@@ -43,12 +41,17 @@ class NativeAttention:
         self._steps = (StepNumbers * len(self._shapes))()  # where they are, they are in each step
         begin, size = addressof(self._steps), sizeof(StepNumbers)
         self._step_addresses = [begin + shape * size for shape in self._shape_of]
+        self._short_rows = [ShortRows(shape, storage.block_size) for shape in self._shapes]
         self._arrays: list[tuple[object, ...]] = []  # that the numbers point into
 
     def begin(self, plan: Plan) -> None:
         self._arrays.clear()
+        if short(plan):
+            for number, rows in enumerate(self._short_rows):
+                self._steps[number] = rows.lay_out(plan)
+            return
         for number, shape in enumerate(self._shapes):
-            self._steps[number], arrays = _step_numbers(plan, shape)
+            self._steps[number], arrays = step_numbers(plan, shape)
             self._arrays.append(arrays)
 
     def attend(
@@ -91,14 +94,14 @@ def _rows(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor if tensor.stride(2) == 1 else tensor.contiguous()
 
 
-def _step_numbers(plan: Plan, shape: LayerSpec) -> tuple[StepNumbers, tuple[object, ...]]:
+def step_numbers(plan: Plan, shape: LayerSpec) -> tuple[StepNumbers, tuple[object, ...]]:
     """A step as layers of one shape see it, and the arrays that its numbers point into."""
     cut = pieces.cut(plan, shape)
     table = np.ascontiguousarray(plan.block_tables[shape.group])
     slots = plan.slot_mapping[shape.group]
     arrays = (cut.pieces, cut.splits, table, plan.positions, cut.members, cut.first_parts, slots)
     parts = np.empty((cut.parts, shape.heads, shape.value_dim + 2), np.float32)
-    threads = _threads(cut.cost * shape.kv_heads)
+    threads = pieces.threads_for(cut.cost * shape.kv_heads)
     numbers = StepNumbers(
         *(array.ctypes.data for array in (*arrays, parts)),
         piece_count=len(cut.pieces),
@@ -106,12 +109,6 @@ def _step_numbers(plan: Plan, shape: LayerSpec) -> tuple[StepNumbers, tuple[obje
         table_width=table.shape[1],
         tokens=plan.token_count,
         threads=threads,
-        together=shape.kv_heads if len(cut.pieces) >= _PIECES_A_THREAD * threads else 1,
+        together=pieces.together(len(cut.pieces), threads, shape),
     )
     return numbers, (*arrays, parts)
-
-
-def _threads(cost: int) -> int:
-    """One, or all of torch's: a smaller team would end the others' threads, and torch's next operation start
-    new ones (https://github.com/pytorch/pytorch/issues/32008)."""
-    return torch.get_num_threads() if cost >= 2 * _THREAD_COST else 1

@@ -1,5 +1,6 @@
-"""Whether a compiled library computes what it should: attention in a few small steps, and linear layers,
-beside plain PyTorch. A compiler, or a processor that is not what it says, shall not cost wrong tokens."""
+"""Whether a compiled library computes what it should: attention in a few small steps, linear layers, and
+which token is the most likely, beside plain PyTorch. A compiler, or a processor that is not what it says,
+shall not cost wrong tokens."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from millstream_worker.engine.runner.attention.matmul import MatmulAttention
 from millstream_worker.engine.runner.native import linear
 from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
+from millstream_worker.engine.runner.sampling_greedy import NativeGreedy, most_likely
 from millstream_worker.engine.runner.storage import KVStorage
 
 _BLOCK, _WIDTH = 16, 5  # tokens of a block, blocks of a row
@@ -38,6 +40,7 @@ def check(library: Library) -> None:
     _check_attention(library)
     with linear.trying(library):
         _check_linear(library)
+    _check_most_likely(library)
 
 
 def _check_attention(library: Library) -> None:
@@ -69,6 +72,16 @@ def _check_linear(library: Library) -> None:
             bias = torch.randn(outputs, generator=random).to(dtype)
             got = linear.PanelLinear(weight, bias)(rows).float()
             _compare(got, functional.linear(rows.float(), weight.float(), bias.float()), "product", dtype)
+
+
+def _check_most_likely(library: Library) -> None:
+    random = torch.Generator().manual_seed(0)
+    for dtype in library.most_likely:
+        logits = torch.randn(3, 5000, generator=random).to(dtype)
+        logits[1, 7] = torch.nan
+        got, want = (most_likely(logits, native) for native in (NativeGreedy(library, 3), None))
+        if not (torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])):
+            raise Mismatch(f"the compiled search for the most likely token is wrong in {dtype}")
 
 
 def _compare(got: torch.Tensor, want: torch.Tensor, what: str, dtype: torch.dtype) -> None:

@@ -19,12 +19,16 @@ _PRODUCTS = {
     (torch.float32, torch.bfloat16): "multiply_halves",
 }
 ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
+_MOST_LIKELY = {torch.bfloat16: "most_likely_bfloat16", torch.float32: "most_likely_float32"}
 _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
 _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32]
+_CHOSEN = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32]
 
 # query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
 Attend = Callable[..., None]
 Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
+# logits, rows, their size, numbers from one row to the next, tokens, broken, threads
+MostLikely = Callable[[int, int, int, int, int, int, int], None]
 # Address of int64 [calls, 1 + replayed_arguments], calls; whether none of them threw an exception.
 Replay = Callable[[int, int], bool]
 
@@ -85,6 +89,9 @@ class Library:
         width = self._entry("panel_width", [], c_int32)()
         multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
         self.panels = Panels(width, multiply) if width else None
+        self.most_likely: dict[torch.dtype, MostLikely] = {
+            dtype: self._entry(name, _CHOSEN) for dtype, name in _MOST_LIKELY.items()
+        }
         self.replay: Replay = self._entry("replay", [c_void_p, c_int64], c_bool)
         self.replayed_arguments: int = self._entry("replayed_arguments", [], c_int32)()  # 0: it cannot
         # As "tiles", "pairs" or "float32"; where there is a choice between the last two, they were timed.

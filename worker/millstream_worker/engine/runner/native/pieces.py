@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from millstream_worker.engine.brain.plan import Int32, Int64, Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
@@ -18,6 +19,8 @@ from millstream_worker.engine.runner.attention.interface import LayerSpec
 PART_KEYS = 512  # of a piece of decoding rows; a multiple of the kernel's 64
 _ROWS = 48  # query rows of a piece: tokens x query heads of a key head
 _KEY_COST = 8  # reading and packing a key, in units of one query row's work on it
+_THREAD_COST = 8192  # of one thread's share, in those units: less is done before others wake up
+_PIECES_A_THREAD = 4  # with fewer of them the heads of a piece go to different threads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,34 +59,6 @@ class _Spans:
 def cut(plan: Plan, layer: LayerSpec) -> Pieces:
     """The pieces of a step for a layer of these heads and this window. A layer with a window has no families:
     its rows soon see nothing of their beginnings."""
-    alone = plan.decodes == len(plan.kv_lens) and not len(plan.family_lens)
-    if alone and plan.kv_lens.max() <= PART_KEYS:
-        return _short_rows(plan, layer)
-    return _any_rows(plan, layer)
-
-
-def _short_rows(plan: Plan, layer: LayerSpec) -> Pieces:
-    """Rows that decode, each of them one piece: most steps are such, and small models wait for them."""
-    rows, ends = len(plan.kv_lens), plan.kv_lens
-    first = np.zeros_like(ends) if layer.window is None else np.maximum(ends - layer.window, 0)
-    keys = ends - first
-    pieces = np.empty((rows, 6), np.int32)
-    pieces[:, 0] = pieces[:, 1] = plan.query_starts[:-1]
-    pieces[:, 2] = 1
-    pieces[:, 3] = first
-    pieces[:, 4] = ends
-    pieces[:, 5] = -1
-    return Pieces(
-        pieces=pieces[np.argsort(-keys, kind="stable")],
-        members=plan.query_starts[:-1],
-        splits=np.empty((0, 3), np.int32),
-        first_parts=np.zeros(rows, np.int32),
-        parts=0,
-        cost=int(keys.sum()) * (_KEY_COST + layer.heads // layer.kv_heads),
-    )
-
-
-def _any_rows(plan: Plan, layer: LayerSpec) -> Pieces:
     group = layer.heads // layer.kv_heads
     size = max(1, _ROWS // group)
     shared = np.zeros(len(plan.query_lens), np.int64)  # keys that a segment attends to in its family
@@ -114,6 +89,22 @@ def _any_rows(plan: Plan, layer: LayerSpec) -> Pieces:
         parts=int(total[several].sum()),
         cost=int(costs.sum()),
     )
+
+
+def cost_of_key(layer: LayerSpec) -> int:
+    """Of one query token and one key head."""
+    return _KEY_COST + layer.heads // layer.kv_heads
+
+
+def threads_for(cost: int) -> int:
+    """One, or all of torch's: a smaller team would end the others' threads, and torch's next operation start
+    new ones (https://github.com/pytorch/pytorch/issues/32008)."""
+    return torch.get_num_threads() if cost >= 2 * _THREAD_COST else 1
+
+
+def together(pieces: int, threads: int, layer: LayerSpec) -> int:
+    """Key heads of a piece that one thread computes."""
+    return layer.kv_heads if pieces >= _PIECES_A_THREAD * threads else 1
 
 
 def _own(plan: Plan, layer: LayerSpec, shared: Int64, size: int) -> tuple[_Spans, _Spans]:
