@@ -167,7 +167,7 @@ class Scheduler:
     def _prompt_tokens(self) -> int:
         """What the next step may compute of prompts."""
         batch, config = self._batch, self.config
-        if not config.step_time_target_s:
+        if not config.step_time_target_s or not (self._waiting or batch.prefilling.any()):
             return config.max_step_tokens
         waited_for = batch.decoding if config.step_time_for_all else batch.decoding & batch.interactive
         return self._pace.prompt_tokens() if waited_for.any() else config.max_step_tokens
