@@ -159,6 +159,7 @@ def step_plans(most: int) -> dict[str, Plan]:
 
 def steps(folder: Path, most: int, *, compiled: bool) -> Row:
     loaded = load_model(str(folder), dtype=torch.bfloat16, device=DEVICE)
+    print(*loaded.notes, sep="\n")
     if compiled:
         compile_layers(loaded, Path("/tmp/millstream-compiled"), print)
     storage = KVStorage(loaded.layers, most * 24, BLOCK, loaded.dtype, DEVICE)

@@ -209,6 +209,7 @@ class Rig:
         self.admitted: list[tuple[int, int]] = []
         self.expected: dict[int, tuple[list[int], str]] = {}
         self._noise: dict[int, NDArray[np.float64]] = {}
+        self._random: set[int] = set()
         self._outstanding: deque[tuple[Plan, Drawn]] = deque()
 
     def add(self, *requests: EngineRequest) -> None:
@@ -224,6 +225,8 @@ class Rig:
                 indices = np.arange(len(earlier), len(tokens), dtype=np.int32)
                 self.expected[request.handle + choice] = (tokens[len(earlier) :], reason)
                 self._noise[request.handle + choice] = uniform(key, indices)
+                if request.sampling.temperature > 0:
+                    self._random.add(request.handle + choice)
 
     def abort(self, *handles: int) -> None:
         self.scheduler.abort(handles)
@@ -241,7 +244,8 @@ class Rig:
             settled = self.scheduler.settle(self.model.settle(drawn), self.now)
             self.scheduler.check()
             assert not self.model.faults, self.model.faults[0]
-            if len(settled.handles) == len(plan.noise):  # none dropped: they stand side by side
+            random = self._random.intersection(settled.handles)
+            if len(settled.handles) == len(plan.noise) and random:  # none dropped: they stand side by side
                 for handle, noise in zip(settled.handles, plan.noise.tolist(), strict=True):
                     assert noise == self._noise[handle][len(self.output[handle])], "another output's noise"
             settled = replace(settled, finished=over + settled.finished)

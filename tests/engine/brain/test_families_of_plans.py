@@ -48,6 +48,17 @@ def test_rows_join_and_leave_a_family() -> None:
     assert families(rig.plans[-1]) == []
 
 
+def test_a_row_in_the_place_of_another_reads_what_is_its_own() -> None:
+    """The same slots decode before and after; in between one did not."""
+    rig = rig_of(max_rows=2)
+    rig.add(ask(0, (*DOCUMENT, 1), max_tokens=12), ask(1, (*DOCUMENT, 2), max_tokens=4))
+    rig.add(ask(2, (*OTHER, 3), max_tokens=4))
+    rig.run()
+    decoding = [(plan.row_slots[: plan.decodes].tolist(), families(plan)) for plan in rig.plans]
+    together = [found for slots, found in decoding if slots == [0, 1]]
+    assert together == [[(40, [0, 1])]] * 3 + [[]] * 3
+
+
 def test_choices_of_a_request_share_all_full_blocks_of_its_prompt() -> None:
     rig = rig_of()
     rig.add(ask(0, DOCUMENT[:38], choices=4, max_tokens=5))

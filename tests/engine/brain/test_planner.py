@@ -75,3 +75,29 @@ def test_a_row_that_comes_back_is_loaded_with_its_output() -> None:
     assert rig.plans[0].loads == (RowLoad(0, SamplingSpec(), (11, 12, 13), (14, 15)),)
     assert rig.plans[0].output_indices.tolist() == [2]
     assert rig.output[1] == [16, 17, 18, 19]
+
+
+def test_noise_is_drawn_where_a_token_depends_on_it() -> None:
+    rig = rig_of()
+    rig.add(ask(1, [11, 12], seed=7, temperature=0.0, max_tokens=8))
+    rig.step()
+    rig.step()
+    assert [plan.noise.tolist() for plan in rig.plans] == [[0.0], [0.0]]
+    rig.add(ask(2, [21, 22], seed=8, max_tokens=2))
+    rig.step()
+    rig.step()
+    rig.step()
+    keys = np.array([row_key(7, 0), row_key(8, 0)], np.uint64)
+    drawn = (uniform(keys, np.array(indices, np.int32)).tolist() for indices in ([2, 0], [3, 1]))
+    assert [plan.noise.tolist() for plan in rig.plans[2:]] == [*drawn, [0.0]]
+
+
+def test_decoding_slots_are_the_same_array_while_they_are_the_same() -> None:
+    rig = rig_of()
+    rig.add(ask(1, 4, max_tokens=8), ask(2, 4, max_tokens=4))
+    batch, seen = rig.scheduler._batch, []
+    for _ in range(7):
+        rig.step()
+        seen.append(batch.decodes())
+    assert [slots.tolist() for slots in seen] == [[0, 1]] * 3 + [[0]] * 4
+    assert len({id(slots) for slots in seen}) == 2

@@ -10,8 +10,10 @@ import psutil
 import pytest
 import torch
 from support.checkpoints import build
+from transformers import modeling_utils
 
 from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.runner import weights
 from millstream_worker.engine.runner.cgroup import ControlGroups
 from millstream_worker.engine.runner.memory import (
     GIB,
@@ -109,6 +111,29 @@ def test_what_is_free_here() -> None:
     assert 0 < free <= psutil.virtual_memory().total
     assert available_bytes() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
     assert 0 < pool_blocks("auto", 2**20, CPU) <= 4096
+
+
+def test_holes_between_a_gpus_tensors_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, answer in {
+        "mem_get_info": (1000, 9000),
+        "memory_reserved": 700,
+        "memory_allocated": 400,
+        "memory_stats": {"inactive_split_bytes.all.current": 60},
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
+
+    assert free_bytes(torch.device("cuda")) == 1000 + 700 - 400 - 60
+
+
+def test_weights_are_no_part_of_one_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers would have it, which takes memory for all at once."""
+    taken: list[str] = []
+    monkeypatch.setattr(modeling_utils, "caching_allocator_warmup", lambda *arguments: taken.append("all"))
+    with weights._segments_of_their_own():
+        modeling_utils.caching_allocator_warmup(None, {}, None)
+    assert not taken
+    modeling_utils.caching_allocator_warmup(None, {}, None)
+    assert taken
 
 
 def test_the_capacity_is_said_in_tokens_and_rows() -> None:

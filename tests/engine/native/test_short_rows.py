@@ -17,19 +17,17 @@ from millstream_worker.engine.runner.native.library import StepNumbers
 from millstream_worker.engine.runner.native.pieces import PART_KEYS
 from millstream_worker.engine.runner.native.short_rows import ShortRows, short
 
-WIDTH = PART_KEYS // 16
 
-
-def plan_of(rows: int, longest: int = PART_KEYS - 1) -> Plan:
+def plan_of(rows: int, longest: int = PART_KEYS - 1, block_size: int = 16) -> Plan:
     chance = random.Random(rows)
     starts = [chance.choice([0, 15, chance.randrange(longest)]) for _ in range(rows - 1)] + [longest]
     blocks = iter(range(1, 10**6))
     return pack(
         [
-            Segment(slot, [0], start, [next(blocks) for _ in range(start // 16 + 1)])
+            Segment(slot, [0], start, [next(blocks) for _ in range(start // block_size + 1)])
             for slot, start in enumerate(starts)
         ],
-        16,
+        block_size,
     )
 
 
@@ -44,7 +42,6 @@ def seen(numbers: StepNumbers) -> dict[str, object]:
         return listed
 
     counts = ("piece_count", "split_count", "tokens", "threads", "together")
-    width = numbers.table_width
     return {
         **{name: getattr(numbers, name) for name in counts},
         "pieces": there("pieces", (numbers.piece_count, 6)),
@@ -52,17 +49,18 @@ def seen(numbers: StepNumbers) -> dict[str, object]:
         "members": there("members", (rows,)),
         "first_parts": there("first_parts", (rows,)),
         "slots": there("slots", (rows,), np.int64),
-        "tables": np.array(there("tables", (rows, width)))[:, : min(width, WIDTH)].tolist(),
+        "tables": there("tables", (rows, numbers.table_width)),
     }
 
 
+@pytest.mark.parametrize("block_size", [16, 24, 1024])
 @pytest.mark.parametrize("window", [None, 1, 100, 700])
-def test_they_are_laid_out_as_any_rows_are(window: int | None) -> None:
+def test_they_are_laid_out_as_any_rows_are(window: int | None, block_size: int) -> None:
     """In the same arrays, whatever was there before."""
     layer = LayerSpec(6, 2, 64, 64, scale=1.0, window=window)
-    rows = ShortRows(layer, 16)
+    rows = ShortRows(layer, block_size)
     for count in (1, 40, 2, 150, 1, 64):
-        plan = plan_of(count)
+        plan = plan_of(count, block_size=block_size)
         general, arrays = step_numbers(plan, layer)
         assert short(plan)
         assert seen(rows.lay_out(plan)) == seen(general)

@@ -14,13 +14,14 @@ from millstream_worker.engine.runner.merged import MergedLinear, Siblings
 
 
 class Layer(nn.Module):
-    """Two kinds of siblings, and a layer that has none."""
+    """Two kinds of siblings, and a layer that has none, in bfloat16."""
 
     def __init__(self, *, bias: bool = False) -> None:
         super().__init__()
         self.q, self.k, self.v = (nn.Linear(8, size, bias=bias) for size in (8, 4, 4))
         self.gate, self.up = (nn.Linear(8, 12, bias=bias) for _ in range(2))
         self.down = nn.Linear(12, 8, bias=bias)
+        self.bfloat16()
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         attended = self.q(rows) + torch.cat([self.k(rows), self.v(rows)], -1)
@@ -44,7 +45,7 @@ class Clock:
 
 def seen(model: nn.Module) -> Siblings:
     with torch.no_grad(), Siblings(model) as siblings:
-        model(torch.randn(1, 8))
+        model(torch.randn(1, 8, dtype=next(model.parameters()).dtype))
     return siblings
 
 
@@ -56,7 +57,7 @@ def merged(model: nn.Module) -> set[str]:
 @torch.no_grad()
 def test_those_are_merged_that_are_faster_as_one(bias: bool) -> None:
     """Here products of more than 16 outputs are dear: gate and up stay apart."""
-    model, rows = nn.Sequential(Layer(bias=bias), Layer(bias=bias)), torch.randn(3, 8)
+    model, rows = nn.Sequential(Layer(bias=bias), Layer(bias=bias)), torch.randn(3, 8).bfloat16()
     want = model(rows)
     trial = Trial(Clock(lambda outputs: 1e-5 if outputs <= 16 else 1e-3))
 
@@ -76,6 +77,27 @@ def test_a_kind_is_tried_once() -> None:
 
     assert clock.ways == 2 * 2 * merge_choice._REPEATS
     assert len(trial.found) == 2
+
+
+def test_a_hair_is_no_reason() -> None:
+    trial = Trial(Clock(lambda outputs: 0.99 if outputs > 12 else 0.5 if outputs == 12 else 0.33))
+
+    assert seen(Layer()).merge(trial.pays) == 0
+
+
+def test_float32_stays_as_it_is_whatever_a_clock_says() -> None:
+    """A start that merged, and one that did not, would draw different tokens now and then."""
+    trial = Trial(Clock(lambda outputs: 1.0))
+
+    assert seen(Layer().float()).merge(trial.pays) == 0
+    assert trial.found == []
+
+
+def test_where_there_is_no_memory_to_try_it_stays_as_it_is() -> None:
+    def full(way: Callable[[], object]) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert seen(Layer()).merge(Trial(full).pays) == 0
 
 
 def test_memory_is_given_back_as_it_becomes_free() -> None:

@@ -156,7 +156,7 @@ def _inputs(batch: Batch, draft: Draft) -> tuple[Int32, NDArray[np.bool_]]:
     """[T] token ids, and which of them only the device knows yet."""
     decodes = draft.decodes
     on_device = batch.scheduled[decodes] >= batch.known[decodes]
-    decoded = batch.last_token[decodes]  # an earlier one where on_device
+    decoded = batch.last_token[decodes]  # of anybody's where on_device
     if not draft.chunks:
         return decoded, on_device
     tokens = [decoded]

@@ -119,7 +119,9 @@ def free_bytes(device: torch.device) -> int:
     """Memory that can still be taken: on the CPU within the limits of the control groups."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        holes = torch.cuda.memory_stats(device).get("inactive_split_bytes.all.current", 0)  # between tensors
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + unused - holes)
     left = ControlGroups().memory_left()
     available = available_bytes()
     return available if left is None else min(available, left)

@@ -15,13 +15,14 @@ from millstream_worker.engine.runner.merged import Siblings
 
 _ROWS = 32  # of a decode step
 _REPEATS = 9
-_FLUSHED_BYTES = 2**28  # several times what the caches of a GPU hold
+_WORTH = 0.98
+_OTHER_BYTES = 2**28  # several times what the caches of a GPU hold
+_FILLS = 8  # of so many bytes: the device is busy with them until all is launched
 
 Way = Callable[[], object]
 Time = Callable[[Way], float]  # seconds of the device
 
 
-@torch.inference_mode()
 def merge(siblings: Siblings, device: torch.device) -> list[str]:
     """Merge those for which it pays; answers what was found, for the operator."""
     if device.type == "cpu":
@@ -29,8 +30,7 @@ def merge(siblings: Siblings, device: torch.device) -> list[str]:
     if device.type != "cuda":
         return []
     trial = Trial(ColdTimes(device))
-    siblings.merge(trial.pays, torch.cuda.empty_cache)  # or what was freed would be missing for the KV cache
-    torch.cuda.empty_cache()
+    siblings.merge(trial.pays, torch.cuda.empty_cache)  # or what was freed would be missing for the next ones
     return trial.found
 
 
@@ -43,12 +43,20 @@ class Trial:
         self.found: list[str] = []
 
     def pays(self, layers: Sequence[nn.Linear]) -> bool:
-        """Whether one product takes less than these layers' own, with weights that are in no cache."""
-        kind = (*(layer.weight.shape for layer in layers), layers[0].weight.dtype, layers[0].bias is None)
+        """Whether one product takes less than these layers' own, with weights that are in no cache. Not in
+        float32: there the same tokens are promised after a restart, and a trial may end otherwise then."""
+        dtype = layers[0].weight.dtype
+        if dtype == torch.float32:
+            return False
+        kind = (*(layer.weight.shape for layer in layers), dtype, layers[0].bias is None)
         if kind not in self._pays:
-            self._pays[kind] = self._try(layers)
+            try:
+                self._pays[kind] = self._try(layers)
+            except torch.OutOfMemoryError:
+                self._pays[kind] = False
         return self._pays[kind]
 
+    @torch.inference_mode()
     def _try(self, layers: Sequence[nn.Linear]) -> bool:
         first = layers[0].weight
         rows = torch.ones(_ROWS, first.shape[1], dtype=first.dtype, device=first.device)
@@ -58,11 +66,12 @@ class Trial:
         apart = self._seconds(lambda: [layer(rows) for layer in layers])
         joint = self._seconds(lambda: functional.linear(rows, weight, bias))
         sizes = "+".join(str(layer.out_features) for layer in layers)
+        pays = joint < _WORTH * apart
         self.found.append(
             f"linear layers of {first.shape[1]} to {sizes}: apart {1e6 * apart:.0f} us, "
-            f"as one product {1e6 * joint:.0f} us{'' if joint < apart else ', left apart'}"
+            f"as one product {1e6 * joint:.0f} us{'' if pays else ', left apart'}"
         )
-        return joint < apart
+        return pays
 
     def _seconds(self, way: Way) -> float:
         way()
@@ -74,11 +83,12 @@ class ColdTimes:
     it is the device's time alone, as in a recorded step."""
 
     def __init__(self, device: torch.device) -> None:
-        self._other: Tensor = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device=device)
+        self._other: Tensor = torch.empty(_OTHER_BYTES, dtype=torch.uint8, device=device)
 
     def __call__(self, way: Way) -> float:
         before, after = (torch.Event("cuda", enable_timing=True) for _ in range(2))
-        self._other.fill_(1)
+        for fill in range(_FILLS):
+            self._other.fill_(fill)
         before.record()
         way()
         after.record()

@@ -84,7 +84,7 @@ class Runner:
     @torch.inference_mode()
     def launch(self, plan: Plan) -> Launched:
         """Start a step of at least one token; on the CPU it is complete on return."""
-        with _memory:
+        with _LackOfMemory():
             for load in plan.loads:
                 self._sampler.load(load)
             span = self.clock.start() if self.clock else None
@@ -99,7 +99,7 @@ class Runner:
 
     def settle(self, launched: Launched) -> Drawn:
         """The tokens of a launched step; waits for them."""
-        with _memory:
+        with _LackOfMemory():
             drawn = self._sampler.collect(launched.drawn)
             if launched.span is not None and self.clock is not None:
                 launched.span.ended.synchronize()
@@ -141,6 +141,3 @@ class _LackOfMemory:
             raise MemoryError(str(error)) from error
         if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # the CPU's allocator
             raise MemoryError(str(error)) from error
-
-
-_memory = _LackOfMemory()

@@ -20,7 +20,8 @@ _ALIGNMENT = 16  # bytes: what kernels may assume of a pointer
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     """The array on the device, for what is launched after this. On the CPU it may share its memory."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    array = np.ascontiguousarray(array)
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())  # torch's can be written to
     if device.type == "cuda":  # from pageable memory the copy would wait for the stream
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    modeling_utils,
+)
 from transformers.utils import logging as transformers_logging
 
 from millstream_worker.engine.runner.support import UnsupportedModel
@@ -38,7 +45,7 @@ def load_weights(
 ) -> PreTrainedModel:
     """The model in evaluation mode, its attention modules calling the function registered as `attention`;
     `mark` is called with each weight. Raises `UnsupportedModel` where weights are missing or do not fit."""
-    with _progress_to(mark):
+    with _progress_to(mark), _segments_of_their_own():
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
@@ -73,6 +80,21 @@ def end_ids(folder: str, config: PretrainedConfig) -> tuple[int, ...]:
         named.insert(0, GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
     lists = [ids if isinstance(ids, list) else [ids] for ids in named if ids is not None]
     return tuple(dict.fromkeys(token for ids in lists for token in ids))
+
+
+@contextlib.contextmanager
+def _segments_of_their_own() -> Iterator[None]:
+    """Transformers takes a GPU's memory for all weights as one segment, which stays as long as any of them.
+    Without that, what layers leave when they are merged can be given back."""
+    warm_up = getattr(modeling_utils, "caching_allocator_warmup", None)
+    if warm_up is None:
+        yield
+        return
+    vars(modeling_utils)["caching_allocator_warmup"] = lambda *arguments: None
+    try:
+        yield
+    finally:
+        vars(modeling_utils)["caching_allocator_warmup"] = warm_up
 
 
 @contextlib.contextmanager

@@ -77,9 +77,11 @@ def _check_linear(library: Library) -> None:
 def _check_most_likely(library: Library) -> None:
     random = torch.Generator().manual_seed(0)
     for dtype in library.most_likely:
-        logits = torch.randn(3, 5000, generator=random).to(dtype)
-        logits[1, 7] = torch.nan
-        got, want = (most_likely(logits, native) for native in (NativeGreedy(library, 3), None))
+        logits = torch.randn(9, 40_000, generator=random).to(dtype)  # enough for several threads
+        logits[1, 7], logits[2, 39_999], logits[3] = torch.nan, torch.inf, -torch.inf
+        logits[4] = -logits[4].abs()
+        logits[4, [100, 20_000]] = torch.tensor([-0.0, 0.0], dtype=dtype)
+        got, want = (most_likely(logits, native) for native in (NativeGreedy(library, 9), None))
         if not (torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])):
             raise Mismatch(f"the compiled search for the most likely token is wrong in {dtype}")
 

@@ -52,24 +52,22 @@ class ShortRows:
         return numbers
 
     def _make(self, rows: int) -> None:
-        """Room for so many rows."""
-        self._pieces = np.zeros((rows, 6), np.int32)
-        self._pieces[:, 2] = 1
-        self._pieces[:, 5] = -1
-        self._table = np.zeros((rows, self._width), np.int32)
-        self._positions = np.zeros(rows, np.int32)
-        self._slots = np.zeros(rows, np.int64)
-        self._members = np.arange(rows, dtype=np.int32)
-        self._none = np.zeros(rows, np.int32)
-        self._numbers = StepNumbers(
-            pieces=self._pieces.ctypes.data,
-            splits=self._none.ctypes.data,
-            tables=self._table.ctypes.data,
-            positions=self._positions.ctypes.data,
-            members=self._members.ctypes.data,
-            first_parts=self._none.ctypes.data,
-            slots=self._slots.ctypes.data,
-            parts=self._none.ctypes.data,
+        """Room for so many rows; as it was where memory is short."""
+        pieces, table = np.zeros((rows, 6), np.int32), np.zeros((rows, self._width), np.int32)
+        pieces[:, 2], pieces[:, 5] = 1, -1
+        positions, slots = np.zeros(rows, np.int32), np.zeros(rows, np.int64)
+        members, none = np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32)
+        numbers = StepNumbers(
+            pieces=pieces.ctypes.data,
+            splits=none.ctypes.data,
+            tables=table.ctypes.data,
+            positions=positions.ctypes.data,
+            members=members.ctypes.data,
+            first_parts=none.ctypes.data,
+            slots=slots.ctypes.data,
+            parts=none.ctypes.data,
             split_count=0,
             table_width=self._width,
         )
+        self._numbers, self._kept = numbers, (members, none)  # which the numbers point into, too
+        self._pieces, self._table, self._positions, self._slots = pieces, table, positions, slots
