@@ -52,7 +52,6 @@ class Sampler:
     ) -> None:
         device = torch.device(device)
         self.last_tokens = torch.zeros(max_rows, dtype=torch.int64, device=device)  # by slot
-        self._last_tokens = self.last_tokens.numpy() if device.type == "cpu" else np.empty(0, np.int64)
         self._native = NativeGreedy(library, max_rows) if library else None
         self._device = device
         self._vocab_size = vocab_size
@@ -113,7 +112,7 @@ class Sampler:
             self._keep(tokens, slots)
             return self._sent(tokens, broken)
         chosen, unsound = self._native.most_likely(logits)
-        self._last_tokens[slots] = chosen
+        self.last_tokens.numpy()[slots] = chosen
         return Drawn(chosen.astype(np.int32), {}, tuple(unsound.nonzero()[0].tolist()))
 
     def _choose(self, logits: Tensor, slots: Slots, settings: Settings, plan: Plan) -> tuple[Tensor, Tensor]:
