@@ -1,5 +1,5 @@
-"""How long the device computes, and how long it waits between two steps, by its own clock. Nobody waits for
-it: a step's times are read when its tokens are there."""
+"""How long the device computes, and how long it waits between two steps, by its own clock. In a step nobody
+waits for it: its times are read when the tokens are there."""
 
 from __future__ import annotations
 
@@ -79,3 +79,14 @@ def clock_of(device: torch.device) -> DeviceClock | None:
         return None
 
     return DeviceClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+
+
+def device_seconds(work: Callable[[], object]) -> float:
+    """What a GPU takes for what `work` launches, by its own clock; waits for it."""
+    before, after = (torch.Event("cuda", enable_timing=True) for _ in range(2))
+    before.record()
+    work()
+    after.record()
+    after.synchronize()
+    milliseconds: float = before.elapsed_time(after)
+    return milliseconds / 1e3

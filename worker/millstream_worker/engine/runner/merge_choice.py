@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from millstream_worker.engine.runner.device_clock import device_seconds
 from millstream_worker.engine.runner.merged import Siblings
 
 _ROWS = 32  # of a decode step
@@ -86,12 +87,6 @@ class ColdTimes:
         self._other: Tensor = torch.empty(_OTHER_BYTES, dtype=torch.uint8, device=device)
 
     def __call__(self, way: Way) -> float:
-        before, after = (torch.Event("cuda", enable_timing=True) for _ in range(2))
         for fill in range(_FILLS):
             self._other.fill_(fill)
-        before.record()
-        way()
-        after.record()
-        after.synchronize()
-        milliseconds: float = before.elapsed_time(after)
-        return milliseconds / 1e3
+        return device_seconds(way)

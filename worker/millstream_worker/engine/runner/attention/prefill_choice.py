@@ -14,6 +14,7 @@ from torch import Tensor
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention import flash_prefill
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
+from millstream_worker.engine.runner.device_clock import device_seconds
 
 _SEGMENTS, _NEW_TOKENS, _CACHED_TOKENS = 4, 512, 1536
 _TOLERANCE = 3e-2  # two ways to round in bfloat16, of means of standard normal values
@@ -87,13 +88,3 @@ def trial_tensors(spec: LayerSpec, plan: Plan, like: Tensor) -> tuple[Tensor, Te
         torch.randn(plan.token_count, *shape, device=like.device).to(like.dtype) for shape in shapes
     )
     return query, key, value
-
-
-def device_seconds(way: Way) -> float:
-    before, after = (torch.Event("cuda", enable_timing=True) for _ in range(2))
-    before.record()
-    way()
-    after.record()
-    after.synchronize()
-    milliseconds: float = before.elapsed_time(after)
-    return milliseconds / 1e3
