@@ -9,9 +9,10 @@ from support.planning import Segment, greedy_loads, pack
 
 from millstream_worker.engine.runner.native import check
 from millstream_worker.engine.runner.native.check import Mismatch
+from millstream_worker.engine.runner.native.greedy import NativeGreedy
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.sampler import Sampler
-from millstream_worker.engine.runner.sampling_greedy import NativeGreedy, most_likely
+from millstream_worker.engine.runner.sampling_greedy import most_likely
 
 MOST_ROWS = 40
 DTYPES = [torch.bfloat16, torch.float32]

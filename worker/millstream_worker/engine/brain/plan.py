@@ -71,7 +71,7 @@ class Plan:
     logit_indices: Int32  # [L] packed positions whose logits are wanted, rising; one draw each
     logit_segments: Int32  # [L] the segment of each
     output_indices: Int32  # [L] which output token of its row is drawn: 0 for the first
-    noise: NDArray[np.float64]  # [L] uniform in [0, 1), keyed by (seed, choice, output index)
+    noise: NDArray[np.float64]  # [L] uniform in [0, 1), by (seed, choice, output index); or all 0 if unused
     family_lens: Int32 = field(default_factory=_none)  # [F] tokens that a family shares: full blocks
     family_starts: Int32 = field(default_factory=_none_begin)  # [F + 1] offsets into family_segments
     family_segments: Int32 = field(default_factory=_none)  # [M] decode segments, family after family

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Drawn, Plan, RowLoad
 from millstream_worker.engine.runner import sampling_cpu, sampling_settings
+from millstream_worker.engine.runner.native.greedy import NativeGreedy
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.sampling_bias import SlotBias
 from millstream_worker.engine.runner.sampling_draw import Filters, draw_by_id, draw_by_rank, weigh
-from millstream_worker.engine.runner.sampling_greedy import NativeGreedy, most_likely
+from millstream_worker.engine.runner.sampling_greedy import most_likely
 from millstream_worker.engine.runner.sampling_logprobs import LogprobTensors, logprobs_of
 from millstream_worker.engine.runner.sampling_penalties import Penalties
 from millstream_worker.engine.runner.sampling_settings import Settings, Way

@@ -9,33 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.native.greedy import NativeGreedy
 
 _INFINITY, _MINUS_INFINITY = 0x7F80, 0xFF80  # bfloat16's bits
-_SHARED = 2**18  # logits that are worth more than one thread
-
-
-class NativeGreedy:
-    """Finds them by compiled code on the CPU, in one pass, and answers in arrays that stay where they are: to
-    make some takes as long as to look through a row. Of at most `most_rows`."""
-
-    def __init__(self, library: Library, most_rows: int) -> None:
-        self._entries = library.most_likely
-        self._tokens = np.zeros(most_rows, np.int64)
-        self._broken = np.zeros(most_rows, np.bool_)
-        self._addresses = self._tokens.ctypes.data, self._broken.ctypes.data
-
-    def takes(self, logits: Tensor) -> bool:
-        """Whether it can look through these."""
-        return logits.dtype in self._entries and len(logits) <= len(self._tokens) and logits.stride(1) == 1
-
-    def most_likely(self, logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """As `most_likely`; good until the next call."""
-        rows, size = logits.shape
-        threads = torch.get_num_threads() if rows * size >= _SHARED else 1
-        places = logits.data_ptr(), rows, size, logits.stride(0)
-        self._entries[logits.dtype](*places, *self._addresses, threads)
-        return self._tokens[:rows], self._broken[:rows]
 
 
 def most_likely(logits: Tensor, native: NativeGreedy | None = None) -> tuple[Tensor, Tensor]:
