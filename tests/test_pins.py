@@ -1,0 +1,50 @@
+"""The pins of constraints.txt agree with each other wherever somebody installs: on Linux, with each supported
+Python, from the package index alone. Wheels that only this machine has are not looked at (a CPU build of
+torch requires less than the one in the index). Nothing is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import uv
+
+ROOT = Path(__file__).parents[1]
+PYTHONS = ("3.11", "3.12", "3.13")
+
+
+def extras(path: str) -> str:
+    """Which extras the file installs with the pins: `pip install … -c constraints.txt … '.[cli,worker]'`."""
+    found = re.search(r"-c constraints\.txt (?:-e )?'\.\[([a-z,]+)\]'", (ROOT / path).read_text())
+    assert found, f"{path} installs nothing with the pins"
+    return found[1]
+
+
+# The worker's image is the GPU one and, where no index for CPU builds is named, the CPU one.
+@pytest.mark.slow
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("installer", ["Makefile", "ops/worker.Dockerfile"])
+def test_the_pins_can_be_installed(installer: str, python: str) -> None:
+    wanted = [word for name in extras(installer).split(",") for word in ("--extra", name)]
+    command = [
+        uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate",
+        "--python-version", python, "--python-platform", "x86_64-unknown-linux-gnu",
+        "--only-binary", ":all:", "-c", "constraints.txt", *wanted, "pyproject.toml",
+    ]  # fmt: skip
+    environment = {name: value for name, value in os.environ.items() if name != "UV_FIND_LINKS"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_supported_python_is_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = {line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    assert listed == set(PYTHONS)
+    assert project["requires-python"] == f">={PYTHONS[0]}"
