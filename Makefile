@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CODE := producer worker tests ops
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos fuzz lint type floors check bench format clean
+.PHONY: help setup demo test slow chaos fuzz lint type floors check bench format clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -23,10 +23,16 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Run the main job: documents in, streamed tokens and a results file out
 	@$(BIN)/python ops/demo/run.py
 
-# The tests kill real processes on machines that others use, too: one that fails is run once more, and is told.
-test: $(STAMP) ## Run the tests, on Valkey and on Redis
-	@echo "running the tests"
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --reruns 1 -r R
+# The tests kill real processes on machines that others use, too: one that fails is run once more, and reported.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --reruns 1 -r R
+
+test: $(STAMP) ## Run the fast tests, on Valkey
+	@echo "running the fast tests"
+	@$(PYTEST) -m "not slow and not alone"
+
+slow: $(STAMP) ## Run the slow tests: long ones, all that runs on Redis, the pins, other processors
+	@echo "running the slow tests"
+	@$(PYTEST) -m "slow and not alone"
 
 lint: $(STAMP) ## ruff and the import floors
 	@$(BIN)/ruff check $(CODE)
@@ -39,7 +45,7 @@ floors: $(STAMP) ## Check that imports go down only
 type: $(STAMP) ## mypy, strict
 	@$(BIN)/mypy
 
-check: lint type test ## All of it: what CI runs
+check: lint type test slow ## All of it: what CI runs
 
 chaos: $(STAMP) ## The failure suite's long run: kills, stalls, cuts, failovers; a table of what was lost
 	@PYTHONPATH=tests $(BIN)/python -m chaos

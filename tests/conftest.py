@@ -23,6 +23,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The fast tier runs on Valkey; what runs on Redis as well does so in the slow one."""
+    for item in items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if "redis" in parameters:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_report_header() -> str:
     found = {kind: binary(kind) for kind in KINDS}
     return "servers: " + ", ".join(f"{kind} {path or 'missing'}" for kind, path in found.items())

@@ -111,6 +111,7 @@ def stack(request: pytest.FixtureRequest) -> Iterator[dict[str, dict[str, Any]]]
     SERVICES.update(before)
 
 
+@pytest.mark.slow
 def test_the_stack_works(stack: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     cli = shutil.which("valkey-cli") or shutil.which("redis-cli")
     if cli is None and os.environ.get("CI") != "true":

@@ -10,6 +10,8 @@ from support.servers import KINDS, binary
 from chaos import campaign, report, scenarios
 from chaos.campaign import Quota
 
+pytestmark = pytest.mark.slow
+
 QUOTA = Quota(jobs=200, faults=9, limit_s=45.0)
 
 

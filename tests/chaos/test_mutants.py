@@ -25,6 +25,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_a_missing_safety_is_seen() -> None:
     """A fault strikes where it may, on a busy machine not in time: what is broken need not show at once."""
     tried = [trials.BY_NAME[name] for name in QUICK]
@@ -38,6 +39,7 @@ async def test_a_missing_safety_is_seen() -> None:
     raise AssertionError(trials.text(results))
 
 
+@pytest.mark.slow
 async def test_the_whole_product_shows_nothing_where_a_mutant_does() -> None:
     trial = trials.BY_NAME["no fence"]
     outcome = await campaign.run(trial.scenario, "valkey", "short", trial.quota)

@@ -18,6 +18,8 @@ from chaos.faults.process import KillEngine, KillWorker
 from chaos.ledger import Entry, Order
 from millstream import AsyncClient, Result
 
+pytestmark = pytest.mark.slow
+
 PREFIX = " ".join(f"w{n}" for n in range(3, 51))  # three blocks of KV cache
 TOKENS = 200
 JOBS = 4

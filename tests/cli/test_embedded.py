@@ -22,6 +22,8 @@ from millstream.cli.instance import Instance
 from millstream.cli.local_worker import LocalWorker, WorkerEnded
 from millstream.cli.stack import Stack
 
+pytestmark = pytest.mark.slow
+
 
 def alive(pid: int) -> bool:
     try:

@@ -13,6 +13,8 @@ from support.commands import environment
 from support.counting_worker import model_name, write_tokenizer
 from support.fake_engine import COMMAND
 
+pytestmark = pytest.mark.slow
+
 DEMO = Path(__file__).parents[2] / "ops" / "demo" / "run.py"
 
 

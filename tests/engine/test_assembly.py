@@ -104,6 +104,7 @@ def test_a_model_that_does_not_fit(config: EngineConfig, monkeypatch: pytest.Mon
     assert "\n" not in message
 
 
+@pytest.mark.slow
 def test_steps_that_leave_no_room_for_a_cache(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**30)
     assembly.build(config, lambda _: None)

@@ -267,6 +267,7 @@ def run(engine: Engine[Any], *, due_after: int | None = None) -> list[int]:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.slow
 def test_in_the_middle_of_a_row(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "BUSY_S", 0.0)
     monkeypatch.setattr(compilation, "_ROOM", 0)

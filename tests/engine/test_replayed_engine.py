@@ -15,6 +15,8 @@ from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.precision import computed_in, has_amx
 from millstream_worker.engine.runner.replay.steps import NotedSteps
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 # Others' products of bfloat16 are called by Python.
 IN_PAIRS = computed_in(torch.bfloat16, CPU) == torch.bfloat16 and not has_amx()

@@ -18,6 +18,8 @@ from support.servers import Server
 
 from millstream import AsyncClient, Result, TokenEvent
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 220
 PROMPTS = [f"w3 w5 w8 w13 w21 w34 w55 w89 w{n}" for n in range(10, 14)]
 SEEDED: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 1.2, "top_p": 0.95, "ignore_eos": True}

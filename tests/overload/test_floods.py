@@ -23,7 +23,10 @@ from millstream.wire import calls, codec
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.replies import SubmitReply
 
-pytestmark = pytest.mark.timeout(300)  # a flood takes its time where other tests run beside it
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),  # a flood takes its time where other tests run beside it
+]
 
 SHARD = QueueKeys("default").shard(0)
 BATCH = SHARD.lane("batch")

@@ -14,6 +14,8 @@ sys.path.append(str(ROOT))
 
 from ops.bench.soak.series import Series  # noqa: E402 - it is no package of the distribution
 
+pytestmark = pytest.mark.slow
+
 
 def test_growth_is_that_of_the_last_two_thirds() -> None:
     series = Series()

@@ -13,6 +13,8 @@ from support.servers import Server
 
 from millstream import AsyncClient
 
+pytestmark = pytest.mark.slow
+
 SECRET = " ".join(f"w{n}" for n in range(3, 83))
 
 

@@ -31,6 +31,8 @@ from millstream.wire.record import read_job
 from millstream.wire.replies import JobRecord
 from millstream.wire.versions import Versions
 
+pytestmark = pytest.mark.slow
+
 SHARD = QueueKeys("default").shard(0)
 
 

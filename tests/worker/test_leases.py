@@ -57,6 +57,7 @@ async def test_jobs_keep_their_lease_while_others_are_tokenized(
     assert [result.attempts for result in results] == [1] * 5
 
 
+@pytest.mark.slow
 async def test_a_loop_that_tokenizes_for_long_is_not_stuck(
     valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ async def half_done(direct: redis.asyncio.Redis, **deaths: int) -> str:
     return job_id
 
 
+@pytest.mark.slow
 async def test_only_the_job_that_kills_workers_is_a_dead_letter(valkey: Server, tokenizer: Path) -> None:
     """Nobody is left to tell what ran: that this job was alone stands in the record."""
     model = model_name(tokenizer, lethal=666, step_s=0.01)

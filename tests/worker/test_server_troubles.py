@@ -132,6 +132,7 @@ async def test_a_job_ends_while_memory_is_full(
         assert "".join([event.text async for event in client.stream(job_id)]) == counted(2, 9)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_full_of_waiting_jobs_empties_itself(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:

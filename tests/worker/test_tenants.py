@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import redis.asyncio
 from support.counting_worker import assert_nothing_left, model_name, settings, until, worker_process
 from support.desk import WINDOW, Desk
@@ -27,6 +28,7 @@ async def submitted(client: AsyncClient, tenant: str, count: int) -> list[str]:
     return ids
 
 
+@pytest.mark.slow
 async def test_a_few_jobs_do_not_wait_for_thousands_of_another_tenant(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:

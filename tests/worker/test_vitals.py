@@ -165,6 +165,7 @@ def started(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_event_loop_is_blocked_ends_itself(
     valkey: Server, tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ async def answer(client: AsyncClient, prompt: str, count: int) -> tuple[str, int
     return result.choices[0].text, result.attempts
 
 
+@pytest.mark.slow
 async def test_a_step_longer_than_the_limit_lives_while_it_gets_on(valkey: Server, tokenizer: Path) -> None:
     model = model_name(tokenizer, step_s=2.5, load_s=2.5)
     async with AsyncClient(valkey.url) as client:
@@ -41,6 +42,7 @@ async def test_a_step_longer_than_the_limit_lives_while_it_gets_on(valkey: Serve
             assert worker.metric("engine_restarts_total") == 0
 
 
+@pytest.mark.slow
 async def test_no_job_is_taken_from_a_worker_whose_engine_is_slow(
     valkey: Server, tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,8 @@ from ops.bench.measures import Run, Timing
 from ops.bench.models.size import size_of
 from support.checkpoints import build
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_table_a_file_and_the_absent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

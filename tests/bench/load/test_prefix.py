@@ -60,6 +60,7 @@ def test_every_load_with_and_without_sharing(tiny: Path, tmp_path: Path) -> None
     assert (tmp_path / "prefix_engine.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 async def test_through_a_queue(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "model")
     shutil.copytree(write_tokenizer(tmp_path / "words"), tmp_path / "model", dirs_exist_ok=True)

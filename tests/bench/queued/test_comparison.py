@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from ops.bench.engines.adapters import Setup
 from ops.bench.measures import Run, Timing
 from ops.bench.models.size import size_of
@@ -18,6 +19,7 @@ from millstream_worker.settings import load
 WORK = Workload("x", "", [[11, 12, 13, 14, 15], [21, 22], [31, 32, 33]], [6, 1, 4])
 
 
+@pytest.mark.slow
 def test_clients_share_the_work_and_read_every_token(tiny: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()

@@ -60,6 +60,7 @@ def test_other_sources_are_another_library(
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.slow
 def test_two_processes_at_once(tmp_path: Path) -> None:
     """Both compile, without being told to optimise, which is quicker; both get what works."""
     code = (

@@ -42,6 +42,7 @@ def compilations() -> int:
 
 
 @pytest.mark.parametrize("case", [*ALIKE, *MIXED])
+@pytest.mark.slow
 def test_the_tokens_and_how_often_it_is_compiled(case: str, load: Load, tmp_path: Path) -> None:
     want, loaded = run(load(case)), load(case)
     said: list[str] = []
@@ -62,6 +63,7 @@ def test_the_tokens_and_how_often_it_is_compiled(case: str, load: Load, tmp_path
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_machine_code(load: Load, tmp_path: Path) -> None:
     want, loaded = run(load("llama")), load("llama")
     compile_layers(loaded, tmp_path / "kept", lambda message: None)

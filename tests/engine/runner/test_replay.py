@@ -31,6 +31,7 @@ from millstream_worker.engine.runner.runner import Runner
 
 CPU = torch.device("cpu")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler"),
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("replay"),

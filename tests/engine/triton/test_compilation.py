@@ -18,6 +18,8 @@ from millstream_worker.engine.runner.attention.triton_prefill import prefill_ker
 from millstream_worker.engine.runner.attention.triton_shared import shared_kernel
 from millstream_worker.engine.runner.attention.triton_store import store_kernel
 
+pytestmark = pytest.mark.slow
+
 CONSTANTS = {
     "HEADS": 8,
     "KV_HEADS": 2,
