@@ -81,7 +81,8 @@ class RawClient:
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         payload = msgpack.packb({"prompt": prompt, "sampling": sampling, "stream": True})
         names = [f"job:{job_id}", f"tokens:{job_id}", "delayed", "deadlines", "bytes"]
-        names += ["parked:batch", "tenants:batch", "lane:batch", "lane:interactive"]
+        for lane in ("batch", "interactive"):  # the job's first
+            names += [f"lane:{lane}", f"parked:{lane}", f"tenants:{lane}"]
         cost = len(prompt.encode()) // 4 + sampling.get("max_tokens", 256)
         args = [job_id, "batch", 1, payload, digest, "", "1", "", 100_000, 2**30, "", cost]
         outcome, *_ = self.call("submit", [self.key(job_id, name) for name in names], args)

@@ -112,6 +112,7 @@ PRODUCERS = lines("""
     EVAL 'return redis.call("XRANGE", KEYS[1], "-", "+")' 1 $LANE
     ZRANGE $DEADLINES 0 -1
     ZRANGE $DELAYED 0 -1
+    ZADD $DELAYED 1 0-a
     ZRANGE $PARKED 0 -1
     ZPOPMIN $PARKED
     DEL $PARKED

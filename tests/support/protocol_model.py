@@ -252,11 +252,8 @@ class Model:
         room = min(wanted - len(self.undelivered), len(self.order.places))
         return [self.order.serve() for _ in range(room)]
 
-    def outside(self) -> set[str]:
-        return {job_id for job_id, job in self.jobs.items() if job.outside}
-
-    def due(self) -> set[str]:
-        return {job_id for job_id in self.outside() if self.jobs[job_id].place is None}
+    def delayed(self) -> set[str]:
+        return {job_id for job_id, job in self.jobs.items() if job.outside and job.place is None}
 
     def expire(self) -> set[str]:
         due = {job_id for job_id, job in self.jobs.items() if job.overdue and not job.ended}

@@ -232,10 +232,11 @@ async def test_a_parked_job_counts_and_is_a_queued_one(desk: Desk) -> None:
     await desk.fill_window()
     reply = await desk.park(payload=b"p" * 100)
     assert (reply.outcome, reply.entries) == (SubmitOutcome.ACCEPTED, WINDOW + 1)
+    assert await desk.redis.zcard(desk.keys.delayed) == 0
     record = await desk.job()
     assert (record.state, record.attempt, record.owner) == (State.QUEUED, 0, "")
     assert record.submitted_ms > 0
-    full = await desk.submit("0-b", max_entries=WINDOW + 1)
+    full = await desk.submit("0-b", lane=Lane.INTERACTIVE, max_entries=WINDOW + 1)
     assert (full.outcome, full.used_up) == (SubmitOutcome.FULL, "entries")
     full = await desk.submit("0-b", max_entries=10**6, max_bytes=reply.held_bytes)
     assert (full.outcome, full.used_up) == (SubmitOutcome.FULL, "bytes")
@@ -359,31 +360,16 @@ async def test_a_retry_goes_to_the_lane_and_not_behind_the_parked(desk: Desk) ->
 # --- trouble -----------------------------------------------------------------------------------------------
 
 
-async def overdue(desk: Desk, *job_ids: str) -> None:
-    """They have been parked for long."""
-    await desk.redis.zadd(desk.keys.delayed, dict.fromkeys(job_ids, 1))
-
-
-async def test_long_parked_jobs_stay_and_keep_back_no_retry(desk: Desk) -> None:
-    held = await desk.begin("0-retried")
-    await desk.fill_window()
-    ids = [f"0-{number}" for number in range(20)]
-    for job_id in ids:
-        await desk.park(job_id)
-    await desk.run(desk.retrying(held))
-    await overdue(desk, *ids)
-    assert await desk.run(calls.promote(desk.keys, limit=5)) == ("0-retried",)
-    assert await desk.parked() == ids
-    assert await desk.redis.zcount(desk.keys.delayed, "-inf", 2) == 0
-
-
-async def test_a_job_whose_place_was_lost_enters_the_lane_when_its_time_is_over(desk: Desk) -> None:
+async def test_a_parked_job_that_is_named_as_a_retry_keeps_its_place(desk: Desk) -> None:
+    """By hand: it must not enter the lane twice."""
     await desk.fill_window()
     await desk.park()
-    await desk.redis.delete(PARKED)
-    await overdue(desk, "0-a")
+    await desk.redis.zadd(desk.keys.delayed, {"0-a": 1})
+    assert await desk.promote() == ()
+    assert await desk.redis.zcard(desk.keys.delayed) == 0
+    assert await desk.parked() == ["0-a"]
+    await desk.take(WINDOW)
     assert await desk.promote() == ("0-a",)
-    assert (await desk.take())[-1].job_id == "0-a"
 
 
 async def test_places_that_are_nobodys_are_passed_over(desk: Desk) -> None:

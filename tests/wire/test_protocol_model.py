@@ -306,7 +306,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def promote(self) -> None:
-        due, refilled = self.model.due(), self.model.refill(self.model.window)
+        due, refilled = self.model.delayed(), self.model.refill(self.model.window)
         moved = self.send(calls.promote(KEYS, limit=100))
         assert list(moved[: len(refilled)]) == refilled
         assert set(moved[len(refilled) :]) == due
@@ -358,7 +358,7 @@ class Protocol(RuleBasedStateMachine):
         assert self.redis.xlen(KEYS.lane(LANE)) == len(held) + len(self.model.undelivered)
         live = {job_id: job for job_id, job in self.model.jobs.items() if not job.ended}
         assert int(self.redis.get(KEYS.held_bytes) or 0) == len(PAYLOAD) * len(live)
-        assert self.members(KEYS.delayed) == self.model.outside()
+        assert self.members(KEYS.delayed) == self.model.delayed()
         assert self.members(KEYS.deadlines) == {job_id for job_id, job in live.items() if job.overdue}
 
     @invariant()

@@ -8,7 +8,7 @@ from ops.bench.soak.load import QUEUE
 from ops.bench.soak.series import MIB
 
 from millstream.wire.connection import Endpoint
-from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.keys import GROUP, LANES, QueueKeys
 
 
 class Inspector:
@@ -24,14 +24,16 @@ class Inspector:
 
     async def server(self) -> dict[str, float]:
         info: dict[str, Any] = await self._redis.info()
-        lanes = [await self._redis.xlen(lane) for lane in self._shard.lanes]
+        shard = self._shard
+        backlog = [await self._redis.xlen(lane) for lane in shard.lanes]
+        backlog += [await self._redis.zcard(key) for key in (shard.delayed, *map(shard.parked, LANES))]
         return {
             "server used memory": info["used_memory"] / MIB,
             "server rss": info["used_memory_rss"] / MIB,
             "count keys": float(await self._redis.dbsize()),
             "count connections": float(info["connected_clients"]),
             "count channels": float(len(await self._redis.pubsub_channels())),
-            "count jobs not ended": float(sum(lanes)),
+            "count jobs not ended": float(sum(backlog)),
         }
 
     async def left(self) -> list[str]:

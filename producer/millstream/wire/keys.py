@@ -91,10 +91,10 @@ class ShardKeys:
         """Where jobs wait beside their lanes, as scripts take it."""
         return [key for lane in LANES for key in (self.parked(lane), self.tenants(lane))]
 
-    @property
-    def parked_lanes(self) -> list[str]:
-        """The lanes, each with what is parked beside it."""
-        return [key for lane in LANES for key in (self.lane(lane), self.parked(lane), self.tenants(lane))]
+    def parked_lanes(self, first: Lane = LANES[0]) -> list[str]:
+        """The lanes, each with what is parked beside it; `first` before the others."""
+        lanes = (first, *(lane for lane in LANES if lane is not first))
+        return [key for lane in lanes for key in (self.lane(lane), self.parked(lane), self.tenants(lane))]
 
     @property
     def deadlines(self) -> str:

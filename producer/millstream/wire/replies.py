@@ -34,7 +34,7 @@ class EndOutcome(StrEnum):
 
 
 class CancelOutcome(StrEnum):
-    CANCELLED = "cancelled"  # was queued or delayed: terminal now (or was cancelled before)
+    CANCELLED = "cancelled"  # was queued: terminal now (or was cancelled before)
     REQUESTED = "requested"  # is running: its worker is told
     TERMINAL = "terminal"  # had ended in another way before; unchanged
     NOT_FOUND = "not_found"
@@ -44,7 +44,7 @@ class CancelOutcome(StrEnum):
 class SubmitReply:
     outcome: SubmitOutcome
     state: State | None  # the job's state now; None where nothing of that id exists (FULL)
-    entries: int  # backlog of the shard: lanes + delayed, which has the parked, too
+    entries: int  # backlog of the shard: what is in lanes, parked and delayed
     held_bytes: int
     used_up: str = ""  # FULL: entries, bytes or memory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.wire.keys import LANES, Lane, ShardKeys
+from millstream.wire.keys import Lane, ShardKeys
 from millstream.wire.messages import State
 from millstream.wire.replies import CancelOutcome, SubmitOutcome, SubmitReply
 from millstream.wire.scripts import Call, positive, script
@@ -42,10 +42,7 @@ def submit(
             keys.delayed,
             keys.deadlines,
             keys.held_bytes,
-            keys.parked(first),
-            keys.tenants(first),
-            keys.lane(first),
-            *(keys.lane(other) for other in LANES if other is not first),
+            *keys.parked_lanes(first),
         ),
         (
             job_id,

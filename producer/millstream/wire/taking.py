@@ -35,7 +35,7 @@ def take(keys: ShardKeys, *, owner: str, max_entries: int, max_bytes: int) -> Ca
     """
     return Call(
         script("take"),
-        (keys.delayed, keys.job(""), *keys.parked_lanes),
+        (keys.job(""), *keys.parked_lanes()),
         (owner, positive("max_entries", max_entries), positive("max_bytes", max_bytes)),
         _delivered,
     )

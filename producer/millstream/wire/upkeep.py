@@ -18,7 +18,7 @@ def promote(keys: ShardKeys, *, limit: int) -> Call[tuple[str, ...]]:
     ids. `limit` bounds the retries of one call. Passes at maxmemory."""
     return Call(
         script("promote"),
-        (keys.delayed, keys.job(""), *keys.parked_lanes),
+        (keys.delayed, keys.job(""), *keys.parked_lanes()),
         (positive("limit", limit), _MOST_BYTES, *LANES),
         _job_ids,
     )

@@ -95,8 +95,10 @@ class LaneReader:
         """Nothing is queued here that nobody has taken, and nothing is parked or waiting for a retry."""
         if await self._redis.zcard(self.shard.delayed):
             return False
-        for lane in self.shard.lanes:
-            if await first_unread(self._redis, lane) is not None:
+        for lane in LANES:
+            if await self._redis.zcard(self.shard.parked(lane)):
+                return False
+            if await first_unread(self._redis, self.shard.lane(lane)) is not None:
                 return False
         return True
 

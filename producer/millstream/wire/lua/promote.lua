@@ -10,7 +10,7 @@ local lanes, moved, now = {}, {}, now_ms()
 redis.call('ZREM', delayed, '')  -- changes nothing: it is not refused at maxmemory, and no write after it is
 for i = 3, #ARGV do
   local k = 3 * (i - 2)
-  local l = {lane = KEYS[k], parked = KEYS[k + 1], tenants = KEYS[k + 2], delayed = delayed, jobs = jobs}
+  local l = {lane = KEYS[k], parked = KEYS[k + 1], tenants = KEYS[k + 2], jobs = jobs}
   lanes[ARGV[i]] = l
   local refilled, refused = refill(l, WINDOW, tonumber(ARGV[2]))
   if refused then return refused end
@@ -18,26 +18,17 @@ for i = 3, #ARGV do
   forget_tenants(l)
 end
 
-local retries = 0
-for _ = 1, 5 do  -- parked jobs that are looked at again later do not keep back retries
-  local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, limit - retries)
-  for _, id in ipairs(due) do
-    local key = jobs .. id
-    local ok, job = pcall(read_job, key, 'state', 'attempt', 'lane', 'version', 'payload', 'place', 'tenant')
-    if not ok and not is_damage(job) then error(job) end
-    local l = ok and lanes[job.lane]
-    if l and job.place and waits_at(job, job.place) and redis.call('ZSCORE', l.parked, job.place) then
-      redis.call('ZADD', delayed, now + PATIENCE_MS, id)
-    else
-      if l and job.state == 'queued' and job.payload then  -- else it is gone, or damaged
-        local entry = redis.call('XADD', l.lane, '*', 'id', id, 'v', job.version, 'b', job.payload)
-        redis.call('HSET', key, 'entry', entry)
-        redis.call('HDEL', key, 'payload', 'place', 'tenant')
-        moved[#moved + 1], retries = id, retries + 1
-      end
-      redis.call('ZREM', delayed, id)
-    end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, limit)) do
+  local key = jobs .. id
+  local ok, job = pcall(read_job, key, 'state', 'lane', 'version', 'payload', 'place')
+  if not ok and not is_damage(job) then error(job) end
+  local l = ok and lanes[job.lane]
+  if l and job.state == 'queued' and job.payload and not job.place then  -- else it is gone, damaged or parked
+    local entry = redis.call('XADD', l.lane, '*', 'id', id, 'v', job.version, 'b', job.payload)
+    redis.call('HSET', key, 'entry', entry)
+    redis.call('HDEL', key, 'payload')
+    moved[#moved + 1] = id
   end
-  if #due == 0 or retries >= limit then break end
+  redis.call('ZREM', delayed, id)
 end
 return moved

@@ -2,17 +2,16 @@
 -- many bytes. Before, as much is moved into each lane of what is parked beside it. What a lost reply had stays
 -- pending with the consumer.
 --
--- KEYS  delayed, the prefix of job keys (the ids come out of `parked`; one hash tag holds them all), then the keys
+-- KEYS  the prefix of job keys (the ids come out of `parked`; one hash tag holds them all), then the keys
 --       lane, parked, tenants of each lane, in the order in which they are served
 -- ARGV  consumer, max entries, max bytes
 -- Returns {{number of the lane, entry, fields}, …}
 -- include: lane, refill
 local taken, room, bytes = {}, tonumber(ARGV[2]), tonumber(ARGV[3])
-for number = 1, (#KEYS - 2) / 3 do
-  local lane = KEYS[3 * number]
+for number = 1, (#KEYS - 1) / 3 do
+  local lane = KEYS[3 * number - 1]
   if room > 0 and bytes > 0 then
-    refill({lane = lane, parked = KEYS[3 * number + 1], tenants = KEYS[3 * number + 2], delayed = KEYS[1],
-      jobs = KEYS[2]}, room, bytes)
+    refill({lane = lane, parked = KEYS[3 * number], tenants = KEYS[3 * number + 1], jobs = KEYS[1]}, room, bytes)
   end
   while room > 0 and bytes > 0 do
     local reply = redis.call('XREADGROUP', 'GROUP', GROUP, ARGV[1], 'COUNT', 1, 'STREAMS', lane, '>')

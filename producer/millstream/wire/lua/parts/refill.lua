@@ -3,15 +3,9 @@
 -- tenant's last finish, or at the start of the job that entered the lane last, where that is later; it finishes
 -- its cost later. `park` of submit gives the places, here they are served.
 --
--- l: keys lane, parked, tenants, delayed, and the prefix `jobs`. A member of `parked`, the job's `place`, is
+-- l: keys lane, parked, tenants, and the prefix `jobs`. A member of `parked`, the job's `place`, is
 -- `<arrival, 16 digits> <id>`, its score the start: jobs of one start are served as they came.
 local MOST_TENANTS = 4096
-
--- Scripts of 0.1.0 end a parked job, or take it to the lane, and leave its place: then it is nobody's.
-local function waits_at(job, place)
-  return job.state == 'queued' and job.attempt == '0' and job.payload and job.version and job.tenant
-    and job.place == place
-end
 
 -- Moves jobs until the lane has `wanted` undelivered entries, or so many bytes were moved. Answers their ids, and
 -- the error of a lane that takes none. Passes at maxmemory: what moves takes the place that it leaves.
@@ -20,7 +14,7 @@ local function refill(l, wanted, bytes)
   if redis.call('ZCARD', l.parked) == 0 then return moved end
   redis.call('ZREM', l.parked, '')  -- changes nothing: it is not refused at maxmemory, and no write after it is
   local room = wanted - undelivered(l.lane)
-  for _ = 1, 4 do  -- again where places were nobody's
+  for _ = 1, 4 do  -- again where places belonged to hashes that are gone or damaged
     local places = {}
     if room > #moved and bytes > 0 then
       places = redis.call('ZRANGE', l.parked, 0, room - #moved - 1, 'WITHSCORES')
@@ -29,15 +23,14 @@ local function refill(l, wanted, bytes)
     for i = 1, #places, 2 do
       if bytes <= 0 then break end
       local place, id = places[i], places[i]:sub(18)
-      local ok, job = pcall(read_job, l.jobs .. id, 'state', 'attempt', 'version', 'payload', 'place', 'tenant')
+      local ok, job = pcall(read_job, l.jobs .. id, 'version', 'payload', 'place', 'tenant')
       if not ok and not is_damage(job) then error(job) end
-      if ok and waits_at(job, place) then
+      if ok and job.place == place and job.payload and job.version then
         -- First, as it may fail: then nothing has changed.
         local entry = redis.pcall('XADD', l.lane, '*', 'id', id, 'v', job.version, 'b', job.payload)
         if type(entry) == 'table' then return moved, entry end
         redis.call('HSET', l.jobs .. id, 'entry', entry)
         redis.call('HDEL', l.jobs .. id, 'payload', 'place', 'tenant')
-        redis.call('ZREM', l.delayed, id)
         left_place(l.tenants, job.tenant, false)
         moved[#moved + 1], at = id, places[i + 1]
         bytes = bytes - #job.payload

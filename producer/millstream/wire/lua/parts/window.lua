@@ -1,8 +1,6 @@
 -- include: lane
 -- A lane holds a window of undelivered entries. What comes beyond waits beside it, parked: see refill.
 local WINDOW = 128
--- A parked job is in `delayed`, too: a worker that knows nothing of parking finds it there as a due retry.
-local PATIENCE_MS = 60000
 
 local function undelivered(lane)
   local count = redis.call('XLEN', lane)
