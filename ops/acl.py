@@ -12,10 +12,14 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 TEMPLATE = Path(__file__).with_name("users.acl")
+NOT_IN_REDIS_7_0 = (
+    "client|setinfo",
+    "waitaof",
+)  # a server refuses a file with a command that it does not know
 LEAST_LETTERS = 16  # of a password: it is hashed once and without salt, so a short one can be tried out
 
 
@@ -27,13 +31,15 @@ def variable(role: str) -> str:
     return f"MILLSTREAM_{role.upper()}_PASSWORD"
 
 
-def acl_file(queue: str, passwords: Mapping[str, str]) -> str:
-    """The file's text. `passwords`: by the name of their variable. Raises CannotMake."""
+def acl_file(queue: str, passwords: Mapping[str, str], without: Sequence[str] = ()) -> str:
+    """The file's text. `passwords`: by the name of their variable; `without`: commands that the server does
+    not have. Raises CannotMake."""
     if not re.fullmatch(r"[^{}\s]{1,100}", queue):
         raise CannotMake(f"--queue {queue!r}: 1 to 100 characters without braces or white space")
     lines: list[str] = []
     rules: dict[str, str] = {}
     for role, rule in _users(TEMPLATE.read_text("utf-8")):
+        rule = " ".join(word for word in rule.split() if word.removeprefix("+") not in without)
         for other, known in rules.items():
             rule = rule.replace(f"<{other}>", known)
         rules[role] = rule.partition("<password>")[2].strip()
@@ -71,8 +77,11 @@ def _hash(role: str, passwords: Mapping[str, str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Print a server's ACL file for one queue.")
     parser.add_argument("--queue", default="default")
+    parser.add_argument("--redis-7.0", dest="redis_7_0", action="store_true", help="leave out newer commands")
+    given = parser.parse_args()
     try:
-        sys.stdout.write(acl_file(parser.parse_args().queue, os.environ))
+        without = NOT_IN_REDIS_7_0 if given.redis_7_0 else ()
+        sys.stdout.write(acl_file(given.queue, os.environ, without))
     except CannotMake as error:
         sys.stderr.write(f"acl.py: {error}\n")
         return 1

@@ -4,6 +4,9 @@ life that a job can have. The server's own log of refusals is asked: a script pa
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,12 @@ from support.burying import bury
 from support.counting_worker import counted, model_name, serving, settings, until, worker_process
 from support.desk import TTL_MS, Desk, Held
 from support.hand_worker import hand_worker
-from support.secured import SecuredServer
+from support.monitor import watching
+from support.secured import LIMITED, SecuredServer, listed
 
 from millstream import AccessDenied, AsyncClient, CancelOutcome, JobExpired, JobFailed, State
 from millstream.client.options import ClientOptions
+from millstream.client.waiting import FEW_JOBS
 from millstream.wire import calls
 from millstream.wire.calls import Call
 from millstream.wire.connection import Endpoint
@@ -38,6 +43,11 @@ def refusals(server: SecuredServer) -> list[tuple[str, str, str]]:
     return [entry for entry in server.denied() if entry != LOOKS_AT_SETTINGS]
 
 
+def signed_in(server: SecuredServer, role: str, options: ClientOptions | None = None) -> AsyncClient:
+    """Its connections have the role's name."""
+    return AsyncClient(server.login(role), options=replace(options or ClientOptions(), name=role))
+
+
 @pytest.fixture(params=list(PubSub))
 def pubsub(request: pytest.FixtureRequest) -> PubSub:
     kind: PubSub = request.param
@@ -49,7 +59,7 @@ def pubsub(request: pytest.FixtureRequest) -> PubSub:
 
 async def test_a_producer_collects_many_at_once(secured: SecuredServer, tokenizer: Path) -> None:
     """It asks for the sizes of their results first."""
-    async with AsyncClient(secured.login("producer")) as client:
+    async with signed_in(secured, "producer") as client:
         async with serving(secured, model_name(tokenizer), redis_url=secured.login("worker")):
             outcomes = await client.submit_many({"prompt": "w1", "max_tokens": 2} for _ in range(20))
             ids = [outcome.id for outcome in outcomes if not isinstance(outcome, Exception)]
@@ -64,7 +74,7 @@ async def test_jobs_live_and_end_between_a_producer_and_a_worker(
     (gate / "5").touch()
     model = model_name(tokenizer, gate=gate)
     options = ClientOptions(pubsub=pubsub, shards=12)  # shard numbers of one and of two digits
-    async with AsyncClient(secured.login("producer"), options=options) as client:
+    async with signed_in(secured, "producer", options) as client:
         early = await client.submit("w1", max_tokens=3)  # it creates the queue
         async with serving(secured, model, redis_url=secured.login("worker")):
             assert (await client.wait(early.id, timeout_s=30)).choices[0].text == counted(2, 3)
@@ -96,7 +106,7 @@ async def test_a_worker_takes_over_drains_and_buries(
 ) -> None:
     login = secured.login("worker")
     (gate / "5").touch()
-    async with AsyncClient(secured.login("producer")) as client:
+    async with signed_in(secured, "producer") as client:
         with worker_process(secured, model_name(tokenizer, gate=gate), redis_url=login) as dead:
             lost = await client.submit("w1", max_tokens=9, stream=True)
             await until(lambda: _is(client, lost.id, State.RUNNING))
@@ -128,7 +138,7 @@ async def test_a_worker_takes_over_drains_and_buries(
 async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
     secured: SecuredServer, tokenizer: Path
 ) -> None:
-    async with AsyncClient(secured.login("producer")) as client:
+    async with signed_in(secured, "producer") as client:
         async with serving(secured, model_name(tokenizer), redis_url=secured.login("worker")) as worker:
             done = await client.submit("w1", max_tokens=3)
             await client.wait(done.id, timeout_s=30)
@@ -146,10 +156,14 @@ async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
         assert await redis.zcard(SHARD.delayed) == 0
         assert await redis.zcard(SHARD.parked("batch")) == 0
         assert int(await redis.get(SHARD.held_bytes)) > 0
-    async with AsyncClient(secured.login("observer")) as client:
+    async with signed_in(secured, "observer") as client:
         assert [letter.job_id async for letter in client.dead_letters()] == [done.id]
         assert refusals(secured) == []
         assert (await client.result(done.id)).choices[0].text == counted(2, 3)
+        others = [f"0-not-there-{number}" for number in range(FEW_JOBS)]
+        assert len(await client.wait_many([done.id, *others], timeout_s=30)) == 1 + FEW_JOBS
+        async with asyncio.timeout(10):
+            assert "".join([event.text async for event in client.stream(done.id)]) == counted(2, 3)
         # overdue; it is not for an observer to end it
         assert (await client.status(queued.id)).state is State.QUEUED
 
@@ -157,8 +171,8 @@ async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
 async def test_an_operator_looks_after_dead_letters(secured: SecuredServer) -> None:
     async with (
         hand_worker(secured.login("admin")) as worker,
-        AsyncClient(secured.login("producer"), options=ClientOptions(durability_timeout_s=0.05)) as producer,
-        AsyncClient(secured.login("operator")) as operator,
+        signed_in(secured, "producer", ClientOptions(durability_timeout_s=0.05)) as producer,
+        signed_in(secured, "operator") as operator,
     ):
         for prompt in ("a", "b"):
             await producer.submit(prompt, id=prompt, durability="replicas")
@@ -263,3 +277,48 @@ async def every_end(desk: Desk) -> None:
 def scripts() -> set[str]:
     folder = Path(calls.__file__).parent / "lua"
     return {path.stem for path in folder.glob("*.lua")}
+
+
+# --- rights ------------------------------------------------------------------------------------------------
+
+# What only some ways of connecting send: test_rights.py.
+BY_PLACE = {"select", "role", "cluster|slots", "asking"}
+
+
+async def submitted_to_disk(secured: SecuredServer) -> None:
+    if "waitaof" not in listed(secured, "producer"):  # Redis 7.0 has no such command
+        return
+    with secured.as_admin() as admin:
+        admin.config_set("appendonly", "yes")
+        async with signed_in(secured, "producer") as client:
+            assert (await client.submit("w1", durability="aof")).durable
+        admin.config_set("appendonly", "no")
+    assert refusals(secured) == []
+
+
+@pytest.mark.slow
+async def test_no_role_has_a_right_that_it_does_not_use(
+    secured: SecuredServer, tokenizer: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millstream.wire.connection.line.PING_AFTER_S", 0.05)  # of silence
+    with watching(secured.login("admin")) as watch:
+        for flow in (
+            test_every_script_of_the_protocol_runs_as_its_role(secured),
+            test_a_producer_collects_many_at_once(secured, tokenizer),
+            test_jobs_live_and_end_between_a_producer_and_a_worker(secured, tokenizer, gate, PubSub.PLAIN),
+            test_jobs_live_and_end_between_a_producer_and_a_worker(secured, tokenizer, gate, PubSub.SHARDED),
+            test_a_worker_takes_over_drains_and_buries(secured, tokenizer, gate),
+            test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(secured, tokenizer),
+            test_an_operator_looks_after_dead_letters(secured),
+            submitted_to_disk(secured),
+        ):
+            await flow
+            secured.flush()
+        used: dict[str, set[str]] = {role: set(BY_PLACE) for role in LIMITED}
+        for name, commands in watch.sent().items():
+            role = "worker" if name.startswith(socket.gethostname()) else name.partition(":")[0]
+            used.setdefault(role, set()).update(words[0] for words in commands)
+            used[role].update("|".join(words) for words in commands)
+    used["operator"] |= used["producer"]  # an operator is a producer, too
+    for role in LIMITED:
+        assert listed(secured, role) - used[role] == set(), role

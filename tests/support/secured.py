@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from support.servers import Server
+from support.servers import Server, binary
 
 MAKE = Path(__file__).parents[2] / "ops" / "acl.py"
-ROLES = ("admin", "worker", "producer", "operator", "observer")
+LIMITED = ("worker", "producer", "operator", "observer")
+ROLES = ("admin", *LIMITED)
 
 
 def variable(role: str) -> str:
@@ -26,12 +28,12 @@ def variable(role: str) -> str:
 
 
 def make_acl(
-    passwords: dict[str, str], queue: str = "default", check: bool = True
+    passwords: dict[str, str], queue: str = "default", *flags: str, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Run the program. `passwords`: by role."""
     given = {variable(role): password for role, password in passwords.items()}
     return subprocess.run(
-        [sys.executable, str(MAKE), "--queue", queue],
+        [sys.executable, str(MAKE), "--queue", queue, *flags],
         env={"PATH": os.environ["PATH"], **given},
         capture_output=True,
         text=True,
@@ -40,14 +42,24 @@ def make_acl(
     )
 
 
+def acl_file_of(kind: str, passwords: dict[str, str], queue: str = "default") -> str:
+    """The file for this machine's server of the kind."""
+    executable = binary(kind)
+    assert executable is not None, f"no {kind} server on this machine"
+    version = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
+    flags = ["--redis-7.0"] if " v=7.0." in version else []
+    return make_acl(passwords, queue, *flags).stdout
+
+
 class SecuredServer(Server):
     """`login(role)` is the URL of a role, `admin` a client that may everything."""
 
     def __init__(self, kind: str, queue: str = "default", **options: str) -> None:
         self.queue = queue
         self.passwords = {role: secrets.token_hex(16) for role in ROLES}
+        self.rules = acl_file_of(kind, self.passwords, queue)
         file = Path(tempfile.mkdtemp(prefix="millstream-acl-")) / "users.acl"
-        file.write_text(make_acl(self.passwords, queue).stdout)
+        file.write_text(self.rules)
         super().__init__(kind, aclfile=str(file), **options)
 
     def login(self, role: str) -> str:
@@ -85,3 +97,16 @@ class SecuredServer(Server):
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def acl_lines(kind: str, passwords: dict[str, str]) -> list[list[str]]:
+    """What `ACL SETUSER` takes to make these users on a server that runs."""
+    rules = acl_file_of(kind, {"admin": "x" * 16} | passwords)
+    lines = [re.findall(r"\([^)]*\)|\S+", line)[1:] for line in rules.splitlines()]
+    return [line for line in lines if line[0] in passwords]
+
+
+def listed(server: SecuredServer, role: str) -> set[str]:
+    """The commands that the role's rules name."""
+    [rule] = [line for line in server.rules.splitlines() if line.startswith(f"user {role} ")]
+    return set(re.findall(r"[ (]\+([a-z|]+)", rule))
