@@ -62,6 +62,7 @@ async def test_a_queue_has_a_shard(redis_client: redis.asyncio.Redis, shards: in
         {"shards": "x", "pubsub": "plain"},
         {"shards": "0", "pubsub": "plain", "version_min": "1", "version_max": "1"},
         {"shards": "9" * 18, "pubsub": "plain", "version_min": "1", "version_max": "1"},
+        {"shards": "1", "pubsub": "plain", "version_min": "7", "version_max": "1"},
     ],
 )
 async def test_damaged_metadata_is_a_protocol_error(
@@ -70,6 +71,13 @@ async def test_damaged_metadata_is_a_protocol_error(
     await redis_client.hset(QueueKeys("docs").meta, mapping=fields)
     with pytest.raises(ProtocolError, match="metadata is damaged"):
         await open_queue(redis_client, "docs")
+
+
+async def test_metadata_of_another_type_is_named(redis_client: redis.asyncio.Redis) -> None:
+    await redis_client.set("{ms:docs}:meta", "x")
+    for reading in (open_queue(redis_client, "docs"), read_queue(redis_client, "docs")):
+        with pytest.raises(ProtocolError, match=r"the key \{ms:docs\}:meta is no hash; delete or rename it"):
+            await reading
 
 
 def test_keys_of_a_sharded_queue_publish_by_shard() -> None:
@@ -105,8 +113,9 @@ async def test_a_queue_that_nobody_reads_has_no_workers(redis_client: redis.asyn
     assert await read_workers(redis_client, QueueKeys("docs").shard(0)) == []
 
 
-async def test_a_damaged_heartbeat_is_a_protocol_error(desk: Desk) -> None:
+@pytest.mark.parametrize("damage", [{"max_rows": "many"}, {"version_min": "7", "version_max": "1"}])
+async def test_a_damaged_heartbeat_is_a_protocol_error(desk: Desk, damage: dict[str, str]) -> None:
     await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "a-1")
-    await desk.redis.hset(desk.keys.worker("a-1"), mapping={"name": "a-1", "model": "m", "max_rows": "many"})
-    with pytest.raises(ProtocolError, match="many"):
+    await desk.redis.hset(desk.keys.worker("a-1"), mapping={"name": "a-1", "model": "m", **damage})
+    with pytest.raises(ProtocolError, match="a worker's heartbeat is damaged"):
         await read_workers(desk.redis, desk.keys)

@@ -36,7 +36,9 @@ class Heartbeat:
         stored = dict.fromkeys(("version_min", "version_max"), str(FIRST_VERSION)) | fields
         counts = (name for name in cls.__slots__ if name not in ("name", "model") and name in stored)
         try:
-            return cls(stored["name"], stored["model"], **{name: int(stored[name]) for name in counts})
+            beat = cls(stored["name"], stored["model"], **{name: int(stored[name]) for name in counts})
+            Versions(beat.version_min, beat.version_max)
+            return beat
         except (KeyError, ValueError) as error:
             raise ProtocolError(
                 f"a worker's heartbeat is damaged: {fields!s:.200} ({error!r:.100})"

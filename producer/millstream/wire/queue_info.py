@@ -7,9 +7,13 @@ nobody sends. The window of message versions only ever grows: by workers that ta
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
 from millstream.wire.connection import is_cluster
@@ -65,7 +69,8 @@ async def open_queue(
         raise InvalidRequest("pubsub", str(pubsub), "a queue of a Cluster publishes sharded: leave it unset")
     default = PubSub.SHARDED if is_cluster(redis) else PubSub.PLAIN
     wanted = known or QueueInfo(shards or 1, pubsub or default)
-    stored = await run(redis, describe(QueueKeys(queue), wanted))
+    with _readable(queue):
+        stored = await run(redis, describe(QueueKeys(queue), wanted))
     if shards is not None and stored.shards != shards:
         raise QueueMismatch(_unlike(queue, "shards", stored.shards, shards))
     if pubsub is not None and stored.pubsub is not pubsub:
@@ -95,8 +100,22 @@ def widen(keys: QueueKeys, takes: Versions) -> Call[QueueInfo]:
 
 async def read_queue(redis: Any, queue: str) -> QueueInfo | None:
     """The queue's metadata; None where it was never used."""
-    fields = await redis.hgetall(QueueKeys(queue).meta)
+    with _readable(queue):
+        fields = await redis.hgetall(QueueKeys(queue).meta)
     return _info(fields) if fields else None
+
+
+@contextlib.contextmanager
+def _readable(queue: str) -> Iterator[None]:
+    try:
+        yield
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        raise ProtocolError(
+            f"the metadata of queue {queue!r} is damaged: the key {QueueKeys(queue).meta} is no hash; "
+            "delete or rename it, or use another queue"
+        ) from error
 
 
 def _info(reply: Any) -> QueueInfo:
@@ -110,6 +129,7 @@ def _info(reply: Any) -> QueueInfo:
         )
         if not 1 <= info.shards <= MOST_SHARDS:
             raise ValueError(f"{info.shards} shards")
+        Versions(info.version_min, info.version_max)
         return info
     except (KeyError, ValueError) as error:
         raise ProtocolError(f"the queue's metadata is damaged: {fields!s:.200} ({error!r:.100})") from error

@@ -115,7 +115,7 @@ def lane_entry(
     try:
         job_id, version, payload = fields[b"id"].decode(), int(fields[b"v"]), fields[b"b"]
     except KeyError as missing:
-        raise ProtocolError(f"{not_a_job}: it has no field {missing}") from None
+        raise ProtocolError(f"{not_a_job}: it has no field {missing.args[0].decode()!r}") from None
     except ValueError:
         raise ProtocolError(f"{not_a_job}: its id is no text or its version no number") from None
     if not is_job_id(job_id):

@@ -19,6 +19,10 @@ class Versions:
     low: int
     high: int
 
+    def __post_init__(self) -> None:
+        if not FIRST_VERSION <= self.low <= self.high:
+            raise ValueError(f"no window of versions: {self.low} to {self.high}")
+
     def __contains__(self, version: int) -> bool:
         return self.low <= version <= self.high
 
