@@ -3,6 +3,8 @@
 Everything a producer needs is here; nothing of a worker is imported.
 """
 
+import logging
+
 from millstream.client.async_client import AsyncClient
 from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
 from millstream.client.options import ClientOptions
@@ -49,6 +51,9 @@ from millstream.wire.messages import (
 from millstream.wire.queue_info import PubSub
 from millstream.wire.replies import CancelOutcome
 from millstream.wire.sampling import SamplingParams
+
+# Programs that do not configure logging shall not find our warnings among their own output.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "AccessDenied",

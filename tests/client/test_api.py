@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 
@@ -18,6 +20,15 @@ def test_all_is_sorted_and_complete() -> None:
 
 def _module(value: object) -> bool:
     return type(value).__name__ == "module"
+
+
+def test_warnings_are_for_a_program_that_configures_logging() -> None:
+    """Python prints them bare on standard error where nobody has asked for any."""
+    warning = "import logging, millstream; logging.getLogger('millstream.wire').warning('interrupted')"
+    configured = f"import logging; logging.basicConfig(); {warning}"
+    for code, says in ((warning, ""), (configured, "WARNING:millstream.wire:interrupted\n")):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stderr == says
 
 
 def test_every_error_can_be_caught_by_name() -> None:
