@@ -43,6 +43,30 @@ def test_submit_prints_an_id_by_which_the_result_is_found(worker: Answering) -> 
 
 
 @pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("seconds", ["nan", "-1"])
+def test_a_time_that_cannot_be_waited_for_is_refused(seconds: str) -> None:
+    refused = invoke("result", "0-a", "--wait", "--timeout-s", seconds)
+    assert refused.exit_code == 2
+    assert "--timeout-s: must be a number of seconds, 0 or more" in refused.stderr
+
+
+def test_a_wait_that_begins_in_a_restart_goes_on_with_the_server() -> None:
+    server = Server("valkey", appendonly="yes", appendfsync="always").start()
+    try:
+        with answering(server.url):
+            job_id = invoke("submit", "hello", "--wait", "--redis-url", server.url).stderr.split()[2]
+        server.kill()
+        with process("result", job_id, "--wait", "--redis-url", server.url) as waiting:
+            assert waiting.stderr is not None
+            assert "trying again for 60 s" in waiting.stderr.readline()
+            server.start()
+            out, _ = waiting.communicate(timeout=30)
+        assert (waiting.returncode, out) == (0, "HELLO\n")
+    finally:
+        server.remove()
+
+
+@pytest.mark.usefixtures("worker")
 def test_streaming() -> None:
     streamed = invoke("submit", "hello", "--stream")
     assert (streamed.exit_code, streamed.stdout) == (0, "HELLO\n")

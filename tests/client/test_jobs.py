@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -260,6 +261,17 @@ async def test_a_result_larger_than_a_request_may_be(client: AsyncClient, worker
     assert (await client.result(submitted.id)).choices == (choice,)
     await worker.redis.delete(worker.keys.tokens(job.id))
     assert [event.text async for event in client.stream(submitted.id)] == [choice.text, ""]
+
+
+@pytest.mark.parametrize("seconds", [math.nan, -1, "5", True])
+async def test_a_time_that_cannot_be_waited_for_is_refused(client: AsyncClient, seconds: Any) -> None:
+    submitted = await client.submit("Hello")
+    with pytest.raises(InvalidRequest, match=r"timeout_s: must be a number of seconds, 0 or more \(got "):
+        await client.wait(submitted.id, timeout_s=seconds)
+    with pytest.raises(InvalidRequest, match="wait_s"):
+        await client.submit("Hello", wait_s=seconds)
+    with pytest.raises(InvalidRequest, match="wait_s"):
+        await client.submit_many([{"prompt": "Hello"}], wait_s=seconds)
 
 
 async def test_waiting_outlasts_lost_subscriptions(client: AsyncClient, worker: HandWorker) -> None:

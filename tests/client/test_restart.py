@@ -22,6 +22,13 @@ def durable(request: pytest.FixtureRequest) -> Iterator[Server]:
     server.remove()
 
 
+@pytest.fixture
+def valkey_that_keeps() -> Iterator[Server]:
+    server = Server("valkey", appendonly="yes", appendfsync="always").start()
+    yield server
+    server.remove()
+
+
 async def test_streams_and_waits_outlast_a_restart(durable: Server) -> None:
     async with hand_worker(durable.url) as worker, AsyncClient(durable.url) as client:
         streamed, waited = await client.submit("stream me"), await client.submit("wait for me")
@@ -58,6 +65,30 @@ async def test_a_stream_gives_up_on_a_server_that_stays_away(durable: Server) ->
         for task in (reading, waiting):
             with pytest.raises(Unavailable, match=str(durable.port)):
                 await task
+
+
+async def test_a_client_that_opens_in_a_restart_waits_for_the_server(valkey_that_keeps: Server) -> None:
+    """As long as `reconnect_s` for what waits, as long as `wait_s` for a submit."""
+    server = valkey_that_keeps
+    async with hand_worker(server.url) as worker, AsyncClient(server.url) as client:
+        job = await client.submit("Hello", id="a")
+        await (await worker.take()).end(last="done")
+    server.kill()
+    async with (
+        AsyncClient(server.url) as one,
+        AsyncClient(server.url) as two,
+        AsyncClient(server.url) as three,
+    ):
+        opening = [
+            asyncio.ensure_future(one.wait(job.id)),
+            asyncio.ensure_future(anext(two.stream(job.id))),
+            asyncio.ensure_future(three.submit("Hello", id="a", wait_s=60)),
+        ]
+        failed, _ = await asyncio.wait(opening, timeout=1.0)  # longer than redis-py tries by itself
+        assert not failed
+        server.start()
+        result, event, again = await asyncio.gather(*opening)
+    assert (result.choices[0].text, event.text, again.created) == ("done", "done", False)
 
 
 def test_the_synchronous_client_too(durable: Server) -> None:

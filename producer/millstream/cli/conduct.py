@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import typer
 
@@ -12,9 +13,13 @@ from millstream.cli.exits import ExitCode, exit_code
 from millstream.cli.stack import Stack, open_stack
 from millstream.cli.terminal import complain, errors, print_json, say, warn
 from millstream.client.async_client import AsyncClient
+from millstream.client.options import ClientOptions
+from millstream.client.session import outlast
 from millstream.client.submission import Submitted
 from millstream.errors import MillstreamError, NotDurable
 from millstream.wire.keys import shard_of
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -42,6 +47,14 @@ async def load_model(stack: Stack) -> None:
     if stack.queue is not None:
         with errors.status("loading the model"):
             await stack.worker_ready()
+
+
+async def outlasting(read: Callable[[], Awaitable[T]], for_s: float | None = None) -> T:
+    """What is asked first by a command that waits: a server that restarts just then is waited for, as it is
+    later; no longer than `for_s`."""
+    longest_s = ClientOptions().reconnect_s
+    for_s = longest_s if for_s is None else min(for_s, longest_s)
+    return await outlast(read, for_s, lambda error: say(f"{error}; trying again for {for_s:g} s"))
 
 
 def run_with_client(

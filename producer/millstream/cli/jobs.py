@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from millstream.cli.conduct import load_model, reported, warn_if_not_durable, warn_if_unserved
+from millstream.cli.conduct import load_model, outlasting, reported, warn_if_not_durable, warn_if_unserved
 from millstream.cli.options import (
     AsJson,
     DurabilityOf,
@@ -27,7 +27,7 @@ from millstream.cli.stack import Stack, choose_model, open_stack
 from millstream.cli.terminal import answers, plain, print_json, say
 from millstream.cli.transcript import Follower, print_result
 from millstream.client.async_client import AsyncClient
-from millstream.client.options import ClientOptions
+from millstream.client.options import ClientOptions, check_wait
 from millstream.errors import InvalidRequest, NotReady
 from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
@@ -118,7 +118,8 @@ def stream(
     with reported(as_json, place.how_to_go_on):
 
         async def work(stack: Stack, client: AsyncClient) -> None:
-            now = await client.status(job_id)  # an unknown id is told before a model is loaded for it
+            # an unknown id is reported before a model is loaded for it
+            now = await outlasting(lambda: client.status(job_id))
             if not now.state.terminal:
                 await warn_if_unserved(stack, queue, job_id)
             await load_model(stack)
@@ -140,10 +141,11 @@ def result(
     """Print a job's result; without --wait only if it has ended."""
     place = _Place(redis_url, queue, job_id)
     with reported(as_json, place.how_to_go_on):
+        check_wait("--timeout-s", timeout_s)
 
         async def work(stack: Stack, client: AsyncClient) -> None:
             try:
-                outcome = await client.result(job_id)
+                outcome = await outlasting(lambda: client.result(job_id), timeout_s if wait else 0.0)
             except NotReady:
                 if not wait:
                     raise

@@ -110,8 +110,8 @@ class AsyncClient:
         `id`: your own, so that submitting again is the same job. `sampling` or single `params` (max_tokens,
         temperature, stop, …), which go before it. `deadline_s`: from now; what is not done then, expires.
         `stream`: tokens are published at once and not only every second. `wait_s`: how long to wait for room
-        in a full queue. `durability`: "aof" or "replicas" waits until the server's disk, or replicas, have
-        the job; Submitted says what was reached in time.
+        in a full queue, or for a server that does not answer. `durability`: "aof" or "replicas" waits until
+        the server's disk, or replicas, have the job; Submitted says what was reached in time.
 
         Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
         (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is not known whether the job

@@ -33,6 +33,14 @@ UNSET = ("shards", "durability_replicas")  # may be None
 MAX_DURABILITY_TIMEOUT_S = 3600.0
 
 
+def check_wait(field: str, seconds: float | None) -> None:
+    """How long a caller wants to wait; None or infinity: for ever. Raises InvalidRequest."""
+    if seconds is None:
+        return
+    if type(seconds) not in (int, float) or not seconds >= 0:  # also nan, which no clock ever reaches
+        raise InvalidRequest(field, seconds, "must be a number of seconds, 0 or more")
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """Bounds, timeouts and the queue's shape. The defaults suit a service beside its server.

@@ -23,6 +23,26 @@ RETRIES = 3  # every command of a client is safe to repeat
 WAITING = 16  # times as many connections for what waits: with everysec, a submit holds one for up to a second
 CLOCK_S = 60.0  # for which the difference of the two clocks is believed
 NEVER = float("-inf")
+FIRST_PAUSE_S = 0.1  # before what found no server is tried again
+
+
+async def outlast(
+    read: Callable[[], Awaitable[T]], for_s: float, told: Callable[[Unavailable], None] | None = None
+) -> T:
+    """Repeat a read until the server answers; raises Unavailable when it has not for so long. One read is
+    always tried. `told` is called with the first error, if the read is repeated."""
+    give_up = time.monotonic() + for_s
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return await read()
+        except Unavailable as error:
+            if time.monotonic() + pause_s > give_up:
+                raise
+            if told is not None and pause_s == FIRST_PAUSE_S:
+                told(error)
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+        pause_s = min(2 * pause_s, 5.0)
 
 
 class Session:
@@ -98,18 +118,9 @@ class Session:
         self._clock_ahead_s = seconds + microseconds / 1e6 - (before + self._clock_read_s) / 2
 
     async def outlast(self, read: Callable[[], Awaitable[T]], give_up_s: float = float("inf")) -> T:
-        """Repeat a read until the server answers; raises Unavailable when it has not for `reconnect_s`, or at
-        the time `give_up_s` of the monotonic clock. One read is always tried."""
-        give_up = min(give_up_s, time.monotonic() + self.options.reconnect_s)
-        pause_s = 0.1
-        while True:
-            try:
-                return await read()
-            except Unavailable:
-                if time.monotonic() + pause_s > give_up:
-                    raise
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
-            pause_s = min(2 * pause_s, 5.0)
+        """Repeat a read until the server answers, for `reconnect_s` and to the time `give_up_s` of the
+        monotonic clock. Raises Unavailable."""
+        return await outlast(read, min(self.options.reconnect_s, give_up_s - time.monotonic()))
 
     async def aclose(self) -> None:
         """What still streams or waits is woken, and finds the session closed.

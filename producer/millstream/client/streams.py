@@ -25,7 +25,7 @@ POLLS_PER_S = 200  # at most, of all silent streams of a client: what is publish
 async def follow(jobs: Jobs, job_id: str, cursor: str | None) -> AsyncGenerator[Event, None]:
     """The events after `cursor`, to the end of the job. Raises what StreamReader and the server raise."""
     reader = StreamReader(job_id, Cursor.parse(cursor))
-    keys = await jobs.keys(job_id)
+    keys = await jobs.session.outlast(lambda: jobs.keys(job_id))
     dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
     mailbox = Mailbox(jobs.session.options.stream_buffer, jobs.session.mailroom)
     with contextlib.closing(mailbox), dispatcher.subscription([keys.events(job_id)], mailbox):

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from millstream.client.backlog import Backlog
 from millstream.client.jobs import Jobs
+from millstream.client.options import check_wait
 from millstream.client.requests import Draft, draft
 from millstream.client.takers import Takers
 from millstream.client.writes import Writes
@@ -36,6 +37,7 @@ from millstream.wire.replies import SubmitOutcome, SubmitReply
 
 BATCH_JOBS = 256
 BATCH_BYTES = 4 * 1024**2
+RETRY_S = 0.5  # before what found no server is sent again
 LONGEST_PAUSE_S = 5.0  # of a producer that waits for room: the estimate of when there is some may be far off
 
 
@@ -93,12 +95,13 @@ class Submission:
     ) -> list[Outcome]:
         """One outcome for each item, in their order. Raises only where the queue itself cannot be used, or
         the server cannot do what `durability` asks for."""
+        check_wait("wait_s", wait_s)
+        give_up_s = time.monotonic() + wait_s
         wait = self._session.options.wait(durability)
         server = self._writes.setdefault(wait, Writes(self._session, wait))
-        info = await self._takers.open()
-        await server.check()
-        now_ms = await self._session.now_ms()
-        give_up_s = time.monotonic() + wait_s
+        info = await self._session.outlast(self._takers.open, give_up_s)
+        await self._session.outlast(server.check, give_up_s)
+        now_ms = await self._session.outlast(self._session.now_ms, give_up_s)
         outcomes: list[Outcome] = []
         for batch in _batches(self._drafts(items, now_ms)):
             outcomes += await self._patiently(server, info, batch, give_up_s)
@@ -106,11 +109,13 @@ class Submission:
 
     async def ready(self, item: Draft, wait_s: float) -> Submitted:
         """One request that was checked and encoded before. Raises what `one` raises."""
+        check_wait("wait_s", wait_s)
+        give_up_s = time.monotonic() + wait_s
         wait = self._session.options.wait(None)
         server = self._writes.setdefault(wait, Writes(self._session, wait))
-        info = await self._jobs.open()
-        await server.check()
-        [outcome] = await self._patiently(server, info, [item], time.monotonic() + wait_s)
+        info = await self._session.outlast(self._jobs.open, give_up_s)
+        await self._session.outlast(server.check, give_up_s)
+        [outcome] = await self._patiently(server, info, [item], give_up_s)
         return _accepted(outcome)
 
     def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[Draft | InvalidRequest]:
@@ -127,19 +132,19 @@ class Submission:
     async def _patiently(
         self, server: Writes, info: QueueInfo, batch: Sequence[Draft | InvalidRequest], give_up_s: float
     ) -> list[Outcome]:
-        """Send a batch; what finds the queue full is sent again until `give_up_s`."""
+        """Send a batch; what finds the queue full, or no server, is sent again until `give_up_s`."""
         outcomes: dict[int, Outcome] = {
             i: item for i, item in enumerate(batch) if isinstance(item, InvalidRequest)
         }
         left = {i: item for i, item in enumerate(batch) if isinstance(item, Draft)}
         while left:
             outcomes |= zip(left, await self._send(server, info, list(left.values())), strict=True)
-            full = {i: error for i in left if isinstance(error := outcomes[i], QueueFull)}
-            pause_s = min((error.retry_after_s for error in full.values()), default=0.0)
+            again = {i: error for i in left if isinstance(error := outcomes[i], QueueFull | Unavailable)}
+            pause_s = min((_retry_after_s(error) for error in again.values()), default=0.0)
             remaining_s = give_up_s - time.monotonic()
             if remaining_s <= 0:
                 break
-            left = {i: left[i] for i in full}
+            left = {i: left[i] for i in again}
             if left:
                 pause_s = min(pause_s, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
                 await asyncio.sleep(min(pause_s, remaining_s))
@@ -200,6 +205,10 @@ class Submission:
         backlog.saw(reply.entries, time.monotonic(), added=int(created))
         state = reply.state or State.QUEUED
         return Submitted(job_id, state, created, reached.durability, reached.replicas, wanted)
+
+
+def _retry_after_s(error: QueueFull | Unavailable) -> float:
+    return error.retry_after_s if isinstance(error, QueueFull) else RETRY_S
 
 
 def _accepted(outcome: Outcome) -> Submitted:

@@ -13,6 +13,7 @@ from functools import partial
 
 from millstream.client.jobs import READ_JOBS, Jobs
 from millstream.client.mailbox import within
+from millstream.client.options import check_wait
 from millstream.errors import JobError, NotFound, NotReady
 from millstream.wire.messages import Result, State
 from millstream.wire.replies import JobRecord
@@ -54,11 +55,13 @@ async def as_completed(
     jobs: Jobs, job_ids: Iterable[str], timeout_s: float | None
 ) -> AsyncGenerator[Ended, None]:
     """Each job with what it came to, as they end; NotReady for those that have not after `timeout_s`."""
+    check_wait("timeout_s", timeout_s)
+    polls = Polls(None if timeout_s is None else time.monotonic() + timeout_s)
     left = dict.fromkeys(job_ids, State.QUEUED)
-    channels = {job_id: keys.events(job_id) for job_id, keys in (await jobs.keys_of(left)).items()}
+    keys = await jobs.session.outlast(partial(jobs.keys_of, left), polls.give_up_s)
+    channels = {job_id: own.events(job_id) for job_id, own in keys.items()}
     dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
     ends = Ends({channel: job_id for job_id, channel in channels.items()})
-    polls = Polls(None if timeout_s is None else time.monotonic() + timeout_s)
     with dispatcher.subscription(channels.values(), ends):
         while left and not polls.over:
             due = await ends.take(polls.pause_s(len(left)))
