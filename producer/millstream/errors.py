@@ -204,6 +204,8 @@ def _again(kind: type[MillstreamError], args: tuple[Any, ...], fields: dict[str,
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, str | bytes):
+        value = value[:80]  # it may be the 16 MiB of a whole message
     try:
         text = repr(value)
     except ValueError:  # of a number of many thousand digits Python writes none

@@ -111,7 +111,7 @@ class CountingEngine:
 
     def add(self, request: EngineRequest) -> Refused | None:
         if request.prompt[0] == self.model.refuse:
-            return Refused(request.handle, "prompt", "this model does not take it")
+            return Refused(request.handle, "prompt", f"leave it out (got {self.model.refuse})")
         self.waiting.append(request)
         return None
 

@@ -12,11 +12,11 @@ import pytest
 import redis.asyncio
 import structlog
 from prometheus_client import CollectorRegistry
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.counting_worker import counted, model_name, serving, until
 from support.desk import Desk
 from support.servers import Server
 
-from millstream import AsyncClient, JobFailed
+from millstream import AsyncClient
 from millstream.wire import calls, codec
 from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import GROUP, RELEASED, Lane, QueueKeys
@@ -228,14 +228,3 @@ async def test_each_worker_leaves_it_once(
     assert (record.state, record.attempt, record.died, record.version) == ("queued", 0, 0, 2)
     [entry] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
     assert (entry.owner, entry.deliveries) == (RELEASED, 0)
-
-
-async def test_a_version_that_no_worker_will_ever_take_is_answered(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
-) -> None:
-    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
-        await submit_raw(redis_client, "0-none", version=0)
-        with pytest.raises(JobFailed, match="there is no version 0") as failed:
-            await client.wait("0-none", timeout_s=30)
-    assert failed.value.result.error.field == "version"
-    await assert_nothing_left(redis_client)

@@ -12,7 +12,7 @@ import redis.asyncio
 from support.counting_worker import assert_nothing_left, model_name, serving, until
 from support.servers import Server
 
-from millstream import AsyncClient, JobFailed
+from millstream import AsyncClient, JobFailed, Result
 from millstream.wire import calls, codec
 from millstream.wire.keys import GROUP, RELEASED, QueueKeys
 from millstream.wire.messages import Request
@@ -22,33 +22,63 @@ from millstream.wire.replies import SubmitOutcome
 SHARD = QueueKeys("default").shard(0)
 
 
-@pytest.mark.parametrize(
-    ("request_fields", "field", "says"),
-    [
-        ({"prompt": "w1 " * 80}, "prompt", "80 tokens"),
-        ({"token_ids": [1] * 64}, "token_ids", "shorten it"),
-        ({"prompt": "w1 w2", "max_tokens": 63}, "sampling.max_tokens", "has room for 62"),
-        ({"prompt": "w1", "logit_bias": {5000: 1.0}}, "sampling.logit_bias", "vocabulary of 1000"),
-        ({"prompt": "w1", "stop_token_ids": [1000]}, "sampling.stop_token_ids", "vocabulary of 1000"),
-        ({"token_ids": [1000]}, "token_ids", "vocabulary of 1000"),
-        ({"messages": [{"role": "user", "content": "w1"}]}, "messages", "no chat template"),
-        ({"prompt": "w13"}, "prompt", "does not take it"),  # refused by the engine itself
-    ],
-)
-async def test_a_request_that_cannot_be_computed_fails_with_its_field(
-    valkey: Server, tokenizer: Path, request_fields: dict[str, Any], field: str, says: str
+# What the client sends, and only a worker can refuse: field, value as shown, remedy.
+SENT: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"prompt": "w1 " * 80}, "prompt", "'80 tokens'", "shorten it"),
+    ({"token_ids": [1] * 64}, "token_ids", "'64 tokens'", "shorten it"),
+    ({"prompt": "w1 w2", "max_tokens": 63}, "sampling.max_tokens", "63", "has room for 62"),
+    ({"prompt": "w1", "logit_bias": {5000: 1.0}}, "sampling.logit_bias", "5000", "vocabulary of 1000"),
+    ({"prompt": "w1", "stop_token_ids": [1000]}, "sampling.stop_token_ids", "1000", "use ids below it"),
+    ({"token_ids": [1000]}, "token_ids", "1000", "vocabulary of 1000"),
+    ({"messages": [{"role": "user", "content": "w1"}]}, "messages", "['user']", "no chat template"),
+    ({"prompt": "w13"}, "prompt", "13", "leave it out"),  # refused by the engine itself
+]
+# The same of what only other clients send.
+RAW: list[tuple[bytes, str, str, str]] = [
+    (b"\xc1garbage", "request", "b'\\xc1garbage'", "a byte that begins no value; send a msgpack map"),
+    (b"\x91" * 200_000, "request", "b'\\x91", "nested too deep; send a msgpack map"),
+    (codec.pack(["not", "a", "map"]), "request", "['not', 'a', 'map']", "must be a msgpack map"),
+    (codec.pack({}), "prompt", "None", "give exactly one of prompt, messages, token_ids"),
+    *(
+        (codec.pack({"prompt": "w1"} | fields), field, value, remedy)
+        for fields, field, value, remedy in (
+            ({"sampling": {"temperature": -1}}, "sampling.temperature", "-1", "must be at least 0"),
+            ({"sampling": 5}, "sampling", "5", "must be a map"),
+            ({"token_ids": [1]}, "token_ids", "(1,)", "give exactly one of prompt, messages, token_ids"),
+        )
+    ),
+]
+
+
+async def test_a_bad_request_is_answered_with_its_field_value_and_remedy(
+    valkey: Server, tokenizer: Path
 ) -> None:
-    async with AsyncClient(valkey.url) as client:
+    """And those beside it are computed."""
+    bad: dict[str, list[str]] = {}
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        for fields, *expected in SENT:
+            bad[(await client.submit(**fields)).id] = expected
+        for number, (payload, *expected) in enumerate(RAW):
+            await submit_raw(direct, f"0-raw-{number}", payload)
+            bad[f"0-raw-{number}"] = expected
+        await submit_raw(direct, "0-version", codec.pack({"prompt": "w1"}), version=0)
+        bad["0-version"] = ["version", "0", "send 1 or a later one"]
+        good = await client.submit("w1", max_tokens=2)
         async with serving(valkey, model_name(tokenizer, context=64, refuse=13)):
-            bad = await client.submit(**request_fields)
-            good = await client.submit("w1", max_tokens=2)
-            with pytest.raises(JobFailed, match=says) as failed:
-                await client.wait(bad.id, timeout_s=30)
-            assert (await client.wait(good.id, timeout_s=30)).choices[0].text == "w2 w3"
-    result = failed.value.result
-    assert failed.value.reason == "bad_request"
-    assert result is not None
-    assert result.error.field == field
+            outcomes = await client.wait_many([*bad, good.id], timeout_s=30)
+        await assert_nothing_left(direct)
+    result = outcomes.pop(good.id)
+    assert isinstance(result, Result)
+    assert result.choices[0].text == "w2 w3"
+    for job_id, outcome in outcomes.items():
+        assert isinstance(outcome, JobFailed), outcome
+        assert outcome.reason == "bad_request"
+        error = outcome.result.error
+        field, value, remedy = bad[job_id]
+        assert error.field == field, error
+        assert remedy in error.message
+        assert f"(got {value}" in error.message
+        assert "Request" not in error.message, "no class names"
 
 
 async def test_a_refused_request_of_several_choices_takes_no_seat_of_others(
@@ -105,25 +135,6 @@ async def submit_raw(
         max_bytes=10**6,
     )
     assert (await calls.run(redis_client, call)).outcome is SubmitOutcome.ACCEPTED
-
-
-@pytest.mark.parametrize(
-    ("payload", "says"),
-    [
-        (b"\xc1garbage", "cannot be read"),
-        (codec.pack(["not", "a", "map"]), "expected a map"),
-        (codec.pack({"prompt": "w1", "sampling": {"temperature": -1}}), "sampling.temperature"),
-        (codec.pack({}), "exactly one of prompt"),
-    ],
-)
-async def test_a_payload_that_cannot_be_read_is_answered(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis, payload: bytes, says: str
-) -> None:
-    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
-        await submit_raw(redis_client, "0-garbage", payload)
-        with pytest.raises(JobFailed, match=says):
-            await client.wait("0-garbage", timeout_s=30)
-    await assert_nothing_left(redis_client)
 
 
 async def test_a_log_that_cannot_be_read_fails_its_job_alone(

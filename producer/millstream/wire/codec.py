@@ -23,6 +23,11 @@ _SMALL = 64 * 1024  # bytes: too few to take much memory, whatever they are
 _BYTES_EACH = 12  # a list or map of ours takes more on the wire, on average
 _FEW = 1000
 
+_REASONS: dict[type[Exception], str] = {  # of errors that msgpack raises without one
+    msgpack.exceptions.StackError: "it is nested too deep",
+    msgpack.exceptions.FormatError: "it has a byte that begins no value",
+}
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -59,7 +64,8 @@ def unpack(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
     try:
         return _unpack(data, _fields) if small else _Census(data).unpack()
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
-        raise ProtocolError(f"not a msgpack message: {error}") from None  # a cause may show somebody's text
+        reason = str(error) or _REASONS.get(type(error), type(error).__name__)
+        raise ProtocolError(f"not a msgpack message: {reason}") from None  # a cause may show somebody's text
 
 
 def _unpack(

@@ -12,14 +12,18 @@ import json
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from millstream.errors import InvalidRequest, ProtocolError
+from millstream.wire import codec
+from millstream.wire.invalid import WHOLE, WrongField, invalid_request
 from millstream.wire.keys import Lane
 from millstream.wire.sampling import SamplingParams, TokenId
 from millstream.wire.versions import FIRST_VERSION
 
 ShortText = Annotated[str, StringConstraints(max_length=512)]
 LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
+INPUTS = ("prompt", "messages", "token_ids")
 FinishReason = Literal["stop", "length"]
 Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what msgpack can carry again
 
@@ -63,11 +67,13 @@ class Request(Message):
 
     @model_validator(mode="after")
     def _one_input(self) -> Request:
-        given = [name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None]
+        given = [name for name in INPUTS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"give exactly one of prompt, messages, token_ids (got {given or 'none'})")
+            field = given[1] if given else INPUTS[0]
+            raise WrongField(field, getattr(self, field), f"give exactly one of {', '.join(INPUTS)}")
         if not getattr(self, given[0]):
-            raise ValueError(f"{given[0]} is empty; give at least one token of input")
+            problem = f"{given[0]} is empty; give at least one token of input"
+            raise WrongField(given[0], getattr(self, given[0]), problem)
         return self
 
     def digest(self) -> str:
@@ -80,6 +86,20 @@ class Request(Message):
         }
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def read_request(data: bytes) -> Request:
+    """A request as some client sent it. Raises InvalidRequest, for that client to read, and nothing else."""
+    try:
+        fields = codec.unpack(data)
+    except ProtocolError as error:
+        raise InvalidRequest(WHOLE, data, f"{error}; send a msgpack map of the request's fields") from None
+    if not isinstance(fields, dict):
+        raise InvalidRequest(WHOLE, fields, "must be a msgpack map of the request's fields")
+    try:
+        return Request.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_request(error) from None  # the cause shows the input
 
 
 class TopLogprob(Message):

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from millstream.wire.invalid import WrongField
+
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 16
@@ -47,7 +49,8 @@ class SamplingParams(BaseModel):
     @model_validator(mode="after")
     def _together(self) -> SamplingParams:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}")
+            problem = f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}; lower it"
+            raise WrongField("min_tokens", self.min_tokens, problem)
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
+            raise WrongField("top_logprobs", self.top_logprobs, "top_logprobs needs logprobs: true")
         return self

@@ -10,12 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import structlog
 
-from millstream.wire.messages import ErrorInfo, State
+from millstream.wire.invalid import WHOLE
+from millstream.wire.messages import ErrorInfo, Request, State
 from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome
+from millstream.wire.sampling import SamplingParams
 from millstream_worker.clock import ServerClock
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
@@ -31,6 +34,7 @@ _LEVELS = {
     State.FAILED: logging.WARNING,
 }
 
+_NAMES = {WHOLE, *Request.model_fields, *SamplingParams.model_fields}
 Reply = AppendReply | EndOutcome | Exception
 
 
@@ -105,7 +109,7 @@ class Answers:
             attempt=job.attempt,
             state=job.state.value,
             output_tokens=job.output_tokens,
-            **({"error": job.error.code, "field": job.error.field} if job.error else {}),
+            **({"error": job.error.code, "field": _field(job.error.field)} if job.error else {}),
             **(_payload(job) if self._log_payloads else {}),
         )
 
@@ -136,6 +140,11 @@ class Answers:
         message = f"the job's keys are damaged: {error}"
         self._table.conclude(job, State.FAILED, ErrorInfo(code="log_damaged", message=message))
         self._close_log(job)
+
+
+def _field(path: str | None) -> str | None:
+    """As far as it is ours: what follows may be a key of the sender's metadata, which is in no log."""
+    return path and ".".join(takewhile(_NAMES.__contains__, path.split(".")))
 
 
 def _payload(job: Job) -> dict[str, Any]:

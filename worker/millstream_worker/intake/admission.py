@@ -245,18 +245,16 @@ class Admission:
         assert self._text is not None, "entries are taken once an engine is ready"
         assert self._info is not None, "the same"
         if job.entry.version not in TAKEN:
-            message = f"there is no version {job.entry.version}; versions begin at {FIRST_VERSION}"
-            _fail(job, "bad_request", message, "version")
+            problem = f"there is no version {job.entry.version}; send {FIRST_VERSION} or a later one"
+            _refuse(job, InvalidRequest("version", job.entry.version, problem))
             return
         try:
             if len(job.entry.payload) + sum(len(entry.body) for entry in started.log) > _LONG_BYTES:
                 await asyncio.to_thread(prepare, job, started, self._text, self._info, self._bounds)
             else:
                 prepare(job, started, self._text, self._info, self._bounds)
-        except ProtocolError as error:
-            _fail(job, "bad_request", f"the request cannot be read: {error}")
         except InvalidRequest as error:
-            _fail(job, "bad_request", str(error), error.field)
+            _refuse(job, error)
         except LogDamaged as error:
             _fail(job, "log_damaged", str(error))
         else:
@@ -290,5 +288,9 @@ def _told(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
         return ()
 
 
-def _fail(job: Job, code: str, message: str, field: str | None = None) -> None:
-    job.end(State.FAILED, ErrorInfo(code=code, message=message, field=field))
+def _refuse(job: Job, error: InvalidRequest) -> None:
+    job.end(State.FAILED, ErrorInfo(code="bad_request", message=str(error), field=error.field))
+
+
+def _fail(job: Job, code: str, message: str) -> None:
+    job.end(State.FAILED, ErrorInfo(code=code, message=message))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire import codec
-from millstream.wire.messages import ChoiceDelta, Delta, Request
+from millstream.wire.messages import INPUTS, ChoiceDelta, Delta, Request, read_request
 from millstream.wire.record import DELTA
 from millstream.wire.replies import LogEntry, StartReply
 from millstream.wire.sampling import SamplingParams
@@ -36,10 +36,10 @@ class JobBounds:
 
 
 def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bounds: JobBounds) -> None:
-    """Fill in the job. Raises ProtocolError where its payload is no request, InvalidRequest where that cannot
-    be computed here, LogDamaged where it cannot go on.
+    """Fill in the job. Raises InvalidRequest where its payload is no request, or one that cannot be computed
+    here, LogDamaged where it cannot go on.
     """
-    job.request = codec.decode(Request, job.entry.payload)
+    job.request = read_request(job.entry.payload)
     _take_log(job, started, text, info.vocab_size)
     job.prompt = tuple(text.encode(job.request))
     _check_prompt(job.request, len(job.prompt), bounds)
@@ -96,7 +96,7 @@ def _check_told(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> N
 
 
 def _input_field(request: Request) -> str:
-    return next(name for name in ("prompt", "messages", "token_ids") if getattr(request, name) is not None)
+    return next(name for name in INPUTS if getattr(request, name) is not None)
 
 
 def _check_prompt(request: Request, prompt_tokens: int, bounds: JobBounds) -> None:

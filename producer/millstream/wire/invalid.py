@@ -1,0 +1,77 @@
+"""What pydantic finds wrong with a request, as an InvalidRequest: the field's path, the value and a remedy.
+One place for the client, which refuses before anything is sent, and for the worker, which answers others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from millstream.errors import InvalidRequest
+
+WHOLE = "request"  # the field of an error that is about no single field
+_KEY = "[key]"  # of a map, as pydantic names it
+_LONGEST_PART = 80  # characters: a part of a path may be any key of a sender's map
+
+_PROBLEMS = {
+    "missing": "is missing; add it",
+    "model_type": "must be a map",
+    "dict_type": "must be a map",
+    "tuple_type": "must be a list",
+    "string_type": "must be a string",
+    "string_unicode": "must be valid Unicode text; replace what is not",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters; shorten it",
+    "too_long": "must have at most {max_length} items; leave some out",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
+    "enum": "must be {expected}",
+}
+
+
+class WrongField(ValueError):
+    """Raised by a validator of a whole model: `field`, of that model, is the one to change."""
+
+    def __init__(self, field: str, value: Any, problem: str) -> None:
+        self.field = field
+        self.value = value
+        super().__init__(problem)
+
+
+def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidRequest:
+    """The first of the errors. `whole` is the field of one that is about the model as such."""
+    first = error.errors(include_url=False)[0]
+    path = [f"{part!s:.{_LONGEST_PART}}" for part in first["loc"] if part != _KEY]
+    problem, value = _problem(first), first["input"]
+    if first["type"] == "missing":
+        value = None  # pydantic shows what it is missing from
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, WrongField):
+        path.append(cause.field)
+        value = cause.value
+    return InvalidRequest(".".join(path) or whole, value, problem)
+
+
+def _problem(first: ErrorDetails) -> str:
+    """What the field has to be."""
+    bounds = {name: _plain(value) for name, value in first.get("ctx", {}).items()}
+    known = _PROBLEMS.get(first["type"])
+    text = known.format(**bounds) if known else first["msg"].removeprefix("Value error, ")
+    return f"a key of it {text}" if _KEY in first["loc"] else text
+
+
+def _plain(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, float) else value
