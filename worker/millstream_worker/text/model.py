@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages import ChatMessage, Request
+from millstream_worker.text.counting import Counting
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.pieces import Pieces
 
@@ -37,8 +38,8 @@ class TextModel:
         backend.no_truncation()
         backend.no_padding()
         self._tokenizer = tokenizer
-        self._backend = backend
         self._pieces = Pieces(backend)
+        self._counting = Counting(backend)
         self.vocab_size = vocab_size or self._pieces.vocab_size
 
     @classmethod
@@ -57,8 +58,9 @@ class TextModel:
     def has_chat_template(self) -> bool:
         return bool(self._tokenizer.chat_template)
 
-    def encode(self, request: Request) -> list[int]:
-        """The request's input as token ids. Raises InvalidRequest.
+    def encode(self, request: Request, most: int | None = None) -> list[int]:
+        """The request's input as token ids. Raises InvalidRequest; TooLong where a text is known to have more
+        than `most` tokens before it is encoded in full.
 
         A prompt gets the tokenizer's usual special tokens; messages go through the chat template, up to where
         the answer begins; token ids are taken as they are.
@@ -67,9 +69,14 @@ class TextModel:
             return self._checked("token_ids", list(request.token_ids))
         if request.messages is not None:
             text = self._chat_text(request.messages)
-            return self._checked("messages", self._ids(text, add_special_tokens=False))
+            return self._checked("messages", self._counting.ids(text, add_special_tokens=False, most=most))
         assert request.prompt is not None, "exactly one input is given"
-        return self._checked("prompt", self._ids(request.prompt, add_special_tokens=True))
+        ids = self._counting.ids(request.prompt, add_special_tokens=True, most=most)
+        return self._checked("prompt", ids)
+
+    def check_bytes(self, size: int, most: int) -> None:
+        """Raises TooLong where a prompt of so many bytes certainly has more than `most` tokens."""
+        self._counting.check_bytes(size, most)
 
     def detokenizer(self, stop: Sequence[str] = (), min_tokens: int = 0) -> Detokenizer:
         """For one choice, ending before the first of these stop strings behind its first `min_tokens` ids."""
@@ -78,13 +85,6 @@ class TextModel:
     def token_text(self, token_id: int) -> str:
         """One token by itself, as logprobs show it; a part of a character is U+FFFD."""
         return self._pieces.token_text(token_id)
-
-    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """As `encode` would, which keeps Python's lock throughout: with a prompt of 8 MiB nothing else in the
-        process ran for 3 to 5 s, and it took 7 times as long and twice the memory, for offsets."""
-        [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        ids: list[int] = encoding.ids
-        return ids
 
     def _chat_text(self, messages: Sequence[ChatMessage]) -> str:
         if not self.has_chat_template:

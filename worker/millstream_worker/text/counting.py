@@ -1,0 +1,143 @@
+"""Texts of any length as token ids, in bounded memory. One that has too many is refused by its bytes where
+these tell it; else it is encoded in slices, and no more of them once the limit is passed. (A tokenizer takes
+about 130 bytes for each byte that it is given at once.)
+"""
+
+from __future__ import annotations
+
+import json
+
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+from millstream_worker.text.cuts import Cuts, Step, steps
+
+SLICE_BYTES = 64 * 1024
+MOST_UNCUT_BYTES = 512 * 1024  # without a place to cut
+_NFC_SHORTENS = 4  # times, at most: the Kelvin sign becomes a K
+_BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
+
+
+class TooLong(Exception):
+    """A text has more tokens than asked for. `size`: what is known of it. `problem`: where it is not their
+    number that is refused.
+    """
+
+    def __init__(self, size: str, problem: str = "") -> None:
+        self.size = size
+        self.problem = problem
+        super().__init__(f"{size} are too many; {problem}")
+
+
+class Counting:
+    """May be called from several threads at once."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, slice_bytes: int = SLICE_BYTES, most_uncut_bytes: int = MOST_UNCUT_BYTES
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._slice_bytes = slice_bytes
+        self._most_uncut_bytes = most_uncut_bytes
+        self._cuts = Cuts(tokenizer)
+        self._first, self._last = _around(tokenizer)
+        self.longest_token = _longest_token(tokenizer)
+
+    def check_bytes(self, size: int, most: int | None) -> None:
+        """Raises TooLong where so many bytes of text certainly are more than `most` tokens."""
+        if most is not None and self.longest_token is not None and size > most * self.longest_token:
+            raise TooLong(f"{size} bytes of text")
+
+    def ids(self, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
+        """What the tokenizer gives for the whole text. Raises TooLong where that is known to be more than
+        `most` before the text's end is reached.
+        """
+        self.check_bytes(_size(text), most)
+        first, last = (self._first, self._last) if add_special_tokens else ((), ())
+        ids = list(first)
+        step = self._slice_bytes if text.isascii() else self._slice_bytes // 4
+        start = 0
+        while start < len(text):
+            if most is not None and len(ids) + len(last) > most:
+                raise TooLong(f"more than {len(ids)} tokens")
+            end, following = self._slice(text, start, step)
+            ids.extend(self._encode(text[start:end]))
+            start = following
+        ids.extend(last)
+        return ids
+
+    def _slice(self, text: str, start: int, step: int) -> tuple[int, int]:
+        """Where the slice ends, and where the next one begins."""
+        begin, end = start, start + step
+        while end < len(text):
+            if (cut := self._cuts.last(text, begin, end)) is not None:
+                return cut
+            begin, end = end, end + step
+            if _size(text[start:begin]) >= self._most_uncut_bytes:
+                raise TooLong(
+                    f"{_size(text)} bytes of text",
+                    f"it has more than {self._most_uncut_bytes} bytes in a row without a place where this "
+                    "model's tokenizer can take it apart; shorten it, or put spaces between words",
+                )
+        return len(text), len(text)
+
+    def _encode(self, text: str) -> list[int]:
+        """As `encode` would, which keeps Python's lock throughout, and takes twice the memory for offsets."""
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
+        return ids
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that the tokenizer puts before and behind every text."""
+    encoding = tokenizer.encode("a")
+    places = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
+    if not places:  # the text itself has none
+        return tuple(encoding.ids), ()
+    return tuple(encoding.ids[: places[0]]), tuple(encoding.ids[places[-1] + 1 :])
+
+
+def _longest_token(tokenizer: Tokenizer) -> int | None:
+    """Most bytes of a text that become one token; None where that can be any number."""
+    spec = json.loads(tokenizer.to_str())
+    added = tokenizer.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip for token in added):
+        return None
+    names = tokenizer.get_vocab(with_added_tokens=True)
+    if _is_byte_level(spec, set(names)):
+        shortened = _NFC_SHORTENS if spec["normalizer"] else 1
+        own = {token.content for token in added}
+        return shortened * max(len(name.encode()) if name in own else len(name) for name in names)
+    if _falls_back_to_bytes(spec, set(names)):
+        return max(len(name.encode()) for name in names)
+    return None
+
+
+def _is_byte_level(spec: Step, names: set[str]) -> bool:
+    """A byte becomes a letter of a token, and none is left out."""
+    splitters = steps(spec["pre_tokenizer"])
+    return (
+        spec["model"]["type"] == "BPE"
+        and all(step["type"] == "NFC" for step in steps(spec["normalizer"]))
+        and any(step["type"] == "ByteLevel" for step in splitters)
+        and {step["type"] for step in splitters} <= {"ByteLevel", "Split", "Digits", "Punctuation"}
+        and not any(step.get("behavior") == "Removed" for step in splitters)
+        and names.issuperset(ByteLevel.alphabet())
+    )
+
+
+def _falls_back_to_bytes(spec: Step, names: set[str]) -> bool:
+    """A character without a token of its own becomes one token for each of its bytes."""
+    spaces = [step for step in steps(spec["normalizer"]) if step["type"] == "Replace"]
+    splitters = steps(spec["pre_tokenizer"])
+    return (
+        bool(spec["model"].get("byte_fallback"))
+        and names.issuperset(_BYTES)
+        and {step["type"] for step in steps(spec["normalizer"])} <= {"Replace", "Prepend"}
+        and all(step["pattern"] == {"String": " "} and step["content"] for step in spaces)
+        and {step["type"] for step in splitters} <= {"Metaspace", "Split"}
+        and not any(step.get("behavior") == "Removed" for step in splitters)
+    )
