@@ -43,13 +43,18 @@ class Capacity:
     def learn(self, prompt_tokens: int) -> None:
         self._typical_tokens += _WEIGHT * (prompt_tokens - self._typical_tokens)
 
+    @property
+    def flooded(self) -> bool:
+        """A whole pool of long inputs is ahead already."""
+        return self._table.waiting_tokens >= self.token_capacity
+
     def room(self) -> int:
         """Jobs. 0 while there is no engine, and while one runs that must be alone."""
         if not self._engine.up or self._table.has_suspect:
             return 0
         blocks = self.stats.blocks_free + self.stats.blocks_cached
         typical_blocks = self._typical_tokens // self._block_size + 1
-        if self._table.waiting_tokens >= self.token_capacity:  # a whole pool of long inputs is ahead already
+        if self.flooded:
             return 0
         fits = min(self.stats.free_rows, int(blocks // typical_blocks))
         return max(0, fits + self._lookahead - self._table.waiting_rows)

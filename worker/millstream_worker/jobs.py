@@ -44,7 +44,8 @@ class Job:
     died: int  # engines and workers that died with it before this worker had it
     timing: Timing
     died_alone: int = 0  # those of them that had nothing else
-    unread: StartReply | None = None  # a suspect's: it is read when it is alone, since that may be what kills
+    unread: StartReply | None = None  # put off: a suspect is read when it is alone, a long job beside others
+    unread_bytes: int = 0  # of its message, where it is long
     being_read: bool = False  # its rows are made in another thread: nothing of it is written meanwhile
     told: tuple[Choice, ...] = ()  # by earlier attempts, where it ends unread
     # what it will be computed from
@@ -73,6 +74,10 @@ class Job:
     @property
     def id(self) -> str:
         return self.entry.job_id
+
+    @property
+    def is_read(self) -> bool:
+        return self.unread is None and not self.being_read
 
     @property
     def losses(self) -> int:

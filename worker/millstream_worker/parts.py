@@ -17,7 +17,7 @@ from millstream_worker.capacity import Capacity
 from millstream_worker.clock import ServerClock
 from millstream_worker.delivery import Pace, Settling, Writer
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.intake import Admission, Intake, JobBounds, LaneReader, Limits
+from millstream_worker.intake import Admission, Intake, JobBounds, LaneReader, Limits, Reading
 from millstream_worker.leases import Control, Leases
 from millstream_worker.metrics import Metrics
 from millstream_worker.quarantine import Quarantine
@@ -63,6 +63,7 @@ class Parts:
     upkeep: Upkeep
     control: Control
     admission: Admission
+    reading: Reading
     readers: Sequence[Redis]  # one blocking connection for each intake
     intakes: Sequence[Intake]
     supervisor: Supervisor
@@ -99,6 +100,7 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
         upkeep=upkeep,
         control=Control(shared.endpoint, name, shards, table, lambda: upkeep.wake("scan")),
         admission=admission,
+        reading=Reading(redis, table, shared.capacity, watch("reading"), read=admission.read),
         readers=readers,
         intakes=[
             _intake(shared, admission, reclaimer, reader, shard, len(shards))

@@ -62,13 +62,14 @@ class Serving:
             writing = group.create_task(parts.writer.run(), name="writer")
             taking = [group.create_task(intake.run(), name="intake") for intake in parts.intakes]
             group.create_task(parts.leases.run(), name="leases")
+            reading = group.create_task(parts.reading.run(), name="reading")
             judging = group.create_task(parts.quarantine.run(), name="quarantine")
             group.create_task(parts.control.run(), name="control")
             keeping = group.create_task(parts.upkeep.run(), name="upkeep")
             watching = [group.create_task(watch) for watch in self._watches()]
             try:
                 await self._stop.asked.wait()
-                await self._end(taking, judging, writing, keeping)
+                await self._end(taking, [reading, judging], writing, keeping)
                 await parts.supervisor.stop(_ENGINE_STOP_S)  # 6 nobody waits for its tokens any more
                 await supervising
             finally:  # also after an error: none of these ends by being cancelled alone
@@ -83,7 +84,7 @@ class Serving:
     async def _end(
         self,
         taking: Sequence[asyncio.Task[None]],
-        judging: asyncio.Task[None],
+        holding: Sequence[asyncio.Task[None]],
         writing: asyncio.Task[None],
         keeping: asyncio.Task[None],
     ) -> None:
@@ -93,8 +94,9 @@ class Serving:
             intake.stop()
         await asyncio.wait(taking)  # 1 no new work
         await self._finish_running()  # 2 leases are still renewed here
+        self.parts.reading.stop()
         self.parts.quarantine.stop()
-        await judging
+        await asyncio.wait(holding)
         self.parts.writer.stop()
         await writing
         await self.parts.writer.write_all()  # 3 what readers do not have yet
@@ -107,6 +109,7 @@ class Serving:
     async def _stop_all(self) -> None:
         for intake in self.parts.intakes:
             intake.stop()
+        self.parts.reading.stop()
         self.parts.quarantine.stop()
         self.parts.writer.stop()
         self.parts.leases.stop()

@@ -57,8 +57,8 @@ class JobTable:
 
     @property
     def waiting_rows(self) -> int:
-        """Handed to the engine, and not in its batch yet."""
-        return sum(len(job.rows) for job in self._jobs.values() if job.phase is Phase.WAITING)
+        """Not in the engine's batch yet. Of a job that is not read at least one."""
+        return sum(max(1, len(job.rows)) for job in self._jobs.values() if job.phase is Phase.WAITING)
 
     @property
     def waiting_tokens(self) -> int:
@@ -68,6 +68,10 @@ class JobTable:
     @property
     def has_suspect(self) -> bool:
         return any(job.alone for job in self._jobs.values())
+
+    def to_read(self) -> list[Job]:
+        """Those that were put off for their length alone, in the order in which they came."""
+        return [job for job in self._unseated.values() if job.unread is not None and not job.alone]
 
     def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """These were delivered to this worker; making jobs of them may outlast a lease."""
@@ -109,6 +113,12 @@ class JobTable:
         if job.phase is not Phase.ENDED:
             self._unseated[job.id] = job
             self._seat_more()
+            if job.unread is not None:
+                self.changed.set()
+
+    def seat_read(self) -> None:
+        """Hand what was read meanwhile to the engine."""
+        self._seat_more()
 
     def seat_all(self) -> None:
         """Hand everything that is not ended to a new, empty engine."""
@@ -154,8 +164,9 @@ class JobTable:
         self._nudge()
 
     def try_turn(self) -> Job | None:
-        """Give the first suspect its turn, once nobody else is seated or read."""
+        """Give the first suspect its turn, once nobody else is seated, read or to be read."""
         idle = self._engine.up and self.lone is None and not self.rows and not self._reading
+        idle = idle and all(job.alone for job in self._unseated.values())
         self.lone = next(iter(self._unseated.values()), None) if idle else self.lone
         return self.lone if idle else None
 
@@ -177,10 +188,10 @@ class JobTable:
         self._seat_more()
 
     def _seat_more(self) -> None:
-        """All but suspects: those have their turn after all others, one by one."""
+        """All that are read but suspects: those have their turn after all others, one by one."""
         if not self._engine.up or self.lone is not None:
             return
-        for job in [job for job in self._unseated.values() if not job.alone]:
+        for job in [job for job in self._unseated.values() if not job.alone and job.is_read]:
             self._seat(job)
         self._nudge()
 

@@ -15,10 +15,11 @@ from millstream_worker.capacity import Capacity
 from millstream_worker.intake.admission import Admission, Limits
 from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.intake.preparation import JobBounds
+from millstream_worker.intake.reading import Reading
 from millstream_worker.table import JobTable
 from millstream_worker.vitals import Vital
 
-__all__ = ["Admission", "Intake", "JobBounds", "LaneReader", "Limits"]
+__all__ = ["Admission", "Intake", "JobBounds", "LaneReader", "Limits", "Reading"]
 
 
 class Overdue(Protocol):

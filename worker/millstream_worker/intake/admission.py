@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +25,7 @@ from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, forget_input, prepare
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.refusals import is_damage
@@ -33,6 +34,8 @@ from millstream_worker.text import TextModel
 
 _log = structlog.get_logger(__name__)
 _LONG_BYTES = 4096  # past that reading and tokenizing would hold up the loop
+_BESIDE_BYTES = 64 * 1024  # past that it would hold up whoever comes behind
+_MOST_KEPT_BYTES = 8 * 2**20  # of messages that wait to be read; others are fetched again
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _LOOK_S = 0.5  # between two looks whether the worker is stopping
@@ -217,6 +220,8 @@ class Admission:
             job.end(State.FAILED, given_up, letter=given_up.code)
         elif job.alone:
             job.told, job.unread = _told(started.log), started
+        elif _size(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
+            await self._put_off(job, started)
         else:
             with self._table.reading():
                 await self._read(job, started)
@@ -227,8 +232,21 @@ class Admission:
         forget_input(job)
         self._table.take(job)
 
+    async def _put_off(self, job: Job, started: StartReply) -> None:
+        """It is read beside all others. Until then only its tenant counts, and what its end would tell."""
+        job.unread, job.unread_bytes = started, len(job.entry.payload)
+        job.told = await asyncio.to_thread(_told, started.log)
+        outlined = await asyncio.to_thread(outline, job.entry.payload)
+        if outlined is not None:
+            job.request = outlined.request
+        kept = sum(len(other.entry.payload) for other in self._table.to_read())
+        if kept + len(job.entry.payload) > _MOST_KEPT_BYTES:
+            job.entry = replace(job.entry, payload=b"")
+
     async def read(self, job: Job) -> None:
-        """What was put off for a suspect until it is alone. It may end by it."""
+        """What was put off: for a suspect until it is alone, for a long job until it is its tenant's turn. It
+        may end by it.
+        """
         assert job.unread is not None, "it was read before"
         started, job.unread, job.being_read = job.unread, None, True
         try:
@@ -249,7 +267,7 @@ class Admission:
             _refuse(job, InvalidRequest("version", job.entry.version, problem))
             return
         try:
-            if len(job.entry.payload) + sum(len(entry.body) for entry in started.log) > _LONG_BYTES:
+            if _size(job, started) > _LONG_BYTES:
                 await asyncio.to_thread(prepare, job, started, self._text, self._info, self._bounds)
             else:
                 prepare(job, started, self._text, self._info, self._bounds)
@@ -273,6 +291,10 @@ class Admission:
             message = f"given up at attempt {job.attempt}; engines or workers died {counts}"
             return ErrorInfo(code="too_many_attempts", message=message)
         return None
+
+
+def _size(job: Job, started: StartReply) -> int:
+    return len(job.entry.payload) + sum(len(entry.body) for entry in started.log)
 
 
 def _is_stranger(entry: LaneEntry) -> bool:

@@ -26,7 +26,7 @@ from millstream_worker.backlog import first_unread
 
 _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read
-_MOST_BYTES = 16 * 1024 * 1024  # in one read, with what is above it of the last entry
+_MOST_BYTES = 4 * 1024 * 1024  # in one read, with what is above it of the last entry
 _PAGE = 200
 _LONGEST_PAUSE_S = 2.0
 

@@ -4,7 +4,8 @@ I/O, so that long inputs can be prepared in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.errors import InvalidRequest, ProtocolError
@@ -15,10 +16,12 @@ from millstream.wire.replies import LogEntry, StartReply
 from millstream.wire.sampling import SamplingParams
 from millstream_worker import encoding
 from millstream_worker.engine.config import EngineInfo
+from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import Job
 from millstream_worker.rows import Row
-from millstream_worker.text import TextModel
+from millstream_worker.text import TextModel, TooLong
 
+_LARGE_BYTES = 64 * 1024  # past that a message is looked at before it is decoded
 _MOST_JOB_TOKENS = 8 * 2**20  # of all its choices with the prompt: they go to an engine in one frame
 
 
@@ -39,10 +42,12 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
     """Fill in the job. Raises InvalidRequest where its payload is no request, or one that cannot be computed
     here, LogDamaged where it cannot go on.
     """
+    most = _most_input(info, bounds)
+    if len(job.entry.payload) > _LARGE_BYTES:
+        _check_outline(job, text, most, info, bounds)
     job.request = read_request(job.entry.payload)
     _take_log(job, started, text, info.vocab_size)
-    job.prompt = tuple(text.encode(job.request))
-    _check_prompt(job.request, len(job.prompt), bounds)
+    job.prompt = _prompt(job.request, text, most, info, bounds)
     job.max_tokens = _max_tokens(job.request, len(job.prompt), info, bounds)
     _check_result(job.request.sampling, bounds)
     _check_ids(job.request, info)
@@ -51,11 +56,12 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
     for row in job.rows:
         if row.reason is None and len(row.ids) >= job.max_tokens:
             row.reason = "length"
-    job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
 
 
 def forget_input(job: Job) -> None:
-    """The text has become token ids; what else was asked stays."""
+    """The text has become token ids, or is refused; what else was asked stays."""
+    if job.unread is None:
+        job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
     job.request = job.request.model_copy(update={"prompt": None, "messages": None, "token_ids": None})
 
 
@@ -95,18 +101,56 @@ def _check_told(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> N
         raise LogDamaged("the token log has other log-probabilities than tokens")
 
 
-def _input_field(request: Request) -> str:
-    return next(name for name in INPUTS if getattr(request, name) is not None)
+def _most_input(info: EngineInfo, bounds: JobBounds) -> int:
+    """Tokens: one of output has to fit, too."""
+    held = min(info.context_length, info.token_capacity) - 1
+    return min(held, bounds.prompt_tokens) if bounds.prompt_tokens else held
 
 
-def _check_prompt(request: Request, prompt_tokens: int, bounds: JobBounds) -> None:
-    if bounds.prompt_tokens and prompt_tokens > bounds.prompt_tokens:
-        raise InvalidRequest(
-            _input_field(request),
-            f"{prompt_tokens} tokens",
+def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds) -> None:
+    """Refuse what is certainly too long while it is nothing but bytes."""
+    found = outline(job.entry.payload)
+    if found is None:
+        return
+    job.request = found.request
+    if found.field == "prompt":
+        with _refusing("prompt", info, bounds):
+            text.check_bytes(found.size, most)
+    elif found.size > most:  # a message is one token at least
+        unit = "tokens" if found.field == "token_ids" else "messages"
+        raise _too_long(found.field, f"{found.size} {unit}", info, bounds)
+
+
+def _prompt(
+    request: Request, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds
+) -> tuple[int, ...]:
+    field = next(name for name in INPUTS if getattr(request, name) is not None)
+    with _refusing(field, info, bounds):
+        prompt = tuple(text.encode(request, most))
+    if len(prompt) > most:
+        raise _too_long(field, f"{len(prompt)} tokens", info, bounds)
+    return prompt
+
+
+@contextlib.contextmanager
+def _refusing(field: str, info: EngineInfo, bounds: JobBounds) -> Iterator[None]:
+    try:
+        yield
+    except TooLong as error:
+        if error.problem:
+            raise InvalidRequest(field, error.size, error.problem) from None
+        raise _too_long(field, error.size, info, bounds) from None
+
+
+def _too_long(field: str, size: str, info: EngineInfo, bounds: JobBounds) -> InvalidRequest:
+    held = min(info.context_length, info.token_capacity)
+    problem = f"{info.model} holds {held} tokens here, input and output together; shorten it"
+    if bounds.prompt_tokens and bounds.prompt_tokens < held:
+        problem = (
             f"this worker takes inputs of {bounds.prompt_tokens} tokens (its MILLSTREAM_MAX_PROMPT_TOKENS); "
-            "shorten it",
+            "shorten it"
         )
+    return InvalidRequest(field, size, problem)
 
 
 def _check_result(asked: SamplingParams, bounds: JobBounds) -> None:
@@ -130,12 +174,6 @@ def _max_tokens(request: Request, prompt_tokens: int, info: EngineInfo, bounds: 
     pool.
     """
     limit = min(info.context_length, info.token_capacity)
-    if prompt_tokens >= limit:
-        raise InvalidRequest(
-            _input_field(request),
-            f"{prompt_tokens} tokens",
-            f"{info.model} holds {limit} tokens here, input and output together; shorten it",
-        )
     asked = request.sampling.max_tokens
     if asked is not None and prompt_tokens + asked > limit:
         raise InvalidRequest(

@@ -1,0 +1,236 @@
+"""Prompts that are long, or far too long, beside the work of others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+from support.counting_worker import assert_nothing_left, counted, model_name, serving, settings, until
+from support.servers import Server
+from support.tokenizers import build
+from transformers import PreTrainedTokenizerFast
+
+from millstream import AsyncClient, JobCancelled, JobFailed, State
+from millstream.errors import InvalidRequest
+from millstream.wire import codec
+from millstream.wire.keys import QueueKeys
+from millstream.wire.messages import Request, Timing
+from millstream.wire.replies import LaneEntry, StartReply
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.intake import JobBounds, admission
+from millstream_worker.intake.outline import outline
+from millstream_worker.intake.preparation import forget_input, prepare
+from millstream_worker.jobs import Job
+from millstream_worker.service import Service
+from millstream_worker.text import TextModel
+
+SHARD = QueueKeys("default").shard(0)
+LONG = "w1 " * 30_000  # 90 kB: read beside the others
+INFO = EngineInfo(
+    model="m", architecture="a", dtype="float32", device="cpu", attention="none", vocab_size=1000,
+    context_length=512, eos_ids=(), block_size=16, blocks=64, max_rows=4, kv_bytes_per_token=1, parameters=1,
+    tokenizer="",
+)  # fmt: skip
+BOUNDS = JobBounds(0, 0, 2**26)
+CONTEXT = {"context": 40_000, "blocks": 10_000}
+
+
+class Held:
+    """Reading long jobs waits until `go_on`."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.tenants: list[str] = []
+
+    async def reads(self) -> bool:
+        return bool(self.tenants)
+
+    def prepare(self, job: Any, *rest: Any) -> None:
+        if len(job.entry.payload) > admission._BESIDE_BYTES:
+            self.tenants.append(job.request.tenant)
+            assert self.go_on.wait(30)
+        prepare(job, *rest)
+
+
+@contextmanager
+def holding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    held = Held()
+    monkeypatch.setattr(admission, "prepare", held.prepare)
+    try:
+        yield held
+    finally:
+        held.go_on.set()
+
+
+async def test_nobody_waits_for_a_long_prompt_of_another_tenant(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the tenant's own short job. Other tenants' long ones have their turn, each after its own."""
+    monkeypatch.setattr(admission, "_MOST_KEPT_BYTES", 200_000)  # two of them; the others are fetched again
+    model = model_name(tokenizer, **CONTEXT)
+    with holding(monkeypatch) as held:
+        async with AsyncClient(server.url) as client, serving(server, model):
+            giants = [await client.submit(LONG, max_tokens=2, tenant="giant") for _ in range(4)]
+            other = await client.submit(LONG, max_tokens=2, tenant="other")
+            await until(held.reads)
+            for lane, tenant in (("interactive", "small"), ("batch", "small"), ("batch", "giant")):
+                small = await client.submit("w7", max_tokens=2, tenant=tenant, lane=lane)
+                assert (await client.wait(small.id, timeout_s=20)).choices[0].text == counted(8, 2)
+            assert held.tenants[:2] == ["giant", "other"]
+            assert held.tenants[2:] == [], "one at a time of each tenant"
+            held.go_on.set()
+            for job in (*giants, other):
+                result = await client.wait(job.id, timeout_s=30)
+                assert (result.usage.prompt_tokens, result.choices[0].text) == (30_000, counted(2, 2))
+                assert result.attempts == 1
+    await assert_nothing_left(redis_client)
+
+
+@pytest.mark.parametrize("end", ["cancelled", "drained", "deleted"])
+async def test_a_job_that_waits_to_be_read_ends_like_any_other(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Cancelled where it waits; given back uncharged; and told where its entry is gone."""
+    monkeypatch.setattr(admission, "_MOST_KEPT_BYTES", 0)
+    model = model_name(tokenizer, **CONTEXT)
+    with holding(monkeypatch) as held:
+        async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+            async with serving(valkey, model, grace_s=0.1) as worker:
+                first = await client.submit(LONG, max_tokens=2)
+                waiting = await client.submit(LONG, max_tokens=2, metadata={"page": "7"})
+
+                async def both() -> bool:
+                    states = [(await client.status(job.id)).state for job in (first, waiting)]
+                    return bool(held.tenants) and states == [State.RUNNING] * 2
+
+                await until(both)
+                if end == "cancelled":
+                    await client.cancel(waiting.id)
+                    with pytest.raises(JobCancelled) as cancelled:
+                        await client.wait(waiting.id, timeout_s=20)
+                    assert cancelled.value.result.metadata == {"page": "7"}
+                elif end == "deleted":
+                    [_, (entry_id, _)] = await direct.xrange(SHARD.lane("batch"))
+                    await direct.xdel(SHARD.lane("batch"), entry_id)
+                    held.go_on.set()
+                    with pytest.raises(JobFailed, match="deleted from the lane") as failed:
+                        await client.wait(waiting.id, timeout_s=20)
+                    assert failed.value.reason == "entry_lost"
+                else:
+                    worker.service.drain()
+                held.go_on.set()
+            await Service(settings(valkey, model, burst=True)).run()
+            assert (await client.result(first.id)).usage.prompt_tokens == 30_000
+            if end == "drained":
+                assert (await client.result(waiting.id)).choices[0].text == counted(2, 2)
+            await assert_nothing_left(direct)
+
+
+MESSAGE = {"role": "user", "content": "w1"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "bound", "field", "says"),
+    [
+        ({"prompt": "w1 " * 400_000}, {}, "prompt", "holds 512 tokens .*got 'more than [0-9]{4,5} tokens'"),
+        ({"prompt": LONG}, {"max_prompt_tokens": 8}, "prompt", "takes inputs of 8 tokens.*'more than"),
+        ({"token_ids": [1] * 70_000}, {}, "token_ids", "512 tokens here.*got '70000 tokens'"),
+        ({"messages": [MESSAGE] * 9000}, {}, "messages", "shorten it.*'9000 messages'"),
+        (
+            {"messages": [MESSAGE | {"content": LONG}]},
+            {},
+            "messages",
+            "shorten it.*'more than [0-9]+ tokens'",
+        ),
+    ],
+)
+async def test_what_is_far_too_long_is_refused_with_its_size(
+    valkey: Server, chat_tokenizer: Path, fields: dict[str, Any], bound: dict[str, int], field: str, says: str
+) -> None:
+    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(chat_tokenizer), **bound):
+        job = await client.submit(**fields, metadata={"page": "7"})
+        with pytest.raises(JobFailed, match=says) as failed:
+            await client.wait(job.id, timeout_s=30)
+    assert failed.value.reason == "bad_request"
+    assert failed.value.result.error.field == field
+    assert failed.value.result.metadata == {"page": "7"}
+
+
+def job_of(payload: bytes) -> Job:
+    return Job(SHARD, LaneEntry("batch", "1-1", "0-a", 1, payload), Request(token_ids=(0,)), 1, 0, Timing())
+
+
+def test_bytes_that_cannot_fit_are_refused_undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is unpacked without its text, of which nothing is kept."""
+    unpacked: list[int] = []
+    decode = codec.decode
+
+    def watching(kind: Any, data: bytes, *rest: int) -> Any:
+        unpacked.append(len(data))
+        return decode(kind, data, *rest)
+
+    monkeypatch.setattr(codec, "decode", watching)
+    text = TextModel(PreTrainedTokenizerFast(tokenizer_object=build("byte-level")))
+    job = job_of(codec.encode(Request(prompt="x" * 2**20, tenant="a", metadata={"page": "7"})))
+    with pytest.raises(
+        InvalidRequest, match=r"holds 512 tokens here.*got '1048576 bytes of text'"
+    ) as refused:
+        prepare(job, StartReply(True), text, replace(INFO, context_length=512), BOUNDS)
+    assert refused.value.field == "prompt"
+    assert max(unpacked) < 100
+    forget_input(job)
+    assert (job.request.prompt, job.request.tenant, job.request.metadata) == (None, "a", {"page": "7"})
+    assert job.entry.payload == b""
+
+
+def test_a_giant_within_a_huge_context_is_what_the_tokenizer_makes_of_it() -> None:
+    tokenizer = build("byte-level")
+    text = TextModel(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    prompt = "the quick brown fox jumps over the lazy dog, déjà vu. " * 8000
+    job = job_of(codec.encode(Request(prompt=prompt)))
+    prepare(job, StartReply(True), text, replace(INFO, context_length=2**24, blocks=2**20), BOUNDS)
+    assert job.prompt == tuple(tokenizer.encode(prompt).ids)
+
+
+NAMES = st.text(max_size=3)
+REQUESTS = st.fixed_dictionaries(
+    {
+        "tenant": st.text(max_size=9),
+        "metadata": st.dictionaries(NAMES, st.text(max_size=40), max_size=20),
+        "later_field": st.recursive(st.integers(-5, 5), st.lists, max_leaves=5),
+    }
+)
+INPUTS = st.one_of(
+    st.tuples(st.just("prompt"), st.text(min_size=1, max_size=300)),
+    st.tuples(st.just("token_ids"), st.lists(st.integers(0, 70_000), min_size=1, max_size=40)),
+    st.tuples(st.just("messages"), st.lists(st.just(MESSAGE), min_size=1, max_size=20)),
+)
+
+
+@given(fields=REQUESTS, given_input=INPUTS, place=st.integers(0, 3), data=st.data())
+def test_an_outline_is_the_request_without_its_input(
+    fields: dict[str, Any], given_input: tuple[str, Any], place: int, data: st.DataObject
+) -> None:
+    name, value = given_input
+    pairs = list(fields.items())
+    payload = codec.pack(
+        dict([*pairs[:place], (name, value), *pairs[place:]])
+        | {"messages" if name == "prompt" else "prompt": None}
+    )
+    found = outline(payload)
+    assert found is not None
+    assert (found.field, found.size) == (name, len(value.encode() if name == "prompt" else value))
+    whole = codec.decode(Request, payload)
+    assert found.request.model_copy(update={name: getattr(whole, name)}) == whole
+    cut = data.draw(st.integers(0, len(payload) - 1))
+    assert outline(payload[:cut]) is None
+    assert outline(payload + b"\0") is None
+    assert outline(codec.pack({"prompt": "a", "token_ids": [1]})) is None

@@ -1,0 +1,75 @@
+"""What a large message says of its input without being unpacked: how much it is, and all else that was asked.
+So one that is far too long can be refused, and a job put off, for the memory of its bytes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from millstream.errors import ProtocolError
+from millstream.wire import codec
+from millstream.wire.messages import Request
+
+_STAND_INS: dict[str, Any] = {"prompt": "-", "messages": [{"role": "user", "content": "-"}], "token_ids": [0]}
+_NIL = 0xC0
+_MOST_NAME_BYTES = 64
+_MOST_FIELD_BYTES = 512 * 1024  # no field of ours beside the input takes more
+# msgpack: the first byte of a text or list whose length follows, and in how many bytes
+_LENGTH_BYTES = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """`size`: bytes of a prompt; messages; token ids. `request` has a stand-in for its input."""
+
+    field: str
+    size: int
+    request: Request
+
+
+def outline(payload: bytes) -> Outline | None:
+    """None where the message is not what it should be: whoever decodes it learns why."""
+    reader = msgpack.Unpacker(
+        max_buffer_size=max(1, len(payload)), max_str_len=_MOST_NAME_BYTES, max_bin_len=0, max_array_len=0,
+        max_map_len=0, max_ext_len=0,
+    )  # fmt: skip
+    try:
+        reader.feed(payload)
+        return _outline(reader, payload)
+    except (ValueError, TypeError, IndexError, RecursionError, msgpack.exceptions.UnpackException):
+        return None
+    except ProtocolError:
+        return None
+
+
+def _outline(reader: msgpack.Unpacker, payload: bytes) -> Outline | None:
+    inputs: list[tuple[str, int]] = []
+    kept: list[bytes] = []
+    for _ in range(reader.read_map_header()):
+        start = reader.tell()
+        name = reader.unpack()
+        value = reader.tell()
+        reader.skip()
+        if name in _STAND_INS and payload[value] != _NIL:
+            inputs.append((name, _length(payload, value, a_list=name != "prompt")))
+        elif reader.tell() - start <= _MOST_FIELD_BYTES:
+            kept.append(payload[start : reader.tell()])
+    if len(inputs) != 1 or reader.tell() != len(payload):
+        return None
+    [(field, size)] = inputs
+    kept += [codec.pack(field), codec.pack(_STAND_INS[field])]
+    header: bytes = msgpack.Packer().pack_map_header(len(kept) - 1)
+    return Outline(field, size, codec.decode(Request, header + b"".join(kept)))
+
+
+def _length(payload: bytes, at: int, *, a_list: bool) -> int:
+    """Of the text or list that begins there. Raises ValueError where something else does."""
+    first = payload[at]
+    if first & 0xF0 == 0x90 if a_list else first & 0xE0 == 0xA0:
+        return first & (0x0F if a_list else 0x1F)
+    if first not in _LENGTH_BYTES or a_list != (first >= 0xDC):
+        raise ValueError("neither text nor list")
+    return int.from_bytes(payload[at + 1 : at + 1 + _LENGTH_BYTES[first]], "big")

@@ -1,0 +1,137 @@
+"""Reads long jobs beside the loop that takes work in, which goes on meanwhile: short jobs and those of other
+tenants do not wait behind them.
+
+A job that is put off is in the table, unread, with its lease; where many bytes wait its message goes, and is
+fetched again when it has its turn. Tenants take turns, each with one job at a time, `interactive` before
+`batch`. Little is read at once, and nothing while inputs for the whole KV pool are ahead, or a suspect runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
+
+from millstream.wire import calls
+from millstream.wire.keys import LANES
+from millstream.wire.messages import ErrorInfo, State
+from millstream_worker.capacity import Capacity
+from millstream_worker.jobs import Job, Phase
+from millstream_worker.table import JobTable
+from millstream_worker.vitals import Vital
+
+_log = structlog.get_logger(__name__)
+_AT_ONCE = 2
+_LARGE_BYTES = 2**20  # of which one at a time is read: decoding takes several times as much
+_LOOK_S = 1.0
+_PAUSE_S = 0.5
+
+
+class Reading:
+    """`read` prepares a job."""
+
+    def __init__(
+        self,
+        redis: Any,
+        table: JobTable,
+        capacity: Capacity,
+        vital: Vital,
+        *,
+        read: Callable[[Job], Awaitable[None]],
+    ) -> None:
+        self._redis = redis
+        self._table = table
+        self._capacity = capacity
+        self._vital = vital
+        self._read = read
+        self._being_read: list[Job] = []
+        self._turns: dict[str, int] = {}  # of tenants with waiting jobs: the higher, the later they had one
+        self._turn = 0
+        self._stopping = False
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._table.changed.set()
+
+    async def run(self) -> None:
+        """Until `stop`: then what is not read is left to whoever gives the jobs back."""
+        with self._vital:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_AT_ONCE):
+                    group.create_task(self._read_on(), name="reading")
+
+    async def _read_on(self) -> None:
+        while not self._stopping:
+            self._vital.turn()
+            job = self._next()
+            if job is None:
+                await self._changed()
+                continue
+            self._being_read.append(job)
+            try:
+                await self._give_turn(job)
+            finally:
+                self._being_read.remove(job)
+                self._table.changed.set()
+
+    def _next(self) -> Job | None:
+        if self._table.lone is not None or self._capacity.flooded:
+            return None
+        waiting = [job for job in self._table.to_read() if job not in self._being_read]
+        tenants = {job.request.tenant for job in waiting}
+        self._turns = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
+        free = [job for job in waiting if self._may_begin(job)]
+        if not free:
+            return None
+        job = min(free, key=self._place)
+        self._turn += 1
+        self._turns[job.request.tenant] = self._turn
+        return job
+
+    def _may_begin(self, job: Job) -> bool:
+        if any(other.request.tenant == job.request.tenant for other in self._being_read):
+            return False
+        return job.unread_bytes <= _LARGE_BYTES or all(
+            other.unread_bytes <= _LARGE_BYTES for other in self._being_read
+        )
+
+    def _place(self, job: Job) -> tuple[int, int]:
+        return LANES.index(job.entry.lane), self._turns.get(job.request.tenant, 0)
+
+    async def _give_turn(self, job: Job) -> None:
+        if not job.entry.payload and not await self._fetch(job):
+            return
+        if job.phase is Phase.ENDED or not self._table.holds(job):
+            return
+        with self._table.reading():
+            await self._read(job)
+        self._table.seat_read()
+
+    async def _fetch(self, job: Job) -> bool:
+        """Its message, again. False: it is not needed any more, or there is none."""
+        while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
+            self._vital.turn()
+            entry_id = job.entry.entry_id
+            try:
+                rows = await self._redis.xrange(job.shard.lane(job.entry.lane), entry_id, entry_id)
+            except (RedisError, OSError) as error:
+                _log.warning("job cannot be read yet", job_id=job.id, error=str(error))
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            if rows:
+                job.entry = replace(job.entry, payload=calls.lane_entry(job.entry.lane, *rows[0]).payload)
+                return True
+            message = "its entry was deleted from the lane before it was read; submit it again"
+            self._table.conclude(job, State.FAILED, ErrorInfo(code="entry_lost", message=message))
+        return False
+
+    async def _changed(self) -> None:
+        self._table.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await self._table.changed.wait()
