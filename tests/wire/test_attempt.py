@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.desk import LONG_MS, TTL_MS, Desk, Held
 
+from millstream.wire.attempt import seed_of
 from millstream.wire.keys import GROUP, RELEASED
 from millstream.wire.messages import State
 from millstream.wire.record import parse_event
@@ -54,11 +55,20 @@ async def test_start_answers_attempt_and_log(desk: Desk) -> None:
 async def test_the_next_attempt_gets_the_text_of_the_one_before(desk: Desk) -> None:
     first = await desk.begin()
     await desk.append(first, 1, b"one")
+    assert await desk.redis.hget(desk.keys.job("0-a"), "seed") == str(seed_of("0-a")).encode()
+    await desk.redis.hset(desk.keys.job("0-a"), "seed", 2**53 - 1)  # as another version's worker sampled it
     await desk.run(desk.reclaiming(first.entry_id, "A"))
     reply = await desk.start(first.entry_id, "B")
-    assert (reply.attempt, reply.last_seq, reply.died) == (2, 1, 1)
+    assert (reply.attempt, reply.last_seq, reply.died, reply.seed) == (2, 1, 1, 2**53 - 1)
     assert [(entry.cursor, entry.kind) for entry in reply.log] == [("1-0", "m"), ("1-1", "d"), ("2-1", "m")]
     assert reply.first_token_ms == (await desk.job()).first_token_ms
+
+
+def test_sampled_seeds_are_exact_in_every_language() -> None:
+    seeds = [seed_of(f"0-{number}") for number in range(200)]
+    assert len(set(seeds)) == 200
+    assert min(seeds) >= 0
+    assert 2**52 < max(seeds) < 2**53
 
 
 async def test_start_of_an_entry_whose_job_ended_drops_it(desk: Desk) -> None:

@@ -9,6 +9,7 @@ from support.counting_worker import assert_nothing_left, counted, model_name, se
 from support.servers import Server
 
 from millstream import AsyncClient, Result, State, TokenEvent
+from millstream.wire.keys import QueueKeys
 from millstream.wire.queue_info import open_queue
 
 
@@ -29,6 +30,21 @@ async def test_a_job_comes_back_with_all_it_should_say(server: Server, tokenizer
     # Submission is timed by the server, the rest by what the worker makes of that clock.
     assert times.submitted_ms - 5 <= times.admitted_ms <= times.first_token_ms
     assert times.first_token_ms <= times.last_token_ms <= times.finished_ms
+
+
+async def test_a_worker_samples_with_the_seed_that_the_first_start_stored(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    async with AsyncClient(server.url) as client:
+        fresh, stored, given = [
+            await client.submit("w7", max_tokens=2, seed=seed) for seed in (None, None, -5)
+        ]
+        keys = QueueKeys("default").shard(0)
+        for job in (stored, given):  # as the first attempt, by a worker of another version, left it
+            await redis_client.hset(keys.job(job.id), "seed", 2**53 - 1)
+        async with serving(server, model_name(tokenizer), burst=True):
+            seeds = [(await client.wait(job.id, timeout_s=30)).seed for job in (fresh, stored, given)]
+    assert seeds == [int(await redis_client.hget(keys.job(fresh.id), "seed")), 2**53 - 1, -5]
 
 
 async def test_a_burst_answers_all_and_leaves_nothing(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from hashlib import blake2b
 
 from millstream.wire import codec
 from millstream.wire.keys import LANES, ShardKeys
@@ -44,6 +43,7 @@ class Job:
     died: int  # engines and workers that died with it before this worker had it
     timing: Timing
     died_alone: int = 0  # those of them that had nothing else
+    sampled_seed: int = 0  # used where the request has none
     unread: StartReply | None = None  # put off: a suspect is read when it is alone, a long job beside others
     unread_bytes: int = 0  # of its message, where it is long
     being_read: bool = False  # its rows are made in another thread: nothing of it is written meanwhile
@@ -98,7 +98,8 @@ class Job:
 
     @property
     def seed(self) -> int:
-        return self.request.sampling.seed if self.request.sampling.seed is not None else derived_seed(self.id)
+        given = self.request.sampling.seed
+        return self.sampled_seed if given is None else given
 
     @property
     def untold_tokens(self) -> int:
@@ -160,7 +161,7 @@ class Job:
             timing=self.timing,
             model=model,
             attempts=self.attempt,
-            seed=self.seed,
+            seed=self.seed if self.rows else None,  # unread, its own is not known
             metadata=self.request.metadata,
         )
 
@@ -217,8 +218,3 @@ class Job:
 def plain(choice: Choice) -> Plain:
     logprobs = [codec.encode(logprob) for logprob in choice.logprobs or ()] or None
     return encoding.choice(choice.index, choice.text, choice.token_ids, choice.finish_reason, logprobs)
-
-
-def derived_seed(job_id: str) -> int:
-    """The seed of a job that names none: the same in every attempt."""
-    return int.from_bytes(blake2b(job_id.encode(), digest_size=8).digest(), "big", signed=True)

@@ -6,6 +6,7 @@ Each carries (attempt, owner, entry id) and is refused as `fenced` once the job 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from millstream.wire.keys import ShardKeys
@@ -27,19 +28,24 @@ def start(
 ) -> Call[StartReply]:
     """Begin an attempt at an entry that was delivered to `owner`. `nonce` is new for each attempt, and the
     same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`: a job
-    that ends gives its request's room to its result."""
+    that ends gives its request's room to its result. The first start stores the job's seed."""
     return Call(
         script("start"),
         (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),
-        (entry_id, owner, nonce, keys.publish, keys.events(job_id), "1" if presses else ""),
+        (entry_id, owner, nonce, keys.publish, keys.events(job_id), "1" if presses else "", seed_of(job_id)),
         _started,
     )
+
+
+def seed_of(job_id: str) -> int:
+    """The seed that is sampled for a job: below 2^53, which every JSON reader and double keeps exactly."""
+    return int.from_bytes(blake2b(job_id.encode(), digest_size=8).digest(), "big") >> 11
 
 
 def _started(reply: Any) -> StartReply:
     if not reply:
         return StartReply(started=False)
-    attempt, last_seq, died, died_alone, cancelled, submitted_ms, first_token_ms, log = reply
+    attempt, last_seq, died, died_alone, cancelled, submitted_ms, first_token_ms, seed, log = reply
     return StartReply(
         started=True,
         attempt=attempt,
@@ -49,6 +55,7 @@ def _started(reply: Any) -> StartReply:
         cancelled=bool(cancelled),
         submitted_ms=submitted_ms,
         first_token_ms=number(first_token_ms or None),
+        seed=int(seed),
         log=tuple(log_entry(entry_id, fields) for entry_id, fields in log),
     )
 

@@ -22,6 +22,7 @@ does. Times are Unix milliseconds of the server's clock; a field that is not the
     cancel           1 where a cancellation was asked for and not answered yet
     payload          the request, while it waits outside of its lane: for a retry, or parked
     place, tenant    of a parked job: its member of `parked`, whom it is counted for
+    seed             stored by the first start, used where the request has none
     requeued_from    id of the dead-lettered job that it repeats
     submitted_ms, admitted_ms (first start), first_token_ms, finished_ms
     result           msgpack Result; absent where the job ended without its worker

@@ -75,6 +75,7 @@ class StartReply:
     cancelled: bool = False
     submitted_ms: int = 0
     first_token_ms: int | None = None  # of an earlier attempt
+    seed: int = 0  # stored by the first start; used where the request has none
     log: tuple[LogEntry, ...] = ()
 
 

@@ -21,7 +21,8 @@ class SamplingParams(BaseModel):
     """How tokens are drawn and when a choice ends.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `max_tokens` None: up to the
-    model's context length. `seed` None: derived from the job id and stored with the result.
+    model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for
+    later attempts and reported in the result.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)

@@ -212,7 +212,9 @@ class Admission:
 
     async def _admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
         timing = Timing(submitted_ms=started.submitted_ms, first_token_ms=started.first_token_ms)
-        job = Job(shard, entry, _UNREADABLE, started.attempt, started.died, timing, started.died_alone)
+        job = Job(
+            shard, entry, _UNREADABLE, started.attempt, started.died, timing, started.died_alone, started.seed
+        )
         job.alone = job.died >= self._limits.max_died
         given_up = self._given_up(job)
         if given_up is not None:

@@ -2,13 +2,13 @@
 -- The same nonce gets the same attempt again: its first reply was lost. At maxmemory only one that presses begins.
 --
 -- KEYS  job, tokens, lane
--- ARGV  entry, owner, nonce, publish command, events channel, presses '1' or ''
+-- ARGV  entry, owner, nonce, publish command, events channel, presses '1' or '', seed: stored by the first start
 -- Returns {} when nothing is to be run, else
---         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, first token ms or '', log}
+--         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, first token ms or '', seed, log}
 -- include: clock, job, lane
 local entry, owner, nonce = ARGV[1], ARGV[2], ARGV[3]
 local job = read_job(KEYS[1], 'state', 'entry', 'nonce', 'attempt', 'seq', 'died', 'died_alone',
-  'cancel', 'submitted_ms', 'admitted_ms', 'first_token_ms')
+  'cancel', 'submitted_ms', 'admitted_ms', 'first_token_ms', 'seed')
 
 if not job.state or TERMINAL[job.state] or job.entry ~= entry then
   drop(KEYS[3], entry)
@@ -16,7 +16,7 @@ if not job.state or TERMINAL[job.state] or job.entry ~= entry then
 end
 if not held_by(KEYS[3], entry, owner) then return {} end
 
-local attempt = tonumber(job.attempt)
+local attempt, seed = tonumber(job.attempt), job.seed or ARGV[7]
 if job.state ~= 'running' or job.nonce ~= nonce then
   attempt = attempt + 1
   -- HDEL changes nothing: it is not refused at maxmemory, and no write after it is.
@@ -24,9 +24,10 @@ if job.state ~= 'running' or job.nonce ~= nonce then
   -- The resume marker: from here on the log takes nothing older. Written first, as it may fail at maxmemory.
   local marker = attempt .. '-' .. job.seq
   redis.call('XADD', KEYS[2], marker, 'k', 'm', 'b', '')
-  redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', attempt, 'owner', owner, 'nonce', nonce)
+  redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', attempt, 'owner', owner, 'nonce', nonce,
+    'seed', seed)
   if not job.admitted_ms then redis.call('HSET', KEYS[1], 'admitted_ms', now_ms()) end
   redis.pcall(ARGV[4], ARGV[5], marker .. ' m ')
 end
 return {attempt, tonumber(job.seq), tonumber(job.died), tonumber(job.died_alone or 0), job.cancel and 1 or 0,
-  tonumber(job.submitted_ms), job.first_token_ms or '', redis.call('XRANGE', KEYS[2], '-', '+')}
+  tonumber(job.submitted_ms), job.first_token_ms or '', seed, redis.call('XRANGE', KEYS[2], '-', '+')}
