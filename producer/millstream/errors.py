@@ -122,7 +122,10 @@ class JobError(MillstreamError):
 
     def __init__(self, job_id: str, message: str) -> None:
         self.job_id = job_id
-        super().__init__(f"{job_id}: {message}")
+        named = (
+            job_id if len(job_id) <= 220 and job_id.isprintable() else _shown(job_id)
+        )  # it may come from a URL
+        super().__init__(f"{named}: {message}")
 
 
 class NotFound(JobError):

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import InvalidRequest
-from millstream.wire.keys import QueueKeys, check_own_id, job_id_of, new_own_id, shard_of
+from millstream.wire.keys import QueueKeys, check_own_id, full_id, job_id_of, new_own_id, shard_of
 
-OWN_IDS = st.from_regex(r"[A-Za-z0-9._:-]{1,200}", fullmatch=True)
+OWN_IDS = st.from_regex(r"(?![0-9]{1,9}-)[A-Za-z0-9._:-]{1,200}", fullmatch=True)
 
 
 def test_all_names_of_a_shard_carry_its_hash_tag() -> None:
@@ -43,7 +43,9 @@ def test_queue_names_of_models_are_fine(queue: str) -> None:
     assert QueueKeys(queue).shard(0).tag == f"{{ms:{queue}:0}}"
 
 
-@pytest.mark.parametrize("own_id", ["", "a b", "a/b", "ä", "x" * 201, "a\n", "{a}"])
+@pytest.mark.parametrize(
+    "own_id", ["", "a b", "a/b", "ä", "x" * 201, "a\n", "{a}", "0-a", "2026-11-22", "123456789-"]
+)
 def test_own_ids_are_refused_with_their_value(own_id: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         check_own_id(own_id)
@@ -57,10 +59,23 @@ def test_a_job_id_tells_its_shard(own_id: str, shards: int) -> None:
     assert job_id.partition("-")[2] == own_id
 
 
-@pytest.mark.parametrize("job_id", ["", "invoice", "-a", "x-a", "0-", "0", "0-a b", "٣-a"])
-def test_what_is_no_job_id_is_refused(job_id: str) -> None:
-    with pytest.raises(InvalidRequest, match="job_id: a job id looks like <shard>-<own id>"):
-        shard_of(job_id)
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("6-invoice-17", "6-invoice-17"),
+        ("invoice-17", "1-invoice-17"),
+        ("1234567890-a", "6-1234567890-a"),
+        ("0-", "3-0-"),
+        *((name, None) for name in ("", "0-a b", "a/b", "٣-a", "x" * 201)),
+    ],
+)
+def test_a_job_is_found_by_its_full_id_and_by_its_own(name: str, found: str | None) -> None:
+    assert full_id(name, 7) == found
+
+
+def test_an_id_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="job_id: must be a string"):
+        full_id(7, 1)  # type: ignore[arg-type]
 
 
 def test_new_ids_are_valid_and_new() -> None:

@@ -75,7 +75,7 @@ async def _status(client: AsyncClient, letter: DeadLetter) -> JobStatus | None:
     """The job as it ended; None where its time to live is over, it never was one, or is damaged."""
     try:
         return await client.status(letter.job_id or "")
-    except (NotFound, InvalidRequest, ProtocolError):
+    except (NotFound, ProtocolError):
         return None
 
 

@@ -121,7 +121,7 @@ def stream(
             # an unknown id is reported before a model is loaded for it
             now = await outlasting(lambda: client.status(job_id))
             if not now.state.terminal:
-                await warn_if_unserved(stack, queue, job_id)
+                await warn_if_unserved(stack, queue, now.id)
             await load_model(stack)
             assert place.follower is not None, "set above"
             await place.follower.follow(client)
@@ -146,10 +146,10 @@ def result(
         async def work(stack: Stack, client: AsyncClient) -> None:
             try:
                 outcome = await outlasting(lambda: client.result(job_id), timeout_s if wait else 0.0)
-            except NotReady:
+            except NotReady as waiting:
                 if not wait:
                     raise
-                await warn_if_unserved(stack, queue, job_id)
+                await warn_if_unserved(stack, queue, waiting.job_id)
                 await load_model(stack)
                 outcome = await client.wait(job_id, timeout_s)
             print_result(job_id, outcome, as_json=as_json)

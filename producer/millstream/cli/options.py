@@ -36,4 +36,6 @@ DurabilityTimeout = Annotated[
     float, typer.Option("--durability-timeout-s", help="How long to wait for it; then it is reported.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job, as `submit` printed it.")]
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", help="The job: the id that `submit` printed, or your own.")
+]

@@ -39,7 +39,8 @@ class AsyncClient:
     """One queue of one server. Connects when first used; close it with `async with` or `aclose`.
 
     All methods may be called from many tasks at once; all streams and waits share one connection. Every
-    method raises Unavailable where the server does not answer.
+    method raises Unavailable where the server does not answer. `job_id` is everywhere the id that `submit`
+    returned, or the own id that was given to it; what can be neither is NotFound.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class AsyncClient:
         """
         record = await self._record(job_id)
         if not record.state.terminal:
-            raise NotReady(job_id, record.state)
+            raise NotReady(record.job_id, record.state)
         return _value(await self._jobs.conclude(record))
 
     async def wait(self, job_id: str, timeout_s: float | None = None) -> Result:
@@ -183,7 +184,8 @@ class AsyncClient:
     def as_completed(
         self, job_ids: Iterable[str], timeout_s: float | None = None
     ) -> AsyncGenerator[tuple[str, Result | JobError], None]:
-        """Job ids with what they came to, in the order in which they end; made for many thousands at once.
+        """The given ids with what their jobs came to, in the order in which they end; made for many thousands
+        at once.
 
         An outcome is a Result, or as a value the error that `result` would raise. After `timeout_s` those
         still left come as NotReady.
@@ -194,6 +196,7 @@ class AsyncClient:
         """Cancel the job. CANCELLED: it waited, and has ended. REQUESTED: it runs; its worker ends it soon.
         TERMINAL: it had ended before, and stays as it is. Raises NotFound.
         """
+        job_id = await self._jobs.full_id(job_id)
         keys = await self._jobs.keys(job_id)
         call = calls.cancel(keys, job_id=job_id, ttl_ms=self._session.options.result_ttl_ms)
         with self._session.reach():
@@ -240,6 +243,7 @@ class AsyncClient:
         await self._dead.drop(id)
 
     async def _record(self, job_id: str) -> JobRecord:
+        job_id = await self._jobs.full_id(job_id)
         [record] = await self._jobs.read([job_id])
         if record is None:
             raise NotFound(job_id)

@@ -12,7 +12,7 @@ from millstream.client.submission import Submission, Submitted
 from millstream.errors import InvalidRequest, NotDead, ProtocolError
 from millstream.wire import calls, codec
 from millstream.wire.dead import DeadLetter, Place, letters, read_letter
-from millstream.wire.keys import Lane, ShardKeys, check_own_id, shard_of
+from millstream.wire.keys import Lane, ShardKeys, check_own_id, is_job_id, shard_of
 from millstream.wire.messages import Request
 
 PAGE_LETTERS = 200
@@ -58,7 +58,7 @@ class DeadLetters:
             last = Place.of(page[-1])
 
     async def find(self, letter_id: str) -> DeadLetter:
-        """With its whole request. Raises NotDead, and InvalidRequest for what is no id."""
+        """With its whole request. Raises NotDead."""
         place = Place.parse(letter_id) or await self._place_of_job(letter_id)
         if place is not None and place.shard < (await self._jobs.info()).shards:
             keys = await self._keys(place.shard)
@@ -67,7 +67,10 @@ class DeadLetters:
                     return letter
         raise NotDead(letter_id)
 
-    async def _place_of_job(self, job_id: str) -> Place | None:
+    async def _place_of_job(self, name: str) -> Place | None:
+        [job_id] = (await self._jobs.full_ids([name])).values()
+        if job_id is None:
+            return None
         async for letter in self._of_shard(shard_of(job_id)):
             if letter.job_id == job_id:
                 return Place.of(letter)
@@ -132,7 +135,9 @@ def _own_id(job_id: str, place: Place) -> str:
     """`<own id>.r<entry>`; where the job was requeued before, in place of the last one's."""
     first = _REQUEUED.sub("", job_id.partition("-")[2])
     suffix = f".r{place.entry}"
-    if len(first) + len(suffix) > MAX_OWN_ID:
+    if len(first) + len(suffix) > MAX_OWN_ID or is_job_id(
+        first + suffix
+    ):  # a foreign client's may be like that
         first = hashlib.sha256(first.encode()).hexdigest()[:32]
     return check_own_id(first + suffix)
 

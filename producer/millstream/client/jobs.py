@@ -7,10 +7,18 @@ from collections.abc import Iterable, Sequence
 from millstream.client.cursor import START, Cursor
 from millstream.client.reader import PAGE_ENTRIES
 from millstream.client.session import Session
-from millstream.errors import AccessDenied, JobCancelled, JobError, JobExpired, JobFailed, ProtocolError
+from millstream.errors import (
+    AccessDenied,
+    JobCancelled,
+    JobError,
+    JobExpired,
+    JobFailed,
+    NotFound,
+    ProtocolError,
+)
 from millstream.wire import calls
 from millstream.wire.codec import MAX_RESULT_BYTES, decode
-from millstream.wire.keys import QueueKeys, ShardKeys, shard_of
+from millstream.wire.keys import QueueKeys, ShardKeys, full_id, shard_of
 from millstream.wire.messages import ErrorInfo, Result, State
 from millstream.wire.queue_info import QueueInfo, open_queue, read_queue
 from millstream.wire.record import (
@@ -60,8 +68,19 @@ class Jobs:
                 self._info = await read_queue(self.session.redis, self.queue)
         return self._info or QueueInfo()
 
+    async def full_ids(self, names: Iterable[str]) -> dict[str, str | None]:
+        """The full ids of jobs that are named by them or by own ids; None: no job can have such an id."""
+        shards = (await self.info()).shards
+        return {name: full_id(name, shards) for name in names}
+
+    async def full_id(self, name: str) -> str:
+        """Raises NotFound for a text that no job can have as its id."""
+        [job_id] = (await self.full_ids([name])).values()
+        if job_id is None:
+            raise NotFound(name)
+        return job_id
+
     async def keys(self, job_id: str) -> ShardKeys:
-        """Raises InvalidRequest for what is no job id."""
         return (await self.keys_of([job_id]))[job_id]
 
     async def keys_of(self, job_ids: Iterable[str]) -> dict[str, ShardKeys]:

@@ -22,10 +22,12 @@ from millstream.wire.replies import LogEntry
 POLLS_PER_S = 200  # at most, of all silent streams of a client: what is published wakes them anyway
 
 
-async def follow(jobs: Jobs, job_id: str, cursor: str | None) -> AsyncGenerator[Event, None]:
-    """The events after `cursor`, to the end of the job. Raises what StreamReader and the server raise."""
-    reader = StreamReader(job_id, Cursor.parse(cursor))
-    keys = await jobs.session.outlast(lambda: jobs.keys(job_id))
+async def follow(jobs: Jobs, name: str, cursor: str | None) -> AsyncGenerator[Event, None]:
+    """The events after `cursor`, to the end of the job `name` (a full or an own id). Raises what StreamReader and the server raise."""
+    place = Cursor.parse(cursor)
+    job_id = await jobs.session.outlast(lambda: jobs.full_id(name))
+    reader = StreamReader(job_id, place)
+    keys = await jobs.keys(job_id)
     dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
     mailbox = Mailbox(jobs.session.options.stream_buffer, jobs.session.mailroom)
     with contextlib.closing(mailbox), dispatcher.subscription([keys.events(job_id)], mailbox):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
 
 from millstream.client.jobs import READ_JOBS, Jobs
@@ -52,13 +54,28 @@ class Ends:
 
 
 async def as_completed(
-    jobs: Jobs, job_ids: Iterable[str], timeout_s: float | None
+    jobs: Jobs, names: Iterable[str], timeout_s: float | None
 ) -> AsyncGenerator[Ended, None]:
-    """Each job with what it came to, as they end; NotReady for those that have not after `timeout_s`."""
+    """Each name (an id, full or own) with what its job came to, as they end; NotReady for those that have not
+    after `timeout_s`."""
     check_wait("timeout_s", timeout_s)
     polls = Polls(None if timeout_s is None else time.monotonic() + timeout_s)
+    full_ids = await jobs.session.outlast(partial(jobs.full_ids, list(names)), polls.give_up_s)
+    named: defaultdict[str, list[str]] = defaultdict(list)  # job id -> what the caller calls it
+    for name, job_id in full_ids.items():
+        if job_id is None:
+            yield name, NotFound(name)
+        else:
+            named[job_id].append(name)
+    async with aclosing(_as_completed(jobs, named, polls)) as ended:
+        async for job_id, outcome in ended:
+            for name in named[job_id]:
+                yield name, outcome
+
+
+async def _as_completed(jobs: Jobs, job_ids: Iterable[str], polls: Polls) -> AsyncGenerator[Ended, None]:
     left = dict.fromkeys(job_ids, State.QUEUED)
-    keys = await jobs.session.outlast(partial(jobs.keys_of, left), polls.give_up_s)
+    keys = await jobs.keys_of(left)
     channels = {job_id: own.events(job_id) for job_id, own in keys.items()}
     dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
     ends = Ends({channel: job_id for job_id, channel in channels.items()})

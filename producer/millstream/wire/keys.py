@@ -15,6 +15,7 @@ GROUP = "workers"
 RELEASED = "released"  # the consumer that holds entries given back until someone reclaims them
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _JOB_ID = re.compile(r"[0-9]{1,9}-[A-Za-z0-9._:-]{1,200}")
+_LIKE_JOB_ID = re.compile(r"[0-9]{1,9}-")
 _QUEUE = re.compile(r"[^{}\s\x00-\x1f]{1,100}")
 
 
@@ -126,6 +127,9 @@ def new_own_id() -> str:
 def check_own_id(own_id: str) -> str:
     if not _ID.fullmatch(own_id):
         raise InvalidRequest("id", own_id, "1 to 200 characters of A-Z a-z 0-9 . _ : -")
+    if _LIKE_JOB_ID.match(own_id):
+        problem = "begins as a full job id (<shard>-<own id>) does; put a letter before the number"
+        raise InvalidRequest("id", own_id, problem)
     return own_id
 
 
@@ -138,9 +142,18 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
+def full_id(text: str, shards: int) -> str | None:
+    """The job that a full id or an own id names; None for a text that no job can have."""
+    if not isinstance(text, str):
+        raise InvalidRequest(
+            "job_id", text, "must be a string: the `.id` that submit returned, or your own id"
+        )
+    if is_job_id(text):
+        return text
+    return job_id_of(text, shards) if _ID.fullmatch(text) else None
+
+
 def shard_of(job_id: str) -> int:
-    if not isinstance(job_id, str):
-        raise InvalidRequest("job_id", job_id, "must be a string: what submit answered has it as `.id`")
     if not is_job_id(job_id):
         raise InvalidRequest("job_id", job_id, "a job id looks like <shard>-<own id>, e.g. 0-invoice-17")
     return int(job_id.partition("-")[0])

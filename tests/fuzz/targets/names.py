@@ -13,7 +13,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.connection import Endpoint
 from millstream.wire.connection.nodes import Node
 from millstream.wire.dead import Place
-from millstream.wire.keys import QueueKeys, check_own_id, is_job_id, job_id_of, shard_of
+from millstream.wire.keys import QueueKeys, check_own_id, full_id, is_job_id, job_id_of, shard_of
 
 PASSWORD = "zqsecret"
 _NAMES = (
@@ -104,9 +104,11 @@ def _cursor(given: Any) -> None:
 
 
 def _job_id(given: Any) -> None:
-    shard = shard_of(given)
-    assert 0 <= shard < 10**9
-    assert is_job_id(given)
+    job_id = full_id(given, 7)
+    if job_id is None:
+        raise InvalidRequest("job_id", "", "is no job's")
+    assert is_job_id(job_id)
+    assert 0 <= shard_of(job_id) < 10**9
 
 
 def _own_id(given: Any) -> None:
