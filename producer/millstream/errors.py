@@ -211,6 +211,6 @@ def _shown(value: Any) -> str:
         value = value[:80]  # it may be the 16 MiB of a whole message
     try:
         text = repr(value)
-    except ValueError:  # of a number of many thousand digits Python writes none
+    except (ValueError, RecursionError):  # of a number of many thousand digits Python writes none
         text = f"a value of type {type(value).__name__} that is too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

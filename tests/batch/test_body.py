@@ -81,6 +81,13 @@ def test_inputs() -> None:
     )
 
 
+def test_values_for_the_chat_template_go_along() -> None:
+    assert chat(chat_template_kwargs={"enable_thinking": False}).fields["chat_template_kwargs"] == {
+        "enable_thinking": False
+    }
+    assert chat(chat_template_kwargs=None).fields["chat_template_kwargs"] is None
+
+
 def test_lane_tenant_and_metadata_go_along() -> None:
     body = read_body(
         Endpoint.COMPLETIONS, {"prompt": "x", "metadata": {"a": "b"}}, lane=Lane.INTERACTIVE, tenant="t"
@@ -111,9 +118,9 @@ def test_unknown_fields_are_reported_and_ignored() -> None:
         ({"prompt": [1, True]}, "body.prompt", "token ids"),
         ({"prompt": [1, -1]}, "body.token_ids.1", "greater than or equal to 0"),
         ({"max_tokens": 0}, "body.max_tokens", "greater than or equal to 1"),
-        ({"max_tokens": "20"}, "body.max_tokens", "valid integer"),
-        ({"max_tokens": True}, "body.max_tokens", "valid integer"),
-        ({"temperature": "hot"}, "body.temperature", "valid number"),
+        ({"max_tokens": "20"}, "body.max_tokens", "must be an integer"),
+        ({"max_tokens": True}, "body.max_tokens", "must be an integer"),
+        ({"temperature": "hot"}, "body.temperature", "must be a number"),
         ({"temperature": 99}, "body.temperature", "less than or equal to 10"),
         ({"top_p": 0}, "body.top_p", "greater than 0"),
         ({"n": 99}, "body.n", "less than or equal to 16"),
@@ -121,8 +128,8 @@ def test_unknown_fields_are_reported_and_ignored() -> None:
         ({"stop": [""]}, "body.stop.0", "at least 1 character"),
         ({"stop": ["x"] * 17}, "body.stop", "at most 16 items"),
         ({"stop_token_ids": "x"}, "body.stop_token_ids", "a list of token ids"),
-        ({"seed": 1.5}, "body.seed", "valid integer"),
-        ({"logprobs": True}, "body.logprobs", "valid integer"),
+        ({"seed": 1.5}, "body.seed", "must be an integer"),
+        ({"logprobs": True}, "body.logprobs", "must be an integer"),
         ({"logprobs": 99}, "body.logprobs", "less than or equal to 20"),
         ({"logit_bias": [1]}, "body.logit_bias", "object of token ids"),
         ({"logit_bias": {"x": 1}}, "body.logit_bias", "strings of digits"),
@@ -132,7 +139,8 @@ def test_unknown_fields_are_reported_and_ignored() -> None:
         ({"metadata": {"a": 1}}, "body.metadata", "object whose values are strings"),
         ({"model": 7}, "body.model", "as a string"),
         ({"model": "a b"}, "body.model", "without braces or white space"),
-        ({"min_tokens": 9, "max_tokens": 5}, "body", "min_tokens 9 is above max_tokens 5"),
+        ({"min_tokens": 9, "max_tokens": 5}, "body.min_tokens", "is above max_tokens 5"),
+        ({"chat_template_kwargs": {"x": 1}}, "body.chat_template_kwargs", "needs messages"),
         ({"stream": True}, "body.stream", "not supported"),
         ({"echo": True}, "body.echo", "not supported"),
         ({"best_of": 3}, "body.best_of", "not supported"),
@@ -176,8 +184,10 @@ def test_bad_fields_of_completions(body: dict[str, Any], field: str, problem: st
         ({"modalities": ["text", "audio"]}, "body.modalities", "not supported"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "body.max_completion_tokens", "one of the two"),
         ({"max_completion_tokens": 0}, "body.max_completion_tokens", "greater than or equal to 1"),
-        ({"logprobs": 5}, "body.logprobs", "valid boolean"),
-        ({"top_logprobs": 5}, "body", "needs logprobs"),
+        ({"logprobs": 5}, "body.logprobs", "must be true or false"),
+        ({"top_logprobs": 5}, "body.top_logprobs", "needs logprobs"),
+        ({"chat_template_kwargs": {"tools": []}}, "body.chat_template_kwargs", "not for a request to set"),
+        ({"chat_template_kwargs": "x"}, "body.chat_template_kwargs", "must be a dictionary"),
     ],
 )
 def test_bad_fields_of_chat(body: dict[str, Any], field: str, problem: str) -> None:

@@ -90,8 +90,38 @@ def test_ids_are_made_where_none_is_given() -> None:
     assert len(ids) == 10
 
 
+def chat_parts(*parts: dict[str, str]) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def chat(**kwargs: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": kwargs}
+
+
+def test_text_parts_are_one_text() -> None:
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+    [joined] = [request(messages=[chat_parts(*parts)]).messages]
+    assert joined == (ChatMessage(role="user", content="one two"),)
+
+
+def test_a_request_is_of_the_lowest_version_that_has_its_fields() -> None:
+    """And what changes the rendered text changes the digest, however its keys are ordered."""
+    plain, asked = (
+        draft(chat(**kwargs), NOW_MS, 1000) for kwargs in ({}, {"a": {"x": 1, "y": None}, "b": [0.5]})
+    )
+    assert (plain.version, asked.version) == (1, 2)
+    assert (codec.decode(Request, plain.payload).version, codec.decode(Request, asked.payload).version) == (
+        1,
+        2,
+    )
+    again = draft(chat(b=[0.5], a={"y": None, "x": 1}), NOW_MS, 1000)
+    assert again.digest == asked.digest != plain.digest
+    assert plain.digest == draft({"messages": [{"role": "user", "content": "Hi"}]}, NOW_MS, 1000).digest
+    assert codec.decode(Request, asked.payload).chat_template_kwargs == {"a": {"x": 1, "y": None}, "b": [0.5]}
+
+
 INVALID: list[tuple[dict[str, Any], str, str]] = [
-    ({}, "prompt", "exactly one of prompt, messages, token_ids"),
+    ({}, "prompt", "exactly one of prompt, messages and token_ids"),
     ({"prompt": "a", "token_ids": [1]}, "prompt", "exactly one"),
     ({"prompt": ""}, "prompt", "empty"),
     ({"messages": []}, "messages", "empty"),
@@ -100,10 +130,13 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": b"bytes"}, "prompt", "string"),
     ({"prompt": ["a", "b"]}, "prompt", "string"),
     ({"prompt": "\ud800"}, "prompt", "unicode"),
-    ({"messages": "Hi"}, "messages", "tuple"),
-    ({"messages": [{"role": "user"}]}, "messages.0.content", "required"),
+    ({"messages": "Hi"}, "messages", "must be a list"),
+    ({"messages": [{"role": "user"}]}, "messages.0.content", "is missing"),
     ({"messages": [{"role": "", "content": "x"}]}, "messages.0.role", "at least 1"),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content", "string"),
+    ({"messages": [chat_parts({"type": "text"})]}, "messages[0].content[0].text", "give a text"),
+    ({"messages": [chat_parts({"type": "image_url"})]}, "messages[0].content[0].type", "only text parts"),
+    ({"messages": [chat_parts()]}, "messages[0].content", "give a text"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "must be a string"),
     ({"token_ids": [1, -1]}, "token_ids.1", "greater than or equal to 0"),
     ({"token_ids": [1, "2"]}, "token_ids.1", "integer"),
     ({"prompt": "a", "id": "a b"}, "id", "A-Z"),
@@ -119,9 +152,9 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "a", "deadline_s": True}, "deadline_s", "seconds"),
     ({"prompt": "a", "tenant": "t" * 513}, "tenant", "512"),
     ({"prompt": "a", "metadata": {"n": 5}}, "metadata.n", "string"),
-    ({"prompt": "a", "metadata": ["n"]}, "metadata", "dictionary"),
-    ({"prompt": "a", "metadata": {str(n): "" for n in range(65)}}, "metadata", "64"),
-    ({"prompt": "a", "stream": "yes"}, "stream", "boolean"),
+    ({"prompt": "a", "metadata": ["n"]}, "metadata", "must be a dictionary (a JSON object)"),
+    ({"prompt": "a", "metadata": {str(n): "" for n in range(65)}}, "metadata", "must have at most 64 items"),
+    ({"prompt": "a", "stream": "yes"}, "stream", "must be true or false"),
     ({"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
     ({"prompt": "a", "max_tokens": "20"}, "max_tokens", "integer"),
     ({"prompt": "a", "max_tokens": True}, "max_tokens", "integer"),
@@ -132,7 +165,8 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "a", "top_p": 0}, "top_p", "greater than 0"),
     ({"prompt": "a", "top_p": 1.1}, "top_p", "less than or equal to 1"),
     ({"prompt": "a", "stop": [""]}, "stop.0", "at least 1"),
-    ({"prompt": "a", "stop": 5}, "stop", "tuple"),
+    ({"prompt": "a", "stop": 5}, "stop", "must be a list"),
+    ({"prompt": "a", "stop": ["x"] * 17}, "stop", "must have at most 16 items, not 17"),
     ({"prompt": "a", "logit_bias": {"x": 1.0}}, "logit_bias.x.[key]", "integer"),
     ({"prompt": "a", "logit_bias": {5: 101}}, "logit_bias.5", "100"),
     ({"prompt": "a", "logit_bias": {"9" * 5000: 1.0}}, f"logit_bias.{'9' * 5000}.[key]", "integer"),
@@ -145,6 +179,12 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"request": {"prompt": "a"}}, "request", "give a Request"),
     ({"request": Request(prompt="a"), "lane": "batch"}, "request", "beside it only id"),
     ({"request": Request(prompt="a"), "prompt": "b"}, "request", "beside it only id"),
+    (chat(tools=[]), "chat_template_kwargs", "tools is not for a request to set"),
+    (chat(x="ä" * 2048), "chat_template_kwargs", "takes 4104 bytes as JSON and may take 4096"),
+    (chat(x=math.nan), "chat_template_kwargs.x.float", "must be a finite number"),
+    (chat(x=2**64), "chat_template_kwargs", "cannot carry"),
+    ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs", "needs messages"),
+    ({**chat(), "chat_template_kwargs": [1]}, "chat_template_kwargs", "must be a dictionary"),
     ({"prompt": "a" * 1000}, "prompt", "may take 1000; shorten it"),
     ({"token_ids": [70_000] * 300}, "token_ids", "may take 1000; shorten it"),
 ]
@@ -179,6 +219,14 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], field: str, problem: str
 def test_a_number_that_python_does_not_write() -> None:
     with pytest.raises(InvalidRequest, match=r"seed: .*of type int that is too long to show"):
         draft({"prompt": "a", "seed": 10**5000}, NOW_MS, 1000)
+
+
+def test_values_that_are_nested_too_deeply() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(20_000):
+        deep = {"x": deep}
+    with pytest.raises(InvalidRequest, match="too long to show"):
+        draft(chat(x=deep), NOW_MS, 1000)
 
 
 def test_an_item_that_is_no_mapping() -> None:

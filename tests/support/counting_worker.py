@@ -23,7 +23,7 @@ from millstream_worker.settings import Settings
 from support.fake_engine import COMMAND
 from support.servers import Server
 
-CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{{ last | default('') }}"
 
 
 def write_tokenizer(folder: Path, *, chat: bool = False) -> Path:

@@ -1,7 +1,7 @@
 """Another build of Millstream beside this one: a copy of both packages, changed as a later release would be.
 Its processes run side by side with those of this tree, on the same queues.
 
-`next_build`: writes message version 2 and takes 1 and 2; every script has another body, and so another SHA1;
+`next_build`: writes message version 3 and takes 1 to 3; every script has another body, and so another SHA1;
 requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
 this build does not know. `previous_build`: the same versions as this tree, with other script bodies.
 
@@ -31,11 +31,11 @@ from support.servers import Server
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 PACKAGES = ("producer/millstream", "worker/millstream_worker")
-NEXT = 2  # the version that the next build writes
+NEXT = 3  # the version that the next build writes
 
 # Each: file, what stands in it exactly once, what stands there in the next build.
 _REPLACED = (
-    ("wire/versions.py", "WIRE_VERSION = 1 ", f"WIRE_VERSION = {NEXT} "),
+    ("wire/versions.py", "WIRE_VERSION = 2 ", f"WIRE_VERSION = {NEXT} "),
     ("wire/lua/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
     ("wire/lua/submit.lua", "'b', ARGV[4])", "'b', ARGV[4], 'added', 'entry')"),
     ("wire/lua/append.lua", "'b', ARGV[5])", "'b', ARGV[5], 'added', 'log')"),
@@ -52,8 +52,8 @@ def draft(*args: Any, **kwargs: Any) -> Draft:
     made = _draft(*args, **kwargs)
     fields = codec.unpack(made.payload)
     fields["sampling"] = fields.get("sampling", {}) | {"added": [0.5]}
-    fields |= {"version": 2, "added": {"by": "next"}}
-    return dataclasses.replace(made, payload=codec.pack(fields))
+    fields |= {"version": 3, "added": {"by": "next"}}
+    return dataclasses.replace(made, payload=codec.pack(fields), version=3)
 """
 
 _IN_ENCODING = """

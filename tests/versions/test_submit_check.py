@@ -4,19 +4,22 @@ workers here are heartbeats only.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from typing import Any
 
 import pytest
 import redis.asyncio
 from support.servers import Server
 
-from millstream import AsyncClient, ClientOptions, QueueMismatch, Unavailable
+from millstream import AsyncClient, ClientOptions, JobFields, QueueMismatch, Submitted, Unavailable
 from millstream.client import takers
 from millstream.wire.calls import run
 from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.queue_info import QueueInfo, describe, open_queue, read_queue, widen
-from millstream.wire.versions import WIRE_VERSION, Versions
+from millstream.wire.record import read_job
+from millstream.wire.versions import FIRST_VERSION, TAKEN, WIRE_VERSION, Versions
 
 QUEUE = QueueKeys("default")
 
@@ -35,7 +38,8 @@ class Crew:
         await run(self.redis, widen(QUEUE, Versions(low, high)))
         keys = QUEUE.shard(shard)
         for lane in keys.lanes:
-            await self.redis.xgroup_create(lane, GROUP, "0", mkstream=True)
+            with contextlib.suppress(redis.ResponseError):  # others have joined before
+                await self.redis.xgroup_create(lane, GROUP, "0", mkstream=True)
         await self.redis.xgroup_createconsumer(keys.lanes[0], GROUP, name)
         one = Heartbeat(name, "tiny", version_min=low, version_max=high)
         await run(self.redis, beat(keys, one, ttl_ms=60_000))
@@ -61,9 +65,9 @@ async def test_a_queue_without_workers_takes_jobs_for_later(server: Server) -> N
 
 async def test_living_workers_that_take_another_version_refuse(server: Server, crew: Crew) -> None:
     await crew.open(1, 1)
-    await crew.join("b-1", 2, 2)
+    await crew.join("b-1", 3, 3)
     async with AsyncClient(server.url) as client:
-        with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 2:"):
+        with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 3:"):
             await client.submit("w1")
         with pytest.raises(QueueMismatch):
             await client.submit_many([{"prompt": "w1"}])
@@ -80,14 +84,34 @@ async def test_one_worker_of_any_shard_is_enough(server: Server, crew: Crew) -> 
 
 
 async def test_without_workers_the_window_of_those_that_were_decides(server: Server, crew: Crew) -> None:
-    await crew.open(2, 3)
+    await crew.open(3, 4)
     async with AsyncClient(server.url) as client:
         with pytest.raises(
-            QueueMismatch, match=r"takes message version 2 to 3 and not 1.*start an upgraded one"
+            QueueMismatch, match=r"takes message version 3 to 4 and not 1.*start an upgraded one"
         ):
             await client.submit("w1")
         await open_queue(crew.redis, "default", takes=Versions(1, 2))
         assert (await client.submit("w1")).created
+
+
+async def test_each_request_needs_the_version_of_its_fields(server: Server, crew: Crew) -> None:
+    """Old workers get what they know; what they would ignore waits for none of them."""
+    newer: JobFields = {
+        "id": "chat",
+        "messages": [{"role": "user", "content": "w1"}],
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    await crew.open(1, 1)
+    await crew.join("older-1", 1, 1)
+    async with AsyncClient(server.url) as client:
+        plain, refused = await client.submit_many([{"prompt": "w1"}, newer])
+        assert isinstance(plain, Submitted)
+        assert isinstance(refused, QueueMismatch)
+        assert re.search(r"no living worker takes message version 2,.*they take 1:", str(refused))
+        await crew.join("newer-1", 1, 2)
+        assert (await client.submit(**newer)).created  # type: ignore[misc]
+        records = [await read_job(crew.redis, QUEUE.shard(0), one) for one in (plain.id, "0-chat")]
+        assert [record.version for record in records if record is not None] == [1, 2]
 
 
 @pytest.mark.usefixtures("look_always")
@@ -95,7 +119,7 @@ async def test_a_client_notices_that_the_workers_were_replaced(server: Server, c
     async with AsyncClient(server.url) as client:
         await client.submit("w1")
         await crew.redis.delete(*QUEUE.shard(0).lanes)
-        await crew.join("newer-1", 2, 2)
+        await crew.join("newer-1", 3, 3)
         with pytest.raises(QueueMismatch, match="upgrade the older side"):
             await client.submit("w2")
 
@@ -161,4 +185,5 @@ def test_windows() -> None:
     assert window.covers(Versions(2, 3))
     assert not window.covers(Versions(1, 3))
     assert not window.covers(Versions(3, 5))
-    assert WIRE_VERSION in takers.OURS
+    assert WIRE_VERSION in TAKEN
+    assert FIRST_VERSION in TAKEN

@@ -32,7 +32,7 @@ from millstream.wire.messages import (
 from millstream.wire.queue_info import QueueInfo, open_queue, read_queue
 from millstream.wire.record import read_job
 from millstream.wire.sampling import SamplingParams
-from millstream.wire.versions import FIRST_VERSION, Versions
+from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
 SHARD = QueueKeys("default").shard(0)
 ADDED = {"added_later": {"deep": [1, "two", None]}}
@@ -85,9 +85,9 @@ async def test_unknown_fields_of_the_metadata_are_kept_and_passed_over(
 ) -> None:
     await open_queue(redis_client, "docs")
     await redis_client.hset(QueueKeys("docs").meta, "added_later", "x")
-    assert await open_queue(redis_client, "docs", takes=Versions(1, 2)) == QueueInfo(version_max=2)
+    assert await open_queue(redis_client, "docs", takes=Versions(1, 3)) == QueueInfo(version_max=3)
     assert await redis_client.hget(QueueKeys("docs").meta, "added_later") == b"x"
-    assert await read_queue(redis_client, "docs") == QueueInfo(version_max=2)
+    assert await read_queue(redis_client, "docs") == QueueInfo(version_max=3)
 
 
 async def test_a_window_is_widened_at_maxmemory(server: Server, redis_client: redis.asyncio.Redis) -> None:
@@ -95,10 +95,10 @@ async def test_a_window_is_widened_at_maxmemory(server: Server, redis_client: re
     await open_queue(redis_client, "docs")
     await redis_client.config_set("maxmemory", "1")
     try:
-        widened = await open_queue(redis_client, "docs", takes=Versions(1, 2))
+        widened = await open_queue(redis_client, "docs", takes=Versions(1, 3))
     finally:
         await redis_client.config_set("maxmemory", "0")
-    assert widened.versions == Versions(1, 2)
+    assert widened.versions == Versions(1, 3)
 
 
 async def test_unknown_fields_of_jobs_entries_and_logs_are_passed_over(
@@ -143,10 +143,10 @@ async def test_a_lane_of_a_later_version_is_told_by_its_name(server: Server) -> 
 
 @pytest.fixture
 async def newer(desk: Desk) -> str:
-    """A running job of version 2, whose log this build cannot read from its second entry on."""
+    """A running job of version 3, whose log this build cannot read from its second entry on."""
     desk.keys = SHARD
     await desk.open()
-    held = await desk.begin("0-newer", version=2)
+    held = await desk.begin("0-newer", version=3)
     for seq, text in ((1, "a"), (2, "b")):
         await desk.append(held, seq, codec.encode(Delta(choices=(ChoiceDelta(text=text),))))
     await desk.redis.xadd(SHARD.tokens("0-newer"), {"k": "X", "b": "text"}, id="1-3")
@@ -156,7 +156,7 @@ async def newer(desk: Desk) -> str:
 async def test_a_stream_that_cannot_be_read_ends_with_what_to_do(server: Server, newer: str) -> None:
     async with AsyncClient(server.url) as client:
         with pytest.raises(
-            ProtocolError, match=r"0-newer is of message version 2, and this client takes 1: upgrade it"
+            ProtocolError, match=r"0-newer is of message version 3, and this client takes 1 to 2: upgrade it"
         ):
             [event async for event in client.stream(newer)]
 
@@ -166,7 +166,7 @@ async def test_a_live_entry_that_cannot_be_read_does_so_too(
 ) -> None:
     desk.keys = SHARD
     await desk.open()
-    held = await desk.begin("0-newer", version=2)
+    held = await desk.begin("0-newer", version=3)
     body = codec.encode(Delta(choices=(ChoiceDelta(text="a"),)))
     await desk.append(held, 1, body)
     async with AsyncClient(server.url) as client:
@@ -183,10 +183,12 @@ async def test_a_result_that_cannot_be_read_does_so_too(
 ) -> None:
     desk.keys = SHARD
     await desk.open()
-    held = await desk.begin("0-newer", version=2)
+    held = await desk.begin("0-newer", version=3)
     await desk.finish(held, result=codec.pack({"choices": [{"text": ["no", "string"]}]}))
     async with AsyncClient(server.url) as client:
-        with pytest.raises(ProtocolError, match=r"version 2, and this client takes 1: upgrade it .*text"):
+        with pytest.raises(
+            ProtocolError, match=r"version 3, and this client takes 1 to 2: upgrade it .*text"
+        ):
             await client.result("0-newer")
 
 
@@ -197,6 +199,6 @@ async def test_idle_workers_are_seen(
     async with serving(server, model_name(tokenizer), name="idle"):
 
         async def seen() -> bool:
-            return [one.versions for one in await read_workers(redis_client, SHARD)] == [Versions(1, 1)]
+            return [one.versions for one in await read_workers(redis_client, SHARD)] == [TAKEN]
 
         await until(seen)

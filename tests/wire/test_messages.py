@@ -7,9 +7,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from millstream.client.events import TokenEvent
 from millstream.errors import ProtocolError
 from millstream.wire.codec import decode, encode, pack
-from millstream.wire.messages import ChatMessage, Delta, Request, State
+from millstream.wire.invalid import invalid_request
+from millstream.wire.messages import (
+    ChatMessage,
+    Choice,
+    ChoiceDelta,
+    Delta,
+    Request,
+    Result,
+    State,
+    TokenLogprob,
+)
 from millstream.wire.sampling import SamplingParams
 
 
@@ -17,8 +28,8 @@ def problem(**fields: Any) -> tuple[str, str]:
     """Where a request with these fields is wrong, and how."""
     with pytest.raises(ValidationError) as caught:
         Request(**fields)
-    first = caught.value.errors()[0]
-    return ".".join(str(part) for part in first["loc"]), first["msg"]
+    wrong = invalid_request(caught.value)
+    return wrong.field, wrong.problem
 
 
 @pytest.mark.parametrize(
@@ -26,13 +37,14 @@ def problem(**fields: Any) -> tuple[str, str]:
     [{}, {"prompt": "a", "token_ids": (1,)}, {"prompt": "a", "messages": ({"role": "user", "content": ""},)}],
 )
 def test_exactly_one_input_is_given(given: dict[str, Any]) -> None:
-    assert "give exactly one of prompt, messages, token_ids" in problem(**given)[1]
+    assert problem(**given) == ("prompt", "give exactly one of prompt, messages and token_ids")
 
 
 @pytest.mark.parametrize("given", [{"prompt": ""}, {"messages": ()}, {"token_ids": ()}])
 def test_an_input_is_not_empty(given: dict[str, Any]) -> None:
     (name,) = given
-    assert f"{name} is empty" in problem(**given)[1]
+    where, said = problem(**given)
+    assert (where, said) == (name, "is empty; give at least one token of input")
 
 
 @pytest.mark.parametrize(
@@ -105,11 +117,27 @@ def test_numbers_that_nobody_could_send_on(told: dict[str, Any]) -> None:
 
 
 def test_sampling_fields_fit_together() -> None:
-    assert (
-        "min_tokens 9 is above max_tokens 5"
-        in problem(prompt="a", sampling={"min_tokens": 9, "max_tokens": 5})[1]
-    )
-    assert "top_logprobs needs logprobs" in problem(prompt="a", sampling={"top_logprobs": 2})[1]
+    where, said = problem(prompt="a", sampling={"min_tokens": 9, "max_tokens": 5})
+    assert (where, said) == ("sampling.min_tokens", "is above max_tokens 5; give one that is not")
+    where, said = problem(prompt="a", sampling={"top_logprobs": 2})
+    assert (where, said) == ("sampling.top_logprobs", "needs logprobs: true")
+
+
+def test_a_message_that_cannot_be_read_names_the_field_and_shows_no_text() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode(Request, pack({"prompt": "a secret", "token_ids": [1]}))
+    assert str(caught.value) == "Request.prompt: give exactly one of prompt, messages and token_ids"
+
+
+def test_what_people_read_shows_no_token_ids_and_no_log_probabilities() -> None:
+    logprob = TokenLogprob(token_id=977, token="w977", logprob=-1.5)
+    fields: dict[str, Any] = {"token_ids": (977,), "logprobs": (logprob,), "text": "Hi"}
+    result = Result(choices=(Choice(**fields), Choice(index=1)))
+    event = TokenEvent("1-1", 1, (ChoiceDelta(**fields),))
+    for shown in (repr(result), repr(event), str(Delta(choices=event.choices))):
+        assert "977" not in shown
+        assert "'Hi'" in shown
+    assert (result.text, Result().text) == ("Hi", "")
 
 
 def test_a_full_request_comes_back() -> None:
@@ -120,6 +148,7 @@ def test_a_full_request_comes_back() -> None:
             logprobs=True, top_logprobs=20, stop_token_ids=(2**31 - 1,),
         ),
         deadline_ms=2**52, tenant="t", metadata={"k": "v"}, stream=True, traceparent="00-a-b-01",
+        chat_template_kwargs={"enable_thinking": False, "style": ["short", None]},
     )  # fmt: skip
     again = decode(Request, encode(request))
     assert again == request

@@ -18,6 +18,7 @@ from millstream.wire.keys import GROUP, RELEASED, QueueKeys
 from millstream.wire.messages import Request
 from millstream.wire.record import read_job
 from millstream.wire.replies import SubmitOutcome
+from millstream.wire.versions import WIRE_VERSION
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -226,7 +227,7 @@ async def test_an_entry_that_names_no_job_is_put_aside(
 async def test_a_job_of_another_version_is_left_to_others_uncharged(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:
-    await submit_raw(redis_client, "0-newer", codec.encode(Request(prompt="w1")), version=2)
+    await submit_raw(redis_client, "0-newer", codec.encode(Request(prompt="w1")), version=WIRE_VERSION + 1)
 
     async def given_back() -> bool:
         rows = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)

@@ -150,7 +150,11 @@ async def test_token_ids_and_chat_messages(valkey: Server, chat_tokenizer: Path)
         chat = await client.submit(
             messages=[{"role": "system", "content": "w1"}, {"role": "user", "content": "w20"}], max_tokens=2
         )
+        asked = await client.submit(
+            messages=[{"role": "user", "content": "w20"}], chat_template_kwargs={"last": "w40"}, max_tokens=2
+        )
         assert (await client.wait(ids.id, timeout_s=30)).choices[0].text == "w9 w10"
+        assert (await client.wait(asked.id, timeout_s=30)).text == "w41 w42"
         result = await client.wait(chat.id, timeout_s=30)
     assert result.choices[0].text == "w21 w22"
     assert result.usage.prompt_tokens == 2

@@ -14,8 +14,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from millstream.batch.faults import FaultCode, LineFault
+from millstream.client.content import text_of
 from millstream.client.requests import JobFields
 from millstream.errors import InvalidRequest
+from millstream.wire.invalid import invalid_request
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages import ChatMessage, Request
 from millstream.wire.sampling import SamplingParams
@@ -41,7 +43,9 @@ _DIRECT = (
     "presence_penalty", "frequency_penalty", "n",
 )  # fmt: skip
 _LISTS = ("stop", "stop_token_ids")
-_COMMON = {*_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model"}
+_COMMON = {
+    *_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model", "chat_template_kwargs",
+}  # fmt: skip
 _KNOWN = {
     Endpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs"},
     Endpoint.COMPLETIONS: _COMMON | {"prompt"},
@@ -88,6 +92,7 @@ def read_body(endpoint: Endpoint, body: Mapping[str, Any], *, lane: Lane, tenant
             lane=lane,
             tenant=tenant,
             metadata=_metadata(given.get("metadata", {})),
+            chat_template_kwargs=given.get("chat_template_kwargs"),
         )
     except ValidationError as error:
         raise _fault(error, given) from error
@@ -95,6 +100,7 @@ def read_body(endpoint: Endpoint, body: Mapping[str, Any], *, lane: Lane, tenant
         prompt=request.prompt,
         messages=request.messages,
         token_ids=request.token_ids,
+        chat_template_kwargs=request.chat_template_kwargs,
         sampling=request.sampling,
         lane=lane,
         tenant=tenant,
@@ -219,41 +225,26 @@ def _message(where: str, message: Any) -> ChatMessage:
 
 
 def _content(where: str, content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise _invalid(where, content, "give a text")
-    texts = []
-    for place, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            path = f"body.{where}[{place}].type"
-            raise LineFault(
-                FaultCode.UNSUPPORTED_FIELD, f"{path}: only text parts are supported (got {kind!r})", path
-            )
-        if not isinstance(part.get("text"), str):
-            raise _invalid(f"{where}[{place}].text", part.get("text"), "give a text")
-        texts.append(part["text"])
-    return "".join(texts)
+    try:
+        return text_of(where, content)
+    except InvalidRequest as error:
+        code = FaultCode.UNSUPPORTED_FIELD if error.field.endswith(".type") else FaultCode.INVALID_FIELD
+        raise _at(f"body.{error.field}", error.value, error.problem, code) from error
 
 
 def _fault(error: ValidationError, given: Mapping[str, Any]) -> LineFault:
-    first = error.errors(include_url=False)[0]
-    name, *rest = [str(part) for part in first["loc"]] or [""]
+    wrong = invalid_request(error)
+    name, dot, rest = wrong.field.partition(".")
     if name == "max_tokens" and name not in given:
         name = "max_completion_tokens"
     if name == "top_logprobs" and name not in given:
         name = "logprobs"
-    problem = first["msg"].removeprefix("Value error, ")
-    path = ".".join(part for part in ("body", name, *rest) if part)
-    if not name:
-        return LineFault(FaultCode.INVALID_FIELD, f"{path}: {problem}", path)
-    return _at(path, first["input"], problem)
+    return _at(f"body.{name}{dot}{rest}", wrong.value, wrong.problem)
 
 
 def _invalid(name: str, value: Any, problem: str) -> LineFault:
     return _at(f"body.{name}", value, problem)
 
 
-def _at(path: str, value: Any, problem: str) -> LineFault:
-    return LineFault(FaultCode.INVALID_FIELD, str(InvalidRequest(path, value, problem)), path)
+def _at(path: str, value: Any, problem: str, code: FaultCode = FaultCode.INVALID_FIELD) -> LineFault:
+    return LineFault(code, str(InvalidRequest(path, value, problem)), path)

@@ -23,7 +23,15 @@ from millstream.batch.window import Window
 from millstream.client.async_client import AsyncClient
 from millstream.client.requests import JobFields
 from millstream.client.submission import Outcome, Submitted
-from millstream.errors import InvalidRequest, JobError, MillstreamError, NotFound, QueueFull, Unavailable
+from millstream.errors import (
+    InvalidRequest,
+    JobError,
+    MillstreamError,
+    NotFound,
+    QueueFull,
+    QueueMismatch,
+    Unavailable,
+)
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages import Result
 
@@ -216,6 +224,8 @@ class BatchRun:
                     case Unavailable():
                         again.append(row)
                         silence = outcome
+                    case QueueMismatch():  # no worker is new enough: a later run sends the rest
+                        raise outcome
                     case _:
                         self._refused(row, outcome)
             self.waits_for_room = full

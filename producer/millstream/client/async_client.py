@@ -92,8 +92,9 @@ class AsyncClient:
         self,
         prompt: str | None = None,
         *,
-        messages: Sequence[ChatMessage | Mapping[str, str]] | None = None,
+        messages: Sequence[ChatMessage | Mapping[str, object]] | None = None,
         token_ids: Sequence[int] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         id: str | None = None,
         sampling: SamplingParams | None = None,
         lane: Lane | str = Lane.BATCH,
@@ -108,8 +109,10 @@ class AsyncClient:
     ) -> Submitted:
         """Queue one job; give exactly one of `prompt`, `messages` and `token_ids`.
 
-        `id`: your own, so that submitting again is the same job. `sampling` or single `params` (max_tokens,
-        temperature, stop, …), which go before it. `deadline_s`: from now; what is not done then, expires.
+        `chat_template_kwargs`: values for the model's chat template, with `messages`: {"enable_thinking":
+        False} switches the thinking of Qwen3 off. `id`: your own, so that submitting again is the same job.
+        `sampling` or single `params` (max_tokens, temperature, stop, …), which go before it. `lane`: batch,
+        or interactive, which workers serve first. `deadline_s`: from now; what is not done then, expires.
         `stream`: tokens are published at once and not only every second. `wait_s`: how long to wait for room
         in a full queue, or for a server that does not answer. `durability`: "aof" or "replicas" waits until
         the server's disk, or replicas, have the job; Submitted says what was reached in time.
@@ -122,6 +125,7 @@ class AsyncClient:
             "prompt": prompt,
             "messages": messages,
             "token_ids": token_ids,
+            "chat_template_kwargs": chat_template_kwargs,
             "id": id,
             "sampling": sampling,
             "lane": lane,
@@ -143,7 +147,8 @@ class AsyncClient:
         """Queue many jobs, a few hundred in each round trip: one outcome for each, in their order.
 
         Each job is a mapping of what `submit` takes. A job's outcome is Submitted, or the error that `submit`
-        would raise for it: the others go on. Raises QueueMismatch, InvalidRequest for a `durability` that the
+        would raise for it: the others go on. Raises QueueMismatch where no worker takes any version of this
+        client's messages, InvalidRequest for a `durability` that the
         server does not know, and Unavailable before anything was sent.
         """
         return await self._submission.many(jobs, wait_s, durability)

@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from millstream.client.content import text_of
 from millstream.errors import InvalidRequest
 from millstream.wire import codec
+from millstream.wire.invalid import invalid_request
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import ChatMessage, Request
 from millstream.wire.sampling import SamplingParams
-from millstream.wire.versions import WIRE_VERSION
+from millstream.wire.versions import FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
 BYTES_PER_TOKEN = 4  # of a text, about, with most tokenizers
 USUAL_OUTPUT = 256  # tokens, where a request sets no bound: not to be set shall not be cheap
 MAX_DEADLINE_S = 10 * 365 * 86_400.0
 INPUTS = ("prompt", "messages", "token_ids")
-REQUEST_FIELDS = (*INPUTS, "tenant", "metadata", "stream", "traceparent")
+REQUEST_FIELDS = (*INPUTS, "chat_template_kwargs", "tenant", "metadata", "stream", "traceparent")
 
 
 class SamplingFields(TypedDict, total=False):
@@ -54,8 +56,9 @@ class JobFields(SamplingFields, total=False):
 
     request: Request
     prompt: str | None
-    messages: Sequence[ChatMessage | Mapping[str, str]] | None
+    messages: Sequence[ChatMessage | Mapping[str, object]] | None
     token_ids: Sequence[int] | None
+    chat_template_kwargs: Mapping[str, object] | None
     id: str | None
     sampling: SamplingParams | None
     lane: Lane | str
@@ -76,7 +79,7 @@ class Draft:
     digest: str
     deadline_ms: int | None
     stream: bool
-    version: int = WIRE_VERSION
+    version: int = FIRST_VERSION
     requeued_from: str | None = None  # the dead-lettered job that it repeats
     tenant: str = ""
     cost: int = 1  # tokens, as far as the request tells them
@@ -90,8 +93,10 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Dra
     own_id = _own_id(given.pop("id", None))
     deadline_ms = _deadline_ms(given.pop("deadline_s", None), now_ms)
     request = _request(given)
-    if deadline_ms is not None:
-        request = request.model_copy(update={"deadline_ms": deadline_ms})
+    version = lowest_version(name for name in request.model_fields_set if getattr(request, name) is not None)
+    if (deadline_ms, version) != (None, request.version):
+        settled = {"version": version, "deadline_ms": deadline_ms or request.deadline_ms}
+        request = request.model_copy(update=settled)
     payload = codec.encode(request)
     if len(payload) > max_payload_bytes:
         name = next(name for name in INPUTS if getattr(request, name) is not None)
@@ -104,6 +109,7 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Dra
         request.digest(),
         request.deadline_ms,
         request.stream,
+        version=version,
         tenant=request.tenant,
         cost=cost_of(request),
     )
@@ -130,7 +136,7 @@ def _request(given: dict[str, Any]) -> Request:
     base = given.pop("sampling", None)
     rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
     values = _converted(rest) | {"lane": lane, "sampling": _sampling(base, given)}
-    return _checked(Request, values, whole="prompt")
+    return _checked(Request, values)
 
 
 def _own_id(own_id: Any) -> str:
@@ -167,13 +173,13 @@ def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> Samplin
                 str(name), value, "no such parameter; see millstream.SamplingParams for those there are"
             )
     if base is None:
-        return _checked(SamplingParams, _converted(fields), whole="sampling")
+        return _checked(SamplingParams, _converted(fields))
     if not isinstance(base, SamplingParams):
         raise InvalidRequest("sampling", base, "must be a millstream.SamplingParams")
     if not fields:
         return base
     kept = {name: getattr(base, name) for name in base.model_fields_set}
-    return _checked(SamplingParams, kept | _converted(fields), whole="sampling")
+    return _checked(SamplingParams, kept | _converted(fields))
 
 
 def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,11 +190,21 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("stop", "stop_token_ids", "token_ids", "messages"):
         if isinstance(values.get(name), Sequence) and not isinstance(values[name], str | bytes):
             values[name] = tuple(values[name])
+    if isinstance(messages := values.get("messages"), tuple):
+        values["messages"] = tuple(_message(place, message) for place, message in enumerate(messages))
     if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
         values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
-    if isinstance(metadata := values.get("metadata"), Mapping):
-        values["metadata"] = dict(metadata)
+    for name in ("metadata", "chat_template_kwargs"):
+        if isinstance(values.get(name), Mapping):
+            values[name] = dict(values[name])
     return values
+
+
+def _message(place: int, message: Any) -> Any:
+    """With a list of text parts as one text."""
+    if not isinstance(message, Mapping) or not isinstance(content := message.get("content"), list | tuple):
+        return message
+    return {**message, "content": text_of(f"messages[{place}].content", content)}
 
 
 def _token_id(key: Any) -> Any:
@@ -196,20 +212,8 @@ def _token_id(key: Any) -> Any:
     return int(key) if digits else key
 
 
-def _checked(kind: type[M], values: Mapping[str, Any], whole: str) -> M:
-    """The model of these values. An error of no single field names the one it begins with, or `whole`."""
+def _checked(kind: type[M], values: Mapping[str, Any]) -> M:
     try:
         return kind.model_validate(values, strict=True)
     except ValidationError as error:
-        _refuse(error, values, whole)
-
-
-def _refuse(error: ValidationError, values: Mapping[str, Any], whole: str) -> NoReturn:
-    first = error.errors(include_url=False)[0]
-    problem = first["msg"].removeprefix("Value error, ")
-    path = [str(part) for part in first["loc"]]
-    if path:
-        raise InvalidRequest(".".join(path), first["input"], problem) from None
-    named = problem.split(maxsplit=1)[0]
-    field = named if named in values else whole
-    raise InvalidRequest(field, values.get(field), problem) from None
+        raise invalid_request(error) from None

@@ -23,7 +23,8 @@ POLLS_PER_S = 200  # at most, of all silent streams of a client: what is publish
 
 
 async def follow(jobs: Jobs, name: str, cursor: str | None) -> AsyncGenerator[Event, None]:
-    """The events after `cursor`, to the end of the job `name` (a full or an own id). Raises what StreamReader and the server raise."""
+    """The events after `cursor`, to the end of the job `name` (a full or an own id). Raises what StreamReader
+    and the server raise."""
     place = Cursor.parse(cursor)
     job_id = await jobs.session.outlast(lambda: jobs.full_id(name))
     reader = StreamReader(job_id, place)

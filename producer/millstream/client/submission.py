@@ -25,6 +25,7 @@ from millstream.errors import (
     MillstreamError,
     NotDurable,
     QueueFull,
+    QueueMismatch,
     Unavailable,
 )
 from millstream.wire import calls
@@ -68,6 +69,7 @@ class Submitted:
 
 
 Outcome = Submitted | MillstreamError
+Refusal = InvalidRequest | QueueMismatch  # of an item that is not sent
 
 
 class Submission:
@@ -118,23 +120,24 @@ class Submission:
         [outcome] = await self._patiently(server, info, [item], give_up_s)
         return _accepted(outcome)
 
-    def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[Draft | InvalidRequest]:
+    def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[Draft | Refusal]:
         ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
         options = self._session.options
         max_bytes = min(options.max_payload_bytes, options.max_bytes)  # more would not fit an empty queue
         for item in items:
             try:
                 now_ms = round(ahead_ms + time.monotonic() * 1000)
-                yield draft(item, now_ms, max_bytes)
+                made = draft(item, now_ms, max_bytes)
+                yield self._takers.refusal(made.version) or made
             except InvalidRequest as error:
                 yield error
 
     async def _patiently(
-        self, server: Writes, info: QueueInfo, batch: Sequence[Draft | InvalidRequest], give_up_s: float
+        self, server: Writes, info: QueueInfo, batch: Sequence[Draft | Refusal], give_up_s: float
     ) -> list[Outcome]:
         """Send a batch; what finds the queue full, or no server, is sent again until `give_up_s`."""
         outcomes: dict[int, Outcome] = {
-            i: item for i, item in enumerate(batch) if isinstance(item, InvalidRequest)
+            i: item for i, item in enumerate(batch) if not isinstance(item, Draft)
         }
         left = {i: item for i, item in enumerate(batch) if isinstance(item, Draft)}
         while left:
@@ -217,8 +220,8 @@ def _accepted(outcome: Outcome) -> Submitted:
     return outcome
 
 
-def _batches(drafts: Iterable[Draft | InvalidRequest]) -> Iterator[list[Draft | InvalidRequest]]:
-    batch: list[Draft | InvalidRequest] = []
+def _batches(drafts: Iterable[Draft | Refusal]) -> Iterator[list[Draft | Refusal]]:
+    batch: list[Draft | Refusal] = []
     held_bytes = 0
     for item in drafts:
         size = len(item.payload) if isinstance(item, Draft) else 0

@@ -13,6 +13,7 @@ import msgpack
 from pydantic import BaseModel, ValidationError
 
 from millstream.errors import ProtocolError
+from millstream.wire.invalid import invalid_request
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_RESULT_BYTES = 512 * 1024 * 1024  # as large as a server's value may be: logprobs of many choices add up
@@ -44,10 +45,9 @@ def decode(kind: type[M], data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> M:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or kind.__name__
+        wrong = invalid_request(error)
         # the place may be a key of theirs, of any length; the cause shows the input
-        raise ProtocolError(f"{kind.__name__}.{where:.200}: {first['msg']:.500}") from None
+        raise ProtocolError(f"{kind.__name__}.{wrong.field:.200}: {wrong.problem:.500}") from None
 
 
 def pack(value: Any) -> bytes:

@@ -19,6 +19,7 @@ from millstream.wire import codec
 from millstream.wire.invalid import WHOLE, WrongField, invalid_request
 from millstream.wire.keys import Lane
 from millstream.wire.sampling import SamplingParams, TokenId
+from millstream.wire.template import TemplateKwargs
 from millstream.wire.versions import FIRST_VERSION
 
 ShortText = Annotated[str, StringConstraints(max_length=512)]
@@ -64,6 +65,7 @@ class Request(Message):
     metadata: Annotated[dict[ShortText, ShortText], Field(max_length=64)] = Field(default_factory=dict)
     stream: bool = False
     traceparent: Annotated[str, StringConstraints(max_length=128)] | None = None
+    chat_template_kwargs: TemplateKwargs = None  # such as {"enable_thinking": False}; only with `messages`
 
     @model_validator(mode="after")
     def _one_input(self) -> Request:
@@ -74,16 +76,22 @@ class Request(Message):
         if not getattr(self, given[0]):
             problem = f"{given[0]} is empty; give at least one token of input"
             raise WrongField(given[0], getattr(self, given[0]), problem)
+        if self.chat_template_kwargs and not self.messages:
+            problem = f"needs messages: a chat template renders them, and no {given[0]}"
+            raise WrongField("chat_template_kwargs", self.chat_template_kwargs, problem)
         return self
 
     def digest(self) -> str:
-        """What makes two submissions the same: the input and the explicitly set sampling fields."""
-        canonical = {
+        """What makes two submissions the same: the input, how it is rendered, and the sampling fields that
+        were set explicitly."""
+        canonical: dict[str, object] = {
             "prompt": self.prompt,
             "messages": [[m.role, m.content] for m in self.messages] if self.messages else None,
             "token_ids": self.token_ids,
             "sampling": self.sampling.model_dump(mode="json", exclude_unset=True),
         }
+        if self.chat_template_kwargs:
+            canonical["chat_template_kwargs"] = self.chat_template_kwargs
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -109,7 +117,7 @@ class TopLogprob(Message):
 
 
 class TokenLogprob(Message):
-    """The log-probability of one drawn token, and of the most likely ones at its place.
+    """The log-probability of one sampled token, and of the most likely ones at its place.
 
     Natural logarithms, after penalties, bias and temperature are *not* applied: the model's own.
     """
@@ -124,9 +132,9 @@ class ChoiceDelta(Message):
     """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait."""
 
     index: Number = 0
-    token_ids: tuple[TokenId, ...] = ()
+    token_ids: tuple[TokenId, ...] = Field((), repr=False)
     text: str = ""
-    logprobs: tuple[TokenLogprob, ...] | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
     finish_reason: FinishReason | None = None
 
 
@@ -139,9 +147,9 @@ class Delta(Message):
 class Choice(Message):
     index: Number = 0
     text: str = ""
-    token_ids: tuple[TokenId, ...] = ()
+    token_ids: tuple[TokenId, ...] = Field((), repr=False)
     finish_reason: FinishReason | None = None
-    logprobs: tuple[TokenLogprob, ...] | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
 
 
 class Usage(Message):
@@ -181,3 +189,8 @@ class Result(Message):
     attempts: Number = 1
     seed: Number | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """That of the first choice; `choices` has them all."""
+        return self.choices[0].text if self.choices else ""

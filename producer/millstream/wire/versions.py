@@ -1,15 +1,19 @@
 """The versions of the protocol's messages: which one this build writes, and which it takes.
 
 A new version is for what an older reader must not ignore. What it may ignore is a new field, under the same
-version: every reader passes over fields that it does not know.
+version: every reader passes over fields that it does not know. A client writes the lowest version that has
+all fields of a request.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST_VERSION = 1  # that of a message which names none
-WIRE_VERSION = 1  # that clients of this build write
+WIRE_VERSION = 2  # the newest that clients of this build write
+# Fields of a request, by the version that brought them; all others are of the first.
+ADDED = {"chat_template_kwargs": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +37,9 @@ class Versions:
         return str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
 
 
-TAKEN = Versions(FIRST_VERSION, WIRE_VERSION)  # that workers and readers of this build understand
+def lowest_version(fields: Iterable[str]) -> int:
+    """The lowest version that has all these fields of a request."""
+    return max((ADDED.get(field, FIRST_VERSION) for field in fields), default=FIRST_VERSION)
+
+
+TAKEN = Versions(FIRST_VERSION, WIRE_VERSION)  # what this build writes, and takes as worker and reader

@@ -57,6 +57,7 @@ def openai_body(chance: Random, url: str) -> dict[str, Any]:
     if chance.random() < 0.2:
         messages[0]["content"] = [{"type": "text", "text": "w1"}, {"type": "text", "text": "w2"}]
     more = {"max_completion_tokens": 5, "logprobs": True, "tool_choice": "none"}
+    more["chat_template_kwargs"] = {"enable_thinking": False}
     return common | {"messages": messages} | subset(chance, more, 0.2)
 
 

@@ -36,6 +36,8 @@ def _fields(chance: Random) -> Any:
         },
         0.3,
     )
+    if "messages" in given and chance.random() < 0.5:
+        given["chat_template_kwargs"] = {"enable_thinking": False, "style": ["é", None, 0.5]}
     return given if chance.random() < 0.15 else mutate(chance, given, wild)
 
 

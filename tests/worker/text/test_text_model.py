@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.tokenizers import build
 from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages import ChatMessage, Request
+from millstream.wire.template import RESERVED
 from millstream_worker.text import TextModel, TokenizerUnusable
 
 DAMAGED = '{"version": "1.0", "added_tokens": [], "model": {"type": "Nope"}}'
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tool role') }}{% endif %}"
     "<begin>{{ m.role }}: {{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<begin>{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}no thinking{% endif %}"
 )
 
 
@@ -54,6 +58,24 @@ def test_messages_go_through_the_template_up_to_the_answer(folder: Path) -> None
     assert names[0] == "<begin>", "special tokens of the template are single tokens"
 
 
+def test_a_request_s_values_reach_the_template(folder: Path) -> None:
+    model = TextModel.load(folder)
+    plain = chat(("user", "the fox?"))
+    asked = plain.model_copy(update={"chat_template_kwargs": {"enable_thinking": False, "unknown": [1]}})
+    added = model.encode(asked)[len(model.encode(plain)) :]
+    assert "".join(model.token_text(one) for one in added) == "no thinking"
+
+
+def test_what_the_renderer_takes_itself_is_reserved() -> None:
+    for function in (PreTrainedTokenizerFast.apply_chat_template, render_jinja_template):
+        taken = {
+            name
+            for name, one in inspect.signature(function).parameters.items()
+            if one.kind != one.VAR_KEYWORD
+        }
+        assert taken <= RESERVED
+
+
 def test_special_tokens_of_the_tokenizer_are_added_to_prompts_only(folder: Path) -> None:
     model = TextModel.load(folder)
     with_text = build("byte-level").encode("the").ids
@@ -64,7 +86,9 @@ def test_special_tokens_of_the_tokenizer_are_added_to_prompts_only(folder: Path)
 def test_a_model_without_a_template_refuses_messages(plain_folder: Path) -> None:
     model = TextModel.load(plain_folder)
     assert not model.has_chat_template
-    with pytest.raises(InvalidRequest, match=r"^messages: this model has no chat template; send a prompt"):
+    with pytest.raises(
+        InvalidRequest, match=r"^messages: this model has no chat template; send a prompt .*--raw"
+    ):
         model.encode(chat(("user", "hi")))
 
 

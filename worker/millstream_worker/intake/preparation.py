@@ -62,7 +62,8 @@ def forget_input(job: Job) -> None:
     """The text has become token ids, or is refused; what else was asked stays."""
     if job.unread is None:
         job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
-    job.request = job.request.model_copy(update={"prompt": None, "messages": None, "token_ids": None})
+    none = dict.fromkeys((*INPUTS, "chat_template_kwargs"))
+    job.request = job.request.model_copy(update=none)
 
 
 def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int) -> None:

@@ -5,7 +5,7 @@ All methods may be called from several threads at once: the tokenizer is never r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class TextModel:
         if request.token_ids is not None:
             return self._checked("token_ids", list(request.token_ids))
         if request.messages is not None:
-            text = self._chat_text(request.messages)
+            text = self._chat_text(request.messages, request.chat_template_kwargs or {})
             return self._checked("messages", self._counting.ids(text, add_special_tokens=False, most=most))
         assert request.prompt is not None, "exactly one input is given"
         ids = self._counting.ids(request.prompt, add_special_tokens=True, most=most)
@@ -86,21 +86,25 @@ class TextModel:
         """One token by itself, as logprobs show it; a part of a character is U+FFFD."""
         return self._pieces.token_text(token_id)
 
-    def _chat_text(self, messages: Sequence[ChatMessage]) -> str:
+    def _chat_text(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> str:
         if not self.has_chat_template:
             raise InvalidRequest(
                 "messages",
                 [message.role for message in messages],
-                "this model has no chat template; send a prompt (/v1/completions), or serve a chat model",
+                "this model has no chat template; send a prompt (millstream submit --raw, "
+                "/v1/completions), or serve a chat model",
             )
         turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            text: str = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            text: str = self._tokenizer.apply_chat_template(
+                turns, add_generation_prompt=True, tokenize=False, **kwargs
+            )
         except _TEMPLATE_ERRORS as error:
             raise InvalidRequest(
                 "messages",
                 [turn["role"] for turn in turns],
-                f"the model's chat template refuses these messages: {error}; change their roles or order",
+                f"the model's chat template refuses these messages: {error}; change their roles or order, or "
+                "the chat_template_kwargs",
             ) from error
         return text
 
