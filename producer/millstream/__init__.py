@@ -5,6 +5,8 @@ Everything a producer needs is here; nothing of a worker is imported.
 
 import logging
 
+from millstream.batch.from_python import batch_run
+from millstream.batch.tally import Summary as BatchSummary
 from millstream.client.async_client import AsyncClient
 from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
 from millstream.client.options import ClientOptions
@@ -58,6 +60,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 __all__ = [
     "AccessDenied",
     "AsyncClient",
+    "BatchSummary",
     "CancelOutcome",
     "ChatMessage",
     "Choice",
@@ -103,4 +106,5 @@ __all__ = [
     "Transcript",
     "Unavailable",
     "Usage",
+    "batch_run",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import assert_never, assert_type
 
 import millstream as ms
@@ -13,6 +14,10 @@ async def asynchronous(client: ms.AsyncClient) -> None:
     assert_type(job, ms.Submitted)
     assert_type(job.id, str)
     await client.submit(messages=[{"role": "user", "content": "Hi"}], sampling=ms.SamplingParams(n=2))
+    parts = [{"type": "text", "text": "Hi"}]
+    await client.submit(
+        messages=[{"role": "user", "content": parts}], chat_template_kwargs={"thinking": False}
+    )
     await client.submit("Hello", max_tokens="20")  # type: ignore[arg-type]
     await client.submit("Hello", max_token=20)  # type: ignore[call-arg]
     assert_type(
@@ -33,7 +38,8 @@ async def asynchronous(client: ms.AsyncClient) -> None:
             case _:
                 assert_never(event)
     assert_type(await client.result(job.id), ms.Result)
-    assert_type(await client.wait(job.id, timeout_s=1), ms.Result)
+    assert_type((await client.wait(job.id, timeout_s=1)).text, str)
+    assert_type(await ms.batch_run(client, "in.jsonl", Path("out.jsonl")), ms.BatchSummary)
     assert_type(await client.wait_many([job.id]), dict[str, ms.Result | ms.JobError])
     async for done in client.as_completed([job.id]):
         assert_type(done, tuple[str, ms.Result | ms.JobError])
@@ -57,6 +63,7 @@ def synchronous() -> None:
         assert_type(client, ms.Client)
         job = client.submit("Hello", top_k=5)
         assert_type(job, ms.Submitted)
+        assert_type(client.run(lambda own: ms.batch_run(own, "in.jsonl", "out.jsonl")), ms.BatchSummary)
         assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
         assert_type(client.wait(job.id), ms.Result)
         assert_type(client.dead_letters(), Iterator[ms.DeadLetter])

@@ -9,7 +9,7 @@ with Client("redis://localhost:6379") as client:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -30,6 +30,7 @@ from millstream.wire.messages import ChatMessage, Result
 from millstream.wire.replies import CancelOutcome
 from millstream.wire.sampling import SamplingParams
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -85,6 +86,10 @@ class Client:
         """Close all connections and end the background thread."""
         if self._owner:
             self._thread.close(self._client.aclose)
+
+    def run(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+        """What `work` returns, done with the asyncio client behind this one in its own event loop."""
+        return self._thread.run(work(self._client))
 
     @_as(AsyncClient.submit)
     def submit(

@@ -1,0 +1,36 @@
+"""A batch run for programs: what `millstream batch run` does with a file, with a client that is there."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from millstream.batch.journal import Journal
+from millstream.batch.lines import InputFile
+from millstream.batch.run import BatchRun, RunOptions
+from millstream.batch.tally import Summary
+from millstream.client.async_client import AsyncClient
+from millstream.wire.keys import Lane
+
+
+async def batch_run(
+    client: AsyncClient,
+    source: str | PathLike[str],
+    out: str | PathLike[str],
+    *,
+    queue: str | None = None,
+    lane: Lane | str = Lane.BATCH,
+    tenant: str = "",
+    keep_results: bool = False,
+) -> Summary:
+    """Answer every line of `source` (JSONL, OpenAI Batch format): answers to `out`, error rows beside it.
+
+    Interrupted and called again with the same files it computes nothing twice. `queue`: for all lines,
+    whatever their `body.model` says. From code without asyncio: `client.run(lambda c: batch_run(c, …))`.
+
+    Raises InvalidRequest for files that cannot be used, Unavailable where the server stays silent, and
+    QueueMismatch.
+    """
+    options = RunOptions(queue=queue, lane=Lane(lane), tenant=tenant, keep_results=keep_results)
+    with InputFile(Path(source)) as lines, Journal(Path(out)) as journal:
+        return await BatchRun(lines, journal, client, options).run()
