@@ -145,7 +145,7 @@ def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("MILLSTREAM_ENGINE_COMMAND", COMMAND)
     folder = tmp_path / "tokenizer"
     folder.mkdir()
-    return model_name(write_tokenizer(folder))
+    return model_name(write_tokenizer(folder, chat=True))
 
 
 def test_jobs_and_batches_without_any_server(counting: str, tmp_path: Path) -> None:

@@ -87,12 +87,30 @@ def test_what_a_stranger_wrote_does_not_command_the_terminal(valkey: Server) -> 
     assert "\\x1b]0;owned\\x07" in told
 
 
-def test_chat_from_standard_input(worker: Answering) -> None:
-    done = invoke("submit", "-", "--chat", "--system", "be brief", "--wait", text="hello\n")
-    assert done.exit_code == 0
+def test_a_text_is_one_users_message(worker: Answering) -> None:
+    thinking = ("--chat-template-kwargs", '{"enable_thinking": false}')
+    done = invoke("submit", "-", "--system", "be brief", *thinking, "--wait", text="hello\n")
+    assert (done.exit_code, done.stdout) == (0, "HELLO\n\n"), done.stderr
     [request] = worker.requests.values()
     assert request.messages is not None
     assert [(m.role, m.content) for m in request.messages] == [("system", "be brief"), ("user", "hello\n")]
+    assert (request.chat_template_kwargs, request.version) == ({"enable_thinking": False}, 2)
+
+
+def test_a_raw_text_is_continued(worker: Answering) -> None:
+    assert invoke("submit", "hello", "--raw", "--wait").stdout == "HELLO\n"
+    [request] = worker.requests.values()
+    assert (request.prompt, request.messages, request.version) == ("hello", None, 1)
+
+
+@pytest.mark.parametrize("answer", ["", "Hi"])
+def test_an_empty_answer_gets_a_word(valkey: Server, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setenv("MILLSTREAM_REDIS_URL", valkey.url)
+    with answering(valkey.url, answer=lambda _: answer):
+        for follow in ("--wait", "--stream"):
+            done = invoke("submit", "hello", follow)
+            assert (done.exit_code, done.stdout) == (0, f"{answer}\n")
+            assert ("the model ended at once with no text" in done.stderr) is (not answer)
 
 
 def test_every_end_has_its_exit_code(worker: Answering) -> None:
@@ -100,10 +118,10 @@ def test_every_end_has_its_exit_code(worker: Answering) -> None:
     assert invoke("submit", "please fail", "--stream").exit_code == 1
     assert invoke("submit", "x", "--param", "temperature=99").exit_code == 2
     assert invoke("submit", "x", "--param", "heat=9").exit_code == 2
-    assert invoke("submit", "x", "--system", "y").exit_code == 2
-    assert invoke("status", "no-dash").exit_code == 2
+    assert invoke("submit", "x", "--raw", "--system", "y").exit_code == 2
     for command in ("status", "result", "cancel", "stream"):
-        assert invoke(command, "0-nobody").exit_code == 4
+        for name in ("0-nobody", "nobody", "no id"):
+            assert invoke(command, name).exit_code == 4
     worker.gate.clear()
     invoke("submit", "held up", "--id", "first")
     job_id = invoke("submit", "hello", "--id", "mine").stdout.strip()
@@ -112,8 +130,9 @@ def test_every_end_has_its_exit_code(worker: Answering) -> None:
     assert invoke("submit", "other", "--id", "mine").exit_code == 8
     assert invoke("result", job_id).exit_code == 5
     assert invoke("result", job_id, "--wait", "--timeout-s", "0.05").exit_code == 5
-    cancelled = invoke("cancel", job_id)
-    assert (cancelled.exit_code, cancelled.stdout) == (0, "0-mine: cancelled\n")
+    assert invoke("result", "mine").exit_code == 5
+    cancelled = invoke("cancel", "mine")
+    assert (cancelled.exit_code, cancelled.stdout) == (0, "mine: cancelled\n")
     assert invoke("cancel", job_id, "--json").stdout == '{"id":"0-mine","outcome":"cancelled"}\n'
     assert invoke("result", job_id).exit_code == 6
     late = invoke("submit", "late", "--deadline-s", "0.001").stdout.strip()
@@ -140,13 +159,21 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(valkey: Server, wor
     assert running.returncode == 130
     assert "the job goes on: millstream stream 0-mine" in messages
     worker.gate.set()
-    assert invoke("stream", "0-mine").stdout == "HELLO\n"
+    assert invoke("stream", "mine").stdout == invoke("result", "mine", "--wait").stdout == "HELLO\n"
 
 
 def test_what_is_wrong_on_the_command_line_is_named(worker: Answering) -> None:
     unknown = invoke("submit", "x", "--param", "wait_s=abc")
     assert unknown.exit_code == 2
     assert "--param: no such sampling parameter; there are max_tokens" in unknown.stderr
+    for given, problem in (
+        ("{", "is no JSON"),
+        ("[1]", "must be a dictionary"),
+        ('{"tools": []}', "not for a request"),
+    ):
+        wrong = invoke("submit", "x", "--chat-template-kwargs", given)
+        assert wrong.exit_code == 2
+        assert problem in wrong.stderr
     latin = CliRunner().invoke(app, ["submit", "-"], input=b"caf\xe9")
     assert latin.exit_code == 2
     assert "standard input is not UTF-8" in latin.stderr

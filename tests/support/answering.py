@@ -19,7 +19,8 @@ Answer = Callable[[Request], str | ErrorInfo]
 
 def shout(request: Request) -> str | ErrorInfo:
     """The input in capitals; an input that says "fail" fails."""
-    text = request.prompt if request.prompt is not None else str(request.messages or request.token_ids)
+    said = request.messages[-1].content if request.messages else str(request.token_ids)
+    text = said if request.prompt is None else request.prompt
     if "fail" in text:
         return ErrorInfo(code="model_refused", message="it said fail", field="prompt")
     return text.upper()

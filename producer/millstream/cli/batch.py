@@ -51,7 +51,7 @@ def run(
         str | None, typer.Option(help="Send all lines to this queue, whatever their body.model says.")
     ] = None,
     window: Annotated[int, typer.Option(help="Jobs under way at once.")] = DEFAULT_WINDOW,
-    lane: Annotated[Lane, typer.Option(help="How urgent the jobs are.")] = Lane.BATCH,
+    lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.BATCH,
     tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the lines of the error file again.")

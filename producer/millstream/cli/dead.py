@@ -149,7 +149,7 @@ def _each(
 
     with reported(as_json, _interrupted):
         if bool(ids) == everything:
-            raise InvalidRequest("ID", ids or [], "give ids, or --all")
+            raise typer.BadParameter("give ids, or --all", param_hint="ID")
         run_with_client(redis_url, queue, work)
     if refused:
         raise typer.Exit(exit_code(refused[0]))

@@ -37,18 +37,30 @@ T = TypeVar("T")
 
 
 def submit(
-    prompt: Annotated[str, typer.Argument(help="The text to go on from; - reads standard input.")],
-    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's message.")] = False,
-    system: Annotated[str | None, typer.Option(help="A system message before it (with --chat).")] = None,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="A message to the model; - reads standard input.")
+    ],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text as it is, without the model's chat template.")
+    ] = False,
+    system: Annotated[str | None, typer.Option(help="A system message before TEXT.")] = None,
+    chat_template_kwargs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help='Values for the chat template, e.g. {"enable_thinking": false} for Qwen3.'
+        ),
+    ] = None,
     id: Annotated[str | None, typer.Option(help="Your own id: the same id again is the same job.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of the answer.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="The answer ends after so many tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 takes the most likely token.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text to end before; may be repeated.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Text to end before; may be repeated.")
+    ] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Another sampling parameter, e.g. top_p=0.9; repeatable."),
     ] = None,
-    lane: Annotated[Lane, typer.Option(help="How urgent it is.")] = Lane.INTERACTIVE,
+    lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.INTERACTIVE,
     deadline_s: Annotated[float | None, typer.Option(help="Seconds until the job expires.")] = None,
     tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
     follow: Annotated[bool, typer.Option("--stream", help="Print the tokens as they come.")] = False,
@@ -61,14 +73,14 @@ def submit(
     queue: Queue = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Queue a prompt and print the job's id; with --stream or --wait, its answer."""
+    """Queue a message and print the job's id; with --stream or --wait, its answer."""
     place = _Place(redis_url, queue)
     with reported(as_json, place.how_to_go_on):
         place.options = ClientOptions(
             durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
         )
         fields: dict[str, Any] = {
-            **_input(prompt, chat=chat, system=system),
+            **_input(text, raw=raw, system=system, chat_template_kwargs=chat_template_kwargs),
             "max_tokens": max_tokens,
             "temperature": temperature,
             "stop": stop,
@@ -243,14 +255,28 @@ class _Place:
         return f"interrupted; the job goes on: millstream stream {self.job_id}{cursor}{where}"
 
 
-def _input(prompt: str, *, chat: bool, system: str | None) -> dict[str, Any]:
-    text = _standard_input() if prompt == "-" else prompt
-    if system is not None and not chat:
-        raise InvalidRequest("--system", system, "needs --chat: a plain prompt has no system message")
-    if not chat:
+def _input(given: str, *, raw: bool, system: str | None, chat_template_kwargs: str | None) -> dict[str, Any]:
+    """One user message, or with `raw` the text to continue."""
+    text = _standard_input() if given == "-" else given
+    if raw:
+        of_chat = {"--system": system, "--chat-template-kwargs": chat_template_kwargs}
+        for option, value in of_chat.items():
+            if value is not None:
+                raise InvalidRequest(option, value, "is for the chat template; leave it out with --raw")
         return {"prompt": text}
     before = [] if system is None else [{"role": "system", "content": system}]
-    return {"messages": [*before, {"role": "user", "content": text}]}
+    return {
+        "messages": [*before, {"role": "user", "content": text}],
+        "chat_template_kwargs": _template_kwargs(chat_template_kwargs),
+    }
+
+
+def _template_kwargs(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        problem = f"is no JSON ({error}); write an object"
+        raise InvalidRequest("--chat-template-kwargs", text, problem) from error
 
 
 def _standard_input() -> str:

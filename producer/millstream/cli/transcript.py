@@ -8,7 +8,12 @@ from typing import Any
 from millstream.cli.terminal import print_json, warn
 from millstream.client.async_client import AsyncClient
 from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
-from millstream.wire.messages import Result
+from millstream.wire.messages import Result, State
+
+EMPTY = (
+    "the model ended at once with no text; word it differently, or give --param min_tokens=20 "
+    "(an instruct model expects a message: no --raw)"
+)
 
 
 class Follower:
@@ -19,6 +24,7 @@ class Follower:
         self.cursor = cursor
         self._as_json = as_json
         self._transcript = Transcript()
+        self._whole = cursor is None  # the text is seen from its start
 
     async def follow(self, client: AsyncClient) -> None:
         """Until the job ends. Raises JobFailed, JobCancelled, JobExpired, and what `stream` raises."""
@@ -42,6 +48,8 @@ class Follower:
                 _write(self._transcript.text())
             case EndEvent():
                 _write("\n")
+                if self._whole and event.state is State.COMPLETED and not self._transcript.text():
+                    warn(EMPTY)
 
 
 def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
@@ -53,6 +61,8 @@ def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
         if len(result.choices) > 1:
             _write(f"--- choice {choice.index}\n")
         _write(f"{choice.text}\n")
+    if not any(choice.text for choice in result.choices):
+        warn(EMPTY)
 
 
 def _write(text: str) -> None:

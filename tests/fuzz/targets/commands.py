@@ -36,8 +36,8 @@ class Refused(Exception):
 
 _COMMANDS: dict[str, tuple[str, ...]] = {
     "submit": ("--id=a", "--max-tokens=5", "--temperature=0.5", "--stop=x", "--param=top_p=0.5",
-               "--lane=batch", "--deadline-s=9", "--tenant=t", "--chat", "--system=s", "--durability=aof",
-               "--replicas=1"),
+               "--lane=batch", "--deadline-s=9", "--tenant=t", "--raw", "--system=s", "--durability=aof",
+               "--replicas=1", '--chat-template-kwargs={"x": 1}'),
     "stream": ("--cursor=1-1",),
     "result": ("--timeout-s=0.01",),
     "cancel": (),
