@@ -110,7 +110,7 @@ class MissingExtra(MillstreamError):
 
     def __init__(self, extra: str, what: str) -> None:
         self.extra = extra
-        super().__init__(f"{what} needs the extra [{extra}]: pip install 'millstream[{extra}]'")
+        super().__init__(f"{what} needs the extra [{extra}]: in a checkout, pip install '.[{extra}]'")
 
 
 class ProtocolError(MillstreamError):

@@ -10,17 +10,28 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from support.answering import answering, completion, read_rows, write_lines
 from support.servers import Server
 
-from millstream import AsyncClient, ClientOptions, InvalidRequest, QueueFull, Request, Unavailable
+from millstream import (
+    AsyncClient,
+    ClientOptions,
+    InvalidRequest,
+    QueueFull,
+    QueueMismatch,
+    Request,
+    Unavailable,
+)
 from millstream.batch import run as module
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
 from millstream.batch.rows import Row
 from millstream.batch.run import BatchRun, RunOptions
 from millstream.batch.tally import Summary
+from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
+from millstream.wire.queue_info import QueueInfo, describe
 
 
 class Place:
@@ -420,6 +431,20 @@ async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: Place
     [row] = read_rows(place.out)
     assert row["response"]["body"]["choices"][0]["message"]["content"] == " No. "
     assert row["response"]["body"]["metadata"] == {"expected": "no"}
+
+
+async def test_a_run_ends_where_all_workers_are_too_old(place: Place) -> None:
+    """Its lines have no error rows: once there is a newer worker, the same run answers them."""
+    async with redis.asyncio.Redis.from_url(place.server.url) as direct:
+        await calls.run(direct, describe(QueueKeys("default"), QueueInfo(version_max=1)))
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    place.write({"custom_id": "a", "url": "/v1/chat/completions", "body": body})
+    with pytest.raises(QueueMismatch, match="takes message version 1 and not 2"):
+        await place.run()
+    assert place.faults() == []
 
 
 def test_a_window_of_nothing_is_refused() -> None:

@@ -174,6 +174,8 @@ def test_what_is_wrong_on_the_command_line_is_named(worker: Answering) -> None:
         wrong = invoke("submit", "x", "--chat-template-kwargs", given)
         assert wrong.exit_code == 2
         assert problem in wrong.stderr
+    for nothing in (("",), ("-",), ("", "--raw")):
+        assert "TEXT: is empty" in invoke("submit", *nothing, text="").stderr
     latin = CliRunner().invoke(app, ["submit", "-"], input=b"caf\xe9")
     assert latin.exit_code == 2
     assert "standard input is not UTF-8" in latin.stderr

@@ -23,7 +23,7 @@ def test_a_missing_extra_is_one_line(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    expected = "millstream: the command line needs the extra [cli]: pip install 'millstream[cli]'\n"
+    expected = "millstream: the command line needs the extra [cli]: in a checkout, pip install '.[cli]'\n"
     assert capsys.readouterr().err == expected
 
 

@@ -48,6 +48,9 @@ class BusyJobs:
     async def info(self) -> QueueInfo:
         return QueueInfo()
 
+    async def full_ids(self, names: Iterable[str]) -> dict[str, str | None]:
+        return {name: name for name in names}
+
     async def keys_of(self, job_ids: Iterable[str]) -> dict[str, ShardKeys]:
         return dict.fromkeys(job_ids, QueueKeys("q").shard(0))
 

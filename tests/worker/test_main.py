@@ -21,7 +21,9 @@ def test_a_missing_extra_is_one_line(
 
     monkeypatch.setattr(importlib.util, "find_spec", without)
     assert main(["--model", "x"]) == 2
-    expected = "millstream-worker: the worker needs the extra [worker]: pip install 'millstream[worker]'\n"
+    expected = (
+        "millstream-worker: the worker needs the extra [worker]: in a checkout, pip install '.[worker]'\n"
+    )
     assert capsys.readouterr().err == expected
 
 

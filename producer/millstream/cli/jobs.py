@@ -258,6 +258,8 @@ class _Place:
 def _input(given: str, *, raw: bool, system: str | None, chat_template_kwargs: str | None) -> dict[str, Any]:
     """One user message, or with `raw` the text to continue."""
     text = _standard_input() if given == "-" else given
+    if not text:
+        raise InvalidRequest("TEXT", text, "is empty; give at least one word")
     if raw:
         of_chat = {"--system": system, "--chat-template-kwargs": chat_template_kwargs}
         for option, value in of_chat.items():

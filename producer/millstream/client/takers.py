@@ -55,7 +55,7 @@ class Takers:
         """Why a request of this version is not to be sent; None where somebody takes it, or may come."""
         if self._taken(version):
             return None
-        self._next_look_s = NEVER  # the workers may be upgraded at any time
+        self._next_look_s = time.monotonic()  # the workers may be upgraded at any time
         return self._mismatch(version)
 
     def _taken(self, version: int) -> bool:
