@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import typer
 
+from millstream.cli.beside import beside
 from millstream.cli.exits import ExitCode, exit_code
+from millstream.cli.loading import show_loading
 from millstream.cli.stack import Stack, open_stack
-from millstream.cli.terminal import complain, errors, print_json, say, warn
+from millstream.cli.terminal import complain, print_json, say, warn
 from millstream.client.async_client import AsyncClient
 from millstream.client.options import ClientOptions
 from millstream.client.session import outlast
@@ -45,8 +48,9 @@ def reported(as_json: bool, interrupted: Callable[[], str]) -> Iterator[None]:
 async def load_model(stack: Stack) -> None:
     """Wait for the command's own worker, so that what is measured is the work and not its start."""
     if stack.queue is not None:
-        with errors.status("loading the model"):
-            await stack.worker_ready()
+        begun_s = time.monotonic()
+        await beside(show_loading(stack.steps), stack.worker_ready())
+        say(f"the model was loaded in {time.monotonic() - begun_s:.0f} s")
 
 
 async def outlasting(read: Callable[[], Awaitable[T]], for_s: float | None = None) -> T:

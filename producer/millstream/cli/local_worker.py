@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from millstream.cli.embedded_server import tail
+from millstream.cli.worker_log import WorkerLog
 from millstream.errors import MillstreamError, MissingExtra
 
 GRACE_S = 2.0  # then running jobs are given back, with their tokens in the log: the next worker goes on
@@ -30,18 +30,18 @@ class LocalWorker:
 
     def __init__(self, url: str, queue: str, model: str, log: Path, command: Sequence[str] = ()) -> None:
         self.pid = 0
-        self._log = log
+        self.log = WorkerLog(log)
         self._command = [
             *(command or _worker_command()),
             *("--redis-url", url, "--queue", queue, "--model", model, "--grace-s", str(GRACE_S)),
             *("--lease-s", str(LEASE_S), "--renew-s", str(RENEW_S), "--block-s", str(BLOCK_S)),
-            *("--result-ttl-s", str(RESULT_TTL_S), "--log-format", "console", "--metrics-port", "0"),
+            *("--result-ttl-s", str(RESULT_TTL_S), "--log-format", "json", "--metrics-port", "0"),
         ]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LocalWorker:
         """Raises MissingExtra where the worker is not installed. Returns before the model is loaded."""
-        with self._log.open("wb") as log:
+        with self.log.path.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -71,7 +71,7 @@ class LocalWorker:
         assert self._process is not None, "the block was entered"
         if (code := self._process.poll()) is not None:
             how = f"with code {code}" if code >= 0 else f"by signal {-code}"
-            raise WorkerEnded(f"the worker ended {how}: {tail(self._log)}")
+            raise WorkerEnded(f"the worker ended {how}: {self.log.tail()}")
 
 
 def _worker_command() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,11 +24,13 @@ LOOK_S = 0.2  # between two looks at processes and heartbeats
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """`checks` raise where a process of this command has ended; none for a server of somebody else."""
+    """`checks` raise where a process of this command has ended; none for a server of somebody else. `steps`
+    are those of loading the model that have begun since the last call."""
 
     url: str
     queue: str | None = None  # the queue that this command's worker serves; None: it has none
     checks: tuple[Callable[[], None], ...] = field(default=())
+    steps: Callable[[], Sequence[str]] = field(default=tuple)
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work; raises WorkerEnded or ServerFailed where a process that it needs has ended."""
@@ -40,13 +42,23 @@ class Stack:
 
     async def unserved(self, queue: str) -> list[int]:
         """The queue's shards that no worker serves just now."""
+        async with self._commands() as redis:
+            info = await read_queue(redis, queue) or QueueInfo()
+            keys = info.keys(queue)
+            return [n for n in range(info.shards) if not await read_workers(redis, keys.shard(n))]
+
+    async def unused(self, queues: Iterable[str]) -> list[str]:
+        """Those that neither a worker nor a client has ever used."""
+        async with self._commands() as redis:
+            return [queue for queue in queues if await read_queue(redis, queue) is None]
+
+    @contextlib.asynccontextmanager
+    async def _commands(self) -> AsyncIterator[Any]:
         endpoint = Endpoint.of(self.url)
         redis = endpoint.commands("millstream-cli", connections=1)
         try:
             with unavailable(endpoint):
-                info = await read_queue(redis, queue) or QueueInfo()
-                keys = info.keys(queue)
-                return [n for n in range(info.shards) if not await read_workers(redis, keys.shard(n))]
+                yield redis
         finally:
             await redis.aclose()
 
@@ -124,4 +136,4 @@ def open_stack(
         worker = LocalWorker(server.url, queue, model.path, folder / "worker.log", worker_command)
         exits.enter_context(worker)
         server.note_worker(worker.pid)
-        yield Stack(server.url, queue, (worker.check, server.check))
+        yield Stack(server.url, queue, (worker.check, server.check), worker.log.steps)
