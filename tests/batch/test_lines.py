@@ -59,18 +59,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         InputFile(tmp_path / "pipe")
 
 
-def test_the_number_of_lines_is_estimated_until_all_are_read(path: Path) -> None:
-    path.write_bytes(b"12345678\n" * 1000)
-    with InputFile(path) as file:
-        numbers = iter(file)
-        assert file.estimated_lines == 0
-        next(numbers)
-        assert file.estimated_lines == 1000
-        assert sum(1 for _ in numbers) == 999
-        assert file.done
-        assert file.estimated_lines == 1000
-
-
 def test_a_large_file_takes_the_memory_of_its_longest_line(path: Path) -> None:
     with path.open("wb") as file:
         for _ in range(60):

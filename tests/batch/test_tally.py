@@ -30,17 +30,19 @@ def test_a_run_of_two_jobs() -> None:
     tally.add(result(1300, 1300, 1), expected="no")
     summary = tally.summary(seconds=2.0)
     assert (summary.prompt_tokens, summary.cached_tokens, summary.output_tokens) == (20, 8, 6)
-    assert summary.tokens_per_second == 3.0
+    assert (summary.rows_per_second, summary.prompt_tokens_per_second) == (1.0, 10.0)
+    assert summary.output_tokens_per_second == 3.0
     assert summary.ttft_ms == Percentiles(100, 300, 300)
     assert summary.tpot_ms == Percentiles(100, 100, 100)  # a single token has no time between tokens
     assert (summary.agreed, summary.expected) == (1, 2)
-    assert summary.cost_per_million(price_per_hour=3.6) == pytest.approx(1e3 / 3)
+    assert summary.cost_per_million_tokens(price_per_hour=3.6) == pytest.approx(1e3 / 3)
+    assert summary.cost_per_thousand_rows(price_per_hour=3.6) == pytest.approx(1.0)
 
 
 def test_a_run_without_output_has_no_cost() -> None:
     summary = Tally().summary(0.0)
-    assert summary.tokens_per_second == 0
-    assert summary.cost_per_million(3.6) is None
+    assert summary.output_tokens_per_second == summary.rows_per_second == 0
+    assert summary.cost_per_million_tokens(3.6) is summary.cost_per_thousand_rows(3.6) is None
 
 
 @pytest.mark.parametrize(

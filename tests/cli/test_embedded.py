@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -152,15 +153,26 @@ def test_jobs_and_batches_without_any_server(counting: str, tmp_path: Path) -> N
     job_id = invoke("submit", "w7", "--max-tokens", 3).stdout.strip()
     assert invoke("status", job_id, "--json").stdout.count('"queued"') == 1
     source = write_lines(
-        tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=2), completion("b", model="gpt")]
+        tmp_path / "in.jsonl",
+        [
+            completion("a", "w1", max_tokens=2),
+            *(completion(name, "w1", max_tokens=2, model="gpt-4o mini") for name in "bc"),
+        ],
     )
     done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", counting, "--json")
     assert done.exit_code == 0, done.stderr
-    assert "using an embedded server" in done.stderr
-    [row] = read_rows(tmp_path / "out.jsonl")
-    assert row["response"]["body"]["choices"][0]["text"] == counted(2, 2)
-    [error] = read_rows(tmp_path / "out.errors.jsonl")
-    assert error["error"]["param"] == "body.model"
+    said = [line for line in done.stderr.splitlines() if line.startswith("millstream: ")]
+    assert said[0] == (
+        f"millstream: body.model 'gpt-4o mini' in 2 lines: answered by {counting}, which answers all lines of "
+        "this run"
+    )
+    assert "using an embedded server" in said[1]
+    loading = [line for line in said if "loading the model" in line]
+    assert loading[0].endswith("loading the model, 0 s: starting the worker")
+    assert any(": starting the engine" in line for line in loading)
+    assert re.fullmatch(r"millstream: the model was loaded in \d+ s", said[2 + len(loading)])
+    texts = [row["response"]["body"]["choices"][0]["text"] for row in read_rows(tmp_path / "out.jsonl")]
+    assert texts == [counted(2, 2)] * 3
     assert invoke("result", job_id).stdout == f"{counted(8, 3)}\n"  # was answered along with the batch
     other = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", "another")
     assert other.exit_code == 2

@@ -76,8 +76,11 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read_body(endpoint: Endpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str) -> Body:
-    """Raises LineFault naming the field. Null is the same as absent, everywhere."""
+def read_body(
+    endpoint: Endpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
+) -> Body:
+    """Raises LineFault naming the field. Null is the same as absent, everywhere. `queue`: for whatever model
+    the body names; None: the model names the queue."""
     given = {name: value for name, value in body.items() if value is not None}
     unknown = _check_names(given, _KNOWN[endpoint])
     if endpoint is Endpoint.CHAT:
@@ -106,7 +109,7 @@ def read_body(endpoint: Endpoint, body: Mapping[str, Any], *, lane: Lane, tenant
         tenant=tenant,
         metadata=request.metadata,
     )
-    return Body(fields, _queue(given.get("model", DEFAULT_QUEUE)), unknown)
+    return Body(fields, queue or _queue(given.get("model", DEFAULT_QUEUE)), unknown)
 
 
 def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:

@@ -103,6 +103,9 @@ class Journal:
         key = identity(custom_id)
         return key in self._answered or key in self._failed
 
+    def has_failure(self, custom_id: str) -> bool:
+        return identity(custom_id) in self._failed
+
     def has_line(self, line: int) -> bool:
         return line in self._lines
 

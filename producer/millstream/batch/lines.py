@@ -62,10 +62,3 @@ class InputFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-    @property
-    def estimated_lines(self) -> int:
-        """Lines of the whole file: counted once all are read, before that from the share of bytes read."""
-        if self.done or not self.position:
-            return self.lines
-        return round(self.lines * self.size / self.position)

@@ -1,6 +1,11 @@
-"""Whether a run has anything left to submit: told before a server or a model is started for it."""
+"""What a run has before it: told from its files, before a server or a model is started for it."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from millstream.batch.faults import LineFault
 from millstream.batch.journal import Journal
@@ -8,21 +13,48 @@ from millstream.batch.lines import InputFile, Line
 from millstream.batch.rows import custom_id_of, parse, read_row
 from millstream.wire.keys import Lane
 
-
-def anything_left(source: InputFile, journal: Journal) -> bool:
-    """Reads no further than to the first line that a worker has to answer."""
-    return any(_needs_answer(line, journal) for line in source)
+MAX_MODEL = 200  # characters: more than a queue's name may have
 
 
-def _needs_answer(line: Line, journal: Journal) -> bool:
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    lines: int  # of the whole file, without blank ones
+    work: bool  # whether a worker has any of them to answer
+    models: Mapping[str, int]  # of lines without a row, by what their body.model says; "": nothing
+
+
+def look_ahead(source: InputFile, journal: Journal) -> Remaining:
+    """Reads the whole file, and each line no closer than it must."""
+    lines, work, models = 0, False, Counter[str]()
+    for line in source:
+        lines += 1
+        fields = _unanswered(line, journal)
+        if fields is not None:
+            work = work or _is_good(line.number, fields)
+            _count_model(fields.get("body"), models)
+    return Remaining(lines, work, models)
+
+
+def _unanswered(line: Line, journal: Journal) -> Mapping[str, Any] | None:
+    """The line, if it can be read and has no row yet."""
     if line.data is None:
-        return False
+        return None
     try:
         fields = parse(line.data)
-        custom_id = custom_id_of(fields)
-        if journal.has_id(custom_id):
-            return False
-        read_row(line.number, custom_id, fields, lane=Lane.BATCH, tenant="")
+        return None if journal.has_id(custom_id_of(fields)) else fields
+    except LineFault:
+        return None
+
+
+def _is_good(number: int, fields: Mapping[str, Any]) -> bool:
+    try:
+        read_row(number, custom_id_of(fields), fields, lane=Lane.BATCH, tenant="", queue="any")
     except LineFault:
         return False
     return True
+
+
+def _count_model(body: Any, models: Counter[str]) -> None:
+    model = body.get("model") if isinstance(body, dict) else None
+    if model is None or isinstance(model, str):
+        models[(model or "")[:MAX_MODEL]] += 1

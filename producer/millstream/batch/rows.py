@@ -66,8 +66,11 @@ def custom_id_of(fields: Mapping[str, Any]) -> str:
     raise LineFault(FaultCode.INVALID_FIELD, shown, "custom_id")
 
 
-def read_row(line: int, custom_id: str, fields: Mapping[str, Any], *, lane: Lane, tenant: str) -> Row:
-    """Everything else of the line. Raises LineFault naming the field."""
+def read_row(
+    line: int, custom_id: str, fields: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
+) -> Row:
+    """Everything else of the line. `queue`: for all lines; None: body.model names it. Raises LineFault naming
+    the field."""
     method = fields.get("method", "POST")
     if method != "POST":
         raise _invalid("method", method, 'must be "POST"')
@@ -88,7 +91,7 @@ def read_row(line: int, custom_id: str, fields: Mapping[str, Any], *, lane: Lane
             "body: holds half of a surrogate pair (\\ud800 to \\udfff); remove it",
             "body",
         )
-    body = read_body(endpoint, content, lane=lane, tenant=tenant)
+    body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
     return Row(
         line=line,
         custom_id=custom_id,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from millstream.batch.answers import answer_row, failure_row, fault_row, refusal_row
 from millstream.batch.clearing import Clearing
@@ -48,7 +49,6 @@ AGAIN_S = 1.0  # before rows that found no room, or no server, are sent again
 class RunOptions:
     window: int = DEFAULT_WINDOW  # jobs under way at once
     queue: str | None = None  # for all lines, whatever their body.model says
-    served: str | None = None  # the only queue that has a worker; None: not known here
     lane: Lane = Lane.BATCH
     tenant: str = ""
     keep_results: bool = False  # on the server, for their time to live, also when their rows are on disk
@@ -99,6 +99,11 @@ class BatchRun:
         return 0.0 if self._begun_s is None else max(0.0, self._last_s - self._begun_s)
 
     @property
+    def under_way(self) -> int:
+        """Rows that were read and have not ended."""
+        return self._window.jobs
+
+    @property
     def elapsed_s(self) -> float:
         """From the first submission until now: a run that stands still gets slower."""
         return 0.0 if self._begun_s is None else time.monotonic() - self._begun_s
@@ -122,10 +127,9 @@ class BatchRun:
                 for queue in list(waiting):
                     yield queue, waiting.pop(queue)
                 await self._window.enter(row.size)
-            queue = self._queue(row)
-            waiting.setdefault(queue, []).append(row)
-            if len(waiting[queue]) == CHUNK_ROWS:
-                yield queue, waiting.pop(queue)
+            waiting.setdefault(row.queue, []).append(row)
+            if len(waiting[row.queue]) == CHUNK_ROWS:
+                yield row.queue, waiting.pop(row.queue)
         for queue, rows in waiting.items():
             yield queue, rows
 
@@ -135,10 +139,9 @@ class BatchRun:
             return self._parsed(line)
         except LineFault as fault:
             if not self._journal.has_line(line.number):
-                self._journal.write((), [fault_row(line.number, fault)])
-                self.tally.failed += 1
+                self._fail(fault_row(line.number, fault))
             else:
-                self.tally.skipped += 1
+                self.tally.skip(failed=True)
             return None
 
     def _parsed(self, line: Line) -> Row | None:
@@ -159,30 +162,22 @@ class BatchRun:
             )
         self._seen.add(key)
         if self._journal.has_id(custom_id):
-            self.tally.skipped += 1
+            self.tally.skip(failed=self._journal.has_failure(custom_id))
             return None
         try:
             row = read_row(
-                line.number, custom_id, fields, lane=self._options.lane, tenant=self._options.tenant
+                line.number,
+                custom_id,
+                fields,
+                lane=self._options.lane,
+                tenant=self._options.tenant,
+                queue=self._options.queue,
             )
-            self._queue(row)
         except LineFault as fault:
             fault.custom_id = custom_id
             raise
         self.tally.note_unknown(row.unknown)
         return replace(row, size=len(line.data))
-
-    def _queue(self, row: Row) -> str:
-        queue = self._options.queue or row.queue
-        if self._options.served not in (None, queue):
-            raise LineFault(
-                FaultCode.INVALID_FIELD,
-                f"body.model: no worker here serves {queue!r}; run again with --queue default --retry-failed "
-                "to send all lines to this command's worker, or with the --redis-url of a server that has "
-                "such workers",
-                "body.model",
-            )
-        return queue
 
     async def _complete(self, client: AsyncClient, rows: list[Row]) -> None:
         """Submit these rows and write each one's row of output when it ends."""
@@ -256,8 +251,7 @@ class BatchRun:
         return {**row.fields, "id": self._journal.own_id(row.custom_id, row.digest)}
 
     def _refused(self, row: Row, error: MillstreamError) -> None:
-        self._journal.write((), [refusal_row(row, error)])
-        self.tally.failed += 1
+        self._fail(refusal_row(row, error))
         self._window.leave(row.size)
 
     def _end(self, row: Row, job_id: str, end: Result | JobError) -> None:
@@ -266,6 +260,9 @@ class BatchRun:
             self._journal.write([answer_row(row, job_id, end)], ())
             self.tally.add(end, row.expected)
         else:
-            self._journal.write((), [failure_row(row, job_id, end)])
-            self.tally.failed += 1
+            self._fail(failure_row(row, job_id, end))
         self._window.leave(row.size)
+
+    def _fail(self, row: Mapping[str, Any]) -> None:
+        self._journal.write((), [row])
+        self.tally.fail(row)

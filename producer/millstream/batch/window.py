@@ -8,20 +8,20 @@ import asyncio
 class Window:
     """So many jobs, and so many bytes of input lines; a line above all these bytes goes alone.
 
-    One task enters, any number leave.
+    One task enters, any number leave. `jobs` is how many are in it.
     """
 
     def __init__(self, jobs: int, input_bytes: int) -> None:
         self._most_jobs = jobs
         self._most_bytes = input_bytes
-        self._jobs = 0
+        self.jobs = 0
         self._bytes = 0
         self._room = asyncio.Event()
 
     def try_enter(self, size: int) -> bool:
-        if self._jobs and (self._jobs >= self._most_jobs or self._bytes + size > self._most_bytes):
+        if self.jobs and (self.jobs >= self._most_jobs or self._bytes + size > self._most_bytes):
             return False
-        self._jobs += 1
+        self.jobs += 1
         self._bytes += size
         return True
 
@@ -31,6 +31,6 @@ class Window:
             await self._room.wait()
 
     def leave(self, size: int) -> None:
-        self._jobs -= 1
+        self.jobs -= 1
         self._bytes -= size
         self._room.set()

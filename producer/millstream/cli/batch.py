@@ -13,16 +13,17 @@ import typer
 from millstream.batch.body import DEFAULT_QUEUE
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
-from millstream.batch.remaining import anything_left
+from millstream.batch.remaining import Remaining, look_ahead
 from millstream.batch.run import DEFAULT_WINDOW, BatchRun, RunOptions
 from millstream.batch.tally import Summary
 from millstream.cli.beside import beside
 from millstream.cli.conduct import load_model, reported
 from millstream.cli.exits import ExitCode
+from millstream.cli.model_names import check_queues, say_who_answers
 from millstream.cli.options import AsJson, DurabilityOf, DurabilityTimeout, Model, RedisUrl, Replicas
-from millstream.cli.progress import show_progress
+from millstream.cli.progress import Shown, show_progress
 from millstream.cli.stack import LocalModel, Stack, choose_model, open_stack
-from millstream.cli.summary import as_mapping, print_summary
+from millstream.cli.summary import as_mapping, print_summary, say_causes
 from millstream.cli.terminal import print_json, say, warn
 from millstream.client.async_client import AsyncClient
 from millstream.client.options import ClientOptions
@@ -84,21 +85,30 @@ def run(
         with InputFile(source) as lines, Journal(out, local.name if local else None) as journal:
             if retry_failed:
                 say(f"trying {journal.retry_failed():,} lines again")
-            with _stack(redis_url or None, local, source, journal, queue or DEFAULT_QUEUE) as stack:
-                summary = asyncio.run(answer(stack, lines, journal, options, client))
+            ahead = _looked_ahead(source, journal)
+            with _stack(redis_url or None, local, ahead, queue or DEFAULT_QUEUE) as stack:
+                summary = asyncio.run(answer(stack, lines, journal, ahead, options, client, price_per_hour))
         report(summary, journal, price_per_hour, as_json=as_json)
-    if strict and journal.errors.stat().st_size:
+    if summary.without_answers or (strict and journal.errors.stat().st_size):
         raise typer.Exit(ExitCode.FAILED)
 
 
+def _looked_ahead(source: Path, journal: Journal) -> Remaining:
+    with InputFile(source) as lines:
+        ahead = look_ahead(lines, journal)
+    if not ahead.lines:
+        warn(f"{source} has no lines; there is nothing to do")
+    return ahead
+
+
 def _stack(
-    redis_url: str | None, local: LocalModel | None, source: Path, journal: Journal, queue: str
+    redis_url: str | None, local: LocalModel | None, ahead: Remaining, queue: str
 ) -> AbstractContextManager[Stack]:
     """A server and a worker of the command's own are started only where there is work for them."""
     if local is not None:
-        with InputFile(source) as lines:
-            if not anything_left(lines, journal):
-                return nullcontext(Stack(NO_SERVER))
+        if not ahead.work:
+            return nullcontext(Stack(NO_SERVER))
+        say_who_answers(ahead, local.name, queue)
     return open_stack(redis_url, local, say=say, queue=queue)
 
 
@@ -106,16 +116,23 @@ async def answer(
     stack: Stack,
     source: InputFile,
     journal: Journal,
+    ahead: Remaining,
     options: RunOptions,
     client_options: ClientOptions | None = None,
+    price_per_hour: float | None = None,
 ) -> Summary:
-    """Run the batch with its progress on the screen. Raises what BatchRun and Stack raise."""
+    """Run the batch with its progress on the screen. Raises what BatchRun and Stack raise, and InvalidRequest
+    where lines name queues that the server does not have."""
+    options = replace(options, queue=options.queue or stack.queue)  # its own worker is for all lines
+    if options.queue is None and ahead.work:
+        await check_queues(stack, ahead)
     async with AsyncClient(stack.url, options=client_options) as client:
-        batch = BatchRun(source, journal, client, replace(options, served=stack.queue))
-        return await stack.guard(_shown(stack, batch))
+        batch = BatchRun(source, journal, client, options)
+        return await stack.guard(_shown(stack, Shown(batch, ahead.lines, price_per_hour)))
 
 
 def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:
+    say_causes(summary, journal)
     if summary.unknown_fields:
         names = ", ".join(f"{name} ({count:,})" for name, count in summary.unknown_fields[:10])
         warn(f"unknown fields were ignored, in so many lines: {names}")
@@ -127,9 +144,10 @@ def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, 
         print_summary(summary, journal, price_per_hour)
 
 
-async def _shown(stack: Stack, batch: BatchRun) -> Summary:
+async def _shown(stack: Stack, shown: Shown) -> Summary:
     await load_model(stack)
-    return await beside(_warn_of_waiting(stack, batch), beside(show_progress(batch), batch.run()))
+    watched = beside(show_progress(shown), shown.run.run())
+    return await beside(_warn_of_waiting(stack, shown.run), watched)
 
 
 async def _warn_of_waiting(stack: Stack, batch: BatchRun) -> None:

@@ -1,0 +1,57 @@
+"""Why rows of a run became error rows: how often, and in whose words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAX_CAUSES = 1000  # that are counted one by one: a field's path may hold a caller's own names
+_PLACE = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Error rows of one code and field."""
+
+    count: int
+    text: str  # of the first of them
+    alike: bool  # all of them have this text
+
+
+class Causes:
+    """Mutable; one per run."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()  # by code and field, without places in lists
+        self._texts: dict[tuple[str, str], str] = {}
+        self._unlike: set[tuple[str, str]] = set()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """`row`: of the error file."""
+        error = row["error"]
+        key = (error["code"], _PLACE.sub("", error["param"] or ""))
+        if key not in self._texts and len(self._texts) >= MAX_CAUSES:
+            key = ("…", "")
+        text = _text(row)
+        if self._texts.setdefault(key, text) != text:
+            self._unlike.add(key)
+        self._counts[key] += 1
+
+    def commonest(self) -> tuple[Cause, ...]:
+        """All of them, the commonest first."""
+        return tuple(
+            Cause(count, self._texts[key], key not in self._unlike)
+            for key, count in self._counts.most_common()
+        )
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    """Without the line and the job, which are one row's own; with the field."""
+    error, response = row["error"], row["response"] or {}
+    text = error["message"].removeprefix(f"line {error['line']}: ")
+    text = text.removeprefix(f"{response.get('request_id')}: ")
+    field = error["param"]
+    return text if field is None or text.startswith(field) else f"{field}: {text}"
