@@ -47,9 +47,9 @@ def main(
         with open_stack(redis_url or None, local, say=say) as stack:  # one demo at a time, so first of all
             out.unlink(missing_ok=True)  # a new run: the last one's answers are not taken up again
             with InputFile(DOCUMENTS) as lines, InputFile(DOCUMENTS) as counted, Journal(out) as journal:
-                ahead = look_ahead(counted, journal)
+                lines.total = look_ahead(counted, journal).lines
                 say(f"1. {from_here(DOCUMENTS)} through `millstream batch run`")
-                summary = asyncio.run(answer(stack, lines, journal, ahead, RunOptions()))
+                summary = asyncio.run(answer(stack, lines, journal, RunOptions()))
             report(summary, journal, None, as_json=False)
             say(f"2. {from_here(LETTER)}: summarised, and streamed as `millstream submit --stream` does")
             asyncio.run(stream_letter(stack, LETTER.read_text(encoding="utf-8").strip()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import redis
 from support.answering import answering, completion, read_rows, write_lines
 from support.commands import environment, invoke, process
 from support.limits import no_file_above
+from support.screen import screen
 from support.servers import Server, free_port
 
 from millstream.cli import batch as module
@@ -38,7 +40,8 @@ def test_a_run_and_its_summary(valkey: Server, source: Path, tmp_path: Path) -> 
     assert len(read_rows(out)) == 61
     assert "61 completed, 0 failed" in done.stdout
     assert "1 of 1 answers are the expected ones" in done.stdout
-    assert "per million output tokens, at 2 per hour" in done.stdout
+    assert re.search(r"\ntime +0:00:\d\d, [\d.]+ rows/s\n", done.stdout)
+    assert re.search(r"\ncost +[\d.]+ per 1,000 rows, [\d.,]+ per million output tokens, at 2", done.stdout)
     assert "unknown fields were ignored, in so many lines: tempo (1)" in done.stderr
 
 
@@ -57,6 +60,43 @@ def test_json_for_programs_and_strict(valkey: Server, source: Path, tmp_path: Pa
         retried = invoke(*command, "--retry-failed", "--strict")
     assert retried.exit_code == 0
     assert json.loads(retried.stdout)["completed"] == 1
+
+
+def test_a_run_in_which_nothing_succeeds_says_why_and_so_does_the_next(
+    valkey: Server, source: Path, tmp_path: Path
+) -> None:
+    lines = [completion(f"n{i}", n=0) for i in range(3)] + [completion(f"f{i}", "fail") for i in range(2)]
+    write_lines(source, lines)
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+    with answering(valkey.url):
+        done = invoke(*command)
+        again = invoke(*command)
+        write_lines(source, [*lines, DOCUMENTS[0]])
+        mended = invoke(*command)
+    assert done.exit_code == 1
+    first, second = done.stderr.splitlines()[-2:]
+    assert first.startswith("millstream: 3 × body.n: ")
+    assert second == "millstream: 2 × body.prompt: failed (model_refused): it said fail"
+    assert again.exit_code == 1
+    told = "0 completed, 0 failed, 5 answered before, 5 of them failed: --retry-failed tries them again"
+    assert told in again.stdout
+    assert mended.exit_code == 0
+
+
+def test_a_queue_that_was_never_used_is_told_before_anything_is_submitted(
+    valkey: Server, source: Path, tmp_path: Path
+) -> None:
+    models = ["gpt-4o-mini", "gpt-4o-mini", "used", "default", "no name of a queue"]
+    write_lines(source, [completion(f"{i}", model=model) for i, model in enumerate(models)])
+    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+    with answering(valkey.url, "used"), answering(valkey.url) as worker:
+        invoke("submit", "x", "--queue", "used", "--wait", "--redis-url", valkey.url)
+        refused = invoke(*command)
+        assert not worker.answered
+        assert invoke(*command, "--queue", "default", "--strict").exit_code == 0
+    assert refused.exit_code == 2
+    problem = "this server does not have: 'gpt-4o-mini' in 2 lines; --queue NAME sends all lines to one queue"
+    assert problem in refused.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
@@ -212,6 +252,7 @@ def test_an_empty_input_is_answered(valkey: Server, tmp_path: Path) -> None:
     done = invoke("batch", "run", source, "-o", out, "--redis-url", valkey.url, "--strict")
     assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "lines     0 completed, 0 failed")
     assert out.read_bytes() == b""
+    assert f"{source} has no lines; there is nothing to do" in done.stderr
 
 
 def test_a_full_disk_ends_the_run_which_goes_on_later(valkey: Server, tmp_path: Path) -> None:
@@ -276,29 +317,39 @@ def test_a_served_queue_is_not_warned_of(
     assert "warning" not in done.stderr
 
 
-def test_the_progress_bar_on_a_terminal(valkey: Server, source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_progress_bar_on_a_terminal(
+    valkey: Server, source: Path, tmp_path: Path, interrupted: bool
+) -> None:
     command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
     mine, its = pty.openpty()
     shown = b""
     with answering(valkey.url) as worker:
         worker.after = 25
         running = subprocess.Popen(
-            [sys.executable, "-m", "millstream", *map(str, command)],
+            ["setsid", "--ctty", sys.executable, "-m", "millstream", *map(str, command)],
+            stdin=its,  # whose Ctrl-C it gets
             stdout=subprocess.DEVNULL,
             stderr=its,
-            env=environment(TERM="xterm", COLUMNS="100"),
+            env=environment(TERM="xterm", COLUMNS="60"),
         )
         os.close(its)
         while b"25/60" not in shown:
             shown += os.read(mine, 10_000)
         assert len(read_rows(tmp_path / "out.jsonl")) == 25  # rows are written as they finish
-        worker.gate.set()
-        while b"60/60" not in shown:
+        if interrupted:
+            os.write(mine, b"\x03")
+        else:
+            worker.gate.set()
+        while (b"to go on" if interrupted else b"60/60") not in shown:
             shown += os.read(mine, 10_000)
-        assert running.wait(30) == 0
+        assert running.wait(30) == (130 if interrupted else 0)
         os.close(mine)
-    for part in (b"0 failed", b"tokens/s", b"ETA 0:00:0"):
-        assert part in shown
+    left = screen(shown.decode(errors="replace"), 60)
+    count = "25/60  0 failed  35 under way" if interrupted else "60/60  0 failed  0 under way"
+    [bar] = [place for place, line in enumerate(left) if "/60" in line]  # it stands there once
+    assert count in left[bar]
+    assert "rows/s" in left[bar + 1]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from rich.console import Console
 
 from millstream.batch.tally import Tally
-from millstream.cli.progress import SPARE, Shown
+from millstream.cli import progress as module
+from millstream.cli.beside import beside
+from millstream.cli.progress import SPARE, Shown, show_progress
 
 
 def shown(
@@ -19,8 +22,9 @@ def shown(
     tally = Tally()
     tally.skipped, tally.completed, tally.failed = skipped, completed, failed
     tally.prompt_tokens, tally.output_tokens = 200 * completed, 20 * completed
-    run: Any = SimpleNamespace(tally=tally, elapsed_s=seconds, under_way=2000)
-    return Shown(run, total, price_per_hour=36.0)
+    source = SimpleNamespace(total=total)
+    run: Any = SimpleNamespace(tally=tally, elapsed_s=seconds, under_way=2000, source=source)
+    return Shown(run, price_per_hour=36.0)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +42,14 @@ def test_the_time_left_is_told_from_the_lines_of_this_run(
     skipped: int, completed: int, failed: int, seconds: float, eta: str
 ) -> None:
     assert shown(skipped=skipped, completed=completed, failed=failed, seconds=seconds).eta() == eta
+
+
+async def test_without_a_terminal_a_line_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: asyncio.Queue[str] = asyncio.Queue()
+    monkeypatch.setattr(module, "say", said.put_nowait)
+    monkeypatch.setattr(module, "LINE_EVERY_S", 0.0)
+    line = await beside(show_progress(shown(completed=90, failed=10, seconds=10.0)), said.get())
+    assert line.startswith("100 of 1,000 lines, 10 failed, 2,000 under way, 0:00:10, ETA 0:01:30, 10.0 rows")
 
 
 @pytest.mark.parametrize("width", [44, 80, 120])

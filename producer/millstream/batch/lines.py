@@ -40,6 +40,7 @@ class InputFile:
         self.position = 0
         self.lines = 0
         self.done = False
+        self.total: int | None = None  # lines that are not blank, where somebody has counted them
         head = self._file.read(len(codecs.BOM_UTF8))
         if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             self._file.close()

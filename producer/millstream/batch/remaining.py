@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 from millstream.batch.faults import LineFault
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile, Line
+from millstream.batch.models import Models
 from millstream.batch.rows import custom_id_of, parse, read_row
 from millstream.wire.keys import Lane
-
-MAX_MODEL = 200  # characters: more than a queue's name may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +23,14 @@ class Remaining:
 
 def look_ahead(source: InputFile, journal: Journal) -> Remaining:
     """Reads the whole file, and each line no closer than it must."""
-    lines, work, models = 0, False, Counter[str]()
+    lines, work, models = 0, False, Models()
     for line in source:
         lines += 1
         fields = _unanswered(line, journal)
         if fields is not None:
             work = work or _is_good(line.number, fields)
-            _count_model(fields.get("body"), models)
-    return Remaining(lines, work, models)
+            models.add(fields)
+    return Remaining(lines, work, models.counts)
 
 
 def _unanswered(line: Line, journal: Journal) -> Mapping[str, Any] | None:
@@ -52,9 +50,3 @@ def _is_good(number: int, fields: Mapping[str, Any]) -> bool:
     except LineFault:
         return False
     return True
-
-
-def _count_model(body: Any, models: Counter[str]) -> None:
-    model = body.get("model") if isinstance(body, dict) else None
-    if model is None or isinstance(model, str):
-        models[(model or "")[:MAX_MODEL]] += 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -86,8 +88,12 @@ def run(
             if retry_failed:
                 say(f"trying {journal.retry_failed():,} lines again")
             ahead = _looked_ahead(source, journal)
+            lines.total = ahead.lines
             with _stack(redis_url or None, local, ahead, queue or DEFAULT_QUEUE) as stack:
-                summary = asyncio.run(answer(stack, lines, journal, ahead, options, client, price_per_hour))
+                work = answer(
+                    stack, lines, journal, options, client, models=ahead.models, price_per_hour=price_per_hour
+                )
+                summary = asyncio.run(work)
         report(summary, journal, price_per_hour, as_json=as_json)
     if summary.without_answers or (strict and journal.errors.stat().st_size):
         raise typer.Exit(ExitCode.FAILED)
@@ -108,7 +114,7 @@ def _stack(
     if local is not None:
         if not ahead.work:
             return nullcontext(Stack(NO_SERVER))
-        say_who_answers(ahead, local.name, queue)
+        say_who_answers(ahead.models, local.name, queue)
     return open_stack(redis_url, local, say=say, queue=queue)
 
 
@@ -116,19 +122,20 @@ async def answer(
     stack: Stack,
     source: InputFile,
     journal: Journal,
-    ahead: Remaining,
     options: RunOptions,
     client_options: ClientOptions | None = None,
+    *,
+    models: Mapping[str, int] = MappingProxyType({}),
     price_per_hour: float | None = None,
 ) -> Summary:
     """Run the batch with its progress on the screen. Raises what BatchRun and Stack raise, and InvalidRequest
-    where lines name queues that the server does not have."""
+    where `models`, which the lines name, are queues that the server does not have."""
     options = replace(options, queue=options.queue or stack.queue)  # its own worker is for all lines
-    if options.queue is None and ahead.work:
-        await check_queues(stack, ahead)
+    if options.queue is None and stack.url != NO_SERVER:
+        await check_queues(stack, models)
     async with AsyncClient(stack.url, options=client_options) as client:
         batch = BatchRun(source, journal, client, options)
-        return await stack.guard(_shown(stack, Shown(batch, ahead.lines, price_per_hour)))
+        return await stack.guard(_shown(stack, Shown(batch, price_per_hour)))
 
 
 def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millstream.batch.body import DEFAULT_QUEUE
-from millstream.batch.remaining import Remaining
 from millstream.cli.stack import Stack
 from millstream.cli.terminal import plain, say
 from millstream.errors import InvalidRequest
@@ -15,17 +14,17 @@ from millstream.wire.keys import QueueKeys
 MOST_NAMES = 5  # in one message
 
 
-def say_who_answers(ahead: Remaining, model: str, queue: str) -> None:
+def say_who_answers(models: Mapping[str, int], model: str, queue: str) -> None:
     """One model answers all lines: said once, where they name others."""
-    others = {name: count for name, count in ahead.models.items() if name not in ("", model, queue)}
+    others = {name: count for name, count in models.items() if name not in ("", model, queue)}
     if others:
         say(f"body.model {_listed(others)}: answered by {model}, which answers all lines of this run")
 
 
-async def check_queues(stack: Stack, ahead: Remaining) -> None:
+async def check_queues(stack: Stack, models: Mapping[str, int]) -> None:
     """Raises InvalidRequest where lines name queues that were never used on this server: their jobs would
     wait for ever. The default queue may be used before it has a worker, and so may one given by --queue."""
-    named = {name: count for name, count in ahead.models.items() if _names_queue(name)}
+    named = {name: count for name, count in models.items() if _names_queue(name)}
     if unknown := await stack.unused(named):
         problem = (
             f"names a queue that this server does not have: {_listed({n: named[n] for n in unknown})}; "

@@ -26,16 +26,15 @@ BESIDE = 60  # columns, from which on the bar stands beside its counts and not a
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What there is to see of a run. `total`: the lines of its input."""
+    """What there is to see of a run, whose lines were counted."""
 
     run: BatchRun
-    total: int
     price_per_hour: float | None = None
 
     @property
     def most(self) -> int:
-        """The input may have grown since it was counted."""
-        return max(self.total, self.run.tally.done)
+        """Lines; the input may have grown since they were counted."""
+        return max(self.run.source.total or 0, self.run.tally.done)
 
     def counts(self) -> list[str]:
         """Beside the number of lines that are done."""

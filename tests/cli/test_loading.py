@@ -1,0 +1,54 @@
+"""How far the worker of a command has come, out of its log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millstream.cli import loading as module
+from millstream.cli.loading import Loading, show_loading
+from millstream.cli.worker_log import WorkerLog
+
+
+def record(event: str, **fields: object) -> str:
+    return json.dumps({"timestamp": "2026-11-22T21:00:00Z", "level": "info", "event": event, **fields}) + "\n"
+
+
+def test_steps_are_read_as_the_log_grows(tmp_path: Path) -> None:
+    log = WorkerLog(tmp_path / "worker.log")
+    assert log.steps() == []
+    with log.path.open("a") as file:
+        half = record("engine loading", step="compiling 30 layers", seconds=2.5)
+        file.write(record("worker starts", name="w") + "a library's line\n[1]\n" + half[:20])
+        file.flush()
+        assert log.steps() == ["starting the worker"]
+        file.write(half[20:] + record("something else") + record("engine ready"))
+        file.flush()
+        assert log.steps() == ["compiling 30 layers", "reading the tokenizer"]
+    assert log.steps() == []
+    end = log.tail()
+    assert "2026-11-22T21:00:00Z info engine loading step=compiling 30 layers seconds=2.5\n" in end
+    assert "\na library's line\n" in end
+
+
+def test_the_step_and_the_whole_have_their_times() -> None:
+    loading = Loading(100.0)
+    assert loading.text(112.0) == "loading the model, 12 s: starting the worker"
+    assert loading.try_enter("compiling", 112.0)
+    assert not loading.try_enter("compiling", 113.0)
+    assert loading.text(112.0) == "loading the model, 12 s: compiling"
+    assert loading.text(115.0) == "loading the model, 15 s: compiling (3 s)"
+
+
+async def test_without_a_terminal_each_step_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a long one is told again."""
+    said: list[str] = []
+    news = iter([[], ["weights"], [], [], []])
+    monkeypatch.setattr(module, "say", said.append)
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(module, "LINE_EVERY_S", 0.0)
+    with pytest.raises(RuntimeError):  # an iterator at its end, inside a coroutine
+        await show_loading(lambda: next(news))
+    assert [line.partition(": ")[2] for line in said] == ["starting the worker", *["weights"] * 5]

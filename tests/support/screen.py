@@ -1,0 +1,33 @@
+"""What stands on a terminal after a program wrote to it: as much of one as progress bars need."""
+
+from __future__ import annotations
+
+import re
+
+_PIECES = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
+
+
+def screen(written: str, columns: int) -> list[str]:
+    """Its lines, without spaces at their ends."""
+    lines: list[str] = [""]
+    row = column = 0
+    for number, command, control, text in _PIECES.findall(written):
+        if command == "A":
+            row = max(0, row - int(number or 1))
+        elif command == "K":
+            assert number == "2", f"unknown: ESC[{number}K"
+            lines[row] = ""
+        elif control == "\r":
+            column = 0
+        elif control == "\n":
+            row, column = row + 1, 0
+        for character in text:
+            if column == columns:  # a line that is full goes on in the next one
+                row, column = row + 1, 0
+            while len(lines) <= row:
+                lines.append("")
+            lines[row] = lines[row].ljust(column)[:column] + character + lines[row][column + 1 :]
+            column += 1
+        while len(lines) <= row:
+            lines.append("")
+    return [line.rstrip() for line in lines]
