@@ -4,6 +4,7 @@ Everything a producer needs is here; nothing of a worker is imported.
 """
 
 import logging
+import typing
 
 from millstream.batch.from_python import batch_run
 from millstream.batch.tally import Summary as BatchSummary
@@ -108,3 +109,15 @@ __all__ = [
     "Usage",
     "batch_run",
 ]
+
+if typing.TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        """`__version__`, read when it is asked for: the metadata's reader is slow to import."""
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from millstream.version import version
+
+        return version()

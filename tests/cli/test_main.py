@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+from collections.abc import Iterator
+from importlib import metadata
 from importlib.machinery import ModuleSpec
 
 import pytest
-from support.commands import invoke
+from support.commands import invoke, process
+from typer.core import TyperGroup
+from typer.main import get_command
 
+import millstream
 from millstream.__main__ import main
+from millstream.cli.app import app
+from millstream.cli.exits import ExitCode
+from millstream_worker.__main__ import main as work
 
 
 def test_a_missing_extra_is_one_line(
@@ -31,4 +40,42 @@ def test_help_lists_commands_and_exit_codes() -> None:
     text = invoke("--help").output
     for command in ("submit", "stream", "result", "cancel", "status", "batch"):
         assert command in text
-    assert "130" in text
+    codes = re.findall(r"• (\d+): ", text)
+    assert codes == [str(code.value) for code in ExitCode]
+    between = text[text.index("• 0:") : text.index("• 130:")]
+    assert not re.search(r"\n\s*\n", between)  # a compact table
+
+
+def test_no_option_is_cut_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    texts = [invoke(*path, "--help").output for path in commands(command)]
+    assert len(texts) >= 10
+    options = re.findall(r"│ +(?:\* +)?(--[^\s│]+)", "\n".join(texts))
+    assert "--durability-timeout-s" in options
+    assert [option for option in options if "…" in option] == []
+
+
+def commands(group: TyperGroup, *path: str) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name)
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = metadata.version("millstream")
+    assert millstream.__version__ == expected
+    assert invoke("--version").output == f"millstream {expected}\n"
+    assert work(["--version"]) == 0
+    assert capsys.readouterr().out == f"millstream-worker {expected}\n"
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        millstream.no_such_name  # noqa: B018
+
+
+def test_the_shell_completes_commands_also_of_python_dash_m() -> None:
+    asked = {"_MILLSTREAM_COMPLETE": "complete_bash", "COMP_WORDS": "millstream ba", "COMP_CWORD": "1"}
+    with process(**asked) as running:
+        assert running.communicate(timeout=30) == ("batch\n", "")

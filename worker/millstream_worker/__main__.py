@@ -7,18 +7,23 @@ import sys
 from collections.abc import Sequence
 
 from millstream.errors import MissingExtra
+from millstream.version import version
 
 NEEDED = ("torch", "transformers", "pydantic_settings", "prometheus_client")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: see `millstream_worker.command`."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--version" in given:
+        sys.stdout.write(f"millstream-worker {version()}\n")
+        return 0
     if any(importlib.util.find_spec(module) is None for module in NEEDED):
         sys.stderr.write(f"millstream-worker: {MissingExtra('worker', 'the worker')}\n")
         return 2
     from millstream_worker.command import run
 
-    return run(sys.argv[1:] if arguments is None else arguments)
+    return run(given)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import signal
 from types import FrameType
+from typing import Annotated
 
 import typer
 
 from millstream.cli import batch, dead, jobs
 from millstream.cli.exits import epilog
+from millstream.cli.terminal import answers
+from millstream.version import version
 
 app = typer.Typer(
     help="Queue prompts for LLM workers, stream their tokens, collect their results.",
     epilog=epilog(),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        answers.out(f"millstream {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _millstream(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """All commands."""
+
+
 app.add_typer(batch.app, name="batch")
 app.add_typer(dead.app, name="dead")
 for command in jobs.COMMANDS:
@@ -35,7 +54,7 @@ def run() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: it is to go on
             signal.signal(number, _as_ctrl_c)
-    app()
+    app(prog_name="millstream")  # also of `python -m`: shell completion goes by that name
 
 
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:

@@ -61,7 +61,10 @@ def run(
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are error rows.")] = False,
     price_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Of the hardware, for the cost per million tokens.")
+        float | None,
+        typer.Option(
+            min=0, metavar="PRICE", help="Of the hardware: adds what 1,000 rows and a million tokens cost."
+        ),
     ] = None,
     keep_results: Annotated[
         bool,
@@ -75,7 +78,8 @@ def run(
     """Answer every line of IN: answers to OUT, error rows to OUT without its ending + `.errors.jsonl`.
 
     Interrupted and started again with the same IN and OUT, it goes on; nothing is computed twice.
-    `body.model` names the queue; without it, and for "default", the default queue.
+    With --redis-url `body.model` names the queue; without it, and for "default", the default queue. Without
+    --redis-url the command's own worker answers all lines, whatever their `body.model`.
     """
     with reported(as_json, lambda: "interrupted; run the same command again to go on"):
         _check_apart(source, out)

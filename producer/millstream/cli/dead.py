@@ -147,9 +147,9 @@ def _each(
             else:
                 answers.out(done[shown])
 
+    if bool(ids) == everything:
+        raise typer.BadParameter("give either ids or --all", param_hint="ID…")
     with reported(as_json, _interrupted):
-        if bool(ids) == everything:
-            raise typer.BadParameter("give ids, or --all", param_hint="ID")
         run_with_client(redis_url, queue, work)
     if refused:
         raise typer.Exit(exit_code(refused[0]))

@@ -38,7 +38,7 @@ class ExitCode(IntEnum):
 
 MEANINGS = {
     ExitCode.OK: "done; for a batch: every line has its answer or its error row",
-    ExitCode.FAILED: "the job failed; with --strict: there are error rows",
+    ExitCode.FAILED: "the job failed; a batch: no line has an answer or, with --strict, there are error rows",
     ExitCode.USAGE: "a wrong argument or request field",
     ExitCode.UNAVAILABLE: "server, worker, model or disk cannot be used now; try again",
     ExitCode.NOT_FOUND: "no such job or dead letter, or its result has expired",
@@ -75,5 +75,5 @@ def exit_code(error: MillstreamError) -> ExitCode:
 
 def epilog() -> str:
     """The table for --help."""
-    lines = "\n\n".join(f"{code:d}  {meaning}" for code, meaning in MEANINGS.items())
+    lines = "\n".join(f"- {code:d}: {meaning}" for code, meaning in MEANINGS.items())
     return f"Exit codes:\n\n{lines}"

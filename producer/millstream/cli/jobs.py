@@ -54,7 +54,7 @@ def submit(
     max_tokens: Annotated[int | None, typer.Option(help="The answer ends after so many tokens.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 takes the most likely token.")] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Text to end before; may be repeated.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Text to end before; repeatable.")
     ] = None,
     param: Annotated[
         list[str] | None,

@@ -26,14 +26,26 @@ Model = Annotated[
 Queue = Annotated[str, typer.Option(help="The queue.")]
 DurabilityOf = Annotated[
     Durability,
-    typer.Option("--durability", help="Wait until the server's disk (aof) or replicas have the job."),
+    typer.Option(
+        "--durability",
+        help="Wait until the server's disk (aof) or replicas have the job.",
+        rich_help_panel="Durability",
+    ),
 ]
 Replicas = Annotated[
     int | None,
-    typer.Option(help="How many replicas --durability takes; unset: one for replicas, none for aof."),
+    typer.Option(
+        help="How many replicas --durability takes; unset: one for replicas, none for aof.",
+        rich_help_panel="Durability",
+    ),
 ]
 DurabilityTimeout = Annotated[
-    float, typer.Option("--durability-timeout-s", help="How long to wait for it; then it is reported.")
+    float,
+    typer.Option(
+        "--durability-timeout-s",
+        help="How long to wait for it; then it is reported.",
+        rich_help_panel="Durability",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 JobId = Annotated[

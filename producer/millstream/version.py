@@ -1,0 +1,12 @@
+"""The version of the distribution, which both packages have, out of its metadata."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+
+def version() -> str:
+    try:
+        return metadata.version("millstream")
+    except metadata.PackageNotFoundError:  # a source tree that nobody has installed
+        return "unknown"
