@@ -23,6 +23,7 @@ from support.servers import Server, free_port
 from millstream.cli import batch as module
 from millstream.wire.keys import GROUP, QueueKeys
 
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 DOCUMENTS = [completion(f"doc-{i}", f"text {i}") for i in range(60)]
 
 
@@ -53,6 +54,7 @@ def test_json_for_programs_and_strict(valkey: Server, source: Path, tmp_path: Pa
         assert done.exit_code == 0
         summary = json.loads(done.stdout)
         assert (summary["completed"], summary["failed"]) == (3, 1)
+        assert [name for name in summary if f"`{name}`" not in README] == []
         assert invoke(*command, "--strict").exit_code == 1
         again = json.loads(invoke(*command).stdout)
         assert (again["completed"], again["failed"], again["skipped"]) == (0, 0, 4)

@@ -121,7 +121,9 @@ def test_one_that_is_refused_does_not_end_the_others(valkey: Server) -> None:
 
 @pytest.mark.parametrize("arguments", [("requeue",), ("drop",), ("requeue", "0-1", "--all")])
 def test_wrong_arguments(arguments: tuple[str, ...]) -> None:
-    assert invoke("dead", *arguments).exit_code == 2
+    done = invoke("dead", *arguments)
+    assert done.exit_code == 2
+    assert "x" in arguments or "give either ids or --all" in done.stderr
 
 
 def test_a_server_that_is_away_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
