@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream_worker.engine.runner.native import build as building
 from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.build import FLAGS, build, processor
 from millstream_worker.engine.runner.native.library import Library
@@ -54,10 +56,19 @@ def avx2_library(cache: Path) -> Library:
     return build(cache, (*PLAIN, "-mavx2", "-mfma"))
 
 
+@pytest.fixture(scope="session")
+def compiler_defines(cache: Path) -> frozenset[str]:
+    """The macros of the processor that the compiler compiles for."""
+    command, _ = building._compiler()
+    return frozenset(building._run(*command, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull).split())
+
+
 @pytest.fixture(scope="session", params=BFLOAT16)
-def bfloat16_library(request: pytest.FixtureRequest, cache: Path) -> Library:
+def bfloat16_library(
+    request: pytest.FixtureRequest, cache: Path, compiler_defines: frozenset[str]
+) -> Library:
     """As it would be where products of pairs are faster, where they are not, and where there are tiles."""
-    if "avx512_bf16" not in processor():
+    if "__AVX512BF16__" not in compiler_defines:
         pytest.skip("needs AVX-512 with bfloat16")
     library = build(cache, (*FLAGS, *BFLOAT16[request.param]))
     assert library.bfloat16_products == request.param
