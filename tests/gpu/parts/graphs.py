@@ -1,0 +1,53 @@
+"""Tiny models in float32: the tokens of whole engines, eager and replayed, against the CPU's; and what the
+tests beside the survey check, where there is pytest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from gpu.parts.finding import Survey
+from support import checkpoints
+from support.on_device import engine_on, tokens_of
+
+_CASES = ("qwen3", "llama")
+_TESTS = Path(__file__).parents[1] / "test_graphs_on_cuda.py"
+
+
+def check(survey: Survey) -> None:
+    for case in _CASES:
+        survey.attempt(f"{case}, tokens as on the CPU", partial(_tokens, survey, case))
+    survey.attempt(_TESTS.name, partial(_pytest, survey))
+
+
+def _tokens(survey: Survey, case: str) -> str:
+    folder = survey.out / "model" / case
+    if not folder.exists():
+        checkpoints.build(case, folder.parent)
+    want = tokens_of(engine_on("cpu", folder, attention="torch"))
+    said: list[str] = []
+    ways = ("auto",) if survey.tiny else ("off", "auto")
+    same = [tokens_of(engine_on(survey.device, folder, said.append, cuda_graphs=way)) == want for way in ways]
+    if not all(same):
+        raise AssertionError(f"with graphs {', '.join(ways)}: {same}")
+    reasons = [line for line in said if "CUDA graphs" in line]
+    return "; ".join([f"with graphs {', '.join(ways)}", *reasons])
+
+
+def _pytest(survey: Survey) -> str:
+    if find_spec("pytest") is None:
+        return "not run: there is no pytest"
+    # Neither the project's settings nor the fixtures for servers: their plugins need not be there.
+    apart = ("-c", "/dev/null", f"--confcutdir={_TESTS.parent}", "--import-mode=importlib")
+    quiet = ("-p", "no:cacheprovider", "-p", "no:randomly", "-q", "-x", "-k", "not gemma2 and not gpt2")
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", str(_TESTS), *apart, *quiet], stdout=subprocess.PIPE, text=True
+    )
+    print(finished.stdout)
+    last = (finished.stdout.strip() or "nothing printed").splitlines()[-1]
+    if finished.returncode:
+        raise AssertionError(last)
+    return last

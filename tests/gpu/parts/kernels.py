@@ -1,0 +1,161 @@
+"""One layer's attention of an 8B model, timed apart: as our code launches it, launched otherwise, and torch's
+flash attention over keys that are not paged. Recorded, so that the host's part does not count."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from gpu.parts.finding import Survey
+from gpu.parts.timing import BLOCK, Rows, median_ms, plan_of
+from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
+from torch.nn.functional import scaled_dot_product_attention
+
+from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner.attention import triton_calls, triton_step
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.storage import KVStorage
+
+LAYER = LayerSpec(32, 8, 128, 128, 128**-0.5)
+DECODE: dict[str, Rows] = {
+    "decode 256 x 300": [(299, 1)] * 256,
+    "decode 256 x 4,000": [(3999, 1)] * 256,
+    "decode 72 x 4,000": [(3999, 1)] * 72,
+    "decode 1 x 8,000": [(7999, 1)],
+    "decode 255 x 300 + 1 x 30,000": [(299, 1)] * 255 + [(29_999, 1)],
+}
+FRESH: dict[str, Rows] = {
+    "prefill 8 x 1,024": [(0, 1024)] * 8,
+    "prefill 1 x 8,192": [(0, 8192)],
+    "prefill 64 x 128": [(0, 128)] * 64,
+}
+PREFILL = FRESH | {"prefill 16 after 32,768": [(32_768, 16)]}
+_TINY: dict[str, Rows] = {"decode 2 x 20": [(19, 1)] * 2, "prefill 1 x 20": [(0, 20)]}
+_TINY_LAYER = LayerSpec(2, 1, 16, 16, 0.25)
+VARIANTS: tuple[dict[str, int], ...] = (
+    {"num_warps": 8}, {"num_stages": 2}, {"num_stages": 4}, {"num_stages": 5},
+    {"num_warps": 8, "TILE_QUERIES": 128},
+)  # fmt: skip
+
+
+def as_they_are(survey: Survey) -> None:
+    for name, rows in (_TINY if survey.tiny else DECODE | PREFILL).items():
+        survey.attempt(name, partial(_timed, survey, rows))
+    survey.attempt("decode 200 that share 4,000 of 4,064", partial(_shared, survey))
+    for name, rows in FRESH.items():
+        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+            survey.attempt(f"{name}, torch's {backend.name}", partial(_unpaged, survey, rows, backend))
+        survey.attempt(f"{name}, torch's varlen_attn", partial(_varlen, survey, rows))
+
+
+def variants(survey: Survey) -> None:
+    cases = _TINY if survey.tiny else DECODE | PREFILL
+    for variant in VARIANTS[-1:] if survey.tiny else VARIANTS:
+        words = ", ".join(f"{key} {value}" for key, value in variant.items())
+        with _launched(**variant):
+            for name, rows in cases.items():
+                if "TILE_QUERIES" not in variant or rows[0][1] > 1:
+                    survey.attempt(f"{name}, {words}", partial(_timed, survey, rows))
+            survey.attempt(f"shared, {words}", partial(_shared, survey))
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A kernel that gets more arguments with each launch."""
+
+    kernel: Any
+    more: dict[str, int]
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return partial(self.kernel[grid], **self.more)
+
+
+@contextlib.contextmanager
+def _launched(TILE_QUERIES: int = triton_step.TILE_QUERIES, **more: int) -> Iterator[None]:
+    kernels = {
+        name: _Launched(getattr(triton_calls, name), more)
+        for name in ("decode_kernel", "prefill_kernel", "shared_kernel")
+    }
+    with mock.patch.multiple(triton_calls, **kernels):
+        with mock.patch.object(triton_step, "TILE_QUERIES", TILE_QUERIES):
+            yield
+
+
+def _timed(survey: Survey, rows: Rows) -> str:
+    decodes = rows[0][1] == 1
+    us = _layer_us(survey, plan_of(rows), repeats=10 if decodes else 3)
+    if not decodes:
+        return _rate(us, rows)
+    read = sum(cached + 1 for cached, _ in rows) * 2 * LAYER.kv_heads * LAYER.key_dim * 2  # bytes
+    return f"{us:,.0f} us, {read / us / 1e6:.2f} TB/s"
+
+
+def _rate(us: float, rows: Rows) -> str:
+    work = sum(4 * LAYER.heads * LAYER.key_dim * new * (cached + (new + 1) / 2) for cached, new in rows)
+    return f"{us:,.0f} us, {work / us / 1e6:.0f} TFLOP/s"
+
+
+def _shared(survey: Survey) -> str:
+    rows, shared = ([(39, 1)] * 3, 2) if survey.tiny else ([(4063, 1)] * 200, 250)
+    apart, together = (_layer_us(survey, plan_of(rows, shared, families=way)) for way in (False, True))
+    return f"{apart:,.0f} us apart, {together:,.0f} us shared"
+
+
+@torch.inference_mode()
+def _layer_us(survey: Survey, plan: Plan, repeats: int = 10) -> float:
+    device, dtype = torch.device(survey.device), torch.float16 if survey.tiny else torch.bfloat16
+    layer = _TINY_LAYER if survey.tiny else LAYER
+    storage = KVStorage([layer], int(plan.block_tables[0].max()) + 1, BLOCK, dtype, device)
+    backend = TritonAttention(storage)
+    query, key, value = (
+        torch.randn(plan.token_count, heads, layer.key_dim, device=device, dtype=dtype)
+        for heads in (layer.heads, layer.kv_heads, layer.kv_heads)
+    )
+    backend.begin(plan)
+    if survey.tiny:
+        return 1e3 * median_ms(lambda: backend.attend(0, query, key, value), times=1)
+    recorder = CudaRecorder(device)
+    with recorder.apart():
+        backend.attend(0, query, key, value)
+        recorder.begin()
+        try:
+            for _ in range(repeats):
+                backend.attend(0, query, key, value)
+            replay = recorder.end()
+        finally:
+            recorder.drop()
+    return 1e3 * median_ms(replay) / repeats
+
+
+@torch.inference_mode()
+def _unpaged(survey: Survey, rows: Rows, backend: SDPBackend) -> str:
+    """The same products, heads not grouped."""
+    survey.need_cuda()
+    shape = (len(rows), LAYER.heads, rows[0][1], LAYER.key_dim)
+    tensors = [torch.randn(shape, device=survey.device, dtype=torch.bfloat16) for _ in range(3)]
+    with sdpa_kernel(backend):
+        return _rate(1e3 * median_ms(lambda: scaled_dot_product_attention(*tensors, is_causal=True)), rows)
+
+
+@torch.inference_mode()
+def _varlen(survey: Survey, rows: Rows) -> str:
+    """On the step's own tensors, with grouped heads handed over as they are."""
+    survey.need_cuda()
+    new, known = rows[0][1], inspect.signature(varlen.varlen_attn).parameters
+    more: dict[str, Any] = {"is_causal": True} if "is_causal" in known else {"window_size": (-1, 0)}
+    more |= {"enable_gqa": True} if "enable_gqa" in known else {}
+    starts = torch.arange(len(rows) + 1, device=survey.device, dtype=torch.int32) * new
+    tensors = [
+        torch.randn(len(rows) * new, heads, LAYER.key_dim, device=survey.device, dtype=torch.bfloat16)
+        for heads in (LAYER.heads, LAYER.kv_heads, LAYER.kv_heads)
+    ]
+    attend = partial(varlen.varlen_attn, *tensors, starts, starts, new, new, **more)
+    return _rate(1e3 * median_ms(attend), rows)

@@ -1,0 +1,48 @@
+"""What drawing costs beside a step: 256 rows of a vocabulary of 128,256, in each way that it is asked for."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+import torch
+from gpu.parts.finding import Survey
+from gpu.parts.timing import median_ms, plan_of
+
+from millstream_worker.engine.brain.plan import RowLoad
+from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.runner.sampler import Sampler
+
+WAYS = {
+    "greedy": SamplingSpec(temperature=0.0),
+    "temperature": SamplingSpec(),
+    "top_p 0.9": SamplingSpec(top_p=0.9),
+    "top_k 50": SamplingSpec(top_k=50),
+    "top_k 50, top_p 0.9": SamplingSpec(top_k=50, top_p=0.9),
+    "min_p 0.05": SamplingSpec(min_p=0.05),
+    "penalties": SamplingSpec(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5),
+    "greedy, 5 logprobs": SamplingSpec(temperature=0.0, top_logprobs=5),
+}
+
+
+def draw(survey: Survey) -> None:
+    rows, vocabulary = (4, 1000) if survey.tiny else (256, 128_256)
+    dtype = torch.float32 if survey.tiny else torch.bfloat16
+    logits = 3 * torch.randn(rows, vocabulary, device=survey.device, dtype=dtype)
+    for name, spec in WAYS.items():
+        survey.attempt(f"{rows} x {vocabulary:,}, {name}", partial(_timed, spec, logits))
+
+
+def _timed(spec: SamplingSpec, logits: torch.Tensor) -> str:
+    rows, vocabulary = logits.shape
+    sampler = Sampler(vocabulary, rows, logits.device)
+    for slot in range(rows):
+        sampler.load(RowLoad(slot, spec, tuple(range(3, 200)), ()))
+    plan = plan_of([(199, 1)] * rows)
+    plan.noise[:] = np.random.default_rng(0).random(rows)
+    ms = median_ms(lambda: sampler.draw(logits, plan))
+    before = time.perf_counter()
+    drawn = sampler.collect(sampler.draw(logits, plan))
+    took = time.perf_counter() - before
+    return f"{ms:.2f} ms, with its tokens on the host {1e3 * took:.2f} ms, {len(set(drawn.tokens))} tokens"
