@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 # Of errors after which a process has no device any more.
-_LOST = (
-    "illegal memory",
-    "misaligned address",
-    "launch failure",
-    "device-side assert",
-    "illegal instruction",
-)
+_LOST = ("illegal memory", "illegal instruction", "misaligned", "launch failure", "device-side assert")
 
 
 class NeedsCUDA(Exception):
@@ -28,6 +24,9 @@ class Survey:
     def __init__(self, name: str, device: str, out: Path) -> None:
         self.name, self.device, self.out = name, device, out
         self.tiny = device == "cpu"
+        self.scratch = Path(
+            tempfile.gettempdir(), f"millstream-survey-{os.getuid()}"
+        )  # compiled code, models
         self.failed = False
 
     def found(self, what: str, found: str) -> None:

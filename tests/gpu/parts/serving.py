@@ -28,8 +28,8 @@ def serve(survey: Survey) -> None:
     own: dict[str, Any] = {"max_rows": 256, "max_step_tokens": 8192, "compile_model": "on"}
     if survey.tiny:
         own = {"max_rows": 8, "kv_memory": "64MiB", "compile_model": "off"}
-    place = folder(TINY if survey.tiny else SHAPE, survey.out / "model" / survey.name)
-    cache = str(survey.out / "engine")
+    place = folder(TINY if survey.tiny else SHAPE, survey.scratch / "models" / survey.name)
+    cache = str(survey.scratch / "engine")
     started = time.perf_counter()
     with random_weights():
         config = EngineConfig(str(place), device=survey.device, cache_dir=cache, **own)

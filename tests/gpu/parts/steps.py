@@ -3,6 +3,7 @@ the device and the host, what the device does in them."""
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections import Counter
@@ -51,7 +52,7 @@ class _Ways:
         torch.set_num_threads(4)
         with random_weights():
             started = time.perf_counter()
-            place = folder(shape, survey.out / "model" / survey.name)
+            place = folder(shape, survey.scratch / "models" / survey.name)
             dtype = torch.float32 if survey.tiny else torch.bfloat16
             loaded = load_model(str(place), dtype=dtype, device=self.device)
         took = f"{time.perf_counter() - started:.1f} s"
@@ -63,7 +64,7 @@ class _Ways:
         way = "eager"
         if compiled:
             way = "compiled"
-            survey.attempt("compile", partial(_compile, loaded, survey.out / "compiled"))
+            survey.attempt("compile", partial(_compile, loaded, survey.scratch / "compiled"))
             runner = self.runner(loaded)
         self.measure(way, runner)
         survey.attempt(f"{way}, graphs", partial(self.record, runner))
@@ -89,7 +90,8 @@ class _Ways:
             self.survey.attempt(f"{way}, {name}, the same", partial(self.same, name, runner))
             self.survey.attempt(f"{way}, {name}", partial(_step_times, runner, plan))
         for name in [*self.plans][-2:]:  # the largest decode step, and the mixed one
-            file = self.survey.out / f"{self.survey.name}-{way}-{name}.trace.json.gz".replace(" ", "_")
+            words = re.sub(r"\W+", "-", f"{way} {name}")
+            file = self.survey.out / f"{self.survey.name}-{words}.trace.json.gz"
             self.survey.attempt(
                 f"{way}, {name}, profile", partial(_profile, self.device, runner, self.plans[name], file)
             )
