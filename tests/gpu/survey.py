@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from gpu.parts import PARTS
@@ -42,7 +43,8 @@ def main() -> int:
     if unknown := set(names) - {part.name for part in PARTS}:
         parser.error(f"no part {', '.join(sorted(unknown))}; --list shows them")
     chosen = [part for part in PARTS if part.name in names]
-    return 0 if survey(chosen, options.device, options.out, options.seconds) else 1
+    tell = partial(print, flush=True)
+    return 0 if survey(chosen, options.device, options.out, options.seconds, tell) else 1
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ def crashes(survey):
     os.kill(os.getpid(), signal.SIGSEGV)
 
 def is_killed(survey):
+    survey.found("before", "found")
     with (survey.out / f"{survey.name}.jsonl").open("a") as file:
         file.write('{"what": "torn')
     os.kill(os.getpid(), signal.SIGKILL)
@@ -79,7 +80,7 @@ def surveyed(
     ("name", "end", "found"),
     [
         ("crashes", "killed by SIGSEGV", ["found"]),
-        ("is_killed", "killed by SIGKILL", []),
+        ("is_killed", "killed by SIGKILL", ["found"]),
         ("fails", "failed", ["FAILED: ValueError: no such thing"]),
         ("needs", "needs CUDA", []),
     ],

@@ -24,9 +24,8 @@ class Survey:
     def __init__(self, name: str, device: str, out: Path) -> None:
         self.name, self.device, self.out = name, device, out
         self.tiny = device == "cpu"
-        self.scratch = Path(
-            tempfile.gettempdir(), f"millstream-survey-{os.getuid()}"
-        )  # compiled code, models
+        # Compiled code and models: for the next call on this machine, not to be taken along.
+        self.scratch = Path(tempfile.gettempdir(), f"millstream-survey-{os.getuid()}")
         self.failed = False
 
     def found(self, what: str, found: str) -> None:

@@ -30,7 +30,7 @@ class Part:
 
 
 def survey(
-    parts: Sequence[Part], device: str, out: Path, seconds: float, tell: Callable[[str], object] = print
+    parts: Sequence[Part], device: str, out: Path, seconds: float, tell: Callable[[str], object]
 ) -> bool:
     """Whether no part failed. `out`/summary.json is written after each part, so that it is there whatever
     happens to this process."""
