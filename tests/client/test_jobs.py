@@ -222,7 +222,7 @@ async def test_status_tells_where_a_job_stands(client: AsyncClient, worker: Hand
     await job.say("x")
     status = await client.status(submitted.id)
     assert (status.state, status.attempt, status.worker) == (State.RUNNING, 1, worker.name)
-    assert status.submitted_ms <= (status.admitted_ms or 0) <= (status.first_token_ms or 0)
+    assert status.submitted_ms <= (status.started_ms or 0) <= (status.first_token_ms or 0)
     assert status.finished_ms is None
     with pytest.raises(NotFound):
         await client.status("0-nobody")

@@ -43,6 +43,7 @@ def record(state: State, result: Result | None = None) -> JobRecord:
         submits=1,
         owner="",
         submitted_ms=1,
+        started_ms=None,
         admitted_ms=None,
         finished_ms=None,
         result=None if result is None else codec.encode(result),

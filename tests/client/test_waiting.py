@@ -28,6 +28,7 @@ BUSY = JobRecord(
     submits=1,
     owner="A",
     submitted_ms=1,
+    started_ms=1,
     admitted_ms=1,
     finished_ms=None,
     result=None,

@@ -121,7 +121,7 @@ def result(chance: Random) -> dict[str, Any]:
 
 
 def timing(chance: Random) -> dict[str, Any]:
-    times = ("submitted_ms", "admitted_ms", "first_token_ms", "last_token_ms", "finished_ms")
+    times = ("submitted_ms", "started_ms", "admitted_ms", "first_token_ms", "last_token_ms", "finished_ms")
     at = chance.randrange(2**41)
     return subset(chance, {name: at + step for step, name in enumerate(times)}, 0.8)
 

@@ -152,10 +152,10 @@ class Desk:
     async def finish(self, held: Held, seq: int = 1, **changed: Any) -> EndOutcome:
         return await self.run(self.finishing(held, seq, **changed))
 
-    def burying(self, held: Held, max_dead: int = 10) -> Call[EndOutcome]:
+    def burying(self, held: Held, max_dead: int = 10, **changed: Any) -> Call[EndOutcome]:
         return calls.bury(
             self.keys, lane=self.lane, reason="died", result=b"result", ttl_ms=TTL_MS, max_dead=max_dead,
-            **held.fence,
+            **held.fence, **changed,
         )  # fmt: skip
 
     def isolating(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from support.desk import LONG_MS, TTL_MS, Desk, Held
 
+from millstream.wire import calls
 from millstream.wire.attempt import seed_of
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.messages import State
+from millstream.wire.messages import State, Timing
 from millstream.wire.record import parse_event
 from millstream.wire.replies import AppendOutcome, EndOutcome, LogEntry, SubmitOutcome
 
@@ -18,7 +19,7 @@ async def test_a_job_runs_from_submit_to_its_result(desk: Desk) -> None:
     assert await desk.finish(held, 2, delta=b"two", result=b"both") is EndOutcome.OK
     job = await desk.job()
     assert (job.state, job.result, job.attempt, job.owner) == (State.COMPLETED, b"both", 1, "A")
-    assert job.submitted_ms <= (job.admitted_ms or 0) <= (job.first_token_ms or 0) <= (job.finished_ms or 0)
+    assert job.submitted_ms <= (job.started_ms or 0) <= (job.first_token_ms or 0) <= (job.finished_ms or 0)
     assert [(entry.cursor, entry.kind, entry.body) for entry in await desk.log()] == [
         ("1-0", "m", b""),
         ("1-1", "d", b"one"),
@@ -49,19 +50,21 @@ async def test_start_answers_attempt_and_log(desk: Desk) -> None:
     assert (reply.attempt, reply.last_seq, reply.died, reply.cancelled) == (1, 0, 0, False)
     assert reply.log == (LogEntry(1, 0, "m", b""),)
     assert reply.submitted_ms == (await desk.job()).submitted_ms
-    assert reply.first_token_ms is None
+    assert reply.started_ms == (await desk.job()).started_ms
+    assert (reply.admitted_ms, reply.first_token_ms) == (None, None)
 
 
 async def test_the_next_attempt_gets_the_text_of_the_one_before(desk: Desk) -> None:
     first = await desk.begin()
     await desk.append(first, 1, b"one")
+    begun = await desk.job()
     assert await desk.redis.hget(desk.keys.job("0-a"), "seed") == str(seed_of("0-a")).encode()
     await desk.redis.hset(desk.keys.job("0-a"), "seed", 2**53 - 1)  # as another version's worker sampled it
     await desk.run(desk.reclaiming(first.entry_id, "A"))
     reply = await desk.start(first.entry_id, "B")
     assert (reply.attempt, reply.last_seq, reply.died, reply.seed) == (2, 1, 1, 2**53 - 1)
     assert [(entry.cursor, entry.kind) for entry in reply.log] == [("1-0", "m"), ("1-1", "d"), ("2-1", "m")]
-    assert reply.first_token_ms == (await desk.job()).first_token_ms
+    assert (reply.started_ms, reply.first_token_ms) == (begun.started_ms, begun.first_token_ms)
 
 
 def test_sampled_seeds_are_exact_in_every_language() -> None:
@@ -151,13 +154,16 @@ async def test_append_publishes_what_it_stores(desk: Desk) -> None:
     assert parse_event(heard[0][1]) == (await desk.log())[-1] == LogEntry(1, 1, "d", body)
 
 
-async def test_the_first_token_has_one_time(desk: Desk) -> None:
+async def test_the_first_attempt_s_times_stand(desk: Desk) -> None:
     held = await desk.begin()
-    await desk.append(held, 1)
-    await desk.redis.hset(desk.keys.job("0-a"), "first_token_ms", 5)
+    times = Timing(admitted_ms=3, first_token_ms=5)
+    await desk.run(calls.append(desk.keys, seq=1, body=b"d", publish=True, timing=times, **held.fence))
+    held = await desk.take_over(held)
     await desk.append(held, 2)
+    reply = await desk.start(held.entry_id, "B", nonce="again-B")
+    assert (reply.admitted_ms, reply.first_token_ms) == (3, 5)
     await desk.finish(held, 3, delta=b"last")
-    assert (await desk.job()).first_token_ms == 5
+    assert ((await desk.job()).admitted_ms, (await desk.job()).first_token_ms) == (3, 5)
 
 
 async def test_append_without_readers_publishes_nothing(desk: Desk) -> None:

@@ -7,10 +7,22 @@ from redis.exceptions import ResponseError
 from support.desk import LONG_MS, Desk, Held
 
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.messages import State
+from millstream.wire.messages import State, Timing
 from millstream.wire.replies import EndOutcome, LogEntry
 
 # --- finish ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["finish", "bury"])
+async def test_the_hash_gets_the_times_of_the_result(desk: Desk, end: str) -> None:
+    held = await desk.begin()
+    await desk.append(held, 1)
+    times = Timing(admitted_ms=3, first_token_ms=5, last_token_ms=6, finished_ms=7)
+    calls = {"finish": desk.finishing(held, 2, timing=times), "bury": desk.burying(held, timing=times)}
+    assert await desk.run(calls[end]) is EndOutcome.OK
+    job = await desk.job()
+    assert (job.admitted_ms, job.first_token_ms, job.finished_ms) == (3, 5, 7)
+    assert await desk.redis.pttl(desk.keys.job("0-a")) > 0  # that is by the server's clock
 
 
 async def test_finish_publishes_the_last_delta_and_the_end(desk: Desk) -> None:

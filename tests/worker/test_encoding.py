@@ -93,6 +93,7 @@ def test_deltas(told: list[ChoiceDelta]) -> None:
     st.builds(
         Timing,
         submitted_ms=st.integers(0, 2**45),
+        started_ms=times,
         admitted_ms=times,
         first_token_ms=times,
         last_token_ms=times,

@@ -21,7 +21,7 @@ from redis.exceptions import ResponseError
 from support.counting_worker import model_name, serving, settings, until
 from support.servers import Server, free_port
 
-from millstream import AsyncClient, JobFailed
+from millstream import AsyncClient, JobFailed, State
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream_worker import logs
@@ -52,6 +52,38 @@ async def test_queue_time_ends_where_the_first_step_begins(valkey: Server, token
     assert timing.first_token_ms is not None
     assert timing.first_token_ms - timing.admitted_ms >= 390
     assert queued_s == pytest.approx((timing.admitted_ms - timing.submitted_ms) / 1000, abs=0.002)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_job_has_the_same_times_wherever_they_are_read(
+    valkey: Server, tokenizer: Path, stream: bool
+) -> None:
+    """Of two jobs the second one waits for the only row: it is taken long before it enters the batch."""
+    names = ("submitted_ms", "started_ms", "admitted_ms", "first_token_ms", "finished_ms")
+    async with (
+        AsyncClient(valkey.url) as client,
+        serving(valkey, model_name(tokenizer, step_s=0.05, rows=1)),
+    ):
+        first = await client.submit("w1", max_tokens=6)
+        job = await client.submit("w1", max_tokens=9, stream=stream)
+
+        async def has_tokens() -> bool:
+            return (await client.status(job.id)).first_token_ms is not None
+
+        await until(has_tokens)
+        running = await client.status(job.id)
+        timing = (await client.wait(job.id, timeout_s=30)).timing
+        ended = await client.status(job.id)
+        earlier = (await client.wait(first.id)).timing
+    assert running.state is State.RUNNING
+    assert timing.started_ms is not None
+    assert timing.admitted_ms is not None
+    assert timing.admitted_ms - timing.started_ms >= 100
+    assert timing.admitted_ms >= (earlier.last_token_ms or 0) - 50
+    assert {name: getattr(ended, name) for name in names} == {name: getattr(timing, name) for name in names}
+    assert {name: getattr(running, name) for name in names[:-1]} == {
+        name: getattr(timing, name) for name in names[:-1]
+    }
 
 
 async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> None:

@@ -21,6 +21,7 @@ from millstream_worker.encoding import Plain
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.rows import Row
 
+_TIMES = tuple(Timing.model_fields)  # in the order in which they come
 _ERRORS = {
     State.CANCELLED: ErrorInfo(code="cancelled", message="it was cancelled before it was done"),
     State.EXPIRED: ErrorInfo(code="expired", message="its deadline passed before it was done"),
@@ -61,15 +62,20 @@ class Job:
     deaths_alone: int = 0
     refusals: int = 0  # writes in a row that the server can never take
     cached_tokens: int = 0
+    entered: bool = False  # the batch, here and at some time
     # the log: body i has sequence number i + 1
     written: list[bytes] = field(default_factory=list)
     acknowledged: int = 0
     next_flush: float = 0.0  # monotonic seconds
     not_before: float = 0.0  # the same: the server had trouble with its last write
+    first_token_out: bool = False  # its time stands, by this attempt or an earlier one
     # its end
     state: State = State.RUNNING
     error: ErrorInfo | None = None
     letter: str | None = None  # dead letter: the reason
+
+    def __post_init__(self) -> None:
+        self.first_token_out = self.timing.first_token_ms is not None
 
     @property
     def id(self) -> str:
@@ -114,11 +120,12 @@ class Job:
         that is gone."""
         assert self.phase is Phase.WAITING, self.phase
         self.phase = Phase.RUNNING
-        if self.timing.admitted_ms is not None:
+        if self.entered:
             return False
+        self.entered = True
         self.cached_tokens = cached_tokens
-        admitted_ms = max(begun_ms, self.timing.submitted_ms)
-        self.timing = self.timing.model_copy(update={"admitted_ms": admitted_ms})
+        if self.timing.admitted_ms is None:  # else by an earlier attempt
+            self._time("admitted_ms", begun_ms)
         return True
 
     def wait(self) -> None:
@@ -152,7 +159,7 @@ class Job:
     def result(self, model: str, now_ms: int) -> bytes:
         """The stored end of the job; `take_delta` comes before it."""
         choices = [row.choice() for row in self.rows] or [plain(choice) for choice in self.told]
-        self.timing = self.timing.model_copy(update={"finished_ms": now_ms})
+        self._time("finished_ms", now_ms)
         return encoding.result(
             state=self.state,
             choices=choices,
@@ -169,15 +176,25 @@ class Job:
     def _told_tokens(self) -> int:
         return sum(row.logged for row in self.rows) + sum(len(choice.token_ids) for choice in self.told)
 
-    def tell_first_token(self, now_ms: int) -> bool:
-        """Note when the first token came, over all attempts. False: it had come before."""
-        if self.timing.first_token_ms is not None:
+    def send_first_token(self, now_ms: int) -> None:
+        """It goes out now; where that fails it is sent again, and counts from then."""
+        if not self.first_token_out:
+            self._time("first_token_ms", now_ms)
+
+    def confirm_first_token(self) -> bool:
+        """It is out. False: it was before, or there is none."""
+        if self.first_token_out or self.timing.first_token_ms is None:
             return False
-        self.timing = self.timing.model_copy(update={"first_token_ms": now_ms})
+        self.first_token_out = True
         return True
 
     def tell_last_token(self, now_ms: int) -> None:
-        self.timing = self.timing.model_copy(update={"last_token_ms": now_ms})
+        self._time("last_token_ms", now_ms)
+
+    def _time(self, name: str, at_ms: int) -> None:
+        """Not before what came before it: the server's clock is told here to some milliseconds only."""
+        earlier = (getattr(self.timing, other) or 0 for other in _TIMES[: _TIMES.index(name)])
+        self.timing = self.timing.model_copy(update={name: max(at_ms, *earlier)})
 
     def engine_request(self) -> EngineRequest:
         """What the engine is asked for, from what is known now: all tokens so far are prefilled again."""

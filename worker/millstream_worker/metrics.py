@@ -2,7 +2,7 @@
 the field's:
 
     queue time   submit accepted -> admitted into the batch
-    TTFT         submit accepted -> first token published (drawn, where nobody streams)
+    TTFT         submit accepted -> first token sent to its readers (sampled, where nobody streams)
     TPOT         (last token time - first token time) / (output tokens - 1), per request
     end to end   TTFT + TPOT x (output tokens - 1): submit accepted -> last token
 
@@ -40,7 +40,11 @@ class Metrics:
         self.queue_time = histogram(
             "request_queue_time_seconds", "Submitted to admitted into the batch", _WAITS_S
         )
-        self.ttft = histogram("time_to_first_token_seconds", "Submitted to first token published", _WAITS_S)
+        self.ttft = histogram(
+            "time_to_first_token_seconds",
+            "Submitted to first token sent, or sampled where nobody streams",
+            _WAITS_S,
+        )
         self.tpot = histogram(
             "time_per_output_token_seconds", "Between output tokens, per request", _PER_TOKEN_S
         )
@@ -111,9 +115,11 @@ class Metrics:
             self.step_time.observe(stats.step_s)
             self.step_tokens.observe(stats.step_tokens)
 
-    def admitted(self, timing: Timing, prompt_tokens: int) -> None:
+    def admitted(self, timing: Timing, prompt_tokens: int, *, queued: bool) -> None:
+        """`queued`: until now, and not until an earlier attempt's admission."""
         assert timing.admitted_ms is not None, "called once it is admitted"
-        self.queue_time.observe(_seconds(timing.submitted_ms, timing.admitted_ms))
+        if queued:
+            self.queue_time.observe(_seconds(timing.submitted_ms, timing.admitted_ms))
         self.prompt_tokens.inc(prompt_tokens)
 
     def first_token(self, timing: Timing) -> None:

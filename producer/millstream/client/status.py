@@ -21,8 +21,9 @@ class JobStatus:
     worker: str | None  # that runs it, or that ended it
     cancel_requested: bool  # and not answered by the worker yet
     submitted_ms: int
-    admitted_ms: int | None
-    first_token_ms: int | None
+    started_ms: int | None  # a worker first took it
+    admitted_ms: int | None  # it first entered the batch; known once it has tokens
+    first_token_ms: int | None  # sent to its readers; sampled, where nobody streams
     finished_ms: int | None
     requeued_from: str | None  # the dead-lettered job that it repeats
 
@@ -37,6 +38,7 @@ class JobStatus:
             worker=record.owner or None,
             cancel_requested=record.cancelled,
             submitted_ms=record.submitted_ms,
+            started_ms=record.started_ms,
             admitted_ms=record.admitted_ms,
             first_token_ms=record.first_token_ms,
             finished_ms=record.finished_ms,

@@ -10,10 +10,12 @@ from hashlib import blake2b
 from typing import Any
 
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages import State
+from millstream.wire.messages import State, Timing
 from millstream.wire.record import log_entry, number
 from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome, RenewReply, StartReply
 from millstream.wire.scripts import Call, positive, script
+
+_NOW = Timing()  # no times of the worker's: the server takes its own
 
 
 def start(
@@ -45,7 +47,8 @@ def seed_of(job_id: str) -> int:
 def _started(reply: Any) -> StartReply:
     if not reply:
         return StartReply(started=False)
-    attempt, last_seq, died, died_alone, cancelled, submitted_ms, first_token_ms, seed, log = reply
+    attempt, last_seq, died, died_alone, cancelled, submitted_ms, started_ms, *rest = reply
+    admitted_ms, first_token_ms, seed, log = rest
     return StartReply(
         started=True,
         attempt=attempt,
@@ -54,6 +57,8 @@ def _started(reply: Any) -> StartReply:
         died_alone=died_alone,
         cancelled=bool(cancelled),
         submitted_ms=submitted_ms,
+        started_ms=started_ms or None,
+        admitted_ms=number(admitted_ms or None),
         first_token_ms=number(first_token_ms or None),
         seed=int(seed),
         log=tuple(log_entry(entry_id, fields) for entry_id, fields in log),
@@ -91,12 +96,16 @@ def append(
     seq: int,
     body: bytes,
     publish: bool,
+    timing: Timing = _NOW,
 ) -> Call[AppendReply]:
-    """Append one delta. At maxmemory it fails and nothing is written."""
+    """Append one delta. `timing` counts with the job's first one: its admission and first token. At maxmemory
+    it fails and nothing is written."""
+    channel = keys.events(job_id) if publish else ""
+    times = (_ms(timing.admitted_ms), _ms(timing.first_token_ms))
     return Call(
         script("append"),
         (keys.job(job_id), keys.tokens(job_id)),
-        (attempt, owner, entry_id, seq, body, keys.publish, keys.events(job_id) if publish else ""),
+        (attempt, owner, entry_id, seq, body, keys.publish, channel, *times),
         lambda reply: AppendReply(AppendOutcome(reply[0].decode()), reply[1]),
     )
 
@@ -124,10 +133,12 @@ def finish(
     seq: int,
     delta: bytes | None,
     ttl_ms: int,
+    timing: Timing = _NOW,
 ) -> Call[EndOutcome]:
     """`seq` is that of `delta`, or of the end marker where there is no delta; the end marker comes after it.
 
-    A delta whose append got through before is not written again. Passes at maxmemory.
+    `timing` is the result's. A delta whose append got through before is not written again. Passes at
+    maxmemory.
     """
     if not state.terminal:
         raise ValueError(f"a job cannot finish as {state}")
@@ -147,6 +158,7 @@ def finish(
             positive("ttl_ms", ttl_ms),
             keys.publish,
             keys.events(job_id),
+            *_ends(timing),
         ),
         end_outcome,
     )
@@ -164,8 +176,10 @@ def bury(
     result: bytes,
     ttl_ms: int,
     max_dead: int,
+    timing: Timing = _NOW,
 ) -> Call[EndOutcome]:
-    """Dead-letter: the job ends as failed and its request is kept in the bounded `dead` stream."""
+    """Dead-letter: the job ends as failed and its request is kept in the bounded `dead` stream. `timing` is
+    the result's."""
     return Call(
         script("bury"),
         (*keys.ending(job_id), keys.lane(lane), keys.dead),
@@ -180,6 +194,7 @@ def bury(
             positive("max_dead", max_dead),
             keys.publish,
             keys.events(job_id),
+            *_ends(timing),
         ),
         end_outcome,
     )
@@ -235,6 +250,15 @@ def release(
         ),
         end_outcome,
     )
+
+
+def _ends(timing: Timing) -> tuple[int | str, ...]:
+    """The hash gets the times that the result has."""
+    return tuple(_ms(time) for time in (timing.admitted_ms, timing.first_token_ms, timing.finished_ms))
+
+
+def _ms(time: int | None) -> int | str:
+    return "" if time is None else time
 
 
 def end_outcome(reply: Any) -> EndOutcome:

@@ -169,9 +169,13 @@ class ErrorInfo(Message):
 
 
 class Timing(Message):
+    """Unix milliseconds of the server's clock, over all attempts; None: it never came to that. A job's hash
+    has equal numbers under equal names."""
+
     submitted_ms: Number = 0
-    admitted_ms: Number | None = None
-    first_token_ms: Number | None = None
+    started_ms: Number | None = None  # a worker first took it
+    admitted_ms: Number | None = None  # it first entered the batch
+    first_token_ms: Number | None = None  # sent to its readers; sampled, where nobody streams
     last_token_ms: Number | None = None
     finished_ms: Number | None = None
 

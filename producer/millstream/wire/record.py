@@ -24,7 +24,11 @@ does. Times are Unix milliseconds of the server's clock; a field that is not the
     place, tenant    of a parked job: its member of `parked`, whom it is counted for
     seed             stored by the first start, used where the request has none
     requeued_from    id of the dead-lettered job that it repeats
-    submitted_ms, admitted_ms (first start), first_token_ms, finished_ms
+    submitted_ms
+    started_ms       a worker first took it
+    admitted_ms      it first entered the batch; known from the first delta on
+    first_token_ms   sent to its readers; sampled, where nobody streams
+    finished_ms
     result           msgpack Result; absent where the job ended without its worker
 """
 
@@ -44,8 +48,8 @@ DELTA, MARKER, END = "d", "m", "e"
 _LONGEST_ID = 41  # of a stream: two numbers of 64 bits
 _KINDS = {kind.encode(): kind for kind in (DELTA, MARKER, END)}
 JOB_FIELDS = (
-    "state", "lane", "attempt", "died", "submits", "owner", "submitted_ms", "admitted_ms", "first_token_ms",
-    "finished_ms", "result", "cancel", "seq", "died_alone", "requeued_from", "version",
+    "state", "lane", "attempt", "died", "submits", "owner", "submitted_ms", "started_ms", "admitted_ms",
+    "first_token_ms", "finished_ms", "result", "cancel", "seq", "died_alone", "requeued_from", "version",
 )  # fmt: skip
 
 
@@ -77,6 +81,7 @@ def job_record(job_id: str, row: Sequence[bytes | None]) -> JobRecord | None:
             submits=number(field["submits"]) or 0,
             owner=_text(field["owner"]),
             submitted_ms=number(field["submitted_ms"]) or 0,
+            started_ms=number(field["started_ms"]),
             admitted_ms=number(field["admitted_ms"]),
             finished_ms=number(field["finished_ms"]),
             result=field["result"],
@@ -123,6 +128,7 @@ def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
         error=_error(record.state),
         timing=Timing(
             submitted_ms=record.submitted_ms,
+            started_ms=record.started_ms,
             admitted_ms=record.admitted_ms,
             first_token_ms=record.first_token_ms,
             finished_ms=record.finished_ms,

@@ -74,7 +74,9 @@ class StartReply:
     died_alone: int = 0  # those of them that had nothing else
     cancelled: bool = False
     submitted_ms: int = 0
-    first_token_ms: int | None = None  # of an earlier attempt
+    started_ms: int | None = None  # of the first attempt
+    admitted_ms: int | None = None  # of an earlier attempt
+    first_token_ms: int | None = None  # the same
     seed: int = 0  # stored by the first start; used where the request has none
     log: tuple[LogEntry, ...] = ()
 
@@ -126,6 +128,7 @@ class JobRecord:
     submits: int
     owner: str
     submitted_ms: int
+    started_ms: int | None
     admitted_ms: int | None
     finished_ms: int | None
     result: bytes | None  # msgpack Result; None for jobs ended by expire or cancel without a worker

@@ -19,7 +19,6 @@ from millstream.wire.invalid import WHOLE
 from millstream.wire.messages import ErrorInfo, Request, State
 from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome
 from millstream.wire.sampling import SamplingParams
-from millstream_worker.clock import ServerClock
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import MOST_REFUSALS, is_damage, is_full
@@ -42,14 +41,12 @@ class Answers:
     def __init__(
         self,
         table: JobTable,
-        clock: ServerClock,
         metrics: Metrics,
         monotonic: Callable[[], float] = time.monotonic,
         *,
         log_payloads: bool = False,
     ) -> None:
         self._table = table
-        self._clock = clock
         self._metrics = metrics
         self._monotonic = monotonic
         self._log_payloads = log_payloads
@@ -76,7 +73,7 @@ class Answers:
         if outcome is AppendOutcome.GAP:
             self._lost_log(job)
         job.acknowledged = min(last_seq, len(job.written))
-        if job.streamed and job.acknowledged and job.tell_first_token(self._clock.now_ms()):
+        if job.acknowledged and job.confirm_first_token():
             self._metrics.first_token(job.timing)
         if outcome is AppendOutcome.CANCELLED:
             self._table.conclude(job, State.CANCELLED)
@@ -99,6 +96,8 @@ class Answers:
 
     def _ended(self, job: Job) -> None:
         self._table.drop(job)
+        if job.confirm_first_token():
+            self._metrics.first_token(job.timing)
         self._metrics.ended(job.state, job.timing, job.output_tokens)
         if job.letter is not None:
             self._metrics.dead_lettered.inc()

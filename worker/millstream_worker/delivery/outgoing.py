@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from millstream.wire import calls
+from millstream.wire.messages import Timing
 from millstream.wire.replies import AppendReply, EndOutcome
 from millstream_worker.clock import ServerClock
 from millstream_worker.jobs import Job, Phase
-from millstream_worker.metrics import Metrics
 
 MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round that never gets through would come again as it was
+
+_SENT = Timing()  # they went with the first body
 
 Call = calls.Call[AppendReply | EndOutcome]
 
@@ -32,13 +34,11 @@ class Outgoing:
         self,
         owner: str,
         clock: ServerClock,
-        metrics: Metrics,
         pace: Pace,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._owner = owner
         self._clock = clock
-        self._metrics = metrics
         self._pace = pace
         self._monotonic = monotonic
 
@@ -63,6 +63,8 @@ class Outgoing:
         while stop < end and size < MOST_BYTES:
             size += len(job.written[stop])
             stop += 1
+        if end and not job.acknowledged and job.output_tokens:
+            job.send_first_token(self._clock.now_ms())
         return [
             calls.append(
                 job.shard,
@@ -73,6 +75,7 @@ class Outgoing:
                 seq=place + 1,
                 body=job.written[place],
                 publish=True,
+                timing=_SENT if place else job.timing,
             )
             for place in range(job.acknowledged, stop)
         ]
@@ -80,8 +83,7 @@ class Outgoing:
     def _end(self, job: Job, model: str) -> Call:
         now_ms = self._clock.now_ms()
         if job.streamed and job.output_tokens:  # published with the end at the latest
-            if job.tell_first_token(now_ms):
-                self._metrics.first_token(job.timing)
+            job.send_first_token(now_ms)
             if job.timing.last_token_ms is not None:
                 job.tell_last_token(now_ms)
         result = job.result(model, now_ms)
@@ -97,6 +99,7 @@ class Outgoing:
                 result=result,
                 ttl_ms=self._pace.result_ttl_ms,
                 max_dead=self._pace.max_dead,
+                timing=job.timing,
             )
         open_body = job.written[-1] if job.acknowledged < len(job.written) else None
         return calls.finish(
@@ -111,6 +114,7 @@ class Outgoing:
             seq=len(job.written) + (open_body is None),
             delta=open_body,
             ttl_ms=self._pace.result_ttl_ms,
+            timing=job.timing,
         )
 
 

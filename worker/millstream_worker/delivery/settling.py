@@ -81,8 +81,9 @@ class Settling:
     def _admit(self, job: Job, cached_tokens: int, begun_ms: int) -> None:
         if job.phase is not Phase.WAITING:
             return
+        queued = job.timing.admitted_ms is None
         if job.admit(cached_tokens, begun_ms):
-            self._metrics.admitted(job.timing, len(job.prompt))
+            self._metrics.admitted(job.timing, len(job.prompt), queued=queued)
 
     def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, Row]]:
         """The hot loop: every token passes here. Answers the rows whose text has to be looked at."""
@@ -102,10 +103,12 @@ class Settling:
 
     def _begin(self, job: Job, row: Row, now_ms: int) -> None:
         row.begun = True
-        if job.streamed:  # its first token counts from its publication, at once
+        if job.streamed:  # its first token counts from when it is sent, at once
             job.next_flush = 0.0
             self._table.to_write.set()
-        elif job.tell_first_token(now_ms):
+            return
+        job.send_first_token(now_ms)
+        if job.confirm_first_token():
             self._metrics.first_token(job.timing)
 
     def _take_logprobs(self, step: Step) -> None:

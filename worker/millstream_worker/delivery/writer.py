@@ -51,8 +51,8 @@ class Writer:
         self._table = table
         self._clock = clock
         self._pace = pace
-        self._outgoing = Outgoing(owner, clock, metrics, pace, monotonic)
-        self._answers = Answers(table, clock, metrics, monotonic, log_payloads=log_payloads)
+        self._outgoing = Outgoing(owner, clock, pace, monotonic)
+        self._answers = Answers(table, metrics, monotonic, log_payloads=log_payloads)
         self._vital = vital or Vital("writer", inf)
         self._monotonic = monotonic
         self._pause_s = 0.0

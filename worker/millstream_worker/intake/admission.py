@@ -20,7 +20,7 @@ from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
 from millstream.wire.record import merged_choices, read_job
-from millstream.wire.replies import LaneEntry, LogEntry, StartReply
+from millstream.wire.replies import JobRecord, LaneEntry, LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
@@ -189,7 +189,7 @@ class Admission:
         except (RedisError, OSError, ProtocolError):
             return  # the entry is pending with us: the reader finds it again
         if record is not None and record.owner == self._owner:
-            timing = Timing(submitted_ms=record.submitted_ms, first_token_ms=record.first_token_ms)
+            timing = _timing(record)
             job = Job(shard, entry, _UNREADABLE, record.attempt, record.died, timing)
             _fail(job, "log_damaged", str(error))
             self._table.take(job)
@@ -211,7 +211,7 @@ class Admission:
             continue
 
     async def _admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
-        timing = Timing(submitted_ms=started.submitted_ms, first_token_ms=started.first_token_ms)
+        timing = _timing(started)
         job = Job(
             shard, entry, _UNREADABLE, started.attempt, started.died, timing, started.died_alone, started.seed
         )
@@ -310,6 +310,16 @@ def _told(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
         return merged_choices(log)
     except ProtocolError:
         return ()
+
+
+def _timing(so_far: StartReply | JobRecord) -> Timing:
+    """What earlier attempts came to counts."""
+    return Timing(
+        submitted_ms=so_far.submitted_ms,
+        started_ms=so_far.started_ms,
+        admitted_ms=so_far.admitted_ms,
+        first_token_ms=so_far.first_token_ms,
+    )
 
 
 def _refuse(job: Job, error: InvalidRequest) -> None:

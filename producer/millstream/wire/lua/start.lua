@@ -4,11 +4,12 @@
 -- KEYS  job, tokens, lane
 -- ARGV  entry, owner, nonce, publish command, events channel, presses '1' or '', seed: stored by the first start
 -- Returns {} when nothing is to be run, else
---         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, first token ms or '', seed, log}
+--         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, started ms (of the first attempt),
+--          admitted ms or '', first token ms or '', seed, log}
 -- include: clock, job, lane
 local entry, owner, nonce = ARGV[1], ARGV[2], ARGV[3]
 local job = read_job(KEYS[1], 'state', 'entry', 'nonce', 'attempt', 'seq', 'died', 'died_alone',
-  'cancel', 'submitted_ms', 'admitted_ms', 'first_token_ms', 'seed')
+  'cancel', 'submitted_ms', 'started_ms', 'admitted_ms', 'first_token_ms', 'seed')
 
 if not job.state or TERMINAL[job.state] or job.entry ~= entry then
   drop(KEYS[3], entry)
@@ -26,8 +27,12 @@ if job.state ~= 'running' or job.nonce ~= nonce then
   redis.call('XADD', KEYS[2], marker, 'k', 'm', 'b', '')
   redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', attempt, 'owner', owner, 'nonce', nonce,
     'seed', seed)
-  if not job.admitted_ms then redis.call('HSET', KEYS[1], 'admitted_ms', now_ms()) end
+  if not job.started_ms then
+    job.started_ms = now_ms()
+    redis.call('HSET', KEYS[1], 'started_ms', job.started_ms)
+  end
   redis.pcall(ARGV[4], ARGV[5], marker .. ' m ')
 end
 return {attempt, tonumber(job.seq), tonumber(job.died), tonumber(job.died_alone or 0), job.cancel and 1 or 0,
-  tonumber(job.submitted_ms), job.first_token_ms or '', seed, redis.call('XRANGE', KEYS[2], '-', '+')}
+  tonumber(job.submitted_ms), tonumber(job.started_ms or 0), job.admitted_ms or '', job.first_token_ms or '',
+  seed, redis.call('XRANGE', KEYS[2], '-', '+')}

@@ -4,12 +4,14 @@
 -- k: keys job, tokens, delayed, deadlines, bytes; channel events; the publish command; `parking`, the keys parked
 -- and tenants of all lanes, where the job may be parked.
 -- job: fields attempt, seq, bytes, and of a parked one place, tenant. result: false where the job ended without its worker.
+-- finished_ms: as in the result; nil or '': now.
 --
 -- PERSIST comes first although it changes nothing: it is not refused at maxmemory, and no write after it is.
-local function end_job(k, id, job, state, result, now, ttl_ms)
+local function end_job(k, id, job, state, result, now, ttl_ms, finished_ms)
   local attempt, seq = tonumber(job.attempt), tonumber(job.seq) + 1
   redis.call('PERSIST', k.job)
-  redis.call('HSET', k.job, 'state', state, 'seq', seq, 'finished_ms', now)
+  redis.call('HSET', k.job, 'state', state, 'seq', seq, 'finished_ms',
+    (finished_ms or '') ~= '' and finished_ms or now)
   if result then
     redis.call('HSET', k.job, 'result', result)
   else
