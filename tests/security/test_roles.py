@@ -27,9 +27,9 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.dead import letters
 from millstream.wire.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
+from millstream.wire.numbers import first_unread
 from millstream.wire.queue_info import PubSub, open_queue, widen
 from millstream.wire.versions import TAKEN
-from millstream_worker.backlog import first_unread
 from millstream_worker.service import Service
 
 SHARD = QueueKeys("default").shard(0)

@@ -63,8 +63,7 @@ async def test_records_that_are_no_text_are_told_as_damaged(strange: redis.async
         await read_queue(strange, "default")
     await strange.hset(SHARD.worker("w"), mapping={"name": b"\xff", "model": "m"})
     await strange.xgroup_createconsumer(LANE, GROUP, "w")
-    with pytest.raises(ProtocolError, match="no text"):
-        await read_workers(strange, SHARD)
+    assert await read_workers(strange, SHARD) == []
     with pytest.raises(ProtocolError, match="damaged"):
         job_state("0-a", b"\xff")
 

@@ -75,11 +75,13 @@ def flags_of(chosen: Settings) -> list[str]:
 class Worker:
     """A service that runs in this process' loop."""
 
-    def __init__(self, service: Service, registry: CollectorRegistry) -> None:
+    def __init__(self, service: Service, registry: CollectorRegistry, queue: str) -> None:
         self.service = service
         self.registry = registry
+        self.queue = queue
 
     def metric(self, name: str, **labels: str) -> float:
+        labels = {"queue": self.queue, **labels}
         return self.registry.get_sample_value(f"millstream_{name}", labels) or 0.0
 
 
@@ -87,10 +89,11 @@ class Worker:
 async def serving(server: Server, model: str, **changes: Any) -> AsyncIterator[Worker]:
     """A worker for the block; drained at its end, at once if the block asked for that already."""
     registry = CollectorRegistry()
-    service = Service(settings(server, model, **changes), registry)
+    chosen = settings(server, model, **changes)
+    service = Service(chosen, registry)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(service.run())
-        yield Worker(service, registry)
+        yield Worker(service, registry, chosen.queue)
         if not running.done():
             service.drain()
 

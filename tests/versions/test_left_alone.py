@@ -80,7 +80,7 @@ class Scanner:
 
     @property
     def waiting(self) -> float | None:
-        return self.registry.get_sample_value("millstream_jobs_of_other_versions")
+        return self.registry.get_sample_value("millstream_jobs_of_other_versions", {"queue": "default"})
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import redis.asyncio
 from support.desk import Desk
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
-from millstream.wire.calls import run
+from millstream.wire.calls import join, run
 from millstream.wire.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.queue_info import PubSub, QueueInfo, open_queue, read_queue
@@ -113,9 +113,22 @@ async def test_a_queue_that_nobody_reads_has_no_workers(redis_client: redis.asyn
     assert await read_workers(redis_client, QueueKeys("docs").shard(0)) == []
 
 
-@pytest.mark.parametrize("damage", [{"max_rows": "many"}, {"version_min": "7", "version_max": "1"}])
-async def test_a_damaged_heartbeat_is_a_protocol_error(desk: Desk, damage: dict[str, str]) -> None:
-    await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "a-1")
-    await desk.redis.hset(desk.keys.worker("a-1"), mapping={"name": "a-1", "model": "m", **damage})
-    with pytest.raises(ProtocolError, match="a worker's heartbeat is damaged"):
-        await read_workers(desk.redis, desk.keys)
+async def test_a_damaged_heartbeat_says_what_it_can(desk: Desk) -> None:
+    for name, field in (("a-1", "max_rows"), ("b-1", "output_per_s"), ("c-1", "version_max")):
+        await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, name)
+        fields = {"name": name, "model": "m", "rows_running": 3, field: "nan"}
+        await desk.redis.hset(desk.keys.worker(name), mapping=fields)
+    window = {"name": "d-1", "model": "m", "version_min": 7, "version_max": 1}
+    await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "d-1")
+    await desk.redis.hset(desk.keys.worker("d-1"), mapping=window)
+    expected = [Heartbeat(name, "m", rows_running=3) for name in ("a-1", "b-1")]
+    assert await read_workers(desk.redis, desk.keys) == expected  # what the others take nobody knows
+
+
+async def test_a_worker_s_oldest_jobs_are_those_of_all_shards(redis_client: redis.asyncio.Redis) -> None:
+    shards = [QueueKeys("docs").shard(number) for number in range(3)]
+    for keys, since_ms in zip(shards, (7, 5, 0), strict=True):
+        await run(redis_client, join(keys, owner="a-1"))
+        await run(redis_client, beat(keys, Heartbeat("a-1", "m", oldest_batch_ms=since_ms), ttl_ms=60_000))
+    [worker] = await read_workers(redis_client, *shards)
+    assert (worker.oldest_ms("batch"), worker.oldest_ms("interactive")) == (5, 0)

@@ -123,7 +123,9 @@ async def test_lateness_grows_while_the_server_is_away() -> None:
         leases = Leases(nobody, "worker", table, Metrics(registry), renew_s=0.05)
 
         async def late() -> bool:
-            value = registry.get_sample_value("millstream_lease_renewal_lateness_seconds")
+            value = registry.get_sample_value(
+                "millstream_lease_renewal_lateness_seconds", {"queue": "default"}
+            )
             return value is not None and value > 0.3
 
         async with asyncio.TaskGroup() as group:

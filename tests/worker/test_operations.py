@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import io
 import json
 import logging
@@ -23,6 +24,7 @@ from support.servers import Server, free_port
 
 from millstream import AsyncClient, JobFailed, State
 from millstream.wire import calls
+from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import QueueKeys
 from millstream_worker import logs
 from millstream_worker.health import Health, HealthServer
@@ -52,6 +54,56 @@ async def test_queue_time_ends_where_the_first_step_begins(valkey: Server, token
     assert timing.first_token_ms is not None
     assert timing.first_token_ms - timing.admitted_ms >= 390
     assert queued_s == pytest.approx((timing.admitted_ms - timing.submitted_ms) / 1000, abs=0.002)
+
+
+async def test_a_worker_reports_its_load_and_the_queue_s(valkey: Server, tokenizer: Path, gate: Path) -> None:
+    """One job runs, one waits in the engine, and three in the queue, since their first was submitted."""
+    shard = QueueKeys("docs").shard(0)
+    (gate / "1").touch()
+    model = model_name(tokenizer, gate=gate, rows=1)
+    async with (
+        redis.asyncio.Redis.from_url(valkey.url) as direct,
+        AsyncClient(valkey.url, queue="docs") as client,
+        serving(valkey, model, queue="docs", lookahead=1, grace_s=0.1) as worker,
+    ):
+        await client.submit("w0 w1", max_tokens=9)
+
+        async def runs() -> bool:
+            return worker.metric("rows_running") == 1
+
+        await until(runs)
+        rest = [await client.submit("w0 w1", max_tokens=9) for _ in range(4)]
+
+        async def settled() -> bool:
+            beats = await read_workers(direct, shard)
+            return [one.rows_waiting for one in beats] == [1] and worker.metric(
+                "jobs_queued", lane="batch"
+            ) == 3
+
+        await until(settled)
+        assert worker.metric("workers") == 1
+        assert worker.metric("jobs_queued", lane="interactive") == 0
+        oldest_ms = (await client.status(rest[1].id)).submitted_ms
+
+        async def reported() -> bool:
+            [beat] = await read_workers(direct, shard)
+            return beat.oldest_ms("batch") == oldest_ms
+
+        await until(reported)
+        [beat] = await read_workers(direct, shard)
+        assert (beat.model, beat.device, beat.state, beat.rows_running) == ("counting", "cpu", "serving", 1)
+        assert beat.kv_used > 0
+        assert beat.kv_used + beat.kv_cached + beat.kv_free == beat.token_capacity
+        assert (beat.package, beat.oldest_ms("interactive")) == (importlib.metadata.version("millstream"), 0)
+        assert abs(beat.started_ms - oldest_ms) < 60_000
+
+        async def draining() -> bool:
+            return [one.state for one in await read_workers(direct, shard)] == ["draining"]
+
+        draining_seen = asyncio.create_task(until(draining, 10))
+        await asyncio.sleep(0)
+        worker.service.drain()
+        await draining_seen
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -88,8 +140,19 @@ async def test_a_job_has_the_same_times_wherever_they_are_read(
 
 async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> None:
     port = free_port()
-    async with AsyncClient(valkey.url) as client:
-        async with serving(valkey, model_name(tokenizer, step_s=0.001), metrics_port=port) as worker:
+    async with AsyncClient(valkey.url, queue="docs") as client:
+        model = model_name(tokenizer, step_s=0.001)
+        async with serving(valkey, model, queue="docs", metrics_port=port) as worker:
+            states = [
+                f'requests_total{{queue="docs",state="{state}"}} 0.0' for state in State if state.terminal
+            ]
+
+            async def ready() -> bool:
+                return worker.service.health.problem == ""
+
+            await until(ready)
+            _, blank = await asyncio.to_thread(fetch, port, "/metrics")
+            assert [state for state in states if f"millstream_{state}" not in blank] == []
             jobs = [await client.submit("w1 w2 w3", max_tokens=5, stream=True) for _ in range(4)]
             for job in jobs:
                 await client.wait(job.id, timeout_s=30)
@@ -107,7 +170,12 @@ async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> N
             missing = await asyncio.to_thread(fetch, port, "/")
             assert worker.metric("kv_blocks", state="free") == 512
     assert status == 200
-    assert "millstream_time_to_first_token_seconds_bucket" in page
+    series = [line.split(" ")[0] for line in page.splitlines() if not line.startswith("#")]
+    assert 'millstream_time_to_first_token_seconds_count{queue="docs"}' in series
+    assert [one for one in series if one.startswith("millstream_") and 'queue="docs"' not in one] == []
+    assert [one for one in series if "_created" in one] == []
+    assert "process_resident_memory_bytes" in series
+    assert re.search(r'millstream_engine_info\{.*model="counting".*queue="docs"', page)
     assert (alive, missing[0], ready[0]) == ((200, "ok\n"), 404, 200)
     assert re.fullmatch(
         r"ok\nlast read: \d+\.\d s ago\nlast renewal: (never|\d+\.\d s ago)\nlast step: \d+\.\d s ago\n",

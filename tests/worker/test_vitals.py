@@ -41,7 +41,7 @@ async def block(chores):
     if os.path.exists({flag!r}):
         time.sleep(3600)
 
-Chores._measure_age = block
+Chores._measure = block
 from millstream_worker.__main__ import main
 sys.exit(main())
 """

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream.wire.keys import GROUP, ShardKeys
+from millstream.wire.keys import ShardKeys
+from millstream.wire.numbers import first_unread
 from millstream.wire.record import number
 
 _FRONT = 64  # parked jobs among which the oldest is: every tenant's first is near the front
-
-
-async def first_unread(redis: Any, lane_key: str) -> tuple[bytes, dict[bytes, bytes]] | None:
-    """The oldest entry that no worker has read, with its fields; None where there is none. Raises redis-py's
-    errors, also where the lane does not exist."""
-    groups = await redis.xinfo_groups(lane_key)
-    last = next((row["last-delivered-id"] for row in groups if row["name"] == GROUP.encode()), b"0-0")
-    unread = await redis.xrange(lane_key, b"(" + last, "+", count=1)
-    return unread[0] if unread else None
 
 
 async def waiting_since_ms(redis: Any, shard: ShardKeys, lane: str) -> int | None:

@@ -23,13 +23,13 @@ class Capacity:
         self._lookahead = lookahead
         self.stats = EngineStats()
         self.token_capacity = 0  # of the KV pool
-        self._block_size = 1
+        self.block_size = 1  # KV tokens
         self._typical_tokens = 256.0  # prompt tokens of recent jobs, running mean
 
     def reset(self, info: EngineInfo) -> None:
         """A new engine is ready, and empty."""
         self.token_capacity = info.token_capacity
-        self._block_size = info.block_size
+        self.block_size = info.block_size
         self.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))
 
     def clear(self) -> None:
@@ -53,7 +53,7 @@ class Capacity:
         if not self._engine.up or self._table.has_suspect:
             return 0
         blocks = self.stats.blocks_free + self.stats.blocks_cached
-        typical_blocks = self._typical_tokens // self._block_size + 1
+        typical_blocks = self._typical_tokens // self.block_size + 1
         if self.flooded:
             return 0
         fits = min(self.stats.free_rows, int(blocks // typical_blocks))

@@ -12,7 +12,7 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, make_wsgi_app
 
 from millstream_worker.vitals import Vitals
 
@@ -44,6 +44,8 @@ class HealthServer:
     """Listens as soon as it is made; `port` is the real one where 0 was asked for."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Health) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series beside each counter and histogram that nobody reads
+        ProcessCollector(registry=registry)  # of the front; the engine is a process of its own
         self._metrics = make_wsgi_app(registry)
         self._health = health
         self._server = make_server(host, port, self._answer, _Server, _SilentHandler)

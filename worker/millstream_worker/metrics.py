@@ -25,17 +25,23 @@ _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384
 
 
 class Metrics:
-    """`settled`, `admitted`, `first_token` and `ended` derive values; plain counters are used directly."""
+    """`settled`, `admitted`, `first_token` and `ended` derive values; plain counters are used directly. Every
+    series has the label `queue`."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"millstream_{name}", text, labels, registry=registry)
+    def __init__(self, registry: CollectorRegistry, queue: str = "default") -> None:
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"millstream_{name}", text, ("queue",), registry=registry).labels(queue)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"millstream_{name}", text, labels, registry=registry)
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"millstream_{name}", text, ("queue",), registry=registry).labels(queue)
+
+        def gauges(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"millstream_{name}", text, ("queue", *labels), registry=registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"millstream_{name}", text, registry=registry, buckets=buckets)
+            names = ("queue",)
+            whole = Histogram(f"millstream_{name}", text, names, registry=registry, buckets=buckets)
+            return whole.labels(queue)
 
         self.queue_time = histogram(
             "request_queue_time_seconds", "Submitted to admitted into the batch", _WAITS_S
@@ -49,14 +55,17 @@ class Metrics:
             "time_per_output_token_seconds", "Between output tokens, per request", _PER_TOKEN_S
         )
         self.e2e = histogram("e2e_request_latency_seconds", "Submitted to last token", _WAITS_S)
-        self.requests = counter("requests", "Jobs ended here, by terminal state", "state")
+        requests = Counter(
+            "millstream_requests", "Jobs ended here, by terminal state", ("queue", "state"), registry=registry
+        )
+        self._ended = {state: requests.labels(queue, state.value) for state in State if state.terminal}
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests")
         self.generation_tokens = counter("generation_tokens", "Output tokens drawn")
 
         self.rows_running = gauge("rows_running", "Rows in the batch")
         self.rows_waiting = gauge("rows_waiting", "Rows held by the engine, not in the batch")
         self.jobs_held = gauge("jobs_held", "Jobs this worker holds a lease on")
-        self.kv_blocks = gauge("kv_blocks", "KV cache blocks by use", "state")
+        self._kv_blocks = gauges("kv_blocks", "KV cache blocks by use", "state")
         self.prefix_queried = counter(
             "prefix_cache_queried_tokens", "Prompt tokens looked up in the prefix cache"
         )
@@ -77,34 +86,35 @@ class Metrics:
         self.gap_fills = counter("token_log_gap_fills", "Times that a token log's lost end was written again")
         self.write_troubles = counter("write_troubles", "Writes that the server refused or did not answer")
         self.lease_lateness = gauge("lease_renewal_lateness_seconds", "How late the last try to renew was")
-        self.oldest_queued = gauge(
-            "oldest_queued_age_seconds", "Age of the oldest job nobody has taken", "lane"
+        self._oldest_queued = gauges(
+            "oldest_queued_age_seconds", "Age of the oldest job that no worker has taken", "lane"
         )
-        self.info = gauge(
+        self._jobs_queued = gauges("jobs_queued", "Jobs of the whole queue that no worker has taken", "lane")
+        self.workers = gauge("workers", "Living workers of the queue")
+        self._info = gauges(
             "engine_info", "The engine that runs", "model", "architecture", "dtype", "device", "attention"
         )
+        self._queue = queue
         self._last = EngineStats()
 
     def engine_ready(self, info: EngineInfo) -> None:
         """A new engine: its counters begin at zero."""
         self._last = EngineStats()
-        self.info.clear()
-        self.info.labels(info.model, info.architecture, info.dtype, info.device, info.attention).set(1)
+        self._info.clear()
+        values = (info.model, info.architecture, info.dtype, info.device, info.attention)
+        self._info.labels(self._queue, *values).set(1)
 
     def engine_gone(self) -> None:
         """Nothing runs, and there is no cache, until there is the next one."""
         for gauge in (self.rows_running, self.rows_waiting):
             gauge.set(0)
-        for state in ("used", "cached", "free"):
-            self.kv_blocks.labels(state).set(0)
-        self.info.clear()
+        self._set_blocks(used=0, cached=0, free=0)
+        self._info.clear()
 
     def settled(self, stats: EngineStats) -> None:
         self.rows_running.set(stats.rows_running)
         self.rows_waiting.set(stats.rows_waiting)
-        self.kv_blocks.labels("used").set(stats.blocks_used)
-        self.kv_blocks.labels("cached").set(stats.blocks_cached)
-        self.kv_blocks.labels("free").set(stats.blocks_free)
+        self._set_blocks(used=stats.blocks_used, cached=stats.blocks_cached, free=stats.blocks_free)
         last, self._last = self._last, stats
         self.prefix_queried.inc(stats.prefix_queried_total - last.prefix_queried_total)
         self.prefix_hit.inc(stats.prefix_hit_total - last.prefix_hit_total)
@@ -114,6 +124,15 @@ class Metrics:
         if stats.step_tokens:
             self.step_time.observe(stats.step_s)
             self.step_tokens.observe(stats.step_tokens)
+
+    def _set_blocks(self, **counts: int) -> None:
+        for state, count in counts.items():
+            self._kv_blocks.labels(self._queue, state).set(count)
+
+    def waits(self, lane: str, jobs: int, oldest_s: float) -> None:
+        """What of a lane no worker has taken, over all shards."""
+        self._jobs_queued.labels(self._queue, lane).set(jobs)
+        self._oldest_queued.labels(self._queue, lane).set(oldest_s)
 
     def admitted(self, timing: Timing, prompt_tokens: int, *, queued: bool) -> None:
         """`queued`: until now, and not until an earlier attempt's admission."""
@@ -128,7 +147,7 @@ class Metrics:
 
     def ended(self, state: State, timing: Timing, output_tokens: int) -> None:
         """A job's end is written."""
-        self.requests.labels(state.value).inc()
+        self._ended[state].inc()
         if state is not State.COMPLETED or timing.finished_ms is None:
             return
         self.e2e.observe(_seconds(timing.submitted_ms, timing.last_token_ms or timing.finished_ms))

@@ -60,7 +60,7 @@ class Service:
         self.health = Health(self._vitals)
         self._end_stuck = end_stuck
         self._registry = registry or CollectorRegistry()
-        self._metrics = Metrics(self._registry)
+        self._metrics = Metrics(self._registry, settings.queue)
         self._clock = ServerClock()
         self._engine = EnginePort()
         self._table = JobTable(self._engine)

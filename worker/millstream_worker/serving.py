@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import structlog
 from redis.exceptions import RedisError
 
-from millstream.wire.heartbeat import Heartbeat
 from millstream.wire.keys import ShardKeys
 from millstream.wire.queue_info import QueueInfo, open_queue
 from millstream.wire.versions import TAKEN
@@ -18,6 +17,7 @@ from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.frames import Step
 from millstream_worker.health import Health
 from millstream_worker.parts import Shared, Told, assemble
+from millstream_worker.report import Report
 from millstream_worker.supervisor import Listener, Unusable
 from millstream_worker.text import TextModel, TokenizerUnusable
 from millstream_worker.vitals import Vital
@@ -46,9 +46,17 @@ class Serving:
         self._stop = stop
         self._health = health
         self._loop_vital = loop_vital
-        self._model = ""
+        self._report = Report(
+            shared.name,
+            shared.settings.max_rows,
+            shared.capacity,
+            shared.engine,
+            shared.clock.now_ms(),
+        )
         shards = shards_of(shared.settings.queue, info)
-        self.parts = assemble(shared, shards, Told(self._listener, self._heartbeat, self._keep_metadata))
+        self.parts = assemble(
+            shared, shards, Told(self._listener, self._report.heartbeat, self._keep_metadata)
+        )
 
     @property
     def failure(self) -> str:
@@ -90,6 +98,8 @@ class Serving:
     ) -> None:
         self._health.problem = "draining"
         _log.info("draining")
+        self._report.draining = True
+        self.parts.upkeep.wake("heartbeat")
         for intake in self.parts.intakes:
             intake.stop()
         await asyncio.wait(taking)  # 1 no new work
@@ -125,7 +135,8 @@ class Serving:
             text = await asyncio.to_thread(TextModel.load, info.tokenizer, info.vocab_size)
         except TokenizerUnusable as error:
             raise Unusable(str(error)) from error
-        self._model = self.parts.writer.model = info.model
+        self._report.ready(info)
+        self.parts.writer.model = info.model
         self.parts.settling.text = text
         self.parts.admission.ready(text, info)
         self._shared.capacity.reset(info)
@@ -143,17 +154,6 @@ class Serving:
 
     def _listener(self, settling: Settling) -> Listener:
         return Listener(self._engine_ready, self._engine_stepped, settling.refused, self._engine_gone)
-
-    def _heartbeat(self) -> Heartbeat:
-        stats = self._shared.capacity.stats
-        return Heartbeat(
-            self._shared.name,
-            self._model,
-            token_capacity=self._shared.capacity.token_capacity,
-            max_rows=self._shared.settings.max_rows,
-            rows_running=stats.rows_running,
-            rows_waiting=stats.rows_waiting,
-        )
 
     async def _keep_metadata(self) -> None:
         """Of a queue that somebody has flushed: a client that finds none would create another one. Raises
@@ -209,6 +209,7 @@ class Serving:
     async def _pulse(self) -> None:
         while True:
             self._loop_vital.turn()
+            self._report.tell()
             self._shared.metrics.jobs_held.set(len(self._shared.table))
             if not self._stop.asked.is_set():
                 self._health.problem = (

@@ -188,6 +188,8 @@ def _heartbeat(chance: Random) -> list[bytes] | dict[bytes, bytes]:
         b"token_capacity": valid.number(integer(chance)),
         b"max_rows": b"64",
         b"rows_running": b"3",
+        b"output_per_s": bytes_of(chance) if chance.random() < 0.2 else b"3.5",
+        b"state": bytes_of(chance) if chance.random() < 0.2 else b"serving",
         b"rows_waiting": bytes_of(chance) if chance.random() < 0.2 else b"0",
     }
     fields = fields_of(chance, subset(chance, beat, 0.97))

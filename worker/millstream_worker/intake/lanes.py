@@ -21,8 +21,8 @@ from redis.exceptions import RedisError, ResponseError
 from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, LANES, ShardKeys
+from millstream.wire.numbers import first_unread
 from millstream.wire.replies import LaneEntry
-from millstream_worker.backlog import first_unread
 
 _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read

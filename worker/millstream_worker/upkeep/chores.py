@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -17,8 +17,9 @@ from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError, QueueMismatch
 from millstream.wire import calls
-from millstream.wire.heartbeat import Heartbeat, beat
-from millstream.wire.keys import GROUP, LANES, RELEASED, ShardKeys
+from millstream.wire.heartbeat import Heartbeat, beat, read_workers
+from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
+from millstream.wire.numbers import read_lanes
 from millstream_worker.backlog import waiting_since_ms
 from millstream_worker.clock import ServerClock
 from millstream_worker.metrics import Metrics
@@ -126,6 +127,7 @@ class Chores:
         self._heartbeat = heartbeat
         self._keep_metadata = keep_metadata
         self._result_ttl_ms = result_ttl_ms
+        self._oldest: dict[ShardKeys, dict[Lane, int]] = {}  # when submitted; 0: none waits
 
     def schedule(self, renew_s: float) -> list[Chore]:
         def every(seconds: float, name: str, run: Callable[[], Awaitable[None]]) -> Chore:
@@ -137,16 +139,25 @@ class Chores:
             every(0.5, "promote", self._promote),
             every(1.0, "expire", self._expire),
             Chore("scan", renew_s, self._scan),
-            every(5.0, "queue age", self._measure_age),
+            every(5.0, "queue", self._measure),
             Chore("clock", 60.0, lambda: self._clock.sync(self._redis)),
             Chore("consumers", 60.0, self._drop_consumers),
         ]
 
     async def _beat(self, renew_s: float) -> None:
         ttl_ms = int(3000 * renew_s)
-        await self._everywhere(
-            lambda shard: calls.run(self._redis, beat(shard, self._heartbeat(), ttl_ms=ttl_ms))
-        )
+        heartbeat = self._heartbeat()
+
+        async def send(shard: ShardKeys) -> None:
+            oldest = self._oldest.get(shard, {})
+            one = replace(
+                heartbeat,
+                oldest_interactive_ms=oldest.get(Lane.INTERACTIVE, 0),
+                oldest_batch_ms=oldest.get(Lane.BATCH, 0),
+            )
+            await calls.run(self._redis, beat(shard, one, ttl_ms=ttl_ms))
+
+        await self._everywhere(send)
 
     async def stop_beating(self) -> None:
         """Nobody shall think that the worker is alive, or wait for it."""
@@ -169,15 +180,19 @@ class Chores:
     async def _scan(self) -> None:
         await self._everywhere(self._reclaimer.scan)
 
-    async def _measure_age(self) -> None:
-        """Of the oldest job that nobody has read, since its submission."""
-        for lane in LANES:
-            ages = [await self._age(shard, lane) for shard in self._shards]
-            self._metrics.oldest_queued.labels(lane).set(max(ages) / 1000)
-
-    async def _age(self, shard: ShardKeys, lane: str) -> int:
-        since_ms = await waiting_since_ms(self._redis, shard, lane)
-        return 0 if since_ms is None else max(0, self._clock.now_ms() - since_ms)
+    async def _measure(self) -> None:
+        """What waits, since when, and who is there for it."""
+        counts = await read_lanes(self._redis, *self._shards)
+        for shard in self._shards:
+            self._oldest[shard] = {
+                lane: await waiting_since_ms(self._redis, shard, lane) or 0 for lane in LANES
+            }
+        now_ms = self._clock.now_ms()
+        for lane, count in counts.items():
+            since = [self._oldest[shard][lane] for shard in self._shards]
+            oldest_ms = now_ms - min(filter(None, since), default=now_ms)
+            self._metrics.waits(lane, count.waiting or 0, max(0, oldest_ms) / 1000)
+        self._metrics.workers.set(len(await read_workers(self._redis, *self._shards)))
 
     async def _drop_consumers(self) -> None:
         """Of workers that are gone: they hold nothing, and their heartbeat is over."""

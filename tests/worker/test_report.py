@@ -1,0 +1,78 @@
+"""What a worker says of itself: rates between two heartbeats, and a line a minute while it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import structlog
+
+from millstream_worker.capacity import Capacity
+from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine_link import EnginePort
+from millstream_worker.report import LINE_S, Report
+from millstream_worker.table import JobTable
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def capacity() -> Capacity:
+    engine = EnginePort()
+    return Capacity(JobTable(engine), engine, lookahead=4)
+
+
+@pytest.fixture
+def report(capacity: Capacity, clock: Clock) -> Report:
+    return Report("host-1", 8, capacity, EnginePort(), started_ms=5, monotonic=clock)
+
+
+async def test_rates_are_those_since_the_heartbeat_before(
+    report: Report, capacity: Capacity, clock: Clock
+) -> None:
+    def rates(prompt: int, output: int, seconds: float) -> tuple[float, float]:
+        capacity.update(EngineStats(prompt_computed_total=prompt, output_total=output))
+        clock.now += seconds
+        beat = report.heartbeat()
+        return beat.prompt_per_s, beat.output_per_s
+
+    assert rates(100, 10, 2.0) == (50.0, 5.0)
+    assert rates(100, 40, 4.0) == (0.0, 7.5)
+    assert rates(20, 5, 1.0) == (20.0, 5.0)  # another engine, which counts from 0
+
+
+async def test_a_line_a_minute_while_it_works_and_none_while_it_is_idle(
+    report: Report, capacity: Capacity, clock: Clock
+) -> None:
+    blocks = {"blocks_used": 45, "blocks_cached": 20, "blocks_free": 35}
+    with structlog.testing.capture_logs() as lines:
+        for second in range(int(10 * LINE_S)):
+            clock.now += 1.0
+            if second < 150:
+                capacity.update(EngineStats(rows_running=3, output_total=2 * second, **blocks))
+            else:
+                capacity.update(EngineStats(output_total=300, **blocks))
+            report.tell()
+    assert [line["rows_running"] for line in lines] == [3, 3, 0]  # the last one is of its last half minute
+    assert lines[1] == {
+        "event": "working",
+        "log_level": "info",
+        "rows_running": 3,
+        "rows_waiting": 0,
+        "prompt_tokens_per_s": 0.0,
+        "output_tokens_per_s": 2.0,
+        "kv_used": "45%",
+        "kv_cached": "20%",
+        "prefix_hits": "0%",
+    }

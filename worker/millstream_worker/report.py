@@ -1,0 +1,122 @@
+"""What the worker says of itself while it runs: its heartbeat, and once a minute, while it works, a line
+of its log. It knows no Redis.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+import structlog
+
+from millstream.wire.heartbeat import DRAINING, SERVING, STARTING, Heartbeat
+from millstream_worker.capacity import Capacity
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine_link import EnginePort
+
+_log = structlog.get_logger(__name__)
+LINE_S = 60.0
+
+
+class Rates:
+    """Tokens per second between two looks at an engine's counters."""
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._prompt, self._output = 0, 0
+
+    def take(self, stats: EngineStats, now: float) -> tuple[float, float]:
+        """Prompt tokens computed and tokens sampled, since the last look."""
+        again = stats.prompt_computed_total < self._prompt or stats.output_total < self._output
+        before = (0, 0) if again else (self._prompt, self._output)  # another engine counts from 0
+        seconds = max(now - self._since, 1e-3)
+        self._since, self._prompt, self._output = now, stats.prompt_computed_total, stats.output_total
+        rates = [
+            (total - old) / seconds for total, old in zip((self._prompt, self._output), before, strict=True)
+        ]
+        return round(rates[0], 1), round(rates[1], 1)
+
+
+class Report:
+    """`draining` is set when the worker takes no more jobs."""
+
+    def __init__(
+        self,
+        name: str,
+        max_rows: int,
+        capacity: Capacity,
+        engine: EnginePort,
+        started_ms: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.draining = False
+        self._name = name
+        self._max_rows = max_rows
+        self._capacity = capacity
+        self._engine = engine
+        self._started_ms = started_ms
+        self._monotonic = monotonic
+        self._model = self._device = ""
+        self._package = _package()
+        now = monotonic()
+        self._of_beats, self._of_lines = Rates(now), Rates(now)
+        self._next_line = now + LINE_S
+
+    def ready(self, info: EngineInfo) -> None:
+        """An engine runs this model."""
+        self._model, self._device = info.model, info.device
+
+    def heartbeat(self) -> Heartbeat:
+        """The next one: rates are those since the one before."""
+        stats, capacity = self._capacity.stats, self._capacity
+        prompt_per_s, output_per_s = self._of_beats.take(stats, self._monotonic())
+        return Heartbeat(
+            self._name,
+            self._model,
+            token_capacity=capacity.token_capacity,
+            max_rows=self._max_rows,
+            rows_running=stats.rows_running,
+            rows_waiting=stats.rows_waiting,
+            kv_used=stats.blocks_used * capacity.block_size,
+            kv_cached=stats.blocks_cached * capacity.block_size,
+            kv_free=stats.blocks_free * capacity.block_size,
+            prompt_per_s=prompt_per_s,
+            output_per_s=output_per_s,
+            prefix_queried=stats.prefix_queried_total,
+            prefix_hit=stats.prefix_hit_total,
+            state=DRAINING if self.draining else SERVING if self._engine.up else STARTING,
+            started_ms=self._started_ms,
+            device=self._device,
+            package=self._package,
+        )
+
+    def tell(self) -> None:
+        """Once a minute, and only where something was computed."""
+        now = self._monotonic()
+        if now < self._next_line:
+            return
+        self._next_line = now + LINE_S
+        stats = self._capacity.stats
+        prompt_per_s, output_per_s = self._of_lines.take(stats, now)
+        if not (stats.rows_running or prompt_per_s or output_per_s):
+            return
+        blocks = stats.blocks_used + stats.blocks_cached + stats.blocks_free
+        _log.info(
+            "working",
+            rows_running=stats.rows_running,
+            rows_waiting=stats.rows_waiting,
+            prompt_tokens_per_s=prompt_per_s,
+            output_tokens_per_s=output_per_s,
+            kv_used=f"{stats.blocks_used / max(blocks, 1):.0%}",
+            kv_cached=f"{stats.blocks_cached / max(blocks, 1):.0%}",
+            prefix_hits=f"{stats.prefix_hit_total / max(stats.prefix_queried_total, 1):.0%}",
+        )
+
+
+def _package() -> str:
+    try:
+        return version("millstream")
+    except PackageNotFoundError:
+        return ""
