@@ -11,6 +11,7 @@ from millstream.batch.tally import Summary as BatchSummary
 from millstream.client.async_client import AsyncClient
 from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
 from millstream.client.options import ClientOptions
+from millstream.client.queue_status import LaneStatus, QueueStatus, WorkerStatus
 from millstream.client.requests import JobFields, SamplingFields
 from millstream.client.status import JobStatus
 from millstream.client.submission import Submitted
@@ -83,6 +84,7 @@ __all__ = [
     "JobFields",
     "JobStatus",
     "Lane",
+    "LaneStatus",
     "MillstreamError",
     "MissingExtra",
     "NotDead",
@@ -93,6 +95,7 @@ __all__ = [
     "PubSub",
     "QueueFull",
     "QueueMismatch",
+    "QueueStatus",
     "Request",
     "Result",
     "RewindEvent",
@@ -107,6 +110,7 @@ __all__ = [
     "Transcript",
     "Unavailable",
     "Usage",
+    "WorkerStatus",
     "batch_run",
 ]
 

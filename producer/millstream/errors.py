@@ -136,11 +136,16 @@ class NotFound(JobError):
 
 
 class NotReady(JobError):
-    """The job is not terminal yet. `state` is where it stands."""
+    """The job is not terminal yet. `state` is where it stands; `served` is False where it waits and no living
+    worker serves its queue."""
 
-    def __init__(self, job_id: str, state: str, problem: str = "no result yet") -> None:
+    def __init__(
+        self, job_id: str, state: str, problem: str = "no result yet", unserved: str | None = None
+    ) -> None:
         self.state = state
-        super().__init__(job_id, f"{problem}: the job is {state}")
+        self.served = unserved is None
+        hint = "" if unserved is None else f"; no worker serves the queue {unserved!r} now"
+        super().__init__(job_id, f"{problem}: the job is {state}{hint}")
 
 
 class NotDurable(JobError):

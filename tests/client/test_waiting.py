@@ -64,6 +64,9 @@ class BusyJobs:
 
     def drop(self, channel: str, sink: Sink) -> None: ...
 
+    async def not_ready(self, job_id: str, state: State) -> NotReady:
+        return NotReady(job_id, state)
+
     async def outlast(self, read: Callable[[], Awaitable[Any]], *_: float) -> Any:
         await asyncio.sleep(0)
         return await read()

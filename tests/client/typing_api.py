@@ -45,6 +45,10 @@ async def asynchronous(client: ms.AsyncClient) -> None:
         assert_type(done, tuple[str, ms.Result | ms.JobError])
     assert_type(await client.cancel(job.id), ms.CancelOutcome)
     assert_type((await client.status(job.id)).finished_ms, int | None)
+    queue = await client.queue_info()
+    assert_type(queue, ms.QueueStatus)
+    assert_type([lane.waiting for lane in queue.lanes], list[int | None])
+    assert_type(queue.workers, tuple[ms.WorkerStatus, ...] | None)
     sure = await client.submit("Hello", durability="aof")
     assert_type(sure.durability, ms.Durability)
     assert_type(await client.forget(job.id), bool)
@@ -66,6 +70,7 @@ def synchronous() -> None:
         assert_type(client.run(lambda own: ms.batch_run(own, "in.jsonl", "out.jsonl")), ms.BatchSummary)
         assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
         assert_type(client.wait(job.id), ms.Result)
+        assert_type(client.queue_info(), ms.QueueStatus)
         assert_type(client.dead_letters(), Iterator[ms.DeadLetter])
         assert_type(client.as_completed([job.id]), Iterator[tuple[str, ms.Result | ms.JobError]])
 

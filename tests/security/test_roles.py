@@ -37,6 +37,7 @@ LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could
 
 PRODUCERS = {"describe", "submit", "cancel", "expire_one", "forget"}
 OPERATORS = {"letters"}
+DENIED = ("dead", "tenants")  # to a producer
 
 
 def refusals(server: SecuredServer) -> list[tuple[str, str, str]]:
@@ -166,6 +167,35 @@ async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
             assert "".join([event.text async for event in client.stream(done.id)]) == counted(2, 3)
         # overdue; it is not for an observer to end it
         assert (await client.status(queued.id)).state is State.QUEUED
+
+
+@pytest.mark.parametrize("role", ["producer", "operator", "observer"])
+async def test_each_role_sees_of_the_queue_what_it_may(secured: SecuredServer, role: str) -> None:
+    """Whose jobs wait is no producer's business, nor how many were given up."""
+    async with (
+        hand_worker(secured.login("admin")) as worker,
+        AsyncClient(secured.login(role)) as client,
+    ):
+        desk = await Desk(worker.redis, SHARD).open()
+        await desk.fill_window()
+        await desk.park("0-parked", tenant="acme")
+        await desk.run(calls.join(SHARD, owner=worker.name))
+        await desk.run(beat(SHARD, Heartbeat(worker.name, "m", oldest_batch_ms=5), ttl_ms=TTL_MS))
+        await desk.take(1, owner=worker.name)
+        status = await client.queue_info()
+        assert [(lane.waiting, lane.running) for lane in status.lanes] == [(0, 0), (128, 1)]
+        assert status.lanes[1].oldest_s is not None
+        assert [one.name for one in status.workers or ()] == [worker.name]
+        assert (status.held_bytes or 0) > 0
+        await worker.redis.delete(SHARD.worker(worker.name))
+        unserved = await client.queue_info()
+    reason = "needs the operator or observer role"
+    if role == "producer":
+        assert (status.tenants, status.dead, status.unread) == (None, None, dict.fromkeys(DENIED, reason))
+        assert {entry[0] for entry in refusals(secured)} == {"producer"}
+    else:
+        assert (status.tenants, status.dead, status.unread) == ({"acme": 1}, 0, {})
+    assert (unserved.lanes[1].oldest_s is None) == ("oldest_s" in unserved.unread) == (role != "observer")
 
 
 async def test_an_operator_looks_after_dead_letters(secured: SecuredServer) -> None:

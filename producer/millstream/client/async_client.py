@@ -17,11 +17,12 @@ from millstream.client.dead_letters import DeadLetters
 from millstream.client.events import Event
 from millstream.client.jobs import Jobs
 from millstream.client.options import ClientOptions
+from millstream.client.queue_status import QueueStatus, queue_status
 from millstream.client.requests import JobFields, SamplingFields
 from millstream.client.session import Session
 from millstream.client.status import JobStatus
 from millstream.client.submission import Outcome, Submission, Submitted
-from millstream.errors import JobError, NotFound, NotReady
+from millstream.errors import JobError, NotFound
 from millstream.wire import calls
 from millstream.wire.connection import Target
 from millstream.wire.dead import DeadLetter
@@ -172,7 +173,7 @@ class AsyncClient:
         """
         record = await self._record(job_id)
         if not record.state.terminal:
-            raise NotReady(record.job_id, record.state)
+            raise await self._jobs.not_ready(record.job_id, record.state)
         return _value(await self._jobs.conclude(record))
 
     async def wait(self, job_id: str, timeout_s: float | None = None) -> Result:
@@ -213,6 +214,11 @@ class AsyncClient:
     async def status(self, job_id: str) -> JobStatus:
         """Where the job stands: state, times, attempts. Raises NotFound."""
         return JobStatus.of(await self._record(job_id))
+
+    async def queue_info(self) -> QueueStatus:
+        """What waits and runs in the queue, and which workers serve it. What the client's role may not read
+        is None: see QueueStatus. Creates nothing."""
+        return await queue_status(self._jobs)
 
     async def forget(self, job_id: str) -> bool:
         """Delete the job's result and stream from the server, before their time to live is over. False: there

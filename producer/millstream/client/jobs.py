@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from millstream.client.cursor import START, Cursor
 from millstream.client.reader import PAGE_ENTRIES
-from millstream.client.session import Session
+from millstream.client.session import NEVER, Session
 from millstream.errors import (
     AccessDenied,
     JobCancelled,
@@ -14,10 +15,13 @@ from millstream.errors import (
     JobExpired,
     JobFailed,
     NotFound,
+    NotReady,
     ProtocolError,
+    Unavailable,
 )
 from millstream.wire import calls
 from millstream.wire.codec import MAX_RESULT_BYTES, decode
+from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import QueueKeys, ShardKeys, full_id, shard_of
 from millstream.wire.messages import ErrorInfo, Result, State
 from millstream.wire.queue_info import QueueInfo, open_queue, read_queue
@@ -33,6 +37,7 @@ from millstream.wire.replies import JobRecord, LogEntry
 from millstream.wire.versions import TAKEN
 
 READ_JOBS = 256  # records in one round trip
+LOOK_S = 5.0  # between two looks at who serves a shard
 
 
 class Jobs:
@@ -43,6 +48,9 @@ class Jobs:
         self.session = session
         self.queue = queue
         self._info: QueueInfo | None = None
+        self._served: dict[
+            ShardKeys, tuple[float, bool]
+        ] = {}  # monotonic seconds of the look, and what it saw
 
     async def open(self) -> QueueInfo:
         """The queue's metadata, written where this is the queue's first use. Raises QueueMismatch."""
@@ -160,6 +168,23 @@ class Jobs:
                 pipeline.xrange(keys.tokens(job_id))
                 row, rows = await pipeline.execute()
         return [log_entry(*entry) for entry in rows], job_record(job_id, row)
+
+    async def not_ready(self, job_id: str, state: State) -> NotReady:
+        """Says so where the job waits and no living worker serves it: looked at every few seconds."""
+        unserved = state is State.QUEUED and not await self._is_served(await self.keys(job_id))
+        return NotReady(job_id, state, unserved=self.queue if unserved else None)
+
+    async def _is_served(self, keys: ShardKeys) -> bool:
+        looked_s, served = self._served.get(keys, (NEVER, True))
+        if time.monotonic() - looked_s < LOOK_S:
+            return served
+        try:
+            with self.session.reach():
+                served = bool(await read_workers(self.session.redis, keys))
+        except (AccessDenied, Unavailable):
+            return True  # not known
+        self._served[keys] = time.monotonic(), served
+        return served
 
     async def conclude(self, record: JobRecord) -> Result | JobError:
         """What a terminal job came to. Without a stored result (cancelled, expired), what its log holds."""

@@ -18,6 +18,7 @@ from millstream.client.async_client import DEFAULT_URL, AsyncClient
 from millstream.client.events import Event
 from millstream.client.loop_thread import LoopThread
 from millstream.client.options import ClientOptions
+from millstream.client.queue_status import QueueStatus
 from millstream.client.requests import JobFields, SamplingFields
 from millstream.client.status import JobStatus
 from millstream.client.submission import BATCH_JOBS, Outcome, Submitted
@@ -181,6 +182,10 @@ class Client:
     @_as(AsyncClient.status)
     def status(self, job_id: str) -> JobStatus:
         return self._thread.run(self._client.status(job_id))
+
+    @_as(AsyncClient.queue_info)
+    def queue_info(self) -> QueueStatus:
+        return self._thread.run(self._client.queue_info())
 
     @_as(AsyncClient.forget)
     def forget(self, job_id: str) -> bool:

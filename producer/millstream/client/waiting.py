@@ -16,7 +16,7 @@ from functools import partial
 from millstream.client.jobs import READ_JOBS, Jobs
 from millstream.client.mailbox import within
 from millstream.client.options import check_wait
-from millstream.errors import JobError, NotFound, NotReady
+from millstream.errors import JobError, NotFound
 from millstream.wire.messages import Result, State
 from millstream.wire.replies import JobRecord
 
@@ -93,7 +93,7 @@ async def _as_completed(jobs: Jobs, job_ids: Iterable[str], polls: Polls) -> Asy
                 dispatcher.drop(channels[job_id], ends)
                 yield job_id, await _outcome(jobs, job_id, record, polls.give_up_s)
     for job_id, state in left.items():
-        yield job_id, NotReady(job_id, state)
+        yield job_id, await jobs.not_ready(job_id, state)
 
 
 class Polls:
