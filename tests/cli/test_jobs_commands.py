@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 from collections.abc import Iterator
 
@@ -37,7 +38,11 @@ def test_submit_prints_an_id_by_which_the_result_is_found(worker: Answering) -> 
     request = worker.requests[job_id]
     assert request.sampling.model_dump(exclude_unset=True) == {"max_tokens": 5, "stop": ("x",), "top_p": 0.5}
     assert json.loads(invoke("status", job_id, "--json").stdout)["state"] == "completed"
-    assert "state            completed" in invoke("status", job_id).stdout
+    told = invoke("status", job_id).stdout
+    assert "state            completed\n" in told
+    assert re.search(r"^submitted +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  \(\d+ s ago\)$", told, re.MULTILINE)
+    assert "cancel" not in told
+    assert "_ms" not in told
     result = json.loads(invoke("result", job_id, "--json").stdout)
     assert (result["id"], result["choices"][0]["text"]) == (job_id, "HELLO")
 

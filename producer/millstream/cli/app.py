@@ -10,6 +10,7 @@ import typer
 
 from millstream.cli import batch, dead, jobs
 from millstream.cli.exits import epilog
+from millstream.cli.queue import queue
 from millstream.cli.terminal import answers
 from millstream.version import version
 
@@ -42,6 +43,7 @@ app.add_typer(batch.app, name="batch")
 app.add_typer(dead.app, name="dead")
 for command in jobs.COMMANDS:
     app.command()(command)
+app.command()(queue)
 
 
 def run() -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from millstream.cli.conduct import load_model, outlasting, reported, warn_if_not_durable, warn_if_unserved
+from millstream.cli.job_status import print_status
 from millstream.cli.options import (
     AsJson,
     DurabilityOf,
@@ -24,13 +25,14 @@ from millstream.cli.options import (
     Replicas,
 )
 from millstream.cli.stack import Stack, choose_model, open_stack
-from millstream.cli.terminal import answers, plain, print_json, say
+from millstream.cli.terminal import answers, print_json, say
 from millstream.cli.transcript import Follower, print_result
 from millstream.client.async_client import AsyncClient
 from millstream.client.options import ClientOptions, check_wait
 from millstream.errors import InvalidRequest, NotReady
 from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
+from millstream.wire.messages import State
 from millstream.wire.sampling import SamplingParams
 
 T = TypeVar("T")
@@ -193,14 +195,14 @@ def status(
     place = _Place(redis_url, queue)
     with reported(as_json, place.how_to_go_on):
 
-        async def work(_: Stack, client: AsyncClient) -> None:
+        async def work(stack: Stack, client: AsyncClient) -> None:
             now = await client.status(job_id)
             if as_json:
                 print_json(asdict(now))
                 return
-            for name, value in asdict(now).items():
-                if value is not None:
-                    answers.out(f"{name:<16} {plain(str(value))}")
+            print_status(now)
+            if now.state is State.QUEUED:
+                await warn_if_unserved(stack, queue, job_id)
 
         place.run(work, None, with_worker=False)
 
