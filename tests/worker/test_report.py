@@ -35,7 +35,7 @@ def capacity() -> Capacity:
 
 @pytest.fixture
 def report(capacity: Capacity, clock: Clock) -> Report:
-    return Report("host-1", 8, capacity, EnginePort(), started_ms=5, monotonic=clock)
+    return Report("host-1", capacity, EnginePort(), started_ms=5, monotonic=clock)
 
 
 async def test_rates_are_those_since_the_heartbeat_before(

@@ -44,7 +44,8 @@ class HealthServer:
     """Listens as soon as it is made; `port` is the real one where 0 was asked for."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Health) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series beside each counter and histogram that nobody reads
+        # A series of times beside each counter and histogram, which nobody reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)  # of the front; the engine is a process of its own
         self._metrics = make_wsgi_app(registry)
         self._health = health

@@ -45,7 +45,6 @@ class Report:
     def __init__(
         self,
         name: str,
-        max_rows: int,
         capacity: Capacity,
         engine: EnginePort,
         started_ms: int,
@@ -53,7 +52,7 @@ class Report:
     ) -> None:
         self.draining = False
         self._name = name
-        self._max_rows = max_rows
+        self._max_rows = 0
         self._capacity = capacity
         self._engine = engine
         self._started_ms = started_ms
@@ -66,7 +65,7 @@ class Report:
 
     def ready(self, info: EngineInfo) -> None:
         """An engine runs this model."""
-        self._model, self._device = info.model, info.device
+        self._model, self._device, self._max_rows = info.model, info.device, info.max_rows
 
     def heartbeat(self) -> Heartbeat:
         """The next one: rates are those since the one before."""

@@ -46,13 +46,7 @@ class Serving:
         self._stop = stop
         self._health = health
         self._loop_vital = loop_vital
-        self._report = Report(
-            shared.name,
-            shared.settings.max_rows,
-            shared.capacity,
-            shared.engine,
-            shared.clock.now_ms(),
-        )
+        self._report = Report(shared.name, shared.capacity, shared.engine, shared.clock.now_ms())
         shards = shards_of(shared.settings.queue, info)
         self.parts = assemble(
             shared, shards, Told(self._listener, self._report.heartbeat, self._keep_metadata)
