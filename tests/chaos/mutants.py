@@ -230,6 +230,18 @@ _ALL = (
         ),
     ),
     Mutant(
+        "look in the lane alone",
+        "the check that a job without an entry is neither parked nor waiting for a retry",
+        (
+            LuaEdit("look.lua", "if redis.call('ZSCORE', KEYS[3], id) then return 'kept' end\n", ""),
+            LuaEdit(
+                "look.lua",
+                "if job.place and redis.call('ZSCORE', KEYS[k + 1], job.place) then return 'kept' end\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
         "no idempotency",
         "the look whether an id was submitted before",
         (LuaEdit("submit.lua", "if job.state then", "if false then"),),

@@ -11,7 +11,7 @@ from support.sentinel import Sentinels
 
 from chaos.arena import Mutant, Place, Route, Setup, lasting
 from chaos.faults import Fault, network, poison, topology, versions
-from chaos.faults.aimed import SubmitAgain, WakeUsurped
+from chaos.faults.aimed import LookAtWaiting, SubmitAgain, WakeUsurped
 from chaos.faults.process import DrainWorker, FreezeEngine, FreezeWorker, KillEngine, KillWorker
 from chaos.faults.server import (
     CutClients,
@@ -69,6 +69,7 @@ WORKERS: Weights = {
     KillWorker(): 3,
     FreezeWorker(): 2,
     WakeUsurped(): 1,
+    LookAtWaiting(): 1,
     DrainWorker(): 1,
     DrainWorker(hurry=True): 1,
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from chaos import campaign
 from chaos.campaign import Outcome, Quota
 from chaos.faults import poison
-from chaos.faults.aimed import FillUnderLoad, JumpAfterRenewal, SubmitAgain, WakeUsurped
+from chaos.faults.aimed import FillUnderLoad, JumpAfterRenewal, LookAtWaiting, SubmitAgain, WakeUsurped
 from chaos.faults.server import CutClients
 from chaos.mutants import MUTANTS, Mutant
 from chaos.scenarios import Scenario
@@ -57,6 +57,7 @@ POISONED = Scenario(
     engine=SLOW | poison.ENGINE,
     settings=poison.SETTINGS,
 )
+ASKED = Scenario("asked", ({LookAtWaiting(): 1},), crew=1, rate=10.0)
 UNSURE = Scenario("unsure", ({SubmitAgain(): 1},), crew=1, rate=30.0)
 DEAF = Scenario("deaf", ({CutClients("pubsub"): 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
 
@@ -77,6 +78,7 @@ TRIALS = (
     _trial("no log repair", DEAF, 40, 8, "stream"),
     _trial("no renewal", LONG, 16, 0, "taken", settle_s=15.0),
     _trial("blame in company", POISONED, 40, 1, "dead letter"),
+    _trial("look in the lane alone", ASKED, 10, 1, "result", "stream", settle_s=15.0),
     _trial("no idempotency", UNSURE, 40, 3, "changed"),
 )
 BY_NAME = {trial.mutant.name: trial for trial in TRIALS}

@@ -280,6 +280,10 @@ async def every_end(desk: Desk) -> None:
     await desk.expire()
     await desk.begin("0-lazy", deadline_ms=1)
     assert await desk.run(calls.expire_one(desk.keys, job_id="0-lazy", ttl_ms=TTL_MS))
+    await desk.submit("0-lost")
+    await desk.run(calls.look(SHARD, job_id="0-lost", attempt=0, seq=0, result=b"r", ttl_ms=TTL_MS))
+    await desk.redis.xdel(SHARD.lane(desk.lane), (await desk.redis.xrange(SHARD.lane(desk.lane)))[-1][0])
+    assert await desk.run(calls.look(SHARD, job_id="0-lost", attempt=0, seq=0, result=b"r", ttl_ms=TTL_MS))
     await desk.submit("0-queued")
     await desk.cancel("0-queued")
     assert (await desk.run(calls.forget(SHARD, job_id="0-queued"))).deleted

@@ -61,6 +61,7 @@ class Model:
     jobs: dict[str, Job] = field(default_factory=dict)
     undelivered: list[str] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)  # entry -> owner
+    destroyed: set[str] = field(default_factory=set)  # entries that somebody has deleted
     letters: dict[str, str] = field(default_factory=dict)  # entry of the dead stream -> job id, oldest first
 
     # --- producers ---------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ class Model:
         job = self.jobs.get(job_id)
         if job is None:
             job = self.jobs[job_id] = Job(digest, None, overdue, requeued_from=requeued_from)
-            if self.order.places or len(self.undelivered) >= self.window:
+            if self.order.places or self.unread >= self.window:
                 job.place = self.order.park(job_id, tenant, cost)
             return "accepted"
         if job.digest != digest:
@@ -151,6 +152,7 @@ class Model:
         if job is None:
             del self.held[entry]
             return "lost"
+        self._claim(entry, owner)
         return "cancelled" if job.cancel else "kept"
 
     def finish(self, fence: Fence, state: str, seq: int, delta: bool) -> str:
@@ -164,7 +166,7 @@ class Model:
             return "gap"
         if delta and seq == job.seq + 1:
             self._write(job, "d")
-        del self.held[fence.entry]
+        self.held.pop(fence.entry, None)
         self._end(job, state, fence.owner)
         return "ok"
 
@@ -178,6 +180,9 @@ class Model:
         return "ok"
 
     def retry(self, fence: Fence, died: int, died_alone: int) -> str:
+        job = self.jobs.get(fence.job_id)
+        if self._runs(job, fence) and fence.entry in self.destroyed:
+            return "LOST"
         answer = self._give_back(fence, died, died_alone)
         if answer == "ok":
             self.jobs[fence.job_id].entry = None
@@ -186,8 +191,8 @@ class Model:
 
     def release(self, fence: Fence, died: int, died_alone: int) -> str:
         answer = self._give_back(fence, died, died_alone)
-        if answer == "ok":
-            self.held[fence.entry] = RELEASED
+        if answer == "ok" and fence.entry in self.held:
+            self._claim(fence.entry, RELEASED)
         return answer
 
     def give_back(self, job_id: str, entry: str, owner: str) -> str:
@@ -197,7 +202,7 @@ class Model:
         if holder != owner:
             return "already" if holder == RELEASED else "fenced"
         if live:
-            self.held[entry] = RELEASED
+            self._claim(entry, RELEASED)
             if live.state == "running" and live.owner == owner:
                 self._leave(live)
         else:
@@ -237,7 +242,7 @@ class Model:
         if self.held.get(entry) != seen:
             return False
         job = self._live(job_id, entry)
-        if job is None:
+        if job is None or entry in self.destroyed:
             del self.held[entry]
             return False
         self.held[entry] = owner
@@ -249,7 +254,7 @@ class Model:
 
     def refill(self, wanted: int) -> list[str]:
         """Who leaves the parked for the lane, in this order."""
-        room = min(wanted - len(self.undelivered), len(self.order.places))
+        room = min(wanted - self.unread, len(self.order.places))
         return [self.order.serve() for _ in range(room)]
 
     def delayed(self) -> set[str]:
@@ -261,15 +266,48 @@ class Model:
             job = self.jobs[job_id]
             if job.state == "running":
                 assert job.entry is not None
-                del self.held[job.entry]
+                self.held.pop(job.entry, None)
             self._end(job, "expired", "")
         return due
+
+    def destroy(self, entry: str) -> None:
+        """By hand, by XTRIM, by XADD with MAXLEN."""
+        self.destroyed.add(entry)
+        if entry in self.undelivered:
+            self.undelivered.remove(entry)
+
+    def look(self, job_id: str) -> bool:
+        job = self.jobs.get(job_id)
+        if job is None or job.ended or job.outside:
+            return False
+        assert job.entry is not None
+        if job.entry in self.held or job.entry not in self.destroyed:
+            return False
+        self._end(job, "failed", "")
+        return True
+
+    @property
+    def length(self) -> int:
+        """Entries of the lane."""
+        return len(self.undelivered) + len(self.held.keys() - self.destroyed)
+
+    @property
+    def unread(self) -> int:
+        """As the scripts count it: short by those that were destroyed while somebody held them."""
+        return self.length and self.length - len(self.held)
 
     # --- rules -------------------------------------------------------------------------------------------
 
     def _live(self, job_id: str, entry: str) -> Job | None:
         job = self.jobs.get(job_id)
         return job if job and not job.ended and job.entry == entry else None
+
+    def _claim(self, entry: str, owner: str) -> None:
+        """The server notices here that an entry was destroyed: nobody holds it any more."""
+        if entry in self.destroyed:
+            del self.held[entry]
+        else:
+            self.held[entry] = owner
 
     @staticmethod
     def _belongs(job: Job | None, fence: Fence) -> bool:

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 from support.protocol_model import MAX_DEAD, RELEASED, Fence, Model
 from support.servers import Server
 from support.windows import windowed
@@ -246,6 +246,8 @@ class Protocol(RuleBasedStateMachine):
     @rule(pick=picks, times=times)
     def bury(self, pick: int, times: int) -> None:
         fence = self.attempt(pick)
+        if fence.entry in self.model.destroyed:
+            return  # its letter would have no request
         call = calls.bury(
             KEYS, lane=LANE, reason="died", result=b"R", ttl_ms=TTL_MS, max_dead=MAX_DEAD,
             **self.fields(fence),
@@ -272,7 +274,11 @@ class Protocol(RuleBasedStateMachine):
             KEYS, lane=LANE, delay_ms=0, died=deaths[0], died_alone=deaths[1], **self.fields(fence)
         )
         for _ in range(times):
-            assert self.send(call) == self.model.retry(fence, *deaths)
+            expected = self.model.retry(fence, *deaths)
+            try:
+                assert self.send(call) == expected
+            except ResponseError as error:
+                assert str(error).startswith(expected)  # noqa: PT017 - one of its answers
 
     @precondition(lambda self: self.attempts)
     @rule(pick=picks, deaths=deaths, times=times)
@@ -289,6 +295,14 @@ class Protocol(RuleBasedStateMachine):
         call = calls.release(KEYS, job_id=job_id, lane=LANE, attempt=None, owner=owner, entry_id=entry)
         for _ in range(times):
             assert self.send(call) == self.model.give_back(job_id, entry, owner)
+
+    @precondition(lambda self: self.model.length)
+    @rule(pick=picks)
+    def destroy(self, pick: int) -> None:
+        left = sorted([*self.model.held.keys() - self.model.destroyed, *self.model.undelivered])
+        entry = left[pick % len(left)]
+        assert self.redis.xdel(KEYS.lane(LANE), entry) == 1
+        self.model.destroy(entry)
 
     # --- upkeep ------------------------------------------------------------------------------------------
 
@@ -312,6 +326,18 @@ class Protocol(RuleBasedStateMachine):
         assert set(moved[len(refilled) :]) == due
         for job_id in moved:
             self.model.queued_as(job_id, self.stored_entry(job_id))
+
+    @rule(pick=picks, stale=st.sampled_from([0, 0, 0, 1]), times=times)
+    def look(self, pick: int, stale: int, times: int) -> None:
+        """`stale`: the job has moved on since the worker has read it."""
+        job_id = self.name(pick)
+        for _ in range(times):
+            job = self.model.jobs.get(job_id)
+            attempt, seq = (job.attempt, job.seq) if job else (0, 0)
+            call = calls.look(
+                KEYS, job_id=job_id, attempt=attempt, seq=seq + stale, result=b"R", ttl_ms=TTL_MS
+            )
+            assert self.send(call) == (not stale and self.model.look(job_id))
 
     @rule(times=times)
     def expire(self, times: int) -> None:
@@ -355,7 +381,7 @@ class Protocol(RuleBasedStateMachine):
         )
         held = {entry.entry_id: entry.owner for entry in calls.parse_pending(pending)}
         assert held == self.model.held
-        assert self.redis.xlen(KEYS.lane(LANE)) == len(held) + len(self.model.undelivered)
+        assert self.redis.xlen(KEYS.lane(LANE)) == self.model.length
         live = {job_id: job for job_id, job in self.model.jobs.items() if not job.ended}
         assert int(self.redis.get(KEYS.held_bytes) or 0) == len(PAYLOAD) * len(live)
         assert self.members(KEYS.delayed) == self.model.delayed()

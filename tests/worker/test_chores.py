@@ -16,7 +16,7 @@ from millstream.wire.messages import State
 from millstream.wire.record import read_job
 from millstream_worker.clock import ServerClock
 from millstream_worker.metrics import Metrics
-from millstream_worker.upkeep import Chores, Reclaimer, chores
+from millstream_worker.upkeep import Chores, LostEntries, Reclaimer, chores
 from millstream_worker.upkeep.chores import Chore
 
 
@@ -30,6 +30,7 @@ def chores_of(redis_client: redis.asyncio.Redis, shards: Sequence[ShardKeys]) ->
         redis_client,
         shards,
         Reclaimer(redis_client, "w", metrics, lease_s=1, renew_s=1),
+        LostEntries(redis_client, shards, lambda: 0, result_ttl_ms=60_000),
         ServerClock(),
         metrics,
         lambda: Heartbeat("w", "model"),

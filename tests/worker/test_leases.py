@@ -135,7 +135,9 @@ async def test_lateness_grows_while_the_server_is_away() -> None:
 
 
 async def test_a_stop_while_connecting_is_heard(valkey: Server) -> None:
-    control = Control(Endpoint.of(valkey.url), "w", [SHARD], JobTable(EnginePort()), lambda: None)
+    control = Control(
+        Endpoint.of(valkey.url), "w", [SHARD], JobTable(EnginePort()), lambda: None, lambda *look: None
+    )
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(control.run())
         await asyncio.sleep(0)

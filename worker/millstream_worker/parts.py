@@ -24,7 +24,7 @@ from millstream_worker.quarantine import Quarantine
 from millstream_worker.settings import Settings
 from millstream_worker.supervisor import Listener, Supervisor
 from millstream_worker.table import JobTable
-from millstream_worker.upkeep import Chores, Reclaimer, Upkeep
+from millstream_worker.upkeep import Chores, LostEntries, Reclaimer, Upkeep
 from millstream_worker.vitals import Vitals
 
 
@@ -76,10 +76,12 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
     table, metrics, watch = shared.table, shared.metrics, shared.vitals.watch
     settling = Settling(table, shared.clock, metrics, max_result_bytes=settings.max_result_bytes)
     reclaimer = Reclaimer(redis, name, metrics, lease_s=settings.lease_s, renew_s=settings.renew_s)
+    lost = LostEntries(redis, shards, shared.clock.now_ms, result_ttl_ms=_result_ttl_ms(settings))
     chores = Chores(
         redis,
         shards,
         reclaimer,
+        lost,
         shared.clock,
         metrics,
         told.heartbeat,
@@ -98,7 +100,7 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
         ),
         chores=chores,
         upkeep=upkeep,
-        control=Control(shared.endpoint, name, shards, table, lambda: upkeep.wake("scan")),
+        control=Control(shared.endpoint, name, shards, table, lambda: upkeep.wake("scan"), lost.asked),
         admission=admission,
         reading=Reading(redis, table, shared.capacity, watch("reading"), read=admission.read),
         readers=readers,

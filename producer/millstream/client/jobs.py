@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 
@@ -22,7 +23,7 @@ from millstream.errors import (
 from millstream.wire import calls
 from millstream.wire.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.heartbeat import read_workers
-from millstream.wire.keys import QueueKeys, ShardKeys, full_id, shard_of
+from millstream.wire.keys import LOOK, QueueKeys, ShardKeys, full_id, shard_of
 from millstream.wire.messages import ErrorInfo, Result, State
 from millstream.wire.queue_info import QueueInfo, open_queue, read_queue
 from millstream.wire.record import (
@@ -139,6 +140,21 @@ class Jobs:
                 return await calls.run(self.session.redis, call)
         except AccessDenied:  # an observer reads and writes nothing: a worker ends the job
             return False
+
+    async def look(self, job_ids: Sequence[str]) -> None:
+        """Have workers look whether these, of which nothing was heard for long, can still be taken; as often
+        as Looks says."""
+        chosen = self.session.looks.choose(job_ids, time.monotonic())
+        if not chosen:
+            return
+        keys = await self.keys_of(chosen)
+        with contextlib.suppress(AccessDenied, Unavailable):  # the next poll tells
+            with self.session.reach():
+                async with self.session.redis.pipeline(transaction=False) as pipeline:
+                    for job_id in chosen:
+                        shard = keys[job_id]
+                        pipeline.execute_command(shard.publish, shard.control, f"{LOOK} {job_id}")
+                    await pipeline.execute()
 
     async def unreadable(self, job_id: str, error: ProtocolError) -> ProtocolError:
         """`error`, with what to do where the job is of a version that this client does not take."""

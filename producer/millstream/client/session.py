@@ -12,6 +12,7 @@ from typing import TypeVar
 from redis.asyncio import Redis
 
 from millstream.client.dispatcher import Dispatcher
+from millstream.client.looks import Looks
 from millstream.client.mailbox import Mailroom
 from millstream.client.options import ClientOptions
 from millstream.errors import Unavailable
@@ -48,13 +49,14 @@ async def outlast(
 class Session:
     """Connects when first used; `aclose` ends everything it opened."""
 
-    def __init__(self, target: Target, options: ClientOptions) -> None:
+    def __init__(self, target: Target, options: ClientOptions, looks: Looks | None = None) -> None:
         self.endpoint = Endpoint.of(target)
         self.options = options
         self.redis = self.endpoint.commands(
             options.name, connections=options.connections, timeout_s=options.timeout_s, retries=RETRIES
         )
         self.mailroom = Mailroom()
+        self.looks = looks or Looks()
         self._patient: Redis | None = None
         self._closed = False
         self._uses = 0  # of the server, right now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 
@@ -33,11 +34,16 @@ async def follow(jobs: Jobs, name: str, cursor: str | None) -> AsyncGenerator[Ev
     mailbox = Mailbox(jobs.session.options.stream_buffer, jobs.session.mailroom)
     with contextlib.closing(mailbox), dispatcher.subscription([keys.events(job_id)], mailbox):
         await mailbox.ready(jobs.session.options.timeout_s)  # in vain: the stream goes on by polling
+        heard_s = time.monotonic()
         while reader.want is not Want.NOTHING:
             try:
                 events = await _step(jobs, job_id, reader, mailbox)
             except ProtocolError as error:
                 raise await jobs.unreadable(job_id, error) from error
+            if events:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s >= jobs.session.looks.after_s:
+                await jobs.look([job_id])
             for event in events:
                 yield await _explained(jobs, event) if isinstance(event, EndEvent) else event
 

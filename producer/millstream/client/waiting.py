@@ -85,6 +85,8 @@ async def _as_completed(jobs: Jobs, job_ids: Iterable[str], polls: Polls) -> Asy
             if not due or not polls.pause_s(len(left)):  # its time comes also while messages never cease
                 polls.next()
                 due = list(left)
+                if polls.waited_s >= jobs.session.looks.after_s:
+                    await jobs.look(due)
             async for job_id, record in _records(jobs, [one for one in due if one in left], polls.give_up_s):
                 if record is not None and not record.state.terminal:
                     left[job_id] = record.state
@@ -102,7 +104,13 @@ class Polls:
     def __init__(self, give_up_s: float | None) -> None:
         self.give_up_s = float("inf") if give_up_s is None else give_up_s
         self._every_s, self._last_s = POLL_S[0], time.monotonic()
+        self._began_s = self._last_s
         self.over = False
+
+    @property
+    def waited_s(self) -> float:
+        """Up to the last look."""
+        return self._last_s - self._began_s
 
     def pause_s(self, left: int) -> float:
         due_s = self._last_s + max(self._every_s, left / POLLS_PER_S)

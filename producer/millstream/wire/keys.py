@@ -13,6 +13,7 @@ from millstream.errors import InvalidRequest
 
 GROUP = "workers"
 RELEASED = "released"  # the consumer that holds entries given back until someone reclaims them
+LOOK = "look"  # on the control channel, with a job id: a reader asks whether its entry was destroyed
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _JOB_ID = re.compile(r"[0-9]{1,9}-[A-Za-z0-9._:-]{1,200}")
 _LIKE_JOB_ID = re.compile(r"[0-9]{1,9}-")

@@ -87,6 +87,26 @@ def reclaim(
     )
 
 
+def look(keys: ShardKeys, *, job_id: str, attempt: int, seq: int, result: bytes, ttl_ms: int) -> Call[bool]:
+    """End a job whose entry was destroyed; True where this call did. `result`, for that case, is of the job
+    as it stood at `attempt` and `seq`: one that has moved on is kept. Passes at maxmemory."""
+    return Call(
+        script("look"),
+        (*keys.ending(job_id), *keys.parked_lanes()),
+        (
+            job_id,
+            attempt,
+            seq,
+            result,
+            positive("ttl_ms", ttl_ms),
+            keys.publish,
+            keys.events(job_id),
+            *LANES,
+        ),
+        lambda reply: bool(reply == b"lost"),
+    )
+
+
 def drop_consumer(keys: ShardKeys, *, lane: str, consumer: str) -> Call[bool]:
     """Remove a consumer, only when it holds nothing; False where it still does."""
     return Call(script("drop_consumer"), (keys.lane(lane),), (consumer,), bool)

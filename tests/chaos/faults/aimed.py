@@ -8,11 +8,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chaos import orders
 from chaos.arena import RENEW_S
 from chaos.faults.server import FillMemory, JumpClock
-from chaos.ledger import Accepted
+from chaos.ledger import Accepted, Order
 from chaos.watcher import Sight, Turn
-from millstream.wire.keys import GROUP
+from millstream import Lane
+from millstream.wire.keys import GROUP, LOOK, shard_of
 
 if TYPE_CHECKING:
     from chaos.arena import Arena
@@ -87,6 +89,25 @@ class SubmitAgain:
         accepted = [entry for entry in arena.ledger if entry.accepted is Accepted.YES]
         for entry in source.sample(accepted, min(self.count, len(accepted))):
             await arena.load.submit(arena.load.shared(0), entry)
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtWaiting:
+    """More jobs than a lane takes, so that most are parked, and readers that ask about each of them."""
+
+    jobs: int = 250
+    name: str = "look at waiting jobs"
+
+    async def strike(self, arena: Arena) -> None:
+        source = random.Random(arena.random.random())
+        places = []
+        for number in range(self.jobs):
+            order = orders.draw(source, f"asked-{source.getrandbits(48):x}-{number}")
+            fields = {**order.fields, "lane": Lane.BATCH}
+            places.append(arena.load.place(Order(order.own_id, fields, order.texts)))
+        for entry in await asyncio.gather(*places):
+            shard = arena.shards[shard_of(entry.id)]
+            await arena.admin.execute_command(shard.publish, shard.control, f"{LOOK} {entry.id}")
 
 
 async def _idle_ms(arena: Arena) -> dict[bytes, int]:

@@ -27,6 +27,7 @@ def _message(chance: Random) -> bytes:
         (3, lambda c: damage(c, f"cancel {HELD}".encode())),
         (2, lambda c: b"cancel " + text(c).encode()),
         (1, lambda c: damage(c, b"released")),
+        (1, lambda c: b"look " + text(c).encode()),
         (1, blob),
     )
 
@@ -37,16 +38,24 @@ class Ignored(Exception):
 
 def _deliver(message: bytes) -> None:
     """The job that it names is cancelled, and no other."""
-    table, hints = JobTable(EnginePort()), []
+    table, hints, looks = JobTable(EnginePort()), [], []
     job = Job(SHARD, LaneEntry("batch", "1-1", HELD, 1, b""), Request(token_ids=(0,)), 1, 0, Timing())
     table.take(job)
-    control = Control(Endpoint.of("redis://none"), "w", [SHARD], table, lambda: hints.append(message))
+    control = Control(
+        Endpoint.of("redis://none"),
+        "w",
+        [SHARD],
+        table,
+        lambda: hints.append(message),
+        lambda *look: looks.append(look),
+    )
     control.deliver(SHARD.control, message)
     cancelled = job.phase is Phase.ENDED
     assert cancelled == (message == f"cancel {HELD}".encode())
     assert bool(hints) == (message == b"released")
     assert not cancelled or job.state is State.CANCELLED
-    if not (cancelled or hints):
+    assert bool(looks) == message.startswith(b"look ")
+    if not (cancelled or hints or looks):
         raise Ignored(f"{len(message)} bytes")
 
 

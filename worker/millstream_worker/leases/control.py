@@ -1,5 +1,5 @@
-"""Listens to what concerns this worker at once: cancellations, and jobs given back. Only a shortcut: whoever
-misses a message learns the same from the next renewal and the next scan.
+"""Listens to what concerns this worker at once: cancellations, jobs given back, jobs of which a reader hears
+nothing. Whoever misses a message learns of the first two from the next renewal and scan; readers ask again.
 """
 
 from __future__ import annotations
@@ -7,14 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from millstream.wire.connection import Endpoint, Subscriptions
-from millstream.wire.keys import RELEASED, ShardKeys
+from millstream.wire.keys import LOOK, RELEASED, ShardKeys
 from millstream_worker.table import JobTable
 
 _CANCEL = b"cancel "
+_LOOK = f"{LOOK} ".encode()
 
 
 class Control:
-    """`on_released` is called when jobs were given back somewhere."""
+    """`on_released` is called when jobs were given back somewhere, `on_look` with the channel and the id of a
+    job that a reader asks about."""
 
     def __init__(
         self,
@@ -23,9 +25,11 @@ class Control:
         shards: Sequence[ShardKeys],
         table: JobTable,
         on_released: Callable[[], None],
+        on_look: Callable[[str, str], None],
     ) -> None:
         self._table = table
         self._on_released = on_released
+        self._on_look = on_look
         self._subscriptions = Subscriptions(endpoint, name, self, sharded=shards[0].sharded)
         for shard in shards:
             self._subscriptions.subscribe(shard.control)
@@ -44,6 +48,8 @@ class Control:
             self._on_released()
         elif message.startswith(_CANCEL):
             self._table.cancel(message.removeprefix(_CANCEL).decode(errors="replace"))
+        elif message.startswith(_LOOK):
+            self._on_look(channel, message.removeprefix(_LOOK).decode(errors="replace"))
 
     def subscribed(self, channel: str) -> None:
         """What was said before is learnt from the next renewal and the next scan."""

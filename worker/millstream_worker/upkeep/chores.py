@@ -23,6 +23,7 @@ from millstream.wire.numbers import read_lanes
 from millstream_worker.backlog import waiting_since_ms
 from millstream_worker.clock import ServerClock
 from millstream_worker.metrics import Metrics
+from millstream_worker.upkeep.lost import LostEntries
 from millstream_worker.upkeep.reclaim import Reclaimer
 from millstream_worker.vitals import Vital
 
@@ -112,6 +113,7 @@ class Chores:
         redis: Any,
         shards: Sequence[ShardKeys],
         reclaimer: Reclaimer,
+        lost: LostEntries,
         clock: ServerClock,
         metrics: Metrics,
         heartbeat: Callable[[], Heartbeat],
@@ -122,6 +124,7 @@ class Chores:
         self._redis = redis
         self._shards = shards
         self._reclaimer = reclaimer
+        self._lost = lost
         self._clock = clock
         self._metrics = metrics
         self._heartbeat = heartbeat
@@ -138,6 +141,7 @@ class Chores:
             Chore("metadata", renew_s, self._keep_metadata),
             every(0.5, "promote", self._promote),
             every(1.0, "expire", self._expire),
+            every(1.0, "lost entries", self._lost.look),
             Chore("scan", renew_s, self._scan),
             every(5.0, "queue", self._measure),
             Chore("clock", 60.0, lambda: self._clock.sync(self._redis)),

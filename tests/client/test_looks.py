@@ -1,0 +1,62 @@
+"""Jobs of which nothing is heard: how often workers are asked about them, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import redis.asyncio
+from support.counting_worker import assert_nothing_left, counted, model_name, serving
+from support.servers import Server
+
+from millstream import AsyncClient, EndEvent, JobFailed, State
+from millstream.client import streams, waiting
+from millstream.client.jobs import Jobs
+from millstream.client.looks import AGAIN_S, MOST, Looks
+from millstream.client.options import ClientOptions
+from millstream.client.session import Session
+from millstream.wire.keys import QueueKeys
+
+SHARD = QueueKeys("default").shard(0)
+
+
+def test_each_job_is_asked_about_now_and_then_and_not_too_many_at_once() -> None:
+    looks = Looks()
+    ids = [f"0-{number}" for number in range(3 * MOST)]
+    first = looks.choose(ids, 0.0)
+    assert len(set(first)) == MOST
+    assert looks.choose(ids, AGAIN_S - 1) == []
+    assert looks.choose(first[:1], AGAIN_S) == first[:1]
+    assert set(looks.choose(ids, AGAIN_S)) != set(first)
+
+
+async def ends(jobs: Jobs, how: str, job_id: str) -> str:
+    """The code of the error that a reader of this kind hears of."""
+    if how == "stream":
+        [event] = [event async for event in streams.follow(jobs, job_id, None)]
+        assert isinstance(event, EndEvent)
+        assert event.state is State.FAILED
+        assert event.error is not None
+        return event.error.code
+    [(_, outcome)] = [one async for one in waiting.as_completed(jobs, [job_id], 30)]
+    assert isinstance(outcome, JobFailed)
+    assert "under another id" in str(outcome)
+    return outcome.reason
+
+
+async def test_readers_of_a_job_whose_entry_was_destroyed_hear_of_its_end(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    session = Session(server.url, ClientOptions(), Looks(after_s=0.1))
+    jobs = Jobs(session, "default")
+    async with AsyncClient(server.url) as client:
+        lost = {how: (await client.submit("w1", deadline_s=600)).id for how in ("stream", "wait")}
+        await redis_client.xtrim(SHARD.lane("batch"), maxlen=0)
+        async with serving(server, model_name(tokenizer)):
+            async with asyncio.timeout(30):
+                codes = await asyncio.gather(*(ends(jobs, how, job_id) for how, job_id in lost.items()))
+            assert codes == ["entry_lost", "entry_lost"]
+            good = await client.submit("w1", max_tokens=3)
+            assert (await client.wait(good.id, timeout_s=30)).choices[0].text == counted(2, 3)
+    await session.aclose()
+    await assert_nothing_left(redis_client)

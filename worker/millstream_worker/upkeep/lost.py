@@ -1,0 +1,75 @@
+"""Jobs whose entry was destroyed. Readers that hear nothing of a job name it on the control channel; here is
+looked whether any worker will ever take it. Knows nothing of when readers ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+from redis.exceptions import ResponseError
+
+from millstream.errors import ProtocolError
+from millstream.wire import calls, codec
+from millstream.wire.keys import ShardKeys, is_job_id
+from millstream.wire.messages import ErrorInfo, Result, State
+from millstream.wire.record import partial_result, read_job, read_log
+from millstream.wire.replies import JobRecord
+
+_log = structlog.get_logger(__name__)
+_MOST_ASKED = 1000  # anybody may publish; readers ask again
+_AT_ONCE = 100  # jobs between two turns of the other chores
+_LOST = ErrorInfo(
+    code="entry_lost",
+    message="the job's entry was deleted from its lane (XDEL, XTRIM or XADD MAXLEN) before it was done; "
+    "submit the request again under another id",
+)
+
+
+class LostEntries:
+    """`asked` by the control channel; `look` is a chore."""
+
+    def __init__(
+        self, redis: Any, shards: Sequence[ShardKeys], now_ms: Callable[[], int], *, result_ttl_ms: int
+    ) -> None:
+        self._redis = redis
+        self._shards = {shard.control: shard for shard in shards}
+        self._now_ms = now_ms  # of the server
+        self._result_ttl_ms = result_ttl_ms
+        self._asked: dict[tuple[str, str], None] = {}  # (control channel, job id), the first asked first
+
+    def asked(self, channel: str, job_id: str) -> None:
+        if is_job_id(job_id) and len(self._asked) < _MOST_ASKED:
+            self._asked[channel, job_id] = None
+
+    async def look(self) -> None:
+        """At the jobs that were asked about: those that nobody will ever take end as failed."""
+        for channel, job_id in list(self._asked)[:_AT_ONCE]:
+            del self._asked[channel, job_id]
+            try:
+                await self._look_at(self._shards[channel], job_id)
+            except (ResponseError, ProtocolError) as error:  # its keys are damaged: nothing can be said of it
+                _log.warning("job cannot be looked at", job_id=job_id, error=f"{error!s:.200}")
+
+    async def _look_at(self, shard: ShardKeys, job_id: str) -> None:
+        record = await read_job(self._redis, shard, job_id)
+        if record is None or record.state.terminal:
+            return
+        result = await self._result(shard, record)
+        call = calls.look(
+            shard,
+            job_id=job_id,
+            attempt=record.attempt,
+            seq=record.last_seq,
+            result=codec.encode(result),
+            ttl_ms=self._result_ttl_ms,
+        )
+        if await calls.run(self._redis, call):
+            _log.warning("job ended: its entry was destroyed", job_id=job_id, error=_LOST.code)
+
+    async def _result(self, shard: ShardKeys, record: JobRecord) -> Result:
+        """With what earlier attempts have told."""
+        result = partial_result(record, await read_log(self._redis, shard, record.job_id))
+        timing = result.timing.model_copy(update={"finished_ms": self._now_ms()})
+        return result.model_copy(update={"state": State.FAILED, "error": _LOST, "timing": timing})
