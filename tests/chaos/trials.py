@@ -57,7 +57,7 @@ POISONED = Scenario(
     engine=SLOW | poison.ENGINE,
     settings=poison.SETTINGS,
 )
-ASKED = Scenario("asked", ({LookAtWaiting(): 1},), crew=1, rate=10.0)
+ASKED = Scenario("asked", ({LookAtWaiting(): 1},), crew=1, rate=10.0, engine=SLOW)
 UNSURE = Scenario("unsure", ({SubmitAgain(): 1},), crew=1, rate=30.0)
 DEAF = Scenario("deaf", ({CutClients("pubsub"): 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
 

@@ -280,14 +280,28 @@ def test_a_cancelled_job_that_never_ran() -> None:
 
 
 def test_a_cursor_without_its_log_is_expired() -> None:
-    for state in (State.COMPLETED, State.QUEUED):
-        world = World(state, result=Result(), reader=StreamReader(JOB, Cursor(1, 3)))
-        with pytest.raises(CursorExpired, match="1-3"):
-            world.read()
+    world = World(State.COMPLETED, result=Result(), reader=StreamReader(JOB, Cursor(1, 3)))
+    with pytest.raises(CursorExpired, match="1-3"):
+        world.read()
 
 
-def test_no_such_job() -> None:
-    reader = StreamReader(JOB)
+@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
+def test_a_job_that_goes_on_without_its_log_is_told_anew(state: State) -> None:
+    """Before its end a log does not expire: the server has lost it, with what an earlier process had read."""
+    world = World(state, reader=StreamReader(JOB, Cursor(1, 3)))
+    world.read()
+    assert world.events == [RewindEvent("0-0", 0)]
+    assert world.reader.want is Want.MESSAGES
+    world.state, world.log = State.RUNNING, [marker(1, 0), delta(1, 1, "a")]
+    world.reader.silence()
+    world.read()
+    assert texts(world.events) == ["a"]
+
+
+@pytest.mark.parametrize("place", [START, Cursor(1, 3)])
+def test_no_such_job(place: Cursor) -> None:
+    """Never submitted, or forgotten."""
+    reader = StreamReader(JOB, place)
     assert reader.tail([], None) == []
     with pytest.raises(NotFound):
         reader.whole([], None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from millstream.wire import codec
-from millstream.wire.keys import LANES, ShardKeys
+from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
 from millstream.wire.replies import LaneEntry, StartReply
 from millstream_worker import encoding
@@ -207,7 +207,7 @@ class Job:
             choices=len(self.rows),
             outputs=outputs if any(outputs) else (),
             done=tuple(row.index for row in self.rows if row.reason is not None),
-            priority=LANES.index(self.request.lane),
+            priority=LANES.index(Lane(self.entry.lane)),
             deadline_ms=self.request.deadline_ms,
             tenant=self.request.tenant,
             salt=self.request.tenant,

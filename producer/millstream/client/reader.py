@@ -212,7 +212,7 @@ class StreamReader:
     def _without_log(self, record: JobRecord) -> list[Event]:
         if self.place == START:
             return self._from_result(record, []) if record.state.terminal else self._wait(record)
-        if self._base != START or record.state.terminal:
+        if record.state.terminal:
             raise CursorExpired(self._job_id, str(self.place))
         return self._rewind_to([], 0) + self._wait(record)  # the job starts over, and so does the stream
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
 
 from chaos import orders
 from chaos.arena import RENEW_S
@@ -100,13 +103,14 @@ class LookAtWaiting:
 
     async def strike(self, arena: Arena) -> None:
         source = random.Random(arena.random.random())
-        places = []
-        for number in range(self.jobs):
-            order = orders.draw(source, f"asked-{source.getrandbits(48):x}-{number}")
-            fields = {**order.fields, "lane": Lane.BATCH}
-            places.append(arena.load.place(Order(order.own_id, fields, order.texts)))
-        for entry in await asyncio.gather(*places):
-            shard = arena.shards[shard_of(entry.id)]
+        drawn = [orders.draw(source, f"asked-{source.getrandbits(48):x}") for _ in range(self.jobs)]
+        await asyncio.gather(*(self._ask(arena, order) for order in drawn))
+
+    async def _ask(self, arena: Arena, order: Order) -> None:
+        fields = {**order.fields, "lane": Lane.BATCH}
+        entry = await arena.load.place(Order(order.own_id, fields, order.texts))
+        shard = arena.shards[shard_of(entry.id)]
+        with contextlib.suppress(RedisError, OSError):  # another fault is at work
             await arena.admin.execute_command(shard.publish, shard.control, f"{LOOK} {entry.id}")
 
 

@@ -1,0 +1,107 @@
+"""The protocol page says what the code does: bounds of all fields, the client's bounds of a queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from millstream.client.looks import AFTER_S, AGAIN_S, MOST
+from millstream.client.options import ClientOptions
+from millstream.wire.messages import Request
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "ops" / "protocol.md").read_text("utf-8")
+SCHEMA = Request.model_json_schema()
+KINDS = {"integer": "whole number", "object": "map", "array": "list", "boolean": "true or false"}
+
+
+def bounds_table() -> str:
+    """The table between the page's `bounds` marks; run this file to print it."""
+    rows = ["| field | is | default | bounds |", "|---|---|---|---|"]
+    for path, field in fields_of(SCHEMA):
+        kind, bounds = described(field)
+        default = field.get("default")
+        rows.append(f"| `{path}` | {kind} | {shown(default)} | {bounds} |")
+    return "\n".join(rows)
+
+
+def fields_of(schema: dict[str, Any], above: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, field in schema["properties"].items():
+        inner = resolved(field)
+        if "properties" in inner:
+            yield from fields_of(inner, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", field
+            if "properties" in (item := resolved(inner.get("items", {}))):
+                yield from fields_of(item, f"{above}{name}[].")
+
+
+def resolved(field: dict[str, Any]) -> dict[str, Any]:
+    """Without references, and without null, which is the same as absent."""
+    given = next((one for one in field.get("anyOf", ()) if one.get("type") != "null"), field)
+    if "$ref" in given:
+        return resolved(SCHEMA["$defs"][given["$ref"].rpartition("/")[2]])
+    return dict(given)
+
+
+def described(field: dict[str, Any]) -> tuple[str, str]:
+    """What a value is, and its bounds."""
+    inner = resolved(field)
+    if "enum" in inner:
+        return "string", " or ".join(f"`{value}`" for value in inner["enum"])
+    kind, parts = KINDS.get(inner["type"], inner["type"]), list(limits(inner))
+    for name, part in (("items", "each"), ("additionalProperties", "values"), ("propertyNames", "names")):
+        if name in inner and (item := resolved(inner[name])).get("type") != "object":
+            each, bounds = described({"type": "string"} | item)
+            parts.append(f"{part}: {each}{', ' if bounds else ''}{bounds}")
+    return kind, "; ".join(parts)
+
+
+def limits(inner: dict[str, Any]) -> Iterator[str]:
+    """What a schema says of size."""
+    for name, words, unit in (
+        ("minimum", "at least", ""),
+        ("exclusiveMinimum", "above", ""),
+        ("maximum", "at most", ""),
+        ("exclusiveMaximum", "below", ""),
+        ("minLength", "at least", " character"),
+        ("maxLength", "at most", " characters"),
+        ("maxItems", "at most", " items"),
+        ("maxProperties", "at most", " entries"),
+    ):
+        if name in inner:
+            yield f"{words} {number(inner[name])}{unit}"
+
+
+def number(value: float) -> str:
+    for power in (24, 31, 53, 63):
+        for sign, text in ((1, ""), (-1, "-")):
+            if value == sign * 2**power:
+                return f"{text}2^{power}"
+    return f"{value:,.0f}" if value == int(value) else str(value)
+
+
+def shown(default: Any) -> str:
+    if default is None or default in ("", {}, []):
+        return "–"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def test_the_bounds_of_every_field_stand_on_the_page() -> None:
+    table = re.search(r"<!-- bounds -->\n(.*?)\n<!-- /bounds -->", PAGE, re.DOTALL)
+    assert table is not None
+    assert table[1] == bounds_table()
+
+
+def test_what_clients_should_agree_about_is_what_ours_sends() -> None:
+    options = ClientOptions()
+    stated = f"{options.max_entries:,} entries, {options.max_bytes:,} bytes and {options.result_ttl_ms:,} ms"
+    assert stated in PAGE
+    assert f"nothing was heard of a job for {AFTER_S:.0f} s" in PAGE
+    assert f"once in {AGAIN_S:.0f} s for one job and about {MOST:,} jobs in that time" in PAGE
+
+
+if __name__ == "__main__":
+    print(bounds_table())
