@@ -53,7 +53,7 @@ def described(field: dict[str, Any]) -> tuple[str, str]:
         return "string", " or ".join(f"`{value}`" for value in inner["enum"])
     kind, parts = KINDS.get(inner["type"], inner["type"]), list(limits(inner))
     for name, part in (("items", "each"), ("additionalProperties", "values"), ("propertyNames", "names")):
-        if name in inner and (item := resolved(inner[name])).get("type") != "object":
+        if (item := resolved(inner.get(name, {}))) and item.get("type") != "object":
             each, bounds = described({"type": "string"} | item)
             parts.append(f"{part}: {each}{', ' if bounds else ''}{bounds}")
     return kind, "; ".join(parts)

@@ -173,7 +173,7 @@ def test_what_is_wrong_on_the_command_line_is_named(worker: Answering) -> None:
     assert "--param: no such sampling parameter; there are max_tokens" in unknown.stderr
     for given, problem in (
         ("{", "is no JSON"),
-        ("[1]", "must be a dictionary"),
+        ("[1]", "must be a map"),
         ('{"tools": []}', "not for a request"),
     ):
         wrong = invoke("submit", "x", "--chat-template-kwargs", given)

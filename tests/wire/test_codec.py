@@ -147,5 +147,5 @@ def test_a_message_is_a_map(value: Any) -> None:
 
 
 def test_a_wrong_field_is_named() -> None:
-    with pytest.raises(ProtocolError, match=r"Request\.sampling\.top_p: .*less than or equal to 1"):
+    with pytest.raises(ProtocolError, match=r"Request\.sampling\.top_p: .*at most 1"):
         decode(Request, pack({"prompt": "x", "sampling": {"top_p": 2}}))

@@ -33,11 +33,15 @@ def problem(**fields: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{}, {"prompt": "a", "token_ids": (1,)}, {"prompt": "a", "messages": ({"role": "user", "content": ""},)}],
+    ("given", "field"),
+    [
+        ({}, "prompt"),
+        ({"prompt": "a", "token_ids": (1,)}, "token_ids"),
+        ({"prompt": "a", "messages": ({"role": "user", "content": ""},)}, "messages"),
+    ],
 )
-def test_exactly_one_input_is_given(given: dict[str, Any]) -> None:
-    assert problem(**given) == ("prompt", "give exactly one of prompt, messages and token_ids")
+def test_exactly_one_input_is_given(given: dict[str, Any], field: str) -> None:
+    assert problem(**given) == (field, "give exactly one of prompt, messages and token_ids")
 
 
 @pytest.mark.parametrize("given", [{"prompt": ""}, {"messages": ()}, {"token_ids": ()}])
@@ -118,15 +122,18 @@ def test_numbers_that_nobody_could_send_on(told: dict[str, Any]) -> None:
 
 def test_sampling_fields_fit_together() -> None:
     where, said = problem(prompt="a", sampling={"min_tokens": 9, "max_tokens": 5})
-    assert (where, said) == ("sampling.min_tokens", "is above max_tokens 5; give one that is not")
+    assert (where, said) == ("sampling.min_tokens", "is above max_tokens 5; lower it")
     where, said = problem(prompt="a", sampling={"top_logprobs": 2})
-    assert (where, said) == ("sampling.top_logprobs", "needs logprobs: true")
+    assert (where, said) == (
+        "sampling.top_logprobs",
+        "needs logprobs: true; set it, or leave top_logprobs out",
+    )
 
 
 def test_a_message_that_cannot_be_read_names_the_field_and_shows_no_text() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(Request, pack({"prompt": "a secret", "token_ids": [1]}))
-    assert str(caught.value) == "Request.prompt: give exactly one of prompt, messages and token_ids"
+    assert str(caught.value) == "Request.token_ids: give exactly one of prompt, messages and token_ids"
 
 
 def test_what_people_read_shows_no_token_ids_and_no_log_probabilities() -> None:

@@ -39,13 +39,13 @@ RAW: list[tuple[bytes, str, str, str]] = [
     (b"\xc1garbage", "request", "b'\\xc1garbage'", "a byte that begins no value; send a msgpack map"),
     (b"\x91" * 200_000, "request", "b'\\x91", "nested too deep; send a msgpack map"),
     (codec.pack(["not", "a", "map"]), "request", "['not', 'a', 'map']", "must be a msgpack map"),
-    (codec.pack({}), "prompt", "None", "give exactly one of prompt, messages, token_ids"),
+    (codec.pack({}), "prompt", "None", "give exactly one of prompt, messages and token_ids"),
     *(
         (codec.pack({"prompt": "w1"} | fields), field, value, remedy)
         for fields, field, value, remedy in (
             ({"sampling": {"temperature": -1}}, "sampling.temperature", "-1", "must be at least 0"),
             ({"sampling": 5}, "sampling", "5", "must be a map"),
-            ({"token_ids": [1]}, "token_ids", "(1,)", "give exactly one of prompt, messages, token_ids"),
+            ({"token_ids": [1]}, "token_ids", "(1,)", "give exactly one of prompt, messages and token_ids"),
         )
     ),
 ]

@@ -17,8 +17,8 @@ _LONGEST_PART = 80  # characters: a part of a path may be any key of a sender's 
 
 _PROBLEMS = {
     "missing": "is missing; add it",
-    "model_type": "must be a map",
-    "dict_type": "must be a map",
+    "model_type": "must be a map (a JSON object)",
+    "dict_type": "must be a map (a JSON object)",
     "tuple_type": "must be a list",
     "string_type": "must be a string",
     "string_unicode": "must be valid Unicode text; replace what is not",

@@ -72,10 +72,10 @@ class Request(Message):
         given = [name for name in INPUTS if getattr(self, name) is not None]
         if len(given) != 1:
             field = given[1] if given else INPUTS[0]
-            raise WrongField(field, getattr(self, field), f"give exactly one of {', '.join(INPUTS)}")
+            problem = "give exactly one of prompt, messages and token_ids"
+            raise WrongField(field, getattr(self, field), problem)
         if not getattr(self, given[0]):
-            problem = f"{given[0]} is empty; give at least one token of input"
-            raise WrongField(given[0], getattr(self, given[0]), problem)
+            raise WrongField(given[0], getattr(self, given[0]), "is empty; give at least one token of input")
         if self.chat_template_kwargs and not self.messages:
             problem = f"needs messages: a chat template renders them, and no {given[0]}"
             raise WrongField("chat_template_kwargs", self.chat_template_kwargs, problem)

@@ -50,8 +50,10 @@ class SamplingParams(BaseModel):
     @model_validator(mode="after")
     def _together(self) -> SamplingParams:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            problem = f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}; lower it"
+            problem = f"is above max_tokens {self.max_tokens}; lower it"
             raise WrongField("min_tokens", self.min_tokens, problem)
         if self.top_logprobs and not self.logprobs:
-            raise WrongField("top_logprobs", self.top_logprobs, "top_logprobs needs logprobs: true")
+            raise WrongField(
+                "top_logprobs", self.top_logprobs, "needs logprobs: true; set it, or leave top_logprobs out"
+            )
         return self
