@@ -41,8 +41,10 @@ def test_a_run_and_its_summary(valkey: Server, source: Path, tmp_path: Path) -> 
     assert len(read_rows(out)) == 61
     assert "61 completed, 0 failed" in done.stdout
     assert "1 of 1 answers are the expected ones" in done.stdout
-    assert re.search(r"\ntime +0:00:\d\d, [\d.]+ rows/s\n", done.stdout)
-    assert re.search(r"\ncost +[\d.]+ per 1,000 rows, [\d.,]+ per million output tokens, at 2", done.stdout)
+    speed = r"\nspeed +[\d.,]+ rows/s, [\d.,]+ prompt tokens/s, [\d.,]+ output tokens/s\n"
+    assert re.search(r"\ntime +[\d.]+ s\n", done.stdout)
+    assert re.search(speed, done.stdout)
+    assert re.search(r"\ncost +[\d.e-]+ per 1,000 rows, [\d.,]+ per million output tokens, at 2", done.stdout)
     assert "unknown fields were ignored, in so many lines: tempo (1)" in done.stderr
 
 

@@ -39,7 +39,7 @@ def test_the_step_and_the_whole_have_their_times() -> None:
     assert loading.try_enter("compiling", 112.0)
     assert not loading.try_enter("compiling", 113.0)
     assert loading.text(112.0) == "loading the model, 12 s: compiling"
-    assert loading.text(115.0) == "loading the model, 15 s: compiling (3 s)"
+    assert loading.text(115.0) == "loading the model, 15 s (3 s in this step): compiling"
 
 
 async def test_without_a_terminal_each_step_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

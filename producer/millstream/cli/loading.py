@@ -42,8 +42,8 @@ class Loading:
 
     def text(self, now: float) -> str:
         since = now - self._entered
-        own = f" ({since:.0f} s)" if since >= 1 and self._entered > self._begun else ""
-        return f"loading the model, {now - self._begun:.0f} s: {self._step}{own}"
+        own = f" ({since:.0f} s in this step)" if since >= 1 and self._entered > self._begun else ""
+        return f"loading the model, {now - self._begun:.0f} s{own}: {self._step}"
 
 
 async def _status(loading: Loading, steps: Steps) -> None:
@@ -52,7 +52,7 @@ async def _status(loading: Loading, steps: Steps) -> None:
             now = time.monotonic()
             for step in steps():
                 loading.try_enter(step, now)
-            status.update(Text(loading.text(now)))
+            status.update(Text(loading.text(now), no_wrap=True, overflow="ellipsis"))
             await asyncio.sleep(LOOK_S)
 
 

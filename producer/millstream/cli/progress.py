@@ -68,7 +68,7 @@ class Shown:
         units = ((tally.completed / 1e3, "1,000 rows"), (tally.output_tokens / 1e6, "million output tokens"))
         for count, unit in units:
             if self.price_per_hour is not None and (price := cost(self.price_per_hour, elapsed_s, count)):
-                yield f"{price:,.2f} per {unit}"
+                yield f"{money(price)} per {unit}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """As many lines as the figures need: none is ever cut."""
@@ -119,6 +119,10 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
 def rate(value: float) -> str:
     """With three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def money(value: float) -> str:
+    return f"{value:,.2f}" if value >= 1 else f"{value:.2g}"
 
 
 def span(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from millstream.batch.journal import Journal
 from millstream.batch.tally import Percentiles, Summary
-from millstream.cli.progress import rate, span
+from millstream.cli.progress import money, rate, span
 from millstream.cli.terminal import answers, plain, say
 
 MOST_CAUSES = 5  # in words
@@ -53,17 +53,17 @@ def _lines(summary: Summary, price_per_hour: float | None) -> list[tuple[str, st
     if summary.completed:
         share = summary.cached_tokens / summary.prompt_tokens if summary.prompt_tokens else 0.0
         cached = f"{summary.cached_tokens:,} of them cached ({share:.0%})"
-        prompt, output = rate(summary.prompt_tokens_per_second), rate(summary.output_tokens_per_second)
         lines += [
-            ("time", f"{span(summary.seconds)}, {rate(summary.rows_per_second)} rows/s"),
-            ("prompt", f"{summary.prompt_tokens:,} tokens, {prompt} tokens/s, {cached}"),
-            ("output", f"{summary.output_tokens:,} tokens, {output} tokens/s"),
+            ("time", span(summary.seconds) if summary.seconds >= 60 else f"{summary.seconds:.1f} s"),
+            ("prompt", f"{summary.prompt_tokens:,} tokens, {cached}"),
+            ("output", f"{summary.output_tokens:,} tokens"),
+            ("speed", _speeds(summary)),
         ]
     for name, values in (("TTFT", summary.ttft_ms), ("TPOT", summary.tpot_ms)):
         if values is not None:
             lines.append((name, _percentiles(values)))
     units = zip(_costs(summary, price_per_hour), ("1,000 rows", "million output tokens"), strict=True)
-    if costs := [f"{price:,.2f} per {unit}" for price, unit in units if price is not None]:
+    if costs := [f"{money(price)} per {unit}" for price, unit in units if price is not None]:
         lines.append(("cost", f"{', '.join(costs)}, at {price_per_hour:g} per hour"))
     if summary.expected:
         lines.append(
@@ -79,6 +79,12 @@ def _counts(summary: Summary) -> str:
     if summary.skipped_failed:
         done += f", {summary.skipped_failed:,} of them failed: --retry-failed tries them again"
     return done
+
+
+def _speeds(summary: Summary) -> str:
+    rows, prompt = rate(summary.rows_per_second), rate(summary.prompt_tokens_per_second)
+    output = rate(summary.output_tokens_per_second)
+    return f"{rows} rows/s, {prompt} prompt tokens/s, {output} output tokens/s"
 
 
 def _costs(summary: Summary, price_per_hour: float | None) -> tuple[float | None, float | None]:
