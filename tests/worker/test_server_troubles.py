@@ -311,14 +311,26 @@ def lasting(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 async def test_a_server_that_is_killed_and_comes_back(lasting: Server, tokenizer: Path, gate: Path) -> None:
+    """And all parts of a worker together say so in one line."""
     (gate / "4").touch()
-    async with AsyncClient(lasting.url) as client, serving(lasting, model_name(tokenizer, gate=gate)):
-        job_id, _ = await streamed(client, 4, max_tokens=12)
-        lasting.kill()
-        (gate / "4").unlink()
-        lasting.start()
-        result = await assert_whole(client, job_id, 12)
-        assert result.attempts == 1
+    with structlog.testing.capture_logs() as lines:
+        async with AsyncClient(lasting.url) as client, serving(lasting, model_name(tokenizer, gate=gate)):
+            job_id, _ = await streamed(client, 4, max_tokens=12)
+            lasting.kill()
+
+            async def noticed() -> bool:
+                return bool(warnings(lines))
+
+            await until(noticed)
+            (gate / "4").unlink()
+            lasting.start()
+            result = await assert_whole(client, job_id, 12)
+            assert result.attempts == 1
+    assert [line["event"] for line in warnings(lines)] == ["server does not answer"]
+
+
+def warnings(lines: list[Any]) -> list[Any]:
+    return [line for line in lines if line["log_level"] in ("warning", "error")]
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["running", "ended"])

@@ -24,6 +24,7 @@ from millstream_worker.quarantine import Quarantine
 from millstream_worker.settings import Settings
 from millstream_worker.supervisor import Listener, Supervisor
 from millstream_worker.table import JobTable
+from millstream_worker.trouble import Trouble
 from millstream_worker.upkeep import Chores, LostEntries, Reclaimer, Upkeep
 from millstream_worker.vitals import Vitals
 
@@ -43,6 +44,7 @@ class Shared:
     clock: ServerClock
     metrics: Metrics
     vitals: Vitals
+    outage: Trouble  # of the server
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +77,9 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
     settings, redis, name = shared.settings, shared.redis, shared.name
     table, metrics, watch = shared.table, shared.metrics, shared.vitals.watch
     settling = Settling(table, shared.clock, metrics, max_result_bytes=settings.max_result_bytes)
-    reclaimer = Reclaimer(redis, name, metrics, lease_s=settings.lease_s, renew_s=settings.renew_s)
+    reclaimer = Reclaimer(
+        redis, name, metrics, lease_s=settings.lease_s, renew_s=settings.renew_s, outage=shared.outage
+    )
     lost = LostEntries(redis, shards, shared.clock.now_ms, result_ttl_ms=_result_ttl_ms(settings))
     chores = Chores(
         redis,
@@ -88,7 +92,7 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
         told.keep_metadata,
         result_ttl_ms=_result_ttl_ms(settings),
     )
-    upkeep = Upkeep(chores.schedule(settings.renew_s), watch("upkeep"))
+    upkeep = Upkeep(chores.schedule(settings.renew_s), watch("upkeep"), shared.outage)
     admission = _admission(shared)
     readers = [shared.endpoint.blocking(name, block_s=settings.block_s) for _ in shards]
     supervisor = _supervisor(shared, told.listener(settling))
@@ -96,7 +100,13 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
         settling=settling,
         writer=_writer(shared),
         leases=Leases(
-            shared.renewing, name, table, metrics, settings.renew_s, watch("renewal", settings.renew_s)
+            shared.renewing,
+            name,
+            table,
+            metrics,
+            settings.renew_s,
+            watch("renewal", settings.renew_s),
+            shared.outage,
         ),
         chores=chores,
         upkeep=upkeep,
@@ -136,6 +146,7 @@ def _writer(shared: Shared) -> Writer:
         Pace(settings.flush_ms / 1000, settings.log_flush_s, _result_ttl_ms(settings), settings.max_dead),
         shared.vitals.watch("writer"),
         log_payloads=settings.log_payloads,
+        outage=shared.outage,
     )
 
 
@@ -150,6 +161,7 @@ def _admission(shared: Shared) -> Admission:
         Limits(settings.max_attempts, settings.max_died, settings.max_died_alone),
         JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes),
         log_payloads=settings.log_payloads,
+        outage=shared.outage,
     )
 
 
@@ -165,6 +177,7 @@ def _intake(
         block_s=settings.block_s,
         look_s=settings.renew_s,
         max_dead=settings.max_dead,
+        outage=shared.outage,
     )
     return Intake(
         lanes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import ClusterDownError, ConnectionError, OutOfMemoryError, ResponseError, TimeoutError
 
 MOST_REFUSALS = 8  # of one job's writes, in a row, that can never pass
 
@@ -15,6 +15,11 @@ _DAMAGE = re.compile(
     r"|Error (running|compiling) script(?!.*: -[A-Z]+ )"
 )
 _FULL = re.compile(r"Error running script.*: -OOM ")
+
+
+def is_outage(error: Exception) -> bool:
+    """The server, or the node of a Cluster that has the keys, does not answer."""
+    return isinstance(error, OSError | ConnectionError | TimeoutError | ClusterDownError)
 
 
 def is_damage(error: Exception) -> bool:

@@ -32,6 +32,7 @@ from millstream_worker.server_check import ServerUnfit, check_server
 from millstream_worker.serving import Serving, Stop, shards_of
 from millstream_worker.settings import Settings
 from millstream_worker.table import JobTable
+from millstream_worker.trouble import server_trouble
 from millstream_worker.vitals import Looker, Vitals
 
 _log = structlog.get_logger(__name__)
@@ -67,6 +68,7 @@ class Service:
         self._capacity = Capacity(self._table, self._engine, settings.lookahead)
         self._serving: Serving | None = None  # since the queue is known
         self._stop = Stop()
+        self._outage = server_trouble()
 
     def drain(self) -> None:
         """Stop taking work, end when the running jobs are done. A second time: give them back, end now."""
@@ -138,7 +140,7 @@ class Service:
                 if (refused := refusal(error)) is not None:
                     raise CannotServe(f"Redis at {self._endpoint}: {refused}") from error
                 self.health.problem = f"Redis at {self._endpoint}: {error}"
-                _log.warning("queue cannot be opened yet", server=str(self._endpoint), error=str(error))
+                self._outage.failed(doing="opening the queue", server=str(self._endpoint), error=str(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause * random.uniform(0.5, 1.5)):
                         await self._stop.asked.wait()
@@ -158,4 +160,5 @@ class Service:
             self._clock,
             self._metrics,
             self._vitals,
+            self._outage,
         )

@@ -24,7 +24,9 @@ from millstream_worker.delivery.outgoing import MOST_BYTES, Call, Outgoing, Pace
 from millstream_worker.delivery.settling import FLUSH_STEPS
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
+from millstream_worker.refusals import is_outage
 from millstream_worker.table import JobTable
+from millstream_worker.trouble import Trouble, server_trouble
 from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
@@ -46,7 +48,10 @@ class Writer:
         monotonic: Callable[[], float] = time.monotonic,
         *,
         log_payloads: bool = False,
+        outage: Trouble | None = None,
     ) -> None:
+        self._outage = outage or server_trouble()
+        self._refused = False  # what was written last, by a server that answers
         self._redis = redis
         self._table = table
         self._clock = clock
@@ -128,10 +133,14 @@ class Writer:
     def _next_pause(self, replies: Sequence[Reply]) -> float:
         trouble = next((reply for reply in replies if isinstance(reply, Exception)), None)
         if trouble is None:
-            if self._pause_s:
+            if self._refused:
                 _log.info("server takes writes again")
+            self._refused = False
             return 0.0
-        if not self._pause_s:
+        if is_outage(trouble):
+            self._outage.failed(doing="writing tokens; they are kept here", error=str(trouble))
+        elif not self._refused:
+            self._refused = True
             _log.warning("server does not take writes; tokens are kept here", error=str(trouble))
         pause = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         return pause * random.uniform(0.75, 1.25)

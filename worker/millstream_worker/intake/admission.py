@@ -28,9 +28,10 @@ from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, forget_input, prepare
 from millstream_worker.jobs import Job, Phase
-from millstream_worker.refusals import is_damage
+from millstream_worker.refusals import is_damage, is_outage
 from millstream_worker.table import JobTable
 from millstream_worker.text import TextModel
+from millstream_worker.trouble import Trouble, server_trouble
 
 _log = structlog.get_logger(__name__)
 _LONG_BYTES = 4096  # past that reading and tokenizing would hold up the loop
@@ -67,7 +68,11 @@ class Admission:
         bounds: JobBounds,
         *,
         log_payloads: bool = False,
+        outage: Trouble | None = None,
     ) -> None:
+        self._outage = outage or server_trouble()
+        self._unstarted = Trouble("jobs not started yet")
+        self._damage = Trouble("keys of jobs are damaged; the jobs are left alone", level="error")
         self._redis = redis
         self._owner = owner
         self._table = table
@@ -162,14 +167,14 @@ class Admission:
         try:
             replies = await calls.run_many(self._redis, starts)
         except (RedisError, OSError) as error:
-            _log.warning("jobs not started yet", jobs=len(entries), error=str(error))
+            self._not_started(len(entries), error)
             return list(entries)
         again: list[tuple[LaneEntry, Exception | None]] = []
         for entry, reply in zip(entries, replies, strict=True):
             if isinstance(reply, ProtocolError):
                 await self._fail_unreadable(shard, entry, reply)
             elif isinstance(reply, Exception) and is_damage(reply):
-                _log.error("job's keys are damaged; it is left alone", job_id=entry.job_id, error=str(reply))
+                self._damage.failed(job_id=entry.job_id, error=str(reply))
                 self._table.expect_no_more(shard, [entry])
             elif isinstance(reply, Exception):
                 again.append((entry, reply))
@@ -179,8 +184,12 @@ class Admission:
             elif reply.started:
                 again.append((entry, None))  # the worker stops: it is given back
         if len(again) == len(entries) and again[0][1] is not None:
-            _log.warning("jobs not started yet", jobs=len(again), error=str(again[0][1]))
+            self._not_started(len(again), again[0][1])
         return [entry for entry, _ in again]
+
+    def _not_started(self, jobs: int, error: Exception) -> None:
+        trouble = self._outage if is_outage(error) else self._unstarted
+        trouble.failed(doing="start of jobs", jobs=jobs, error=str(error))
 
     async def _fail_unreadable(self, shard: ShardKeys, entry: LaneEntry, error: ProtocolError) -> None:
         """It is started, but the log that came with the answer is none."""

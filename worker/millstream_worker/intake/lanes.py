@@ -23,6 +23,8 @@ from millstream.wire import calls
 from millstream.wire.keys import GROUP, LANES, ShardKeys
 from millstream.wire.numbers import first_unread
 from millstream.wire.replies import LaneEntry
+from millstream_worker.refusals import is_outage
+from millstream_worker.trouble import Trouble, server_trouble
 
 _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read
@@ -46,7 +48,9 @@ class LaneReader:
         block_s: float,
         look_s: float,
         max_dead: int,
+        outage: Trouble | None = None,
     ) -> None:
+        self._outage = outage or server_trouble()
         self.shard = shard
         self._redis = redis
         self._owner = owner
@@ -160,7 +164,9 @@ class LaneReader:
         return rows
 
     async def _recover(self, error: Exception) -> None:
-        if not self._pause_s:
+        if is_outage(error):
+            self._outage.failed(doing="reading the queue", error=str(error))
+        elif not self._pause_s:
             _log.warning("queue cannot be read", error=str(error))
         self._ungrouped = self._ungrouped or "NOGROUP" in str(error)
         self._pause_s = min(2 * self._pause_s or 0.05, _LONGEST_PAUSE_S)

@@ -23,7 +23,9 @@ from millstream.wire.messages import State
 from millstream.wire.replies import RenewReply
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
+from millstream_worker.refusals import is_outage
 from millstream_worker.table import JobTable
+from millstream_worker.trouble import Trouble, server_trouble
 from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
@@ -49,6 +51,7 @@ class Leases:
         metrics: Metrics,
         renew_s: float,
         vital: Vital | None = None,
+        outage: Trouble | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
@@ -59,6 +62,8 @@ class Leases:
         self._vital = vital or Vital("renewal", inf)
         self._monotonic = monotonic
         self._stopping = asyncio.Event()
+        self._outage = outage or server_trouble()
+        self._damage = Trouble("some leases cannot be renewed", level="error", monotonic=monotonic)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -83,7 +88,8 @@ class Leases:
         try:
             await self.renew()
         except (RedisError, OSError) as error:
-            _log.warning("leases not renewed yet", jobs=len(self._table), error=str(error))
+            trouble = self._outage if is_outage(error) else self._damage
+            trouble.failed(doing="renewal of leases", jobs=len(self._table), error=str(error))
             return False
         return True
 
@@ -106,7 +112,7 @@ class Leases:
         renewed = [reply for reply in await self._run(alone) if isinstance(reply, RenewReply)]
         if not renewed:
             raise error
-        _log.error("some leases cannot be renewed", jobs=len(alone) - len(renewed), error=str(error))
+        self._damage.failed(jobs=len(alone) - len(renewed), error=str(error))
         for reply in renewed:
             self._settle(jobs, reply)
 

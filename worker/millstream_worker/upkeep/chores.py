@@ -23,6 +23,8 @@ from millstream.wire.numbers import read_lanes
 from millstream_worker.backlog import waiting_since_ms
 from millstream_worker.clock import ServerClock
 from millstream_worker.metrics import Metrics
+from millstream_worker.refusals import is_outage
+from millstream_worker.trouble import Trouble, server_trouble
 from millstream_worker.upkeep.lost import LostEntries
 from millstream_worker.upkeep.reclaim import Reclaimer
 from millstream_worker.vitals import Vital
@@ -49,11 +51,13 @@ class Upkeep:
         self,
         chores: Sequence[Chore],
         vital: Vital | None = None,
+        outage: Trouble | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._chores = {chore.name: chore for chore in chores}
         self._vital = vital or Vital("upkeep", inf)
         self._monotonic = monotonic
+        self._outage = outage or server_trouble()
         self._woken = asyncio.Event()
         self._stopping = False
 
@@ -97,12 +101,15 @@ class Upkeep:
         try:
             await chore.run()
         except (RedisError, OSError, ProtocolError, QueueMismatch) as error:
-            if not chore.trouble:
+            if is_outage(error):
+                self._outage.failed(doing=chore.name, error=str(error))
+            elif not chore.trouble:
                 _log.warning("upkeep failed", chore=chore.name, error=str(error))
             chore.trouble = f"{chore.name}: {error}"
             chore.due = min(chore.due, self._monotonic() + _AGAIN_S)
         else:
             chore.trouble = ""
+            self._outage.worked()
 
 
 class Chores:

@@ -18,7 +18,8 @@ from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
 from millstream.wire.replies import LaneEntry
 from millstream_worker.metrics import Metrics
-from millstream_worker.refusals import is_damage
+from millstream_worker.refusals import is_damage, is_outage
+from millstream_worker.trouble import Trouble, server_trouble
 from millstream_worker.upkeep.strangers import Strangers
 
 _log = structlog.get_logger(__name__)
@@ -44,6 +45,7 @@ class Reclaimer:
         *,
         lease_s: float,
         renew_s: float,
+        outage: Trouble | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = redis
@@ -53,6 +55,8 @@ class Reclaimer:
         self._renew_s = renew_s
         self._monotonic = monotonic
         self._sightings: dict[tuple[ShardKeys, str], dict[str, Sighting]] = {}
+        self._outage = outage or server_trouble()
+        self._damage = Trouble("overdue jobs not taken over yet", monotonic=monotonic)
         self._strangers = Strangers(redis, metrics, look_s=renew_s, monotonic=monotonic)
 
     async def scan(self, shard: ShardKeys) -> None:
@@ -113,7 +117,8 @@ class Reclaimer:
             # Claimed or not, it has had its turn. What is no job is ours now: the reader finds and drops it.
             self._sightings[shard, lane].pop(entry_id, None)
         if troubles := [reply for reply in replies if isinstance(reply, Exception)]:
-            _log.warning("overdue jobs not taken over yet", jobs=len(troubles), error=str(troubles[0]))
+            trouble = self._outage if is_outage(troubles[0]) else self._damage
+            trouble.failed(doing="takeover of overdue jobs", jobs=len(troubles), error=str(troubles[0]))
         owners = dict(found)
         lost = [entry for entry in entries if owners[entry.entry_id] != RELEASED]
         if lost:

@@ -1,0 +1,58 @@
+"""What fails again and again, in few lines of the log: one as it begins, at most one a minute while it lasts,
+and one when it is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Literal
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+_AGAIN_S = 60.0  # between two lines about the same trouble
+_OVER_S = 3.0  # without a failure: a part of the parts may work while others fail
+
+
+class Trouble:
+    """`event` is its line; `over` that of its end, for what tells by `worked` that it works."""
+
+    def __init__(
+        self,
+        event: str,
+        over: str = "",
+        *,
+        level: Literal["warning", "error"] = "warning",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._event = event
+        self._over = over
+        self._level = level
+        self._monotonic = monotonic
+        self._since = inf  # of the first failure
+        self._last = -inf
+        self._line = -inf
+        self._unsaid = 0  # failures since the last line
+
+    def failed(self, **fields: object) -> None:
+        """Log `fields` if a line is due; `times` is how often it failed since the last one."""
+        now = self._monotonic()
+        self._since = min(self._since, now)
+        self._last = now
+        self._unsaid += 1
+        if now - self._line >= _AGAIN_S:
+            getattr(_log, self._level)(self._event, times=self._unsaid, **fields)
+            self._line, self._unsaid = now, 0
+
+    def worked(self) -> None:
+        if self._since == inf or self._monotonic() - self._last < _OVER_S:
+            return
+        _log.info(self._over, seconds=round(self._last - self._since, 1))
+        self._since, self._line, self._unsaid = inf, -inf, 0
+
+
+def server_trouble() -> Trouble:
+    """That of the server: all parts of a worker share one, or each of them would report it."""
+    return Trouble("server does not answer", "server answers again")
