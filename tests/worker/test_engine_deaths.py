@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
+import structlog
 from support.counting_worker import assert_nothing_left, counted, model_name, serving, settings, until
 from support.servers import Server
 
@@ -235,9 +236,10 @@ async def test_what_cannot_serve_says_why(
 ) -> None:
     model = model_name(**({"tokenizer": tokenizer} | options))
     service = Service(settings(valkey, model, **changes))
-    with pytest.raises(CannotServe, match=says):
+    with structlog.testing.capture_logs() as lines, pytest.raises(CannotServe, match=says):
         async with asyncio.timeout(60):
             await service.run()
+    assert "draining" not in [line["event"] for line in lines]
 
 
 async def test_a_worker_that_is_drained_while_loading_just_ends(valkey: Server, tokenizer: Path) -> None:

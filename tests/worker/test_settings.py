@@ -25,6 +25,8 @@ GOOD = ["--model", "m"]
         ([*GOOD, "--redis-url", "redis://u:secret@h:port"], "redis_url: not a Redis URL"),
         ([*GOOD, "--redis-url", "redis://h?socket_timeout=1"], "redis_url: not an option of the URL"),
         ([*GOOD, "--name", "my worker"], "name: "),
+        ([*GOOD, "--kv-memory", "1KiB"], "kv_memory: holds no KV block: give 64KiB or more"),
+        ([*GOOD, "--kv-memory", "120%"], "kv_memory: holds no KV block: give 64KiB or more"),
         ([*GOOD, "--kv-memory", "plenty"], "kv_memory: must be auto, a size (2GiB, 500MB) or a share"),
         ([*GOOD, "--silence-timeout-s", "1"], "silence_timeout_s: "),
         ([*GOOD, "--device", "tpu"], "device: "),

@@ -90,9 +90,12 @@ class Serving:
         writing: asyncio.Task[None],
         keeping: asyncio.Task[None],
     ) -> None:
-        self._health.problem = "draining"
-        _log.info("draining")
         self._report.draining = True
+        if self.failure:
+            self._health.problem = self.failure
+        else:
+            self._health.problem = "draining"
+            _log.info("draining")
         self.parts.upkeep.wake("heartbeat")
         for intake in self.parts.intakes:
             intake.stop()

@@ -23,11 +23,14 @@ from millstream.wire.connection import SCHEMES, Endpoint
 from millstream.wire.connection.target import without_password
 from millstream.wire.keys import QueueKeys
 from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.sizes import share_of, size_bytes
 
 PREFIX = "MILLSTREAM_"
 _ALIKE = 0.8  # share of the letters that two names have in common: a slip, not another word
-# What it means is for the engine to say, once it has loaded the weights: a slip is told before.
+# Whether it is enough the engine says, once it has loaded the weights; what never is, is refused here.
 _KV_MEMORY = re.compile(r"auto|\d*\.?\d+\s*(%|[kmgt]?i?b?)", re.IGNORECASE)
+
+_LEAST_KV_BYTES = 64 * 1024  # the smallest models' blocks take more
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -204,6 +207,9 @@ class Settings(BaseSettings):
     def _kv_memory_readable(cls, size: str) -> str:
         if not _KV_MEMORY.fullmatch(size.strip()):
             raise ValueError("must be auto, a size (2GiB, 500MB) or a share of the free memory (0.6)")
+        share, wanted = share_of(size), size_bytes(size)
+        if not (0 < share <= 1 if share is not None else wanted is None or wanted >= _LEAST_KV_BYTES):
+            raise ValueError("holds no KV block: give 64KiB or more, or a share above 0 and at most 1 (100%)")
         return size
 
     @field_validator("engine_command")

@@ -38,13 +38,17 @@ _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read f
 
 
 def build(
-    config: EngineConfig, report: Report, mark: Mark = lambda: None
+    config: EngineConfig,
+    report: Report,
+    mark: Mark = lambda: None,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Engine[Launched], EngineInfo]:
     """An engine ready for requests. `mark` is called as it gets on: with each weight read, later with each
-    layer computed. Raises CannotLoad with one clear message.
+    layer computed. `checkpoint`: the config's model, where it was found already. Raises CannotLoad with one
+    clear message.
     """
     try:
-        return _build(config, report, mark)
+        return _build(config, report, mark, checkpoint or resolve(config.model, config.cache_dir, report))
     except CheckpointError as error:  # names the model itself
         raise CannotLoad(str(error)) from error
     except torch.OutOfMemoryError as error:
@@ -57,12 +61,13 @@ def build(
         raise CannotLoad(f"model {config.model!r}: {error}") from error
 
 
-def _build(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Launched], EngineInfo]:
+def _build(
+    config: EngineConfig, report: Report, mark: Mark, checkpoint: Checkpoint
+) -> tuple[Engine[Launched], EngineInfo]:
     device = _device(config.device)
     records = recording.wanted(config.cuda_graphs, device)
     if device.type == "cpu":
         report(f"using {use_threads(config.threads)} CPU threads")
-    checkpoint = resolve(config.model, config.cache_dir, report)
     report(f"loading {checkpoint.name} from {checkpoint.folder}")
     loaded = load_model(
         str(checkpoint.folder),

@@ -1,7 +1,8 @@
 """Where a model's files are: a local folder, a GGUF file, or a hub id, brought into one form before it loads.
 
 Whatever is asked for ends as a folder of safetensors, config and tokenizer. Pickled weights are refused:
-loading them runs code. Knows no device and builds no model.
+loading them runs code. Knows no device and builds no model. Needs no torch, so that a model that is not
+there is reported before torch is imported; only reading a GGUF file does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError, safe_open
 
 from millstream_worker.engine.config import cache_folder
-from millstream_worker.engine.runner.gguf_cache import GGUFCache, GGUFError
 
 Report = Callable[[str], None]
 
@@ -46,7 +46,7 @@ def resolve(model: str, cache_dir: str, report: Report) -> Checkpoint:
     ("": ~/.cache/millstream). Raises CheckpointError.
     """
     path = Path(model).expanduser()
-    cache = GGUFCache(cache_folder(cache_dir) / "gguf")
+    cache = cache_folder(cache_dir) / "gguf"
     if not model:
         raise CheckpointError("no model: name a local folder, a .gguf file, or a hub id")
     if path.is_dir():
@@ -68,19 +68,21 @@ def _from_folder(folder: Path, model: str) -> Checkpoint:
     return Checkpoint(folder, folder.resolve().name, folder)
 
 
-def _from_file(path: Path, cache: GGUFCache, report: Report) -> Checkpoint:
+def _from_file(path: Path, cache: Path, report: Report) -> Checkpoint:
     if path.suffix != ".gguf":
         raise CheckpointError(
             f"model {str(path)!r}: a single file must be a .gguf; of a safetensors model, name the folder"
         )
+    from millstream_worker.engine.runner.gguf_cache import GGUFCache, GGUFError  # and with it torch
+
     try:
-        folder = cache.folder_of(path, report)
+        folder = GGUFCache(cache).folder_of(path, report)
     except GGUFError as error:
         raise CheckpointError(f"model {str(path)!r}: {error}") from error
     return replace(_from_folder(folder, str(folder)), name=path.stem)
 
 
-def _from_hub(model: str, cache: GGUFCache, report: Report) -> Checkpoint:
+def _from_hub(model: str, cache: Path, report: Report) -> Checkpoint:
     repository, _, file = model.rpartition("/")
     report(f"looking for {model} in the hub's cache and on the hub")
     try:

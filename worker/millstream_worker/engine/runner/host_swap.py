@@ -16,8 +16,9 @@ import torch
 
 from millstream_worker.engine.brain.plan import Int32, Plan
 from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.runner.memory import GIB, free_bytes, size_bytes
+from millstream_worker.engine.runner.memory import GIB, free_bytes
 from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.sizes import size_bytes
 
 _MEASURED = 16  # pages
 _AUTO_SHARE, _AUTO_MOST = 0.25, 8 * GIB  # of the free memory, on CUDA; the memory is not ours alone

@@ -17,22 +17,10 @@ from millstream_worker.engine.runner.cgroup import ControlGroups
 from millstream_worker.engine.runner.merged import MergedLinear
 from millstream_worker.engine.runner.native.linear import PanelLinear
 from millstream_worker.engine.runner.sampler import PIECE_ELEMENTS
+from millstream_worker.engine.sizes import share_of, size_bytes
 
 GIB = 2**30
 
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": GIB,
-    "ti": 2**40,
-}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE)
-_SHARE = re.compile(r"(0?\.\d+|1\.0*|\d+(?:\.\d+)?%)")
 _AUTO_CPU_SHARE, _AUTO_CPU_MOST = 0.4, 4 * GIB  # the memory is not ours alone
 _AUTO_CUDA_SHARE = 0.9  # the rest is for what no step shows: kernels that are loaded later, other processes
 # What a step holds at once, at the most. Measured on the CPU (a slice of a 135M model, 64 rows with all kinds
@@ -156,8 +144,8 @@ def _wanted(kv_memory: str, device: torch.device, free: int) -> int:
         if device.type == "cuda":
             return int(free * _AUTO_CUDA_SHARE)
         return min(int(free * _AUTO_CPU_SHARE), _AUTO_CPU_MOST)
-    if _SHARE.fullmatch(text):
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    share = share_of(text)
+    if share is not None:
         if not 0 < share <= 1:
             raise BadKVMemory(f"kv_memory {kv_memory!r}: a share is above 0 and at most 1 (100%)")
         return int(free * share)
@@ -167,12 +155,6 @@ def _wanted(kv_memory: str, device: torch.device, free: int) -> int:
             f'kv_memory {kv_memory!r}: give "auto", a size (2GiB, 500MB), or a share of the free memory (0.6)'
         )
     return size
-
-
-def size_bytes(text: str) -> int | None:
-    """Of "2GiB", "500MB" or "1073741824"; None where it is no size."""
-    size = _SIZE.fullmatch(text.strip().lower())
-    return None if size is None else int(float(size[1]) * _UNITS[size[2]])
 
 
 def _size(count: int) -> str:
