@@ -16,7 +16,7 @@ from support.hand_worker import hand_worker
 from support.sentinel import SentinelServer
 from support.servers import Server, binary, free_port
 
-from millstream import AsyncClient, InvalidRequest, Unavailable
+from millstream import AsyncClient, ClientOptions, InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint
 from millstream_worker import command
 from millstream_worker.service import Service
@@ -123,6 +123,21 @@ async def test_a_cluster_over_tls(authority: Authority, client_files: Certificat
         await assert_jobs_go_through(url, tmp_path)
     finally:
         node.remove()
+
+
+async def test_a_server_without_tls_is_named_as_such(valkey: Server) -> None:
+    """After one attempt: a handshake that nobody answers takes as long as it may."""
+    options = ClientOptions(timeout_s=1.0)
+    async with AsyncClient(valkey.url.replace("redis://", "rediss://"), options=options) as client:
+        async with asyncio.timeout(2.0):
+            with pytest.raises(Unavailable, match="does not speak TLS; use redis://"):
+                await client.status("0-a")
+
+
+async def test_a_server_with_tls_alone_is_named_as_such(server_url: str) -> None:
+    async with AsyncClient(server_url.replace("rediss://", "redis://")) as client:
+        with pytest.raises(Unavailable, match="speaks TLS; use rediss://"):
+            await client.status("0-a")
 
 
 async def assert_jobs_go_through(url: str, folder: Path) -> None:

@@ -8,11 +8,18 @@ import asyncio
 import builtins
 from typing import Any
 
-from redis.asyncio.connection import AbstractConnection, SSLConnection
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.asyncio.sentinel import MasterNotFoundError
-from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError, TimeoutError
+from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError, RedisError, TimeoutError
 
+from millstream.wire.connection.greeting import speaks_plainly, speaks_tls
 from millstream.wire.connection.sentinels import Sentinels
+
+PLAIN, WITH_TLS = "redis:// (redis+…://)", "rediss:// (rediss+…://)"
+
+
+class NoTLS(RedisError):
+    """It is not tried again."""
 
 
 def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
@@ -23,6 +30,22 @@ def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
 
     class Reliable(base):  # type: ignore[misc]
         socket_timeout: float | None
+
+        async def _connect(self) -> None:
+            try:
+                await super()._connect()
+            except builtins.TimeoutError as error:
+                if isinstance(self, SSLConnection) and await speaks_plainly(self.host, self.port):
+                    raise NoTLS(f"{self._host_error()} does not speak TLS; use {PLAIN}") from error
+                raise
+
+        async def connect_check_health(self, *args: Any, **options: Any) -> None:
+            try:
+                await super().connect_check_health(*args, **options)
+            except ConnectionError as error:  # which is what redis-py makes of it, and tries again
+                if isinstance(error.__cause__, NoTLS):
+                    raise error.__cause__ from None
+                raise
 
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
             if not self.is_connected:
@@ -50,6 +73,9 @@ def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             except ConnectionError as error:
                 if type(error) is ConnectionError and isinstance(self, SSLConnection):
                     raise ConnectionError(f"{error}; {_tls_remedy(self)}") from error
+                over_tcp = type(error) is ConnectionError and isinstance(self, Connection)
+                if over_tcp and await speaks_tls(self.host, self.port):
+                    raise ConnectionError(f"{self._host_error()} speaks TLS; use {WITH_TLS}") from error
                 raise
 
     made: type[AbstractConnection] = Reliable

@@ -1,0 +1,40 @@
+"""What kind of server is at a port, asked when a connection to it has failed: with TLS or without."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+
+ASK_S = 1.0
+
+
+async def speaks_plainly(host: str, port: int) -> bool:
+    """It answers a command without TLS, if only by a refusal."""
+    return await _first_byte(host, port, None) in (b"+", b"-")
+
+
+async def speaks_tls(host: str, port: int) -> bool:
+    """It makes a TLS connection. Nothing is sent over it, so whose certificate it has does not matter."""
+    anybody = ssl.create_default_context()
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    return await _first_byte(host, port, anybody) is not None
+
+
+async def _first_byte(host: str, port: int, tls: ssl.SSLContext | None) -> bytes | None:
+    """Of the answer to a PING; empty where a TLS connection was made. None: no connection, or no answer."""
+    try:
+        async with asyncio.timeout(ASK_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            try:
+                if tls is not None:
+                    return b""
+                writer.write(b"PING\r\n")
+                return await reader.read(1)
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, TimeoutError):
+        return None
