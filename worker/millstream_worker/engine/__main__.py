@@ -19,12 +19,17 @@ from millstream_worker.engine.process import CannotLoad, Report, serve
 from millstream_worker.engine.progress import Mark
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="millstream_worker.engine")
-    parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket pair")
-    peer = socket.socket(fileno=parser.parse_args().fd)
+def main(peer: socket.socket) -> int:
+    """The exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front's to handle: it drains
     return serve(Channel(peer), load)
+
+
+def front() -> socket.socket:
+    """The socket to it, from the command line."""
+    parser = argparse.ArgumentParser(prog="millstream_worker.engine")
+    parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket pair")
+    return socket.socket(fileno=parser.parse_args().fd)
 
 
 def load(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Any], EngineInfo]:
@@ -56,6 +61,7 @@ def leave() -> None:
 
 
 if __name__ == "__main__":
+    peer = front()
     exit_status = 1  # of an error that nobody caught
     atexit.register(leave)
-    exit_status = main()
+    exit_status = main(peer)
