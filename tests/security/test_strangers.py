@@ -79,9 +79,9 @@ def test_numbers_are_those_of_a_stream() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({b"v": b"1", b"b": b"x"}, "no field b'id'"),
-        ({b"id": b"0-a", b"b": b"x"}, "no field b'v'"),
-        ({b"id": b"0-a", b"v": b"1"}, "no field b'b'"),
+        ({b"v": b"1", b"b": b"x"}, "no field 'id'"),
+        ({b"id": b"0-a", b"b": b"x"}, "no field 'v'"),
+        ({b"id": b"0-a", b"v": b"1"}, "no field 'b'"),
         ({b"id": b"\xffSECRET", b"v": b"1", b"b": b"x"}, "no text"),
         ({b"id": b"0-a", b"v": b"SECRET", b"b": b"x"}, "no number"),
         ({b"id": b"0-a", b"v": b"1" * 5000, b"b": b"x"}, "no number"),
