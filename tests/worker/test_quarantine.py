@@ -254,6 +254,39 @@ async def test_a_suspect_that_belongs_to_another_by_now_is_left_alone(
         assert await direct.hget(SHARD.job(job_id), "alone") is None
 
 
+async def test_a_suspect_waits_for_long_jobs_that_are_read_or_to_be_read(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slowly(job: Any, *rest: Any) -> None:
+        order.append(job.id)
+        reading.set()
+        assert go_on.wait(30)
+        prepare(job, *rest)
+
+    monkeypatch.setattr(admission, "prepare", slowly)
+    model = model_name(tokenizer, context=40_000, blocks=10_000)
+    async with (
+        AsyncClient(valkey.url) as client,
+        redis.asyncio.Redis.from_url(valkey.url) as direct,
+        serving(valkey, model) as worker,
+    ):
+        long = [(await client.submit("w1 " * 30_000, max_tokens=2)).id for _ in range(2)]
+        job_id, _ = await suspect(direct, "b", "w100", 2, died=2)
+
+        async def taken() -> bool:
+            return reading.is_set() and (await client.status(job_id)).state is State.RUNNING
+
+        await until(taken)
+        assert worker.service._table.try_turn() is None
+        go_on.set()
+        await client.wait_many([*long, job_id], timeout_s=30)
+        assert (await client.result(job_id)).choices[0].text == counted(101, 2)
+    assert order == [*long, job_id]
+
+
 async def test_a_suspect_cancelled_while_it_is_read_keeps_its_text(
     valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@ encoded than is needed to refuse it."""
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from functools import cache
 
@@ -139,9 +140,19 @@ def test_bytes_are_enough_to_refuse_where_no_token_has_more(kind: str) -> None:
     }
     assert (counting.longest_token is not None) == certain
     if counting.longest_token is not None:
-        counting.check_bytes(8 * counting.longest_token, 8)
+        counting.check_bytes(b"x" * 8 * counting.longest_token, 8)
         with pytest.raises(TooLong, match=r"^[0-9]+ bytes of text"):
             counting.ids("x" * (8 * counting.longest_token + 1), add_special_tokens=False, most=8)
+
+
+def test_bytes_that_become_no_token_do_not_count() -> None:
+    """Some vocabularies lack control characters: a text of them alone has no tokens, however long it is."""
+    spec = json.loads(build("byte-level").to_str())
+    del spec["model"]["vocab"]["\u0116"]  # byte 0x16
+    counting = Counting(Tokenizer.from_str(json.dumps(spec)))
+    assert counting.ids("\x16" * 1000, add_special_tokens=False, most=8) == []
+    with pytest.raises(TooLong, match="1000 bytes of text"):
+        counting.ids("x" * 900 + "\x16" * 100, add_special_tokens=False, most=8)
 
 
 def test_no_normal_form_is_shorter_than_a_quarter() -> None:

@@ -23,10 +23,13 @@ _LENGTH_BYTES = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """`size`: bytes of a prompt; messages; token ids. `request` has a stand-in for its input."""
+    """`size` of the input: bytes of a prompt, number of messages or token ids. `end`: its end in the payload.
+    `request` has a stand-in for it.
+    """
 
     field: str
     size: int
+    end: int
     request: Request
 
 
@@ -46,7 +49,7 @@ def outline(payload: bytes) -> Outline | None:
 
 
 def _outline(reader: msgpack.Unpacker, payload: bytes) -> Outline | None:
-    inputs: list[tuple[str, int]] = []
+    inputs: list[tuple[str, int, int]] = []
     kept: list[bytes] = []
     for _ in range(reader.read_map_header()):
         start = reader.tell()
@@ -54,15 +57,15 @@ def _outline(reader: msgpack.Unpacker, payload: bytes) -> Outline | None:
         value = reader.tell()
         reader.skip()
         if name in _STAND_INS and payload[value] != _NIL:
-            inputs.append((name, _length(payload, value, a_list=name != "prompt")))
+            inputs.append((name, _length(payload, value, a_list=name != "prompt"), reader.tell()))
         elif reader.tell() - start <= _MOST_FIELD_BYTES:
             kept.append(payload[start : reader.tell()])
     if len(inputs) != 1 or reader.tell() != len(payload):
         return None
-    [(field, size)] = inputs
+    [(field, size, end)] = inputs
     kept += [codec.pack(field), codec.pack(_STAND_INS[field])]
     header: bytes = msgpack.Packer().pack_map_header(len(kept) - 1)
-    return Outline(field, size, codec.decode(Request, header + b"".join(kept)))
+    return Outline(field, size, end, codec.decode(Request, header + b"".join(kept)))
 
 
 def _length(payload: bytes, at: int, *, a_list: bool) -> int:

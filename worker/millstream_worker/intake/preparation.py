@@ -116,7 +116,7 @@ def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bound
     job.request = found.request
     if found.field == "prompt":
         with _refusing("prompt", info, bounds):
-            text.check_bytes(found.size, most)
+            text.check_bytes(job.entry.payload, most, found.end - found.size, found.end)
     elif found.size > most:  # a message is one token at least
         unit = "tokens" if found.field == "token_ids" else "messages"
         raise _too_long(found.field, f"{found.size} {unit}", info, bounds)

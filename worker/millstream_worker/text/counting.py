@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 
 from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
 
 from millstream_worker.text.cuts import Cuts, Step, steps
+from millstream_worker.text.pieces import byte_alphabet
 
 SLICE_BYTES = 64 * 1024
 MOST_UNCUT_BYTES = 512 * 1024  # without a place to cut
@@ -40,18 +40,22 @@ class Counting:
         self._most_uncut_bytes = most_uncut_bytes
         self._cuts = Cuts(tokenizer)
         self._first, self._last = _around(tokenizer)
-        self.longest_token = _longest_token(tokenizer)
+        self.longest_token, self._silent = _longest_token(tokenizer)
 
-    def check_bytes(self, size: int, most: int | None) -> None:
-        """Raises TooLong where so many bytes of text certainly are more than `most` tokens."""
-        if most is not None and self.longest_token is not None and size > most * self.longest_token:
+    def check_bytes(self, data: bytes, most: int, start: int = 0, end: int | None = None) -> None:
+        """Raises TooLong where data[start:end], a text in UTF-8, certainly has more than `most` tokens."""
+        size = (len(data) if end is None else end) - start
+        if self.longest_token is None or size <= most * self.longest_token:
+            return
+        if size - sum(data.count(byte, start, end) for byte in self._silent) > most * self.longest_token:
             raise TooLong(f"{size} bytes of text")
 
     def ids(self, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
         """What the tokenizer gives for the whole text. Raises TooLong where that is known to be more than
         `most` before the text's end is reached.
         """
-        self.check_bytes(_size(text), most)
+        if most is not None and self.longest_token is not None and 4 * len(text) > most * self.longest_token:
+            self.check_bytes(text.encode(), most)
         first, last = (self._first, self._last) if add_special_tokens else ((), ())
         ids = list(first)
         step = self._slice_bytes if text.isascii() else self._slice_bytes // 4
@@ -100,24 +104,29 @@ def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(encoding.ids[: places[0]]), tuple(encoding.ids[places[-1] + 1 :])
 
 
-def _longest_token(tokenizer: Tokenizer) -> int | None:
-    """Most bytes of a text that become one token; None where that can be any number."""
+def _longest_token(tokenizer: Tokenizer) -> tuple[int | None, list[int]]:
+    """Most bytes of a text that become one token, but for those that become none; None where that can be any
+    number.
+    """
     spec = json.loads(tokenizer.to_str())
     added = tokenizer.get_added_tokens_decoder().values()
-    if any(token.lstrip or token.rstrip for token in added):
-        return None
     names = tokenizer.get_vocab(with_added_tokens=True)
-    if _is_byte_level(spec, set(names)):
-        shortened = _NFC_SHORTENS if spec["normalizer"] else 1
+    if any(token.lstrip or token.rstrip for token in added):
+        return None, []
+    if _is_byte_level(spec):
+        silent = [byte for letter, byte in byte_alphabet().items() if letter not in names]
         own = {token.content for token in added}
-        return shortened * max(len(name.encode()) if name in own else len(name) for name in names)
+        longest = max(len(name.encode()) if name in own else len(name) for name in names)
+        if not spec["normalizer"]:
+            return longest, silent
+        return (None if silent else _NFC_SHORTENS * longest), []
     if _falls_back_to_bytes(spec, set(names)):
-        return max(len(name.encode()) for name in names)
-    return None
+        return max(len(name.encode()) for name in names), []
+    return None, []
 
 
-def _is_byte_level(spec: Step, names: set[str]) -> bool:
-    """A byte becomes a letter of a token, and none is left out."""
+def _is_byte_level(spec: Step) -> bool:
+    """Each byte becomes a letter of a token, where the vocabulary has it."""
     splitters = steps(spec["pre_tokenizer"])
     return (
         spec["model"]["type"] == "BPE"
@@ -125,7 +134,6 @@ def _is_byte_level(spec: Step, names: set[str]) -> bool:
         and any(step["type"] == "ByteLevel" for step in splitters)
         and {step["type"] for step in splitters} <= {"ByteLevel", "Split", "Digits", "Punctuation"}
         and not any(step.get("behavior") == "Removed" for step in splitters)
-        and names.issuperset(ByteLevel.alphabet())
     )
 
 

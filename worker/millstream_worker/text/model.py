@@ -74,9 +74,9 @@ class TextModel:
         ids = self._counting.ids(request.prompt, add_special_tokens=True, most=most)
         return self._checked("prompt", ids)
 
-    def check_bytes(self, size: int, most: int) -> None:
-        """Raises TooLong where a prompt of so many bytes certainly has more than `most` tokens."""
-        self._counting.check_bytes(size, most)
+    def check_bytes(self, data: bytes, most: int, start: int, end: int) -> None:
+        """Raises TooLong where the prompt data[start:end] certainly has more than `most` tokens."""
+        self._counting.check_bytes(data, most, start, end)
 
     def detokenizer(self, stop: Sequence[str] = (), min_tokens: int = 0) -> Detokenizer:
         """For one choice, ending before the first of these stop strings behind its first `min_tokens` ids."""

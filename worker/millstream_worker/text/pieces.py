@@ -94,7 +94,7 @@ def _is_local(step: dict[str, Any]) -> bool:
 
 
 def _byte_level(name: str) -> bytes:
-    alphabet = _byte_alphabet()
+    alphabet = byte_alphabet()
     try:
         return bytes(alphabet[letter] for letter in name)
     except KeyError:  # not spelled in the alphabet: decoders take such a name literally
@@ -113,7 +113,7 @@ def _swapping(swaps: Sequence[tuple[str, str]], byte_fallback: bool) -> _ToBytes
 
 
 @cache
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """GPT-2's spelling of bytes as printable letters (github.com/openai/gpt-2, encoder.py)."""
     printable = [
         *range(ord("!"), ord("~") + 1),
