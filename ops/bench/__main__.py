@@ -39,6 +39,7 @@ PARTS: dict[str, Part] = {
     ),
     "idle": Part("pieces.idle", "what of a step is not the model, and what of the cache is not tokens", True),
     "scheduling": Part("pieces.scheduling", "what the scheduler's choices are worth"),
+    "giants": Part("pieces.giants", "what prompts that are far too long cost the front, and others"),
     "fairness": Part("pieces.fairness", "how tenants share a batch"),
     "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
     "layers": Part(

@@ -38,6 +38,16 @@ def peak_bytes(device: str = "cpu") -> int:
     return sum(_peak(process) for process in _family())
 
 
+def reset_peak_of(pid: int) -> None:
+    """From here on `peak_of` counts anew."""
+    (_PROC / str(pid) / "clear_refs").write_text("5")
+
+
+def peak_of(pid: int) -> int:
+    """The most bytes that one process has held since."""
+    return _peak(_PROC / str(pid))
+
+
 def _taken_of_device() -> int:
     """Of the first GPU, as its driver says; 0 where that cannot be asked."""
     command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]

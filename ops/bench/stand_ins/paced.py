@@ -1,7 +1,9 @@
 """An engine process without a model: every step gives every running row one random token. What is left to
 measure is everything around the engine.
 
-    python -m ops.bench.stand_ins.paced --fd N [--steps-s RATE]        model: a folder with a tokenizer
+    python -m ops.bench.stand_ins.paced --fd N [--steps-s RATE] [--context TOKENS]
+
+Its model is a folder with a tokenizer.
 """
 
 from __future__ import annotations
@@ -105,7 +107,9 @@ class StandIn:
         )
 
 
-def build(step_s: float, config: EngineConfig, _report: Report, _mark: Mark) -> tuple[Any, EngineInfo]:
+def build(
+    step_s: float, context: int, config: EngineConfig, _report: Report, _mark: Mark
+) -> tuple[Any, EngineInfo]:
     vocab_size = Tokenizer.from_file(f"{config.model}/tokenizer.json").get_vocab_size()
     info = EngineInfo(
         model="stand-in",
@@ -114,10 +118,10 @@ def build(step_s: float, config: EngineConfig, _report: Report, _mark: Mark) -> 
         device="cpu",
         attention="none",
         vocab_size=vocab_size,
-        context_length=CONTEXT,
+        context_length=context,
         eos_ids=(),
         block_size=BLOCK_SIZE,
-        blocks=config.max_rows * CONTEXT // BLOCK_SIZE,
+        blocks=config.max_rows * context // BLOCK_SIZE,
         max_rows=config.max_rows,
         kv_bytes_per_token=0,
         parameters=0,
@@ -130,7 +134,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--steps-s", type=float, default=0.0, help="steps per second; 0: as fast as it goes")
+    parser.add_argument("--context", type=int, default=CONTEXT)
     options = parser.parse_args()
     peer = socket.socket(fileno=options.fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(serve(Channel(peer), partial(build, 1 / options.steps_s if options.steps_s else 0.0)))
+    step_s = 1 / options.steps_s if options.steps_s else 0.0
+    sys.exit(serve(Channel(peer), partial(build, step_s, options.context)))
