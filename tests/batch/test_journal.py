@@ -14,6 +14,7 @@ import pytest
 from support.limits import no_file_above
 
 from millstream.batch.journal import Journal, WriteFailed
+from millstream.batch.marks import row_id
 from millstream.errors import InvalidRequest
 
 
@@ -28,6 +29,7 @@ def failure(custom_id: str | None, line: int, code: str = "failed", *, ran: bool
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
+    (tmp_path / "deep").mkdir()
     return tmp_path / "deep" / "results.jsonl"
 
 
@@ -131,7 +133,6 @@ def test_a_disk_that_is_full_from_the_start(out: Path) -> None:
 
 @pytest.mark.parametrize("name", ["results.errors.jsonl", "results.run.jsonl"])
 def test_a_file_beside_a_new_output_that_is_not_ours_is_left_alone(out: Path, name: str) -> None:
-    out.parent.mkdir()
     other = out.with_name(name)
     other.write_text('{"custom_id": "mine", "errors": 0}\n')
     with pytest.raises(InvalidRequest, match="line 1 is no row of a batch run"), Journal(out):
@@ -198,7 +199,6 @@ def test_what_is_known_takes_little_memory_however_long_the_ids(out: Path) -> No
 
 @pytest.mark.parametrize("text", ["my thesis\nchapter 1\n", '{"custom_id": "a", "body": {}}\n', "[]\n"])
 def test_a_file_of_another_kind_is_left_alone(out: Path, text: str) -> None:
-    out.parent.mkdir()
     out.write_text(text + "torn")
     with (
         pytest.raises(InvalidRequest, match="line 1 is no row of a batch run; choose another file"),
@@ -218,14 +218,6 @@ def test_an_error_row_of_another_kind_is_told(out: Path, line: object) -> None:
         pass
 
 
-def test_the_model_of_another_run_is_told_in_short(out: Path) -> None:
-    with Journal(out, "m" * 5000):
-        pass
-    with pytest.raises(InvalidRequest) as refused, Journal(out, "n"):
-        pass
-    assert len(str(refused.value)) < 600
-
-
 def test_two_runs_cannot_write_one_file(out: Path) -> None:
     with Journal(out), pytest.raises(InvalidRequest, match="another run is writing this file"), Journal(out):
         pass
@@ -233,19 +225,46 @@ def test_two_runs_cannot_write_one_file(out: Path) -> None:
         pass
 
 
+def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"the folder .*typo does not exist; create it"):
+        Journal(tmp_path / "typo" / "out.jsonl").__enter__()
+    assert not (tmp_path / "typo").exists()
+
+
+def test_jobs_under_way_are_known_without_the_input(out: Path) -> None:
+    with Journal(out) as journal:
+        own_ids = [journal.own_id(f"c{i}", f"{i:02}" * 16) for i in range(5)]
+        journal.submits("one", own_ids[:3])
+        journal.submits("two", own_ids[3:])
+        journal.write(
+            [answer("c0") | {"id": row_id("00" * 16)}], [failure("c3", 4) | {"id": row_id("03" * 16)}]
+        )
+        left = {own_ids[1]: "one", own_ids[2]: "one", own_ids[4]: "two"}
+    with Journal(out, begins=False) as later:
+        assert later.under_way == left
+        later.cancelled(own_ids[1:2])
+    with Journal(out) as later:
+        assert later.under_way == {own_id: left[own_id] for own_id in (own_ids[2], own_ids[4])}
+        again = later.own_id("c1", "01" * 16)
+        assert again == f"{own_ids[1]}.1"
+        later.submits("one", [again])
+        later.ends(own_ids[4])
+        assert later.under_way == {own_ids[2]: "one", again: "one"}
+
+
+def test_only_a_run_that_is_there_is_taken_up(out: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"there is no results\.run\.jsonl beside it"):
+        Journal(out, begins=False).__enter__()
+    with Journal(out) as journal:
+        journal.submits("one", [journal.own_id("a", "0" * 32)])
+    out.unlink()
+    with Journal(out, begins=False) as later:
+        assert len(later.under_way) == 1
+    assert not out.exists()
+
+
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"^OUT: cannot be written: Is a directory"), Journal(tmp_path):
-        pass
-
-
-def test_a_run_goes_on_with_its_model_only(out: Path) -> None:
-    with Journal(out, "small"):
-        pass
-    with pytest.raises(InvalidRequest, match="was begun with small"), Journal(out, "large"):
-        pass
-    with Journal(out, "small"), pytest.raises(InvalidRequest, match="another run"), Journal(out, "small"):
-        pass
-    with Journal(out):  # on a server whose models it does not know
         pass
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,9 +44,35 @@ def test_lines_over_the_limit_are_told_without_their_content(path: Path) -> None
     assert lines_of(path, data) == [(1, b"a\n"), (2, None), (3, None), (4, b"b\n"), (5, None)]
 
 
+def test_a_compressed_file_is_read_as_what_it_holds(path: Path) -> None:
+    data = gzip.compress(b"\xef\xbb\xbfa\n") + gzip.compress(b"\nb")  # two members, as `cat` makes them
+    assert lines_of(path, data) == [(1, b"a\n"), (3, b"b")]
+    path.write_bytes(data[:-9])
+    cut = r"IN: its compressed data is cut off or damaged after line 2 \("
+    with InputFile(path) as source, pytest.raises(InvalidRequest, match=cut):
+        list(source)
+
+
+def test_a_compressed_line_without_an_end_takes_little_memory(path: Path) -> None:
+    with gzip.open(path, "wb") as file:
+        for _ in range(64):
+            file.write(b"x" * 1_000_000)
+    tracemalloc.start()
+    try:
+        with InputFile(path, 100_000) as source:
+            assert [line.data for line in source] == [None]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8_000_000
+
+
+@pytest.mark.parametrize("packing", [bytes, gzip.compress])
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_another_encoding_is_refused_at_once(path: Path, encoding: str) -> None:
-    path.write_bytes("\ufeff{}".encode(encoding))
+def test_another_encoding_is_refused_at_once(
+    path: Path, encoding: str, packing: Callable[[bytes], bytes]
+) -> None:
+    path.write_bytes(packing("\ufeff{}".encode(encoding)))
     with pytest.raises(InvalidRequest, match="is UTF-16; convert it to UTF-8"):
         InputFile(path)
 

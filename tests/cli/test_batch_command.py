@@ -217,6 +217,10 @@ def test_an_output_in_use_is_refused(valkey: Server, source: Path, tmp_path: Pat
         (("-o", "out.jsonl", "--queue", "a b"), "queue: 1 to 100 characters"),
         (("-o", "."), "OUT: names no file"),
         (("-o", "in.jsonl/out.jsonl"), "OUT: in.jsonl is no folder"),
+        (("-o", "typo/out.jsonl"), "OUT: the folder typo does not exist"),
+        (("-o", "-"), "--output: needs --journal FILE"),
+        (("-o", "out.jsonl", "--journal", "j"), "--journal: is for -o -"),
+        (("-o", "out.jsonl", "--redo-changed", "--keep-answers"), "contradicts --keep-answers"),
         ((), "Missing option"),
     ],
 )
@@ -240,9 +244,10 @@ def test_a_missing_input_and_a_missing_server(source: Path, tmp_path: Path) -> N
     assert url.removeprefix("redis://") in unreachable.stderr
 
 
-def test_an_output_in_a_new_folder(valkey: Server, source: Path, tmp_path: Path) -> None:
+def test_an_output_with_a_long_name(valkey: Server, source: Path, tmp_path: Path) -> None:
     write_lines(source, [*DOCUMENTS, "{bad"])
     out = tmp_path / ("a" * 60) / ("b" * 60) / "out.jsonl"
+    out.parent.mkdir(parents=True)
     with answering(valkey.url):
         done = invoke("batch", "run", source, "-o", out, "--redis-url", valkey.url)
     assert done.exit_code == 0

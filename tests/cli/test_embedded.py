@@ -205,11 +205,17 @@ def test_ctrl_c_stops_the_worker_and_the_server(counting: str, tmp_path: Path) -
         note = None
         while note is None or note.worker is None:
             note = Instance.read(tmp_path / "home" / "embedded")
+        with redis.Redis(unix_socket_path=note.socket) as client:
+            while not any(b":job:" in key for key in client.scan_iter()):
+                pass
         running.send_signal(signal.SIGINT)
         _, messages = running.communicate(timeout=60)
     assert running.returncode == 130, messages
+    assert "1 job of this run stays in the embedded server; to cancel: millstream batch cancel" in messages
     assert not alive(note.server)
     assert not alive(note.worker)
+    cancelled = invoke("batch", "cancel", tmp_path / "out.jsonl", "--json")
+    assert json.loads(cancelled.stdout) == {"cancelled": 1, "ended": 0, "running": 0}, cancelled.output
 
 
 def test_a_finished_batch_starts_neither_a_server_nor_a_model(counting: str, tmp_path: Path) -> None:
@@ -264,7 +270,7 @@ def test_a_process_of_the_command_that_dies_ends_the_run_which_goes_on_later(
         assert not alive(note.server)
         assert not alive(note.worker)
     (gate / "1").unlink()
-    run = json.loads((tmp_path / "out.run.jsonl").read_text())["run"]
+    run = read_rows(tmp_path / "out.run.jsonl")[0]["run"]
     done = invoke(*command)
     assert done.exit_code == 0, done.output
     [row] = read_rows(tmp_path / "out.jsonl")

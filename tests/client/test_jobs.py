@@ -184,6 +184,15 @@ async def test_an_own_id_finds_its_job(server: Server) -> None:
         assert await client.forget_many([names[2], "nobody"]) == {names[2]: True, "nobody": False}
 
 
+async def test_cancel_many_by_own_ids_over_shards(server: Server) -> None:
+    options = ClientOptions(shards=3)
+    async with AsyncClient(server.url, queue="sharded", options=options) as client:
+        await client.submit_many({"prompt": "x", "id": f"own-{i}"} for i in range(600))
+        told = await client.cancel_many([*(f"own-{i}" for i in range(600)), "nobody"])
+    assert told.pop("nobody") is CancelOutcome.NOT_FOUND
+    assert told == {f"own-{i}": CancelOutcome.CANCELLED for i in range(600)}
+
+
 async def test_a_failed_job_says_why(client: AsyncClient, worker: HandWorker) -> None:
     submitted = await client.submit("Hello")
     job = await worker.take()

@@ -44,6 +44,7 @@ async def asynchronous(client: ms.AsyncClient) -> None:
     async for done in client.as_completed([job.id]):
         assert_type(done, tuple[str, ms.Result | ms.JobError])
     assert_type(await client.cancel(job.id), ms.CancelOutcome)
+    assert_type(await client.cancel_many(["own"]), dict[str, ms.CancelOutcome])
     assert_type((await client.status(job.id)).finished_ms, int | None)
     queue = await client.queue_info()
     assert_type(queue, ms.QueueStatus)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.batch import marks
 from millstream.batch.body import Endpoint
 from millstream.batch.faults import FaultCode, LineFault
 from millstream.batch.rows import Row
@@ -16,7 +17,7 @@ OK = 200
 def answer_row(row: Row, job_id: str, result: Result) -> dict[str, Any]:
     """A completed job: what the API's endpoint would have answered."""
     return {
-        "id": f"batch_req_{row.digest}",
+        "id": marks.row_id(row.digest),
         "custom_id": row.custom_id,
         "response": {
             "status_code": OK,
@@ -51,7 +52,7 @@ def _error_row(
     row: Row, response: dict[str, Any] | None, code: str, message: str, field: str | None
 ) -> dict[str, Any]:
     return {
-        "id": f"batch_req_{row.digest}",
+        "id": marks.row_id(row.digest),
         "custom_id": row.custom_id,
         "response": response,
         "error": {"code": code, "message": message, "param": field, "line": row.line},
@@ -71,10 +72,10 @@ def _ended(end: JobError) -> tuple[str, int]:
             return "not_found", 404
 
 
-def fault_row(line: int, fault: LineFault) -> dict[str, Any]:
-    """A line that was never submitted."""
+def fault_row(line: int, fault: LineFault, data: bytes | None = None) -> dict[str, Any]:
+    """A line that was never submitted; `data`: the line as it stands."""
     return {
-        "id": f"batch_req_line_{line}",
+        "id": marks.fault_id(line, data),
         "custom_id": fault.custom_id,
         "response": None,
         "error": {

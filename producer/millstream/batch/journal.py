@@ -2,67 +2,70 @@
 
     OUT.jsonl             answers, as rows of the OpenAI Batch output format, in the order in which jobs end
     OUT.errors.jsonl      rows of lines that got none
-    OUT.run.jsonl         the run's id, then one line per custom_id that was given another try
+    OUT.run.jsonl         the run's id, and which jobs it submitted: see RunFile
+    OUT.run.stdin         the input, where it came from standard input, until the run has ended
 
-The run id makes the job ids: the same line of the same run is the same job, however often it is submitted. It
-lives as long as OUT does; where OUT was removed, a new run begins. OUT is locked while the journal is open.
+A run lives as long as OUT does; where OUT was removed, a new run begins. An OUT named .gz or .zst is written
+plain, as OUT.part, and compressed when the run ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import hashlib
-import json
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import Any, BinaryIO
 
+from millstream.batch import marks
+from millstream.batch.compressed import check_packing, pack, packing_of, unpack
 from millstream.batch.faults import FaultCode
-from millstream.errors import InvalidRequest, MillstreamError
+from millstream.batch.rowfile import WriteFailed, append_to, drop_rows, rows_of, sync_folder, write_rows
+from millstream.batch.runfile import Begun, RunFile, digest_of, identity
+from millstream.errors import InvalidRequest
 
-
-class WriteFailed(MillstreamError):
-    """A file of the run cannot be written any more: the disk is full, or gone."""
+__all__ = ["Journal", "WriteFailed"]
 
 
 class Journal:
     """Use as a context manager. Reads what is there, cuts a torn last line, appends rows."""
 
-    def __init__(self, out: Path, model: str | None = None) -> None:
-        """`model`: what the run computes with, where that is known; none goes on with another."""
+    def __init__(
+        self, out: Path, model: str | None = None, *, begins: bool = True, copy: BinaryIO | None = None
+    ) -> None:
+        """`model`: what the run computes with, where that is known. `begins` False: only a run that is there
+        is taken up. `copy` gets all rows of OUT, those of earlier runs first."""
         if not out.name:
             raise InvalidRequest("OUT", str(out), "names no file")
+        plain = out if packing_of(out) is None else out.with_suffix("")
         self.out = out
         self.model = model
-        self.errors = out.with_suffix(".errors.jsonl")
-        self.run_file = out.with_suffix(".run.jsonl")
-        self.run = ""
-        self._begun_with: str | None = None  # the model of the run that is gone on with
-        self._answered: set[bytes] = set()  # custom_ids (as digests) in OUT
-        self._failed: set[bytes] = set()  # custom_ids in the error file
-        self._lines: set[int] = set()  # lines without a custom_id of their own that have their error
-        self._tries: Counter[bytes] = Counter()
+        self.rows = out if plain is out else out.with_name(f"{out.name}.part")  # where rows are appended
+        self.errors = plain.with_suffix(".errors.jsonl")
+        self.run_file = plain.with_suffix(".run.jsonl")
+        self.spool = plain.with_suffix(".run.stdin")  # an input that can be read once only
+        # custom_ids that have a row (see `identity`), and lines that have an error row and no custom_id of
+        # their own; each with the mark of the line as it was answered
+        self.answered: dict[bytes, bytes] = {}
+        self.failed: dict[bytes, bytes] = {}
+        self.lines: dict[int, bytes] = {}
+        self._notes = RunFile(self.run_file)
+        self._begins = begins
+        self._copy = copy
+        self._unpacked = False  # `rows` holds what OUT holds, and nothing more
         self._out: FileIO | None = None
         self._error: FileIO | None = None
 
     def __enter__(self) -> Journal:
         """Raises InvalidRequest where OUT cannot be written, is in use, or is another kind of file."""
         try:
-            if self.out.exists() and not self.out.is_file() and not self.out.is_dir():
-                raise InvalidRequest("OUT", str(self.out), "is no regular file")
-            if self.out.parent.is_file():
-                raise InvalidRequest("OUT", str(self.out), f"{self.out.parent} is no folder")
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            begins = self._open_out()
-            self._lock()
-            self._read(begins=begins)
-            self._error = _append_to(self.errors)
+            self._check_place()
+            if not self._notes.open():
+                problem = "another run is writing this file; wait for it, or choose another file"
+                raise InvalidRequest("OUT", str(self.out), problem)
+            self._open()
         except OSError as error:
             self.close()
             place = Path(error.filename or self.out).name
@@ -82,10 +85,13 @@ class Journal:
         self._out = self._error = None
         try:
             with contextlib.ExitStack() as closing:
+                closing.callback(self._notes.close)
                 for file in files:
                     closing.enter_context(file)
                 for file in files:
                     os.fsync(file.fileno())
+                if self._unpacked:
+                    self.rows.unlink(missing_ok=True)
         except OSError as error:
             raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
 
@@ -95,151 +101,197 @@ class Journal:
         try:
             for number in files:
                 os.fsync(number)
-            _sync_folder(self.out.parent)
+            sync_folder(self.out.parent)
         except OSError as error:
             raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
 
+    def finish(self) -> None:
+        """All lines have their row: a compressed OUT is made of them. Raises WriteFailed."""
+        packing = packing_of(self.out)
+        if packing is None or self._unpacked:
+            return
+        self.sync()
+        try:
+            pack(self.rows, self.out, packing)
+            sync_folder(self.out.parent)
+            self.rows.unlink()
+        except OSError as error:
+            raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
+
+    @property
+    def run(self) -> str:
+        return self._notes.run
+
+    @property
+    def begun(self) -> Begun:
+        return self._notes.begun
+
+    @property
+    def under_way(self) -> Mapping[str, str]:
+        """Own ids of jobs that were submitted, or were about to be, and have no row; each with its queue."""
+        return self._notes.under_way
+
     def has_id(self, custom_id: str) -> bool:
         key = identity(custom_id)
-        return key in self._answered or key in self._failed
+        return key in self.answered or key in self.failed
 
     def has_failure(self, custom_id: str) -> bool:
-        return identity(custom_id) in self._failed
+        return identity(custom_id) in self.failed
 
     def has_line(self, line: int) -> bool:
-        return line in self._lines
+        return line in self.lines
 
     def own_id(self, custom_id: str, digest: str) -> str:
         """The job's own id: of this run, this line, and this try."""
-        tries = self._tries[identity(custom_id)]
-        return f"{self.run}.{digest}" + (f".{tries}" if tries else "")
+        return self._notes.own_id(custom_id, digest)
+
+    def go_on_with(self, source: str, queue: str | None) -> None:
+        """Remember what is read and where lines are sent, for the next run to compare."""
+        self._notes.go_on_with(Begun(source, queue, self.model or self.begun.model))
+
+    def submits(self, queue: str, own_ids: Sequence[str]) -> None:
+        """Before they are submitted: a run that is killed leaves no job that nobody knows."""
+        self._notes.submits(queue, own_ids)
+
+    def ends(self, own_id: str) -> None:
+        """Its row was written."""
+        self._notes.ends(own_id)
+
+    def cancelled(self, own_ids: Sequence[str]) -> None:
+        """They need no row: their lines will be submitted as new jobs."""
+        self._notes.again([digest_of(own_id) for own_id in own_ids])
+        for own_id in own_ids:
+            self._notes.ends(own_id)
 
     def write(self, answers: Iterable[Mapping[str, Any]], errors: Iterable[Mapping[str, Any]]) -> None:
         """Append rows; they survive the end of this process from here on. Raises WriteFailed."""
-        for file, rows in ((self._out, answers), (self._error, errors)):
-            assert file is not None, "the journal is open"
-            if data := b"".join(_encode(row) for row in rows):
-                _write(file, data)
+        assert self._out is not None, "the journal is open"
+        assert self._error is not None, "the journal is open"
+        self._unpacked = False
+        data = write_rows(self._out, answers)
+        if self._copy is not None and data:
+            self._copy.write(data)
+            self._copy.flush()
+        write_rows(self._error, errors)
+
+    def replay(self) -> None:
+        """Send the rows that are there to the copy."""
+        if self._copy is not None:
+            with self.rows.open("rb") as file:
+                shutil.copyfileobj(file, self._copy)
+            self._copy.flush()
 
     def retry_failed(self) -> int:
         """Take all rows out of the error file, so that their lines are tried again, each as a new job."""
         assert self._error is not None, "the journal is open"
         count, retried = 0, []
-        for row in _rows(self.errors, "error file", _is_failure):
+        for row in rows_of(self.errors, "error file", _is_failure):
             count += 1
             # where there is no response, no job of the old id has failed
-            if row["custom_id"] is not None and row["response"] is not None and not _is_duplicate(row):
+            if not isinstance(_key(row), int) and row["response"] is not None:
                 retried.append(row["custom_id"])
-        if retried:
-            self._note(*({"retried": custom_id} for custom_id in retried))
-            self._tries.update(map(identity, retried))
+        self._notes.retry(retried)
         self._error.truncate(0)  # only now: an interruption before it repeats the retry, it loses none
-        self._failed.clear()
-        self._lines.clear()
+        self.failed.clear()
+        self.lines.clear()
         return count
 
-    def _open_out(self) -> bool:
-        """Whether a new OUT was made: a look before would not tell, another run may begin just now."""
+    def drop(self, keys: Iterable[bytes | int]) -> None:
+        """Take the rows of these custom_ids and lines out, so that their lines are answered anew."""
+        dropped = set(keys)
+        again: list[str] = []
+        for path, what, ours in ((self.errors, "error file", _is_failure), (self.rows, "OUT", _is_answer)):
+            again += [
+                marks.digest_in(row)
+                for row in rows_of(path, what, ours)
+                if row["response"] is not None and _key(row) in dropped
+            ]
+        self._notes.again([digest for digest in again if digest])
+        self._notes.sync()  # before the rows are gone: a line's next job must not be its last one
+        self._unpacked = False
+        for file in (self._out, self._error):
+            assert file is not None, "the journal is open"
+            file.close()
+        self._out = self._error = None
         try:
-            self._out = _append_to(self.out, os.O_EXCL)
-        except FileExistsError:
-            self._out = _append_to(self.out)
-            return False
-        return True
-
-    def _lock(self) -> None:
-        assert self._out is not None
-        try:
-            fcntl.flock(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InvalidRequest(
-                "OUT", str(self.out), "another run is writing this file; wait for it, or choose another file"
-            ) from error
-
-    def _read(self, *, begins: bool) -> None:
-        """`begins`: OUT is new, and what belonged to a removed one goes with it."""
-        if begins:
-            self._forget()
-        for row in _rows(self.run_file, "run file", _is_note):
-            self._take_note(row)
-        for row in _rows(self.errors, "error file", _is_failure):
-            if row["custom_id"] is None or _is_duplicate(row):
-                self._lines.add(row["error"]["line"])
+            drop_rows(self.errors, "error file", lambda row: _key(row) in dropped)
+            drop_rows(self.rows, "OUT", lambda row: _key(row) in dropped)
+            self._open_files()
+        except OSError as error:
+            raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
+        for key in dropped:
+            if isinstance(key, int):
+                self.lines.pop(key, None)
             else:
-                self._failed.add(identity(row["custom_id"]))
-        for row in _rows(self.out, "OUT", _is_answer):
-            self._answered.add(identity(row["custom_id"]))
-        if self.model is not None and self._begun_with not in (None, self.model):
-            begun_with = f"{self._begun_with!s:.200}"
-            problem = f"{self.out} was begun with {begun_with}; go on with that, or choose another OUT"
-            raise InvalidRequest("model", self.model, problem)
-        if not self.run:
-            self.run = uuid4().hex[:16]
-            self._note({"run": self.run, "model": self.model, "out": self.out.name})
+                self.answered.pop(key, None)
+                self.failed.pop(key, None)
 
-    def _take_note(self, row: Mapping[str, Any]) -> None:
-        if "retried" in row:
-            self._tries[identity(row["retried"])] += 1
-            return
-        self._check_owner(row)
-        self.run, self._begun_with = row["run"], row.get("model")
+    def _check_place(self) -> None:
+        folder = self.out.parent
+        check_packing(packing_of(self.out))
+        if self.out.is_dir():
+            raise InvalidRequest("OUT", str(self.out), f"cannot be written: Is a directory: {self.out.name}")
+        if self.out.exists() and not self.out.is_file():
+            raise InvalidRequest("OUT", str(self.out), "is no regular file")
+        if not folder.is_dir():
+            problem = f"{folder} is no folder" if folder.exists() else f"the folder {folder} does not exist"
+            raise InvalidRequest("OUT", str(self.out), f"{problem}; create it, or choose another file")
+        if not self._begins and not self.run_file.exists():
+            problem = f"is no run's output: there is no {self.run_file.name} beside it"
+            raise InvalidRequest("OUT", str(self.out), problem)
 
-    def _check_owner(self, row: Mapping[str, Any]) -> None:
+    def _open(self) -> None:
+        self._check_owner()
+        removed = not self.out.exists() and not self.rows.exists()
+        if removed and self._begins:
+            self._forget()
+        if self.rows != self.out and self.out.exists() and not self.rows.exists():
+            unpack(self.out, self.rows)
+            self._unpacked = True
+        self._read()
+        if self._begins:
+            self._open_files()
+            if not self.run:
+                self._notes.begin(self.model, self.out.name)
+
+    def _open_files(self) -> None:
+        self._out = append_to(self.rows)
+        self._error = append_to(self.errors)
+
+    def _read(self) -> None:
+        for row in rows_of(self.errors, "error file", _is_failure):
+            key, mark = _key(row), marks.of_row(row)
+            if isinstance(key, int):
+                self.lines[key] = mark
+            else:
+                self.failed[key] = mark
+        for row in rows_of(self.rows, "OUT", _is_answer):
+            self.answered[identity(row["custom_id"])] = marks.of_row(row)
+        ended = {*self.answered.values(), *self.failed.values()}
+        self._notes.read(lambda digest: marks.of_digest(digest) in ended)
+
+    def _check_owner(self) -> None:
         """OUTs that differ in their ending only would share the other two files."""
-        owner = row.get("out", self.out.name)
-        if owner != self.out.name and (self.out.parent / owner).exists():
+        owner = self._notes.owner
+        if owner in (None, self.out.name):
+            return
+        theirs = self.out.parent / str(owner)
+        if theirs.exists() or theirs.with_name(f"{owner}.part").exists():
             problem = f"{self.run_file.name} belongs to the run of {owner}; choose a name with another start"
             raise InvalidRequest("OUT", str(self.out), problem)
 
     def _forget(self) -> None:
-        """At once: where this process dies before, the next one takes these files for its own run's."""
-        for row in _rows(self.run_file, "run file", _is_note):
-            self._check_owner(row)
-        next(_rows(self.errors, "error file", _is_failure), None)  # refuses another kind of file
+        """What belonged to a removed OUT goes with it."""
+        next(rows_of(self.errors, "error file", _is_failure), None)  # refuses another kind of file
+        self._notes.forget()
         self.errors.unlink(missing_ok=True)
-        self.run_file.unlink(missing_ok=True)
-
-    def _note(self, *rows: Mapping[str, Any]) -> None:
-        try:
-            with _append_to(self.run_file) as file:
-                _write(file, b"".join(map(_encode, rows)))
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise WriteFailed(f"{self.run_file} cannot be written: {error.strerror}") from error
 
 
-def _append_to(path: Path, more_flags: int = 0) -> FileIO:
-    """Unbuffered: what could not be written is not tried again by closing the file."""
-    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | more_flags, 0o666))
-
-
-def _sync_folder(path: Path) -> None:
-    """A new file's name is on disk only with its folder. Where that cannot be said to the file system (many
-    network ones, FUSE), or the folder is not ours to read, the file's own fsync has to do."""
-    try:
-        folder = os.open(path, os.O_RDONLY)
-    except PermissionError:
-        return
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(folder)
-
-
-def _write(file: FileIO, data: bytes) -> None:
-    """All of it or, where that fails, nothing: the next row must not follow half of one."""
-    before = os.fstat(file.fileno()).st_size
-    left = memoryview(data)
-    try:
-        while left:
-            left = left[file.write(left) :]
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            file.truncate(before)
-        raise WriteFailed(f"{os.fsdecode(file.name)} cannot be written: {error.strerror}") from error
+def _key(row: Mapping[str, Any]) -> bytes | int:
+    """By which a line finds its row: its custom_id or, where that is not its own, its number."""
+    if row["custom_id"] is None or (row.get("error") or {}).get("code") == FaultCode.DUPLICATE_CUSTOM_ID:
+        return int(row["error"]["line"])
+    return identity(row["custom_id"])
 
 
 def _is_answer(row: Mapping[str, Any]) -> bool:
@@ -250,53 +302,3 @@ def _is_failure(row: Mapping[str, Any]) -> bool:
     error, named = row.get("error"), isinstance(row.get("custom_id", 0), str | None)
     placed = isinstance(error, dict) and "code" in error and isinstance(error.get("line"), int)
     return named and placed and "response" in row
-
-
-def _is_note(row: Mapping[str, Any]) -> bool:
-    return isinstance(row.get("run", row.get("retried")), str) and isinstance(row.get("out", ""), str)
-
-
-def _is_duplicate(row: Mapping[str, Any]) -> bool:
-    return bool(row["error"]["code"] == FaultCode.DUPLICATE_CUSTOM_ID)
-
-
-def _rows(path: Path, what: str, ours: Callable[[Mapping[str, Any]], bool]) -> Iterator[dict[str, Any]]:
-    """The rows of one of our files; a torn last line is cut off.
-
-    Raises InvalidRequest at anything else, before anything is changed.
-    """
-    if not path.exists():
-        return
-    whole = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict) or not ours(row):
-                raise InvalidRequest(
-                    what, str(path), f"line {number} is no row of a batch run; choose another file"
-                )
-            whole += len(line)
-            yield row
-    if whole < path.stat().st_size:
-        os.truncate(path, whole)
-
-
-# To many readers these characters end a line, too; in JSON they stand in texts only, and may be escaped.
-_LINE_ENDS = ("\x85", "\u2028", "\u2029")
-
-
-def _encode(row: Mapping[str, Any]) -> bytes:
-    text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
-    for character in _LINE_ENDS:
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text.encode() + b"\n"
-
-
-def identity(custom_id: str) -> bytes:
-    """What stands for a custom_id in memory, however long it is."""
-    return hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.batch.body import Endpoint, read_body
+from millstream.batch.body import DEFAULT_QUEUE, Endpoint, read_body
 from millstream.batch.faults import FaultCode, LineFault
 from millstream.client.requests import JobFields
 from millstream.errors import InvalidRequest
@@ -71,6 +71,33 @@ def read_row(
 ) -> Row:
     """Everything else of the line. `queue`: for all lines; None: body.model names it. Raises LineFault naming
     the field."""
+    endpoint, content, digest = _content(custom_id, fields)
+    body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
+    return Row(
+        line=line,
+        custom_id=custom_id,
+        endpoint=endpoint,
+        queue=body.queue,
+        fields=body.fields,
+        digest=digest,
+        expected=(body.fields["metadata"] or {}).get("expected"),
+        unknown=(*(name for name in fields if name not in _FIELDS), *body.unknown),
+    )
+
+
+def digest_of(custom_id: str, fields: Mapping[str, Any]) -> str:
+    """Row's `digest`, without a look at what the body says. Raises LineFault where there can be none."""
+    return _content(custom_id, fields)[2]
+
+
+def queue_of(fields: Mapping[str, Any]) -> str:
+    """The queue of a line that has a digest, as far as its body tells."""
+    model = fields["body"].get("model")
+    return model if isinstance(model, str) and model else DEFAULT_QUEUE
+
+
+def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[Endpoint, dict[str, Any], str]:
+    """Endpoint, body and digest."""
     method = fields.get("method", "POST")
     if method != "POST":
         raise _invalid("method", method, 'must be "POST"')
@@ -91,17 +118,7 @@ def read_row(
             "body: holds half of a surrogate pair (\\ud800 to \\udfff); remove it",
             "body",
         )
-    body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
-    return Row(
-        line=line,
-        custom_id=custom_id,
-        endpoint=endpoint,
-        queue=body.queue,
-        fields=body.fields,
-        digest=hashlib.sha256(canonical.encode()).hexdigest()[:32],
-        expected=(body.fields["metadata"] or {}).get("expected"),
-        unknown=(*(name for name in fields if name not in _FIELDS), *body.unknown),
-    )
+    return endpoint, content, hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
 
 def _invalid(path: str, value: Any, problem: str) -> LineFault:

@@ -16,9 +16,10 @@ from typing import Any
 from millstream.batch.answers import answer_row, failure_row, fault_row, refusal_row
 from millstream.batch.clearing import Clearing
 from millstream.batch.faults import FaultCode, LineFault
-from millstream.batch.journal import Journal, identity
+from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile, Line
 from millstream.batch.rows import Row, custom_id_of, parse, read_row
+from millstream.batch.runfile import identity
 from millstream.batch.tally import Summary, Tally
 from millstream.batch.window import Window
 from millstream.client.async_client import AsyncClient
@@ -26,6 +27,7 @@ from millstream.client.requests import JobFields
 from millstream.client.submission import Outcome, Submitted
 from millstream.errors import (
     InvalidRequest,
+    JobCancelled,
     JobError,
     MillstreamError,
     NotFound,
@@ -52,6 +54,10 @@ class RunOptions:
     lane: Lane = Lane.BATCH
     tenant: str = ""
     keep_results: bool = False  # on the server, for their time to live, also when their rows are on disk
+
+    def queue_of(self, named: str) -> str:
+        """Where a line goes whose body.model is this."""
+        return self.queue or named
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -139,7 +145,7 @@ class BatchRun:
             return self._parsed(line)
         except LineFault as fault:
             if not self._journal.has_line(line.number):
-                self._fail(fault_row(line.number, fault))
+                self._fail(fault_row(line.number, fault, line.data))
             else:
                 self.tally.skip(failed=True)
             return None
@@ -180,16 +186,21 @@ class BatchRun:
         return replace(row, size=len(line.data))
 
     async def _complete(self, client: AsyncClient, rows: list[Row]) -> None:
-        """Submit these rows and write each one's row of output when it ends."""
+        """Submit these rows and write each one's row of output when it ends.
+
+        A job that was there before and is cancelled was cancelled with its run: its line gets a new job.
+        """
         for attempt in range(1, MAX_ROUNDS + 1):
-            jobs = await self._submit(client, rows)
+            found: set[str] = set()  # jobs of an earlier run
+            jobs = await self._submit(client, rows, found)
             rows.clear()  # a row is let go when it ends: a slow one does not keep the others in memory
             async with aclosing(client.as_completed(jobs)) as ended:
                 async for job_id, end in ended:
-                    if isinstance(end, NotFound) and attempt < MAX_ROUNDS:
-                        rows.append(jobs.pop(job_id))  # the server was emptied, or it expired just now
+                    row = jobs.pop(job_id)
+                    if attempt < MAX_ROUNDS and self._is_to_repeat(row, end, job_id in found):
+                        rows.append(row)
                         continue
-                    self._end(jobs.pop(job_id), job_id, end)
+                    self._end(row, job_id, end)
                     if not self._options.keep_results:
                         self._clearing.add(client, job_id)
                     if self._clearing.due:
@@ -197,8 +208,15 @@ class BatchRun:
             if not rows:
                 return
 
-    async def _submit(self, client: AsyncClient, rows: Sequence[Row]) -> dict[str, Row]:
-        """Jobs by id. Refused rows are done with; a full queue or silent server is tried again.
+    def _is_to_repeat(self, row: Row, end: Result | JobError, found: bool) -> bool:
+        if isinstance(end, JobCancelled) and found:
+            self._journal.cancelled([self._own_id(row)])
+            return True
+        return isinstance(end, NotFound)  # the server was emptied, or it expired just now
+
+    async def _submit(self, client: AsyncClient, rows: Sequence[Row], found: set[str]) -> dict[str, Row]:
+        """Jobs by id; those that were there before go into `found`. Refused rows are done with; a full queue
+        or silent server is tried again.
 
         Raises Unavailable where the server has not answered for `SUBMIT_S`, or never has.
         """
@@ -206,6 +224,7 @@ class BatchRun:
         left = list(rows)
         silent_s: float | None = None  # since when
         self._begun_s = self._begun_s or time.monotonic()
+        self._journal.submits(client.queue, [self._own_id(row) for row in rows])
         while True:
             again, silence, full = [], None, None
             for row, outcome in zip(left, await self._outcomes(client, left), strict=True):
@@ -213,6 +232,8 @@ class BatchRun:
                     case Submitted():
                         jobs[outcome.id] = row
                         self.tally.not_durable += not outcome.durable
+                        if not outcome.created:
+                            found.add(outcome.id)
                     case QueueFull():
                         again.append(row)
                         full = outcome
@@ -248,11 +269,14 @@ class BatchRun:
         return since_s
 
     def _fields(self, row: Row) -> JobFields:
-        return {**row.fields, "id": self._journal.own_id(row.custom_id, row.digest)}
+        return {**row.fields, "id": self._own_id(row)}
+
+    def _own_id(self, row: Row) -> str:
+        return self._journal.own_id(row.custom_id, row.digest)
 
     def _refused(self, row: Row, error: MillstreamError) -> None:
         self._fail(refusal_row(row, error))
-        self._window.leave(row.size)
+        self._leave(row)
 
     def _end(self, row: Row, job_id: str, end: Result | JobError) -> None:
         self._last_s = time.monotonic()
@@ -261,6 +285,10 @@ class BatchRun:
             self.tally.add(end, row.expected)
         else:
             self._fail(failure_row(row, job_id, end))
+        self._leave(row)
+
+    def _leave(self, row: Row) -> None:
+        self._journal.ends(self._own_id(row))
         self._window.leave(row.size)
 
     def _fail(self, row: Mapping[str, Any]) -> None:

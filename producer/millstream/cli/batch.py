@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+import sys
+from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from millstream.batch.body import DEFAULT_QUEUE
+from millstream.batch.cancelling import cancel_jobs
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
-from millstream.batch.remaining import Remaining, look_ahead
 from millstream.batch.run import DEFAULT_WINDOW, BatchRun, RunOptions
+from millstream.batch.spool import spool
+from millstream.batch.survey import OnChange, Survey, begin
 from millstream.batch.tally import Summary
+from millstream.cli.batch_cancel import cancel, settle_interrupt
 from millstream.cli.beside import beside
 from millstream.cli.conduct import load_model, reported
 from millstream.cli.exits import ExitCode
@@ -34,6 +36,7 @@ from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
 
 UNSERVED_S = 3.0  # before it is worth a warning
+STANDARD = Path("-")  # input or output
 NO_SERVER = "unix:///dev/null"  # of a run that sends nothing
 
 app = typer.Typer(help="Files of many requests.", no_args_is_help=True)
@@ -56,6 +59,16 @@ def run(
     window: Annotated[int, typer.Option(help="Jobs under way at once.")] = DEFAULT_WINDOW,
     lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.BATCH,
     tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
+    journal_file: Annotated[
+        Path | None,
+        typer.Option("--journal", metavar="FILE", help="With -o -: the file that keeps the run's rows."),
+    ] = None,
+    redo_changed: Annotated[
+        bool, typer.Option("--redo-changed", help="Answer lines anew that have changed since their answer.")
+    ] = False,
+    keep_answers: Annotated[
+        bool, typer.Option("--keep-answers", help="Leave answers as they are, whatever has changed.")
+    ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the lines of the error file again.")
     ] = False,
@@ -66,6 +79,9 @@ def run(
             min=0, metavar="PRICE", help="Of the hardware: adds what 1,000 rows and a million tokens cost."
         ),
     ] = None,
+    cancel_on_interrupt: Annotated[
+        bool, typer.Option("--cancel-on-interrupt", help="Cancel the run's jobs at the first Ctrl-C.")
+    ] = False,
     keep_results: Annotated[
         bool,
         typer.Option("--keep-results", help="Leave results on the server after their rows are on disk."),
@@ -77,49 +93,69 @@ def run(
 ) -> None:
     """Answer every line of IN: answers to OUT, error rows to OUT without its ending + `.errors.jsonl`.
 
-    Interrupted and started again with the same IN and OUT, it goes on; nothing is computed twice.
+    Interrupted and started again with the same IN and OUT, it goes on; nothing is computed twice. IN may be
+    compressed (gzip, zstd) or `-`; OUT is compressed where its name ends in .gz or .zst, or is `-`.
     With --redis-url `body.model` names the queue; without it, and for "default", the default queue. Without
     --redis-url the command's own worker answers all lines, whatever their `body.model`.
     """
     with reported(as_json, lambda: "interrupted; run the same command again to go on"):
-        _check_apart(source, out)
-        options = RunOptions(window=window, queue=queue, lane=lane, tenant=tenant, keep_results=keep_results)
+        on_change = _on_change(redo=redo_changed, keep=keep_answers)
+        place = _place(out, journal_file)
+        copy = None if place is out else sys.stdout.buffer
+        _check_input(source, place)
         client = ClientOptions(
             durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
         )
         local = choose_model(redis_url or None, model, say)
-        with InputFile(source) as lines, Journal(out, local.name if local else None) as journal:
+        queue = queue or (DEFAULT_QUEUE if local else None)  # the command's own worker is for all lines
+        options = RunOptions(window=window, queue=queue, lane=lane, tenant=tenant, keep_results=keep_results)
+        with Journal(place, local.name if local else None, copy=copy) as journal:
+            lines = _spooled(journal) if source == STANDARD else source
+            named = str(STANDARD) if source == STANDARD else ""
+            survey = begin(lines, journal, options, on_change, named=named, retry_failed=retry_failed)
+            if survey.missing:
+                say(f"{survey.missing:,} rows of {place} answer lines that IN no longer has")
             if retry_failed:
                 say(f"trying {journal.retry_failed():,} lines again")
-            ahead = _looked_ahead(source, journal)
-            lines.total = ahead.lines
-            with _stack(redis_url or None, local, ahead, queue or DEFAULT_QUEUE) as stack:
-                work = answer(
-                    stack, lines, journal, options, client, models=ahead.models, price_per_hour=price_per_hour
-                )
-                summary = asyncio.run(work)
-        report(summary, journal, price_per_hour, as_json=as_json)
+            if not survey.lines:
+                warn(f"{source} has no lines; there is nothing to do")
+            journal.replay()
+            stack = _stack(redis_url or None, local, survey, queue or DEFAULT_QUEUE)
+            with stack as opened, InputFile(lines) as rows:
+                rows.total = survey.lines
+                work = answer(opened, rows, journal, options, client, survey, price_per_hour=price_per_hour)
+                summary = _finished(work, opened, journal, at_once=cancel_on_interrupt)
+            journal.finish()
+            if source == STANDARD:
+                journal.spool.unlink(missing_ok=True)
+        with nullcontext() if copy is None else redirect_stdout(sys.stderr):
+            report(summary, journal, price_per_hour, as_json=as_json)
     if summary.without_answers or (strict and journal.errors.stat().st_size):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _looked_ahead(source: Path, journal: Journal) -> Remaining:
-    with InputFile(source) as lines:
-        ahead = look_ahead(lines, journal)
-    if not ahead.lines:
-        warn(f"{source} has no lines; there is nothing to do")
-    return ahead
+app.command()(cancel)
 
 
 def _stack(
-    redis_url: str | None, local: LocalModel | None, ahead: Remaining, queue: str
+    redis_url: str | None, local: LocalModel | None, survey: Survey, queue: str
 ) -> AbstractContextManager[Stack]:
     """A server and a worker of the command's own are started only where there is work for them."""
     if local is not None:
-        if not ahead.work:
+        if not survey.work:
             return nullcontext(Stack(NO_SERVER))
-        say_who_answers(ahead.models, local.name, queue)
+        say_who_answers(survey.models, local.name, queue)
     return open_stack(redis_url, local, say=say, queue=queue)
+
+
+def _finished(
+    work: Coroutine[Any, Any, Summary], stack: Stack, journal: Journal, *, at_once: bool
+) -> Summary:
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        settle_interrupt(stack, journal, at_once=at_once)
+        raise
 
 
 async def answer(
@@ -128,16 +164,19 @@ async def answer(
     journal: Journal,
     options: RunOptions,
     client_options: ClientOptions | None = None,
+    survey: Survey | None = None,
     *,
-    models: Mapping[str, int] = MappingProxyType({}),
     price_per_hour: float | None = None,
 ) -> Summary:
-    """Run the batch with its progress on the screen. Raises what BatchRun and Stack raise, and InvalidRequest
-    where `models`, which the lines name, are queues that the server does not have."""
-    options = replace(options, queue=options.queue or stack.queue)  # its own worker is for all lines
-    if options.queue is None and stack.url != NO_SERVER:
-        await check_queues(stack, models)
+    """Run the batch with its progress on the screen. `survey`: what was found out about `source`. Raises what
+    BatchRun and Stack raise, and InvalidRequest where its lines name queues that the server does not have."""
+    left = survey.left if survey else {}  # jobs of an earlier run whose lines are gone
+    if survey and options.queue is None and stack.url != NO_SERVER:
+        await check_queues(stack, survey.models)
     async with AsyncClient(stack.url, options=client_options) as client:
+        if left and stack.url != NO_SERVER:
+            done = await cancel_jobs(client, journal, left)
+            say(f"{done.cancelled + done.running:,} jobs of lines that IN no longer has were cancelled")
         batch = BatchRun(source, journal, client, options)
         return await stack.guard(_shown(stack, Shown(batch, price_per_hour)))
 
@@ -181,11 +220,40 @@ async def _warn_of_waiting(stack: Stack, batch: BatchRun) -> None:
                 warn(f"no worker serves the queue {queue!r} now; its jobs wait until one does")
 
 
-def _check_apart(source: Path, out: Path) -> None:
-    journal = Journal(out)
+def _on_change(*, redo: bool, keep: bool) -> OnChange:
+    if redo and keep:
+        raise InvalidRequest("--redo-changed", True, "contradicts --keep-answers; give one of the two")
+    return OnChange.REDO if redo else OnChange.KEEP if keep else OnChange.STOP
+
+
+def _place(out: Path, journal_file: Path | None) -> Path:
+    """Where the run's rows are kept."""
+    if out != STANDARD and journal_file is not None:
+        raise InvalidRequest("--journal", str(journal_file), "is for -o -; another OUT keeps the rows itself")
+    if out != STANDARD:
+        return out
+    if journal_file is None:
+        problem = "needs --journal FILE: it keeps the rows, so that an interrupted run can go on"
+        raise InvalidRequest("--output", str(out), problem)
+    return journal_file
+
+
+def _spooled(journal: Journal) -> Path:
+    say(f"standard input is kept in {journal.spool} until the run has ended")
+    spool(sys.stdin.buffer, journal.spool)
+    return journal.spool
+
+
+def _check_input(source: Path, place: Path) -> None:
+    """Before OUT is made."""
+    journal = Journal(place)
+    if source == STANDARD:
+        return
+    with InputFile(source):
+        pass
     try:
-        for path in (journal.out, journal.errors, journal.run_file):
-            if path.exists() and source.exists() and path.samefile(source):
-                raise InvalidRequest("--output", str(out), f"{path} is the input; choose another file")
+        for path in (journal.out, journal.rows, journal.errors, journal.run_file):
+            if path.exists() and path.samefile(source):
+                raise InvalidRequest("--output", str(place), f"{path} is the input; choose another file")
     except OSError as error:  # a name that no file can have
-        raise InvalidRequest("--output", str(error.filename or out), str(error.strerror)) from error
+        raise InvalidRequest("--output", str(error.filename or place), str(error.strerror)) from error

@@ -179,6 +179,10 @@ class Client:
     def cancel(self, job_id: str) -> CancelOutcome:
         return self._thread.run(self._client.cancel(job_id))
 
+    @_as(AsyncClient.cancel_many)
+    def cancel_many(self, own_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        return self._thread.run(self._client.cancel_many(list(own_ids)))
+
     @_as(AsyncClient.status)
     def status(self, job_id: str) -> JobStatus:
         return self._thread.run(self._client.status(job_id))

@@ -21,6 +21,8 @@ from millstream.batch.faults import LineFault
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
 from millstream.batch.rows import Row, custom_id_of, parse, read_row
+from millstream.batch.run import RunOptions
+from millstream.batch.survey import Survey
 from millstream.batch.tally import Tally
 from millstream.client.requests import draft
 from millstream.errors import InvalidRequest, JobFailed, ProtocolError
@@ -169,9 +171,16 @@ def _journal_files(chance: Random) -> dict[str, bytes]:
                 "error": error | {"code": "duplicate_custom_id"},
             },
         ),
-        "out.run.jsonl": ({"run": "0123456789abcdef", "model": "m", "out": "out.jsonl"}, {"retried": "c"}),
+        "out.run.jsonl": (
+            {"run": "0123456789abcdef", "model": "m", "out": "out.jsonl"},
+            {"in": "/in.jsonl", "queue": None, "model": "m"},
+            {"queue": "default", "jobs": ["ab" * 16, f"{'cd' * 16}.1"]},
+            {"again": ["ab" * 16]},
+            {"retried": "c"},
+        ),
     }
-    return {name: _file(chance, rows) for name, rows in files.items() if chance.random() < 0.85}
+    kept = {name: _file(chance, rows) for name, rows in files.items() if chance.random() < 0.85}
+    return kept | {"in.jsonl": _input(chance)}
 
 
 def _file(chance: Random, rows: tuple[Any, ...]) -> bytes:
@@ -181,7 +190,7 @@ def _file(chance: Random, rows: tuple[Any, ...]) -> bytes:
 
 
 def _open_journal(case: dict[str, bytes]) -> None:
-    """Open it, answer a line, try the failed ones again, and open what that has left."""
+    """Open it, answer a line, try the failed ones again, open what that has left, and compare an input."""
     folder = _folder() / "journal"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -195,6 +204,16 @@ def _open_journal(case: dict[str, bytes]) -> None:
     with Journal(out, "m") as journal:
         assert journal.has_id("new"), "a row that was written is not found again"
         assert journal.own_id("c", "digest") == own_id, "the next run makes other jobs of the same lines"
+        journal.drop(_survey(folder, journal).changed)
+    with Journal(out, "m") as journal:
+        assert not _survey(folder, journal).changed, "lines whose rows were dropped are told again"
+
+
+def _survey(folder: Path, journal: Journal) -> Survey:
+    survey = Survey(journal, RunOptions())
+    with InputFile(folder / "in.jsonl") as source:
+        survey.take(source)
+    return survey
 
 
 def _input(chance: Random) -> bytes:

@@ -1,0 +1,221 @@
+"""IN beside what OUT holds, before anything is submitted: which lines have changed since they were answered.
+
+A run that went on without this would leave old answers to new questions in OUT, and not say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from millstream.batch import marks
+from millstream.batch.faults import FaultCode, LineFault
+from millstream.batch.journal import Journal
+from millstream.batch.lines import InputFile, Line
+from millstream.batch.models import Models
+from millstream.batch.rows import Row, custom_id_of, digest_of, parse, queue_of, read_row
+from millstream.batch.run import RunOptions
+from millstream.batch.runfile import digest_of as digest_of_job
+from millstream.batch.runfile import identity
+from millstream.errors import InvalidRequest
+from millstream.wire.keys import Lane
+
+SHOWN_LINES = 5
+
+
+class OnChange(StrEnum):
+    """What to do where lines have changed since they were answered."""
+
+    STOP = "stop"
+    REDO = "redo"  # take their rows out, and answer them anew
+    KEEP = "keep"  # leave their rows as they are
+
+
+class Survey:
+    """One pass over IN. Knows what is found there, and decides nothing."""
+
+    def __init__(self, journal: Journal, options: RunOptions, *, retry_failed: bool = False) -> None:
+        """`retry_failed`: the rows of the error file are about to go, whatever they say."""
+        self.lines = 0  # that are not blank
+        self.work = False  # there is a line that a worker has to answer
+        self._models = Models()
+        self.changed: set[bytes | int] = set()  # keys of rows, see Journal
+        self.changed_lines: list[int] = []  # the first ones
+        self.found = 0  # lines that have a row
+        self.left = dict(journal.under_way)  # then: jobs of lines that IN no longer has
+        begun = journal.begun
+        self.other_model = begun.model is not None and journal.model not in (None, begun.model)
+        self.other_queue = begun.source is not None and begun.queue != options.queue
+        self._begun, self._options = begun, options
+        self._rows = dict(journal.answered) if retry_failed else journal.failed | journal.answered
+        self._lines = {} if retry_failed else dict(journal.lines)
+        self._under_way = {digest_of_job(own_id): own_id for own_id in journal.under_way}
+        # custom_ids, to know a duplicate: of lines that have a row, and of all where lines are told by number
+        self._seen: set[bytes] = set()
+        self._named = 0  # lines whose custom_id has a row
+        self._stale_lines = set(self._lines)
+
+    @property
+    def rows(self) -> int:
+        return len(self._rows) + len(self._lines)
+
+    @property
+    def models(self) -> Mapping[str, int]:
+        """Lines without a row, counted by what their body.model says; "": nothing."""
+        return self._models.counts
+
+    @property
+    def missing(self) -> int:
+        """Rows that answer no line of IN."""
+        return len(self._rows) - self._named + len(self._stale_lines)
+
+    def take(self, source: InputFile) -> None:
+        """Raises InvalidRequest where IN cannot be read to its end."""
+        for line in source:
+            self.lines += 1
+            self._look(line)
+
+    def _look(self, line: Line) -> None:
+        self._stale_lines.discard(line.number)
+        try:
+            if line.data is None:
+                raise LineFault(FaultCode.LINE_TOO_LONG, "")
+            fields = parse(line.data)
+            custom_id = custom_id_of(fields)
+            key = identity(custom_id)
+            if key in self._seen:
+                raise LineFault(FaultCode.DUPLICATE_CUSTOM_ID, "", "custom_id")
+        except LineFault as fault:
+            self._look_at_nameless(line, fault)
+            return
+        if line.number in self._lines:  # it had no custom_id of its own then
+            self._changes(line, line.number)
+        if (mark := self._rows.get(key)) is not None or self._lines:
+            self._seen.add(key)
+        if mark is None:
+            self._look_at_new(line, custom_id, fields)
+            return
+        self._named += 1
+        self.found += 1
+        if not self._is_same(mark, line, custom_id, fields):
+            self._changes(line, key)
+
+    def _look_at_nameless(self, line: Line, fault: LineFault) -> None:
+        if (mark := self._lines.get(line.number)) is None:
+            return
+        self.found += 1
+        same = marks.of_raw(line.data) if line.data and marks.is_of_raw(mark) else _of_fault(fault)
+        if mark not in (same, marks.UNKNOWN):
+            self._changes(line, line.number)
+
+    def _look_at_new(self, line: Line, custom_id: str, fields: Mapping[str, Any]) -> None:
+        self._models.add(fields)
+        if self.work and not self._under_way:
+            return
+        try:
+            row = read_row(
+                line.number, custom_id, fields, lane=Lane.BATCH, tenant="", queue=self._options.queue
+            )
+        except LineFault:
+            return
+        self.work = True
+        own_id = self._under_way.get(row.digest, "")
+        if self.left.get(own_id) == row.queue:
+            del self.left[own_id]
+
+    def _is_same(self, mark: bytes, line: Line, custom_id: str, fields: Mapping[str, Any]) -> bool:
+        assert line.data is not None, "it was parsed"
+        if mark == marks.UNKNOWN:
+            return True
+        if marks.is_of_raw(mark):
+            return mark == marks.of_raw(line.data)
+        try:
+            if marks.is_of_job(mark):
+                return mark == marks.of_digest(digest_of(custom_id, fields)) and not self._moved(fields)
+            self._read(line.number, custom_id, fields)
+        except LineFault as fault:
+            return mark == _of_fault(fault)
+        return False
+
+    def _read(self, line: int, custom_id: str, fields: Mapping[str, Any]) -> Row:
+        return read_row(line, custom_id, fields, lane=Lane.BATCH, tenant="", queue=self._options.queue)
+
+    def _moved(self, fields: Mapping[str, Any]) -> bool:
+        """Whether it would be answered by another model now."""
+        named = queue_of(fields)
+        return self.other_model or (
+            self.other_queue and (self._begun.queue or named) != self._options.queue_of(named)
+        )
+
+    def _changes(self, line: Line, key: bytes | int) -> None:
+        self.changed.add(key)
+        if len(self.changed_lines) < SHOWN_LINES and line.number not in self.changed_lines:
+            self.changed_lines.append(line.number)
+
+
+def _of_fault(fault: LineFault) -> bytes:
+    return marks.of_fault(fault.code, fault.field)
+
+
+def begin(
+    source: Path,
+    journal: Journal,
+    options: RunOptions,
+    on_change: OnChange = OnChange.STOP,
+    *,
+    named: str = "",
+    retry_failed: bool = False,
+) -> Survey:
+    """Compare IN with OUT, and make OUT ready for a run over it: to be called before a BatchRun.
+
+    `named`: what is remembered as IN, where `source` is a copy. Raises InvalidRequest where lines have
+    changed, or IN, queue or model are others, and `on_change` does not say what to do about it.
+    """
+    survey = Survey(journal, options, retry_failed=retry_failed)
+    with InputFile(source) as lines:
+        survey.take(lines)
+    named = named or str(source.resolve())
+    if on_change is not OnChange.KEEP:
+        _refuse_other_input(survey, journal, named)
+    if survey.changed and on_change is OnChange.STOP:
+        raise _stopped(survey, journal, options, str(source))
+    if survey.changed and on_change is OnChange.REDO:
+        journal.drop(survey.changed)
+        survey.work = True
+    journal.go_on_with(named, options.queue)
+    return survey
+
+
+def _refuse_other_input(survey: Survey, journal: Journal, named: str) -> None:
+    if not survey.missing or not survey.lines:
+        return
+    begun = journal.begun.source
+    if survey.found and begun in (None, named):
+        return  # lines were removed from it
+    what = f"was begun with {begun}, and " if begun not in (None, named) else ""
+    raise InvalidRequest(
+        "OUT",
+        str(journal.out),
+        f"{what}{survey.missing:,} of its {survey.rows:,} rows answer no line of this IN; choose another "
+        "OUT, or --keep-answers to add to it",
+    )
+
+
+def _stopped(survey: Survey, journal: Journal, options: RunOptions, source: str) -> InvalidRequest:
+    count, begun = len(survey.changed), journal.begun
+    ways = "--redo-changed answers them anew, --keep-answers leaves them as they are, or choose another OUT"
+    answered = f"{count:,} {'line was' if count == 1 else 'lines were'} answered so: {ways}"
+    if survey.other_model:
+        return InvalidRequest(
+            "model", journal.model, f"{journal.out} was begun with {begun.model!s:.200}. {answered}"
+        )
+    if survey.other_queue:
+        was = begun.queue or "each line's own"
+        return InvalidRequest(
+            "queue", options.queue, f"{journal.out} was begun with another one ({was}). {answered}"
+        )
+    have = "line has changed since it was" if count == 1 else "lines have changed since they were"
+    numbers = ", ".join(map(str, survey.changed_lines)) + (", …" if count > len(survey.changed_lines) else "")
+    return InvalidRequest("IN", source, f"{count:,} {have} answered ({numbers}). {ways[0].upper()}{ways[1:]}")

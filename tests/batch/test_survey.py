@@ -1,0 +1,297 @@
+"""A run over an input that has changed since its lines were answered: told before anything is done."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.answering import completion, read_rows, write_lines
+from support.limits import no_file_above
+
+from millstream.batch.answers import fault_row
+from millstream.batch.faults import LineFault
+from millstream.batch.journal import Journal, WriteFailed
+from millstream.batch.marks import row_id
+from millstream.batch.rows import custom_id_of, parse, read_row
+from millstream.batch.run import RunOptions
+from millstream.batch.survey import OnChange, Survey, begin
+from millstream.errors import InvalidRequest
+from millstream.wire.keys import Lane
+
+EARLIER = Path(__file__).with_name("earlier_run")  # the files of a run that recorded neither IN nor queue
+LINES: tuple[Any, ...] = (
+    completion("a", "one", max_tokens=3),
+    completion("b", "two"),
+    completion("failed"),
+    completion("hot", temperature="hot"),
+    "{bad",
+    completion("a", "again"),
+)
+
+
+def write_row(journal: Journal, number: int, data: bytes) -> None:
+    """As a run would have left it."""
+    try:
+        fields = parse(data)
+        custom_id = custom_id_of(fields)
+        if number > 1 and custom_id == "a":
+            raise LineFault("duplicate_custom_id", "x", "custom_id", "a")
+        try:
+            row = read_row(number, custom_id, fields, lane=Lane.BATCH, tenant="")
+        except LineFault as fault:
+            fault.custom_id = custom_id
+            raise
+    except LineFault as fault:
+        journal.write((), [fault_row(number, fault, data)])
+        return
+    written = {
+        "id": row_id(row.digest),
+        "custom_id": custom_id,
+        "response": {"status_code": 200},
+        "error": None,
+    }
+    if custom_id == "failed":
+        journal.write((), [written | {"error": {"code": "x", "line": number}}])
+    else:
+        journal.write([written], ())
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.source, self.out, self.errors = folder / "in", folder / "out", folder / "out.errors.jsonl"
+        write_lines(self.source, LINES)
+        with Journal(self.out, "model") as journal:
+            begin(self.source, journal, RunOptions(queue="q"))
+            for number, data in enumerate(self.source.read_bytes().splitlines(keepends=True), 1):
+                write_row(journal, number, data)
+
+    def begin(
+        self,
+        on_change: OnChange = OnChange.STOP,
+        *,
+        source: Path | None = None,
+        queue: str | None = "q",
+        model: str = "model",
+        retry: bool = False,
+    ) -> Survey:
+        with Journal(self.out, model) as journal:
+            return begin(
+                source or self.source, journal, RunOptions(queue=queue), on_change, retry_failed=retry
+            )
+
+    def rows(self) -> tuple[list[Any], list[Any]]:
+        return (
+            [row["custom_id"] for row in read_rows(self.out)],
+            [row["error"]["line"] for row in read_rows(self.errors)],
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def edited(changes: Mapping[int, Any]) -> list[Any]:
+    """The lines with other ones at these numbers."""
+    return [changes.get(number, line) for number, line in enumerate(LINES, 1)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        LINES,
+        [*LINES, completion("new"), "{another bad one"],
+        [*(json.dumps(line, sort_keys=True) for line in LINES[:3]), *LINES[3:]],
+        edited({2: LINES[2], 3: LINES[1]}),
+    ],
+    ids=["equal", "appended", "keys in another order", "in another order"],
+)
+def test_lines_that_are_the_same_are_not_told(place: Place, lines: list[Any]) -> None:
+    write_lines(place.source, lines)
+    survey = place.begin()
+    assert (survey.changed, survey.missing, survey.lines) == (set(), 0, len(lines))
+    assert survey.work is (len(lines) > len(LINES))
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (1, completion("a", "one", max_tokens=4)),
+        (2, completion("b", "TWO")),
+        (2, completion("b", "two") | {"url": "/v1/embeddings"}),
+        (3, completion("failed", "better")),
+        (4, completion("hot", temperature="hotter")),
+        (4, completion("hot", temperature=1)),
+        (5, "{bad in another way"),
+        (5, completion("mended")),
+        (6, completion("no longer twice")),
+    ],
+)
+def test_a_line_that_has_changed_stops_the_run(place: Place, number: int, line: object) -> None:
+    write_lines(place.source, edited({number: line}))
+    before = place.out.read_bytes(), place.errors.read_bytes()
+    with pytest.raises(InvalidRequest, match=rf"1 line has changed since it was answered \({number}\)"):
+        place.begin()
+    assert (place.out.read_bytes(), place.errors.read_bytes()) == before
+    kept = place.begin(OnChange.KEEP)
+    assert (len(kept.changed), place.out.read_bytes(), place.errors.read_bytes()) == (1, *before)
+    assert place.begin(OnChange.REDO).work
+    assert sum(map(len, place.rows())) == len(LINES) - 1
+    assert place.begin().changed == set()
+
+
+def test_many_changes_are_counted_and_the_first_shown(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", [completion(str(i)) for i in range(1000)])
+    with Journal(tmp_path / "out") as journal:
+        for number, data in enumerate(source.read_bytes().splitlines(), 1):
+            write_row(journal, number, data)
+    write_lines(source, [completion(str(i), "another prompt") for i in range(1000)])
+    with Journal(tmp_path / "out") as journal:
+        with pytest.raises(InvalidRequest, match=r"^IN: 1,000 lines have changed .*\(1, 2, 3, 4, 5, …\)"):
+            begin(source, journal, RunOptions())
+        begin(source, journal, RunOptions(), OnChange.REDO)
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_a_full_disk_while_rows_are_taken_out_loses_none(place: Place) -> None:
+    write_lines(place.source, edited({2: completion("b", "TWO")}))
+    before = place.rows()
+    with (
+        no_file_above(place.out.with_suffix(".run.jsonl").stat().st_size + 50),
+        pytest.raises(WriteFailed, match="File too large"),
+    ):
+        place.begin(OnChange.REDO)
+    assert place.rows() == before
+    assert place.begin(OnChange.REDO).work
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (1, completion("a", "TWO", max_tokens=3)),
+        (2, completion("b", "please")),
+        (3, completion("c", temperature=0)),
+        (4, completion("mended")),
+        (5, completion("no longer twice")),
+    ],
+)
+def test_the_output_of_an_earlier_version_is_compared(tmp_path: Path, number: int, line: object) -> None:
+    shutil.copytree(EARLIER, tmp_path, dirs_exist_ok=True)
+    source = tmp_path / "in.jsonl"
+    lines = source.read_text().splitlines()
+    with Journal(tmp_path / "out.jsonl") as journal:
+        assert not begin(source, journal, RunOptions()).changed
+    shutil.copytree(EARLIER, tmp_path, dirs_exist_ok=True)
+    write_lines(source, [line if i == number else each for i, each in enumerate(lines, 1)])
+    with Journal(tmp_path / "out.jsonl") as journal:
+        with pytest.raises(InvalidRequest, match=rf"1 line has changed since it was answered \({number}\)"):
+            begin(source, journal, RunOptions())
+        begin(source, journal, RunOptions(), OnChange.REDO)
+        assert not begin(source, journal, RunOptions()).changed
+
+
+def test_another_input_for_the_same_output(place: Place, tmp_path: Path) -> None:
+    moved = place.source.rename(tmp_path / "renamed")
+    assert place.begin(source=moved).missing == 0  # and is remembered
+    write_lines(moved, LINES[1:])
+    with pytest.raises(InvalidRequest, match="2 lines have changed"):  # the faulty ones, told by number
+        place.begin(source=moved)
+    other = write_lines(tmp_path / "other", [completion("b", "two"), completion("x")])
+    with pytest.raises(
+        InvalidRequest, match=r"OUT: was begun with .*renamed, and 5 of its 6 rows answer no line"
+    ):
+        place.begin(source=other)
+    with pytest.raises(InvalidRequest, match="choose another OUT"):
+        place.begin(OnChange.REDO, source=other)
+    write_lines(moved, [completion("x"), completion("y")])
+    with pytest.raises(InvalidRequest, match="OUT: 6 of its 6 rows answer no line of this IN"):
+        place.begin(source=moved)
+    assert place.begin(OnChange.KEEP, source=moved).work
+    write_lines(moved, [])
+    assert place.begin(source=moved).missing == 6
+
+
+@pytest.mark.parametrize("other", [{"queue": "r"}, {"queue": None}, {"model": "n" * 5000}])
+def test_another_queue_or_model_for_the_same_output(place: Place, other: dict[str, Any]) -> None:
+    name = next(iter(other))
+    with pytest.raises(
+        InvalidRequest, match=rf"^{name}: .*out was begun with .* 3 lines were answered so"
+    ) as told:
+        place.begin(**other)
+    assert len(str(told.value)) < 800
+    with Journal(place.out) as journal:
+        before = journal.own_id("b", read_row_digest(LINES[1]))
+    assert place.begin(OnChange.REDO, **other).work
+    with Journal(place.out) as journal:  # another job, though the line is the same
+        assert journal.own_id("b", read_row_digest(LINES[1])) != before
+    assert place.rows() == ([], [4, 5, 6])
+    assert not place.begin(**other).changed
+
+
+def read_row_digest(line: dict[str, Any]) -> str:
+    return read_row(1, line["custom_id"], line, lane=Lane.BATCH, tenant="").digest
+
+
+def test_a_queue_that_is_given_a_name_is_the_same_queue(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", [completion("a"), completion("b", model="large")])
+    with Journal(tmp_path / "out") as journal:
+        begin(source, journal, RunOptions())
+        for number, data in enumerate(source.read_bytes().splitlines(), 1):
+            write_row(journal, number, data)
+    with Journal(tmp_path / "out") as journal, pytest.raises(InvalidRequest, match="1 line was answered so"):
+        begin(source, journal, RunOptions(queue="default"))
+
+
+def test_failed_lines_may_be_mended_for_a_retry(place: Place) -> None:
+    lines = edited({3: completion("failed", "better"), 4: completion("hot"), 5: completion("mended"), 6: ""})
+    write_lines(place.source, lines)
+    survey = place.begin(retry=True)
+    assert survey.work
+    write_lines(place.source, [completion("a", "changed", max_tokens=3), *lines[1:]])
+    with pytest.raises(InvalidRequest, match=r"1 line has changed since it was answered \(1\)"):
+        place.begin(retry=True)
+    assert len(read_rows(place.errors)) == 4  # nothing was taken out
+
+
+def test_jobs_under_way_whose_lines_are_gone(tmp_path: Path) -> None:
+    lines = [completion(name) for name in "abc"]
+    source = write_lines(tmp_path / "in", lines)
+    with Journal(tmp_path / "out") as journal:
+        begin(source, journal, RunOptions())
+        own_ids = [journal.own_id(line["custom_id"], read_row_digest(line)) for line in lines]
+        journal.submits("default", own_ids)
+    write_lines(source, [lines[0], completion("b", "changed"), *lines[2:]])
+    with Journal(tmp_path / "out") as journal:
+        assert begin(source, journal, RunOptions()).left == {own_ids[1]: "default"}
+    with Journal(tmp_path / "out") as journal:
+        assert len(begin(source, journal, RunOptions(queue="other")).left) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "work"),
+    [
+        (completion("new"), True),
+        (completion("a", "one", max_tokens=3), False),
+        (completion("failed"), False),
+        (completion("bad", temperature="hot"), False),
+        ("{no json", False),
+        ("", False),
+    ],
+)
+def test_only_lines_that_a_worker_has_to_answer_are_work(place: Place, line: object, work: bool) -> None:
+    write_lines(place.source, [*LINES, line])
+    assert place.begin().work is work
+
+
+def test_a_truncated_input_is_told_before_any_work(place: Place) -> None:
+    data = gzip.compress(
+        b"".join(json.dumps(completion(f"{i} {hash(str(i))}")).encode() + b"\n" for i in range(9999))
+    )
+    place.source.write_bytes(data[: len(data) // 2])
+    with pytest.raises(InvalidRequest, match=r"IN: .* cut off or damaged after line [1-9],\d\d\d"):
+        place.begin()

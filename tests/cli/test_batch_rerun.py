@@ -1,0 +1,196 @@
+"""`millstream batch run` again after an edit, and over inputs and outputs that are no plain files."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support.answering import answering, completion, read_rows, write_lines
+from support.commands import environment, invoke, process
+from support.servers import Server, free_port
+
+from millstream.batch import compressed
+
+DOCUMENTS = [completion(f"doc-{i}", f"text {i}") for i in range(60)]
+IDS = sorted(line["custom_id"] for line in DOCUMENTS)
+EARLIER = Path(__file__).parents[1] / "batch" / "earlier_run"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "in.jsonl", DOCUMENTS)
+
+
+def ids(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(row["custom_id"] for row in rows)
+
+
+def test_a_rerun_after_an_edit_stops_and_says_how_to_go_on(
+    valkey: Server, source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url)
+    with answering(valkey.url) as worker:
+        assert invoke(*command).exit_code == 0
+        write_lines(
+            source,
+            [completion("doc-0", "edited"), *DOCUMENTS[1:7], completion("doc-7", "too"), *DOCUMENTS[8:]],
+        )
+        with redis.Redis(port=valkey.port) as client:
+            before = client.info("stats")["total_connections_received"]
+            stopped = invoke(*command)
+            assert client.info("stats")["total_connections_received"] == before
+        assert stopped.exit_code == 2
+        assert "IN: 2 lines have changed since they were answered (1, 8)." in stopped.stderr
+        for way in ("--redo-changed", "--keep-answers", "choose another OUT"):
+            assert way in stopped.stderr
+        assert invoke(*command, "--keep-answers").exit_code == 0
+        assert len(worker.answered) == 60
+        done = invoke(*command, "--redo-changed")
+        assert done.exit_code == 0, done.output
+        assert len(worker.answered) == 62
+    texts = {row["custom_id"]: row["response"]["body"]["choices"][0]["text"] for row in read_rows(out)}
+    assert ids(read_rows(out)) == IDS
+    assert (texts["doc-0"], texts["doc-1"], texts["doc-7"]) == ("EDITED", "TEXT 1", "TOO")
+
+
+def test_nothing_is_started_for_a_rerun_that_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an output that an earlier version has written, too: neither a server nor a model."""
+    monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
+    shutil.copytree(EARLIER, tmp_path, dirs_exist_ok=True)
+    lines = (tmp_path / "in.jsonl").read_text().replace('"one"', '"another"')
+    (tmp_path / "in.jsonl").write_text(lines)
+    done = invoke(
+        "batch", "run", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--model", "no-such-model"
+    )
+    assert (done.exit_code, (tmp_path / "home").exists()) == (2, False)
+    assert "IN: 1 line has changed since it was answered (1)" in done.stderr
+
+
+HAS_ZSTD = any(importlib.util.find_spec(name) for name in ("compression", "backports"))
+PACKINGS = [".gz", pytest.param(".zst", marks=pytest.mark.skipif(not HAS_ZSTD, reason="there is no zstd"))]
+
+
+def packed(path: Path) -> bytes:
+    plain = compressed.open_plain(path)
+    try:
+        return plain.file.read()
+    finally:
+        plain.close()
+
+
+@pytest.mark.parametrize("ending", PACKINGS)
+def test_compressed_files(valkey: Server, source: Path, tmp_path: Path, ending: str) -> None:
+    named = tmp_path / f"named{ending}"
+    compressed.pack(source, named, compressed.Packing(ending))
+    unnamed, out = named.rename(tmp_path / "whatever"), tmp_path / f"out.jsonl{ending}"
+    command = ("batch", "run", unnamed, "-o", out, "--redis-url", valkey.url)
+    with answering(valkey.url) as worker:
+        worker.after = 25
+        with process(*command) as running:
+            assert worker.full_stop.wait(30)
+            running.kill()
+        assert not out.exists()
+        part = tmp_path / f"out.jsonl{ending}.part"
+        part.write_bytes(part.read_bytes()[:-7])  # and its last row was torn
+        worker.gate.set()
+        assert invoke(*command).exit_code == 0
+        whole = packed(out)
+        assert ids([json.loads(line) for line in whole.splitlines()]) == IDS
+        assert not part.exists()
+        assert "60 answered before" in invoke(*command).stdout
+        assert packed(out) == whole
+        write_lines(source, [*DOCUMENTS, completion("more")])
+        assert invoke(*command[:2], source, *command[3:]).exit_code == 0
+        assert set(worker.answered.values()) == {1}
+    assert len(packed(out).splitlines()) == 61
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in.jsonl", "out.errors.jsonl", out.name, "out.run.jsonl", "whatever",
+    ]  # fmt: skip
+
+
+def test_an_extra_that_is_missing_is_named(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(compressed.importlib, "import_module", missing)
+    url = f"redis://127.0.0.1:{free_port()}"
+    done = invoke("batch", "run", source, "-o", tmp_path / "out.zst", "--redis-url", url)
+    assert (done.exit_code, "millstream[cli]" in done.stderr) == (2, True)
+    source.write_bytes(b"\x28\xb5\x2f\xfd")
+    done = invoke("batch", "run", source, "-o", tmp_path / "out", "--redis-url", url)
+    assert (done.exit_code, "millstream[cli]" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("packing", [gzip.compress, bytes])
+def test_standard_input_is_kept_until_the_run_has_ended(
+    valkey: Server, source: Path, tmp_path: Path, packing: Any
+) -> None:
+    out, kept = tmp_path / "out.jsonl", tmp_path / "out.run.stdin"
+    command = ("batch", "run", "-", "-o", out, "--redis-url", valkey.url)
+    data = packing(source.read_bytes())
+    with answering(valkey.url) as worker:
+        worker.after = 25
+        with subprocess.Popen(
+            [sys.executable, "-m", "millstream", *map(str, command)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(),
+        ) as running:  # fmt: skip
+            assert running.stdin is not None
+            running.stdin.write(data)
+            running.stdin.close()
+            assert worker.full_stop.wait(30)
+            running.kill()
+            assert running.stderr is not None
+            assert f"standard input is kept in {kept}".encode() in running.stderr.read()
+        assert kept.read_bytes() == data
+        worker.gate.set()
+        done = run_with(
+            command, data if packing is bytes else b""
+        )  # the same again, or nothing: the kept one
+        assert done.returncode == 0, done.stderr
+        assert ids(read_rows(out)) == IDS
+        assert set(worker.answered.values()) == {1}
+        assert not kept.exists()
+        other = run_with(command, json.dumps(completion("doc-0", "edited")).encode())
+    assert other.returncode == 2
+    assert b"1 line has changed" in other.stderr
+
+
+def run_with(command: tuple[object, ...], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    arguments = [sys.executable, "-m", "millstream", *map(str, command)]
+    return subprocess.run(
+        arguments, input=data, capture_output=True, env=environment(), check=False, timeout=60
+    )
+
+
+def test_rows_to_standard_output(valkey: Server, source: Path, tmp_path: Path) -> None:
+    """Whatever was killed before: the run that ends has written each line's row once, and nothing else."""
+    journal = tmp_path / "journal"
+    command = ("batch", "run", source, "-o", "-", "--journal", journal, "--redis-url", valkey.url)
+    with answering(valkey.url) as worker:
+        worker.after = 25
+        with process(*command) as running:
+            assert worker.full_stop.wait(30)
+            running.send_signal(signal.SIGKILL)
+            killed, _ = running.communicate(timeout=30)
+        assert 0 < len(killed.splitlines()) <= 25
+        worker.gate.set()
+        done = run_with(command, b"")
+        assert done.returncode == 0, done.stderr
+        assert ids([json.loads(line) for line in done.stdout.splitlines()]) == IDS
+        assert b" answered before" in done.stderr
+        assert run_with(command, b"").stdout == done.stdout
+        assert set(worker.answered.values()) == {1}
+    assert done.stdout == journal.read_bytes()
