@@ -27,6 +27,7 @@ from millstream_worker.engine.runner.storage import KVStorage
 
 _TOLERANCE = 2e-2  # of the largest logit: rounding of bfloat16 through all layers
 _MOST_SHOWN = 10  # kernels of a profile
+_AROUND = ("Torch-Compiled Region", "## Call ", "ProfilerStep")  # ranges of a profile, not kernels
 
 
 def eager(survey: Survey) -> None:
@@ -160,7 +161,8 @@ def _profile(device: torch.device, runner: Runner, plan: Plan, file: Path) -> st
             torch.cuda.synchronize()
     profile.export_chrome_trace(str(file))
     kind = torch.autograd.DeviceType.CUDA if device.type == "cuda" else torch.autograd.DeviceType.CPU
-    events = [event for event in profile.events() if event.device_type == kind]
+    everything = [event for event in profile.events() if event.device_type == kind]
+    events = [event for event in everything if not event.name.startswith(_AROUND)]
     counts, times = Counter[str](), Counter[str]()
     for event in events:
         took = event.time_range.elapsed_us() if device.type == "cuda" else event.self_cpu_time_total
