@@ -137,6 +137,7 @@ def test_each_part_is_there() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_tiny_parts_on_the_cpu(tmp_path: Path) -> None:
     """By the documented command."""
     pytest.importorskip("triton")
@@ -144,7 +145,7 @@ def test_tiny_parts_on_the_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "tests/gpu/survey.py", "--device", "cpu", "--out", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": "worker:producer:tests:."}
     finished = subprocess.run(
-        [*command, "--parts", "machine,attention,narrow,kernels,variants,steps,sampler"],
+        [*command, "--parts", "machine,attention,narrow,variants,sampler"],
         cwd=root, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout
