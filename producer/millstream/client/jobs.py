@@ -147,8 +147,8 @@ class Jobs:
         chosen = self.session.looks.choose(job_ids, time.monotonic())
         if not chosen:
             return
-        keys = await self.keys_of(chosen)
         with contextlib.suppress(AccessDenied, Unavailable):  # the next poll tells
+            keys = await self.keys_of(chosen)
             with self.session.reach():
                 async with self.session.redis.pipeline(transaction=False) as pipeline:
                     for job_id in chosen:
