@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millstream.client import waiting
+from millstream.client.looks import Looks
 from millstream.client.mailbox import Sink
 from millstream.errors import NotReady
 from millstream.wire.keys import QueueKeys, ShardKeys
@@ -43,7 +44,7 @@ class BusyJobs:
 
     def __init__(self) -> None:
         self.sinks: dict[str, Sink] = {}
-        self.session = SimpleNamespace(dispatcher=lambda pubsub: self, outlast=self.outlast)
+        self.session = SimpleNamespace(dispatcher=lambda pubsub: self, outlast=self.outlast, looks=Looks())
         self.looks = 0
 
     async def info(self) -> QueueInfo:
