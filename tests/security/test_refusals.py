@@ -116,7 +116,6 @@ PRODUCERS = lines("""
     ZRANGE $PARKED 0 -1
     ZPOPMIN $PARKED
     DEL $PARKED
-    HGETALL $TENANTS
     HGETALL $JOB
     HSET $WORKER a b
     SUBSCRIBE $CONTROL
@@ -142,7 +141,7 @@ OBSERVERS = lines("""
     PUBLISH $EVENTS x
     ZREM $DEADLINES 0-a
     ZREM $PARKED 0-a
-    HGETALL $TENANTS
+    HSET $TENANTS @at 5
     INCRBY $BYTES 1
     PEXPIREAT $LOG 1
 """)
@@ -152,7 +151,7 @@ WORKERS = lines("""
     SUBSCRIBE $EVENTS
 """)
 REFUSED = {
-    "producer": EVERYBODY + PRODUCERS + DEAD_LETTERS,
+    "producer": EVERYBODY + PRODUCERS + DEAD_LETTERS + ["HGETALL " + SHARD.tenants("batch")],
     "operator": EVERYBODY + PRODUCERS,
     "observer": EVERYBODY + OBSERVERS,
     "worker": EVERYBODY + WORKERS,

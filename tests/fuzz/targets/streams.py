@@ -140,7 +140,7 @@ class World:
 
 def record(state: State, result: Result | None = None) -> JobRecord:
     stored = None if result is None else codec.encode(result)
-    return JobRecord(JOB, state, "batch", 1, 0, 1, "", 1, None, None, stored, False)
+    return JobRecord(JOB, state, "batch", 1, 0, 1, "", 1, None, None, None, stored, False)
 
 
 # --- an honest log, messages of anybody
@@ -268,7 +268,7 @@ def _answer(reader: StreamReader, log: list[LogEntry], state: State, result: byt
                 [one for one in log if (one.attempt, one.seq) >= (place.attempt, place.seq)], state
             )
         elif reader.want is Want.WHOLE:
-            stored = JobRecord(JOB, state, "batch", 1, 0, 1, "", 1, None, None, result, False)
+            stored = JobRecord(JOB, state, "batch", 1, 0, 1, "", 1, None, None, None, result, False)
             events += reader.whole(log, stored)
         else:
             return events
