@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 CODE := producer worker tests ops
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow chaos fuzz lint type floors check bench format clean
+.PHONY: help setup demo test slow avx2 chaos fuzz lint type floors check bench format clean
 
 help: ## Show what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | expand -t 10
 
 setup: $(STAMP) ## Create .venv and install everything into it (done once)
 
@@ -30,9 +30,19 @@ test: $(STAMP) ## Run the fast tests, on Valkey
 	@echo "running the fast tests"
 	@$(PYTEST) -m "not slow and not alone"
 
-slow: $(STAMP) ## Run the slow tests: long ones, all that runs on Redis, the pins, other processors
+slow: $(STAMP) ## Run the slow tests: long ones, all that runs on Redis, the pins
 	@echo "running the slow tests"
 	@$(PYTEST) -m "slow and not alone"
+
+# torch, oneDNN and the compiler held down: what a processor that has AVX2 only computes.
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 CXX=$(CURDIR)/tests/support/g++-avx2
+AVX2_TESTS := tests/engine/native tests/engine/test_replayed_engine.py \
+	$(patsubst %,tests/engine/runner/test_%.py,attention blocked compiled equivalence packed replay)
+
+avx2: $(STAMP) ## Run the tests of the processor's code as on one with AVX2 only, where this one has more
+	@echo "running the tests of AVX2"
+	@! grep -qw avx512f /proc/cpuinfo || \
+		$(AVX2) $(PYTEST) -m "not alone" $(AVX2_TESTS) --ignore=tests/engine/native/test_build.py
 
 lint: $(STAMP) ## ruff and the import floors
 	@$(BIN)/ruff check $(CODE)
@@ -45,7 +55,7 @@ floors: $(STAMP) ## Check that imports go down only
 type: $(STAMP) ## mypy, strict
 	@$(BIN)/mypy
 
-check: lint type test slow ## All of it: what CI runs
+check: lint type test slow avx2 ## All of it: what CI runs
 
 chaos: $(STAMP) ## The failure suite's long run: kills, stalls, cuts, failovers; a table of what was lost
 	@PYTHONPATH=tests $(BIN)/python -m chaos
