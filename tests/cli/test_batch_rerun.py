@@ -128,10 +128,10 @@ def test_an_extra_that_is_missing_is_named(
     monkeypatch.setattr(compressed.importlib, "import_module", missing)
     url = f"redis://127.0.0.1:{free_port()}"
     done = invoke("batch", "run", source, "-o", tmp_path / "out.zst", "--redis-url", url)
-    assert (done.exit_code, "millstream[cli]" in done.stderr) == (2, True)
+    assert (done.exit_code, "'.[cli]'" in done.stderr) == (2, True)
     source.write_bytes(b"\x28\xb5\x2f\xfd")
     done = invoke("batch", "run", source, "-o", tmp_path / "out", "--redis-url", url)
-    assert (done.exit_code, "millstream[cli]" in done.stderr) == (2, True)
+    assert (done.exit_code, "'.[cli]'" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("packing", [gzip.compress, bytes])

@@ -93,7 +93,7 @@ def test_requeue_prints_the_new_ids(valkey: Server) -> None:
     ids = [one.stdout.strip(), *(json.loads(line)["requeued_as"] for line in rest.stdout.splitlines())]
     with answering(valkey.url):
         assert [invoke("result", job_id, "--wait").stdout for job_id in ids] == ["B\n", "C\n", "A\n"]
-    assert "requeued_from    0-1" in invoke("status", ids[0]).stdout
+    assert "requeued from    0-1" in invoke("status", ids[0]).stdout
     assert len(listed()) == 1
 
 

@@ -11,6 +11,7 @@ from millstream import AsyncClient, Client, ClientOptions, NotReady
 from millstream.wire import calls
 from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import QueueKeys
+from millstream.wire.versions import TAKEN
 
 SHARD = QueueKeys("default").shard(0)
 OPTIONS = ClientOptions(max_bytes=10**6, shards=1)
@@ -118,7 +119,7 @@ def test_workers_are_seen_by_the_synchronous_client_too(valkey: Server) -> None:
         assert (worker.model, worker.rows_running, worker.max_rows, worker.draining) == ("tiny", 3, 8, True)
         assert (worker.kv_used, worker.kv_cached, worker.kv_free) == (45, 20, 35)
         assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (120.5, 88.1)
-        assert (worker.prefix_hit_rate, worker.versions) == (0.31, (1, 1))
+        assert (worker.prefix_hit_rate, worker.versions) == (0.31, (TAKEN.low, TAKEN.high))
         assert status.lanes[1].oldest_s is None  # nothing waits any more
         client.submit("Hello")
         assert client.queue_info().lanes[1].oldest_s == pytest.approx(

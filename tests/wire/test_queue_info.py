@@ -13,15 +13,16 @@ from millstream.wire.calls import join, run
 from millstream.wire.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.queue_info import PubSub, QueueInfo, open_queue, read_queue
+from millstream.wire.versions import TAKEN
 
 
 async def test_the_first_use_settles_what_a_queue_is(redis_client: redis.asyncio.Redis) -> None:
     assert await read_queue(redis_client, "docs") is None
     created = await open_queue(redis_client, "docs", shards=4, pubsub=PubSub.SHARDED)
-    assert created == QueueInfo(4, PubSub.SHARDED, 1, 1)
+    assert created == QueueInfo(4, PubSub.SHARDED, TAKEN.low, TAKEN.high)
     assert await open_queue(redis_client, "docs") == created
     assert await read_queue(redis_client, "docs") == created
-    assert await open_queue(redis_client, "other") == QueueInfo(1, PubSub.PLAIN, 1, 1)
+    assert await open_queue(redis_client, "other") == QueueInfo(1, PubSub.PLAIN, TAKEN.low, TAKEN.high)
 
 
 async def test_only_one_of_many_first_users_settles_it(redis_client: redis.asyncio.Redis) -> None:
@@ -121,7 +122,7 @@ async def test_a_damaged_heartbeat_says_what_it_can(desk: Desk) -> None:
     window = {"name": "d-1", "model": "m", "version_min": 7, "version_max": 1}
     await desk.redis.xgroup_createconsumer(desk.keys.lanes[0], GROUP, "d-1")
     await desk.redis.hset(desk.keys.worker("d-1"), mapping=window)
-    expected = [Heartbeat(name, "m", rows_running=3) for name in ("a-1", "b-1")]
+    expected = [Heartbeat(name, "m", 1, 1, rows_running=3) for name in ("a-1", "b-1")]
     assert await read_workers(desk.redis, desk.keys) == expected  # what the others take nobody knows
 
 

@@ -253,7 +253,10 @@ class BatchRun:
     async def _outcomes(self, client: AsyncClient, rows: Sequence[Row]) -> list[Outcome]:
         """One for each row."""
         try:
-            outcomes = await client.submit_many([self._fields(row) for row in rows], wait_s=QUEUE_FULL_S)
+            wait_s = (
+                QUEUE_FULL_S if self._reached else 0.0
+            )  # a server that never was there is reported at once
+            outcomes = await client.submit_many([self._fields(row) for row in rows], wait_s=wait_s)
         except Unavailable as error:  # before any row was sent
             return [error] * len(rows)
         self._reached = True

@@ -27,7 +27,7 @@ def test_clients_share_the_work_and_read_every_token(tiny: Path, tmp_path: Path)
         (model / file.name).symlink_to(file)
     tokenizers.build("byte-level").save(str(model / "tokenizer.json"))
     (model / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    setup = Setup(str(model), "cpu", 1, size_of(tiny).kv_token_bytes, kv_tokens=64, longest_row=16, rows=3)
+    setup = Setup(str(model), "cpu", 1, size_of(tiny).kv_token_bytes, kv_tokens=1024, longest_row=16, rows=3)
     with stack(setup, clients=2) as running:
         before = running.cpu_s()
         run, clients_s = running.run(WORK)
@@ -41,7 +41,7 @@ def test_clients_share_the_work_and_read_every_token(tiny: Path, tmp_path: Path)
 
 def test_the_worker_gets_the_settings_of_the_engine_alone_as_flags_that_it_takes(tiny: Path) -> None:
     settings = "prefix_cache=off,shared_attention=on,compile_model=off"
-    setup = Setup(str(tiny), "cpu", 1, 64, kv_tokens=64, longest_row=16, rows=3, settings=settings)
+    setup = Setup(str(tiny), "cpu", 1, 64, kv_tokens=1024, longest_row=16, rows=3, settings=settings)
     flags = worker_flags(setup, "redis://127.0.0.1", tiny)
     chosen = load(flags)
     assert (chosen.prefix_cache, chosen.shared_attention, chosen.compile_model) == (False, True, "off")
