@@ -53,7 +53,11 @@ def described(field: dict[str, Any]) -> tuple[str, str]:
         return "string", " or ".join(f"`{value}`" for value in inner["enum"])
     kind, parts = KINDS.get(inner["type"], inner["type"]), list(limits(inner))
     for name, part in (("items", "each"), ("additionalProperties", "values"), ("propertyNames", "names")):
-        if (item := resolved(inner.get(name, {}))) and item.get("type") != "object":
+        if (
+            isinstance(inner.get(name), dict)
+            and (item := resolved(inner[name]))
+            and item.get("type") != "object"
+        ):
             each, bounds = described({"type": "string"} | item)
             parts.append(f"{part}: {each}{', ' if bounds else ''}{bounds}")
     return kind, "; ".join(parts)

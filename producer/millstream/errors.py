@@ -22,6 +22,7 @@ MillstreamError
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 __all__ = [
@@ -122,9 +123,8 @@ class JobError(MillstreamError):
 
     def __init__(self, job_id: str, message: str) -> None:
         self.job_id = job_id
-        named = (
-            job_id if len(job_id) <= 220 and job_id.isprintable() else _shown(job_id)
-        )  # it may come from a URL
+        is_plain = len(job_id) <= 220 and job_id.isprintable()  # it may come from a URL
+        named = job_id if is_plain else _shown(job_id)
         super().__init__(f"{named}: {message}")
 
 
@@ -211,11 +211,16 @@ def _again(kind: type[MillstreamError], args: tuple[Any, ...], fields: dict[str,
     return error
 
 
+_SHORT = reprlib.Repr()  # a container of millions is not written out to be cut
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, str | bytes):
         value = value[:80]  # it may be the 16 MiB of a whole message
     try:
-        text = repr(value)
+        text = repr(value) if isinstance(value, str | bytes) else _SHORT.repr(value)
     except (ValueError, RecursionError):  # of a number of many thousand digits Python writes none
         text = f"a value of type {type(value).__name__} that is too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -55,7 +55,7 @@ def refused(fields: Any) -> InvalidRequest:
             "sampling.top_logprobs",
             "needs logprobs: true; set it, or leave top_logprobs out (got 2)",
         ),
-        ({"prompt": ""}, "prompt", "is empty; give at least one token of input (got '')"),
+        ({"prompt": ""}, "prompt", "is empty; give some input (got '')"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -11,10 +11,16 @@ from millstream.wire import calls
 from millstream.wire.messages import State
 
 
-async def look(desk: Desk, job_id: str = "0-a") -> bool:
+async def look(desk: Desk, job_id: str = "0-a", result: bytes = b"result") -> bool:
     job = await desk.job(job_id)
     call = calls.look(
-        desk.keys, job_id=job_id, attempt=job.attempt, seq=job.last_seq, result=b"result", ttl_ms=TTL_MS
+        desk.keys,
+        job_id=job_id,
+        attempt=job.attempt,
+        seq=job.last_seq,
+        ttl_ms=TTL_MS,
+        result=result,
+        finished_ms=17,
     )
     return await desk.run(call)
 
@@ -54,10 +60,13 @@ async def test_a_job_without_its_entry_fails(
     await lose(desk)
     if full:
         await desk.redis.config_set("maxmemory", "1")
+    heard = await desk.messages(lambda: look(desk, result=b""))
+    assert heard == []
+    assert not (await desk.job()).state.terminal
     heard = await desk.messages(lambda: look(desk))
     assert [message.partition(b" ")[2] for _, message in heard] == [b"e failed"]
     job = await desk.job()
-    assert (job.state, job.result, job.owner) == (State.FAILED, b"result", "")
+    assert (job.state, job.result, job.owner, job.finished_ms) == (State.FAILED, b"result", "", 17)
     before = await desk.state()
     assert not await look(desk)
     assert await desk.state() == before

@@ -48,7 +48,7 @@ def test_exactly_one_input_is_given(given: dict[str, Any], field: str) -> None:
 def test_an_input_is_not_empty(given: dict[str, Any]) -> None:
     (name,) = given
     where, said = problem(**given)
-    assert (where, said) == (name, "is empty; give at least one token of input")
+    assert (where, said) == (name, "is empty; give some input")
 
 
 @pytest.mark.parametrize(

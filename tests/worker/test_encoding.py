@@ -102,6 +102,7 @@ def test_deltas(told: list[ChoiceDelta]) -> None:
     st.integers(1, 3),
     st.none() | st.integers(-(2**63), 2**63 - 1),
     st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+    st.sampled_from([1, 2]),
 )
 def test_results(
     state: State,
@@ -113,6 +114,7 @@ def test_results(
     attempts: int,
     seed: int | None,
     metadata: dict[str, str],
+    version: int,
 ) -> None:
     by_hand = encoding.result(
         state=state,
@@ -129,10 +131,11 @@ def test_results(
         attempts=attempts,
         seed=seed,
         metadata=metadata,
+        version=version,
     )
     usage = Usage(prompt_tokens=counts[0], cached_tokens=counts[1], output_tokens=counts[2])
     as_model = Result(
         state=state, choices=tuple(told), usage=usage, error=error, timing=timing, model=model,
-        attempts=attempts, seed=seed, metadata=metadata,
+        attempts=attempts, seed=seed, metadata=metadata, version=version,
     )  # fmt: skip
     assert by_hand == codec.encode(as_model)

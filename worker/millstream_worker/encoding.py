@@ -14,6 +14,7 @@ import msgpack
 
 from millstream.wire import codec
 from millstream.wire.messages import ErrorInfo, State, Timing
+from millstream.wire.versions import FIRST_VERSION
 
 Plain = dict[str, Any]
 
@@ -99,9 +100,10 @@ def result(
     attempts: int,
     seed: int | None,
     metadata: dict[str, str],
+    version: int = FIRST_VERSION,
 ) -> bytes:
     """A job's end, as it is stored for pollers."""
-    fields: Plain = {}
+    fields: Plain = {} if version == FIRST_VERSION else {"version": version}
     if state is not State.COMPLETED:
         fields["state"] = state.value
     if choices:

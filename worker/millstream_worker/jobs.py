@@ -16,6 +16,7 @@ from millstream.wire import codec
 from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
 from millstream.wire.replies import LaneEntry, StartReply
+from millstream.wire.versions import FIRST_VERSION
 from millstream_worker import encoding
 from millstream_worker.encoding import Plain
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
@@ -170,6 +171,7 @@ class Job:
             attempts=self.attempt,
             seed=self.seed if self.rows else None,  # unread, its own is not known
             metadata=self.request.metadata,
+            version=max(FIRST_VERSION, self.entry.version),
         )
 
     @property

@@ -32,7 +32,7 @@ def _lines(status: JobStatus, now_s: float) -> Iterator[tuple[str, str]]:
     if status.attempt > 1:
         yield "attempts", str(status.attempt)
     if status.submits > 1:
-        yield "submitted", f"{status.submits} times"
+        yield "submits", str(status.submits)
     if status.requeued_from is not None:
         yield "requeued from", status.requeued_from
     for name, field in _TIMES:

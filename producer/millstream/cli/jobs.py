@@ -202,7 +202,7 @@ def status(
                 return
             print_status(now)
             if now.state is State.QUEUED:
-                await warn_if_unserved(stack, queue, job_id)
+                await warn_if_unserved(stack, queue, now.id)
 
         place.run(work, None, with_worker=False)
 

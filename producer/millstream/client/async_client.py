@@ -149,8 +149,8 @@ class AsyncClient:
 
         Each job is a mapping of what `submit` takes. A job's outcome is Submitted, or the error that `submit`
         would raise for it: the others go on. Raises QueueMismatch where no worker takes any version of this
-        client's messages, InvalidRequest for a `durability` that the
-        server does not know, and Unavailable before anything was sent.
+        client's messages, InvalidRequest for a `durability` that the server does not know, and Unavailable
+        before anything was sent.
         """
         return await self._submission.many(jobs, wait_s, durability)
 
@@ -211,10 +211,10 @@ class AsyncClient:
             raise NotFound(job_id)
         return outcome
 
-    async def cancel_many(self, own_ids: Iterable[str]) -> dict[str, CancelOutcome]:
-        """The same for many jobs by the ids that they were submitted with, in few round trips. NOT_FOUND is
-        an outcome, too."""
-        return await cancelling.cancel_many(self._jobs, list(own_ids))
+    async def cancel_many(self, job_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        """The same for many jobs, in few round trips: the outcome of each id as it was given, full or own.
+        NOT_FOUND is an outcome, too."""
+        return await cancelling.cancel_many(self._jobs, job_ids)
 
     async def status(self, job_id: str) -> JobStatus:
         """Where the job stands: state, times, attempts. Raises NotFound."""

@@ -49,9 +49,8 @@ class Jobs:
         self.session = session
         self.queue = queue
         self._info: QueueInfo | None = None
-        self._served: dict[
-            ShardKeys, tuple[float, bool]
-        ] = {}  # monotonic seconds of the look, and what it saw
+        # monotonic seconds of the look, and what it saw
+        self._served: dict[ShardKeys, tuple[float, bool]] = {}
 
     async def open(self) -> QueueInfo:
         """The queue's metadata, written where this is the queue's first use. Raises QueueMismatch."""

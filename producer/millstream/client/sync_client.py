@@ -180,8 +180,8 @@ class Client:
         return self._thread.run(self._client.cancel(job_id))
 
     @_as(AsyncClient.cancel_many)
-    def cancel_many(self, own_ids: Iterable[str]) -> dict[str, CancelOutcome]:
-        return self._thread.run(self._client.cancel_many(list(own_ids)))
+    def cancel_many(self, job_ids: Iterable[str]) -> dict[str, CancelOutcome]:
+        return self._thread.run(self._client.cancel_many(list(job_ids)))
 
     @_as(AsyncClient.status)
     def status(self, job_id: str) -> JobStatus:

@@ -45,9 +45,10 @@ def decode(kind: type[M], data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> M:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        wrong = invalid_request(error)
+        wrong = invalid_request(error, whole="")
         # the place may be a key of theirs, of any length; the cause shows the input
-        raise ProtocolError(f"{kind.__name__}.{wrong.field:.200}: {wrong.problem:.500}") from None
+        place = f"{kind.__name__}.{wrong.field:.200}".rstrip(".")
+        raise ProtocolError(f"{place}: {wrong.problem:.500}") from None
 
 
 def pack(value: Any) -> bytes:

@@ -75,7 +75,7 @@ class Request(Message):
             problem = "give exactly one of prompt, messages and token_ids"
             raise WrongField(field, getattr(self, field), problem)
         if not getattr(self, given[0]):
-            raise WrongField(given[0], getattr(self, given[0]), "is empty; give at least one token of input")
+            raise WrongField(given[0], getattr(self, given[0]), "is empty; give some input")
         if self.chat_template_kwargs and not self.messages:
             problem = f"needs messages: a chat template renders them, and no {given[0]}"
             raise WrongField("chat_template_kwargs", self.chat_template_kwargs, problem)

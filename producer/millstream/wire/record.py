@@ -122,6 +122,7 @@ def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
     """The result of a job that ended without its worker's: what its token log holds, merged by choice."""
     merged = merged_choices(log)
     return Result(
+        version=record.version,
         state=record.state,
         choices=merged,
         usage=Usage(output_tokens=sum(len(choice.token_ids) for choice in merged)),

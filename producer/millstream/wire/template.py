@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, JsonValue
+from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from millstream.wire.codec import pack
+from millstream.errors import ProtocolError
+from millstream.wire.codec import pack, unpack
 
 MAX_BYTES = 4096  # as compact JSON in UTF-8
 # What transformers' apply_chat_template and its renderer take themselves, and what they hand to a template.
@@ -20,7 +21,7 @@ RESERVED = frozenset({
 })  # fmt: skip
 
 
-def _checked(given: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
+def _checked(given: dict[str, Any] | None) -> dict[str, Any] | None:
     """An empty mapping asks for nothing: the same as none."""
     if not given:
         return None
@@ -28,8 +29,8 @@ def _checked(given: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
         raise _wrong(f"{taken[0]} is not for a request to set; leave it out")
     try:
         text = json.dumps(given, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        pack(given)
-    except (ValueError, OverflowError) as error:
+        unpack(pack(given))  # as the worker will: names are strings
+    except (ValueError, TypeError, OverflowError, RecursionError, ProtocolError) as error:
         raise _wrong(f"holds what a message cannot carry ({error}); change that value") from error
     if (size := len(text.encode())) > MAX_BYTES:
         raise _wrong(f"takes {size} bytes as JSON and may take {MAX_BYTES}; shorten it")
@@ -40,4 +41,4 @@ def _wrong(problem: str) -> PydanticCustomError:
     return PydanticCustomError("template_kwargs", "{problem}", {"problem": problem})
 
 
-TemplateKwargs = Annotated[dict[str, JsonValue] | None, AfterValidator(_checked)]
+TemplateKwargs = Annotated[dict[str, Any] | None, AfterValidator(_checked)]

@@ -87,9 +87,19 @@ def reclaim(
     )
 
 
-def look(keys: ShardKeys, *, job_id: str, attempt: int, seq: int, result: bytes, ttl_ms: int) -> Call[bool]:
-    """End a job whose entry was destroyed; True where this call did. `result`, for that case, is of the job
-    as it stood at `attempt` and `seq`: one that has moved on is kept. Passes at maxmemory."""
+def look(
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    attempt: int,
+    seq: int,
+    ttl_ms: int,
+    result: bytes = b"",
+    finished_ms: int | None = None,
+) -> Call[bool]:
+    """End a job whose entry was destroyed; True where this call did. Without a `result` nothing is written:
+    True where it would be. The result is of the job as it stood at `attempt` and `seq`: one that has moved on
+    is kept. Passes at maxmemory."""
     return Call(
         script("look"),
         (*keys.ending(job_id), *keys.parked_lanes()),
@@ -101,6 +111,7 @@ def look(keys: ShardKeys, *, job_id: str, attempt: int, seq: int, result: bytes,
             positive("ttl_ms", ttl_ms),
             keys.publish,
             keys.events(job_id),
+            "" if finished_ms is None else finished_ms,
             *LANES,
         ),
         lambda reply: bool(reply == b"lost"),

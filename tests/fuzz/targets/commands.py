@@ -7,7 +7,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -18,8 +18,10 @@ from fuzz.mutation import mutate
 from fuzz.target import Target, check
 from fuzz.targets.batch import line
 from fuzz.values import TEXTS, integer, text
+from millstream.cli import conduct
 from millstream.cli.app import app
 from millstream.cli.exits import ExitCode
+from millstream.client.options import ClientOptions
 from millstream_worker import settings
 
 NO_SERVER = "unix:///dev/null/no.sock"
@@ -83,7 +85,8 @@ def _invoke(case: Command) -> None:
     """In a folder with a file of one line, at a server that is not there."""
     arguments, data = case
     arguments = [_harmless(one) for one in arguments]
-    with _folder(data), patch.dict(os.environ, _ENVIRONMENT):
+    impatient = patch.object(conduct, "ClientOptions", partial(ClientOptions, reconnect_s=0.0))
+    with _folder(data), patch.dict(os.environ, _ENVIRONMENT), impatient:
         said = CliRunner().invoke(app, arguments, input=data)
     if said.exception is not None and not isinstance(said.exception, SystemExit):
         raise said.exception

@@ -4,7 +4,9 @@ looked whether any worker will ever take it. Knows nothing of when readers ask.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -13,9 +15,9 @@ from redis.exceptions import ResponseError
 from millstream.errors import ProtocolError
 from millstream.wire import calls, codec
 from millstream.wire.keys import ShardKeys, is_job_id
-from millstream.wire.messages import ErrorInfo, Result, State
+from millstream.wire.messages import ErrorInfo, State
 from millstream.wire.record import partial_result, read_job, read_log
-from millstream.wire.replies import JobRecord
+from millstream.wire.replies import JobRecord, LogEntry
 
 _log = structlog.get_logger(__name__)
 _MOST_ASKED = 1000  # anybody may publish; readers ask again
@@ -46,30 +48,35 @@ class LostEntries:
     async def look(self) -> None:
         """At the jobs that were asked about: those that nobody will ever take end as failed."""
         for channel, job_id in list(self._asked)[:_AT_ONCE]:
-            del self._asked[channel, job_id]
             try:
                 await self._look_at(self._shards[channel], job_id)
             except (ResponseError, ProtocolError) as error:  # its keys are damaged: nothing can be said of it
                 _log.warning("job cannot be looked at", job_id=job_id, error=f"{error!s:.200}")
+            self._asked.pop((channel, job_id), None)  # kept where the server did not answer
 
     async def _look_at(self, shard: ShardKeys, job_id: str) -> None:
         record = await read_job(self._redis, shard, job_id)
         if record is None or record.state.terminal:
             return
-        result = await self._result(shard, record)
-        call = calls.look(
+        look = partial(
+            calls.look,
             shard,
             job_id=job_id,
             attempt=record.attempt,
             seq=record.last_seq,
-            result=codec.encode(result),
             ttl_ms=self._result_ttl_ms,
         )
-        if await calls.run(self._redis, call):
+        if not await calls.run(self._redis, look()):  # as nearly always: no log is read for it
+            return
+        log, now_ms = await read_log(self._redis, shard, job_id), self._now_ms()
+        result = await asyncio.to_thread(_result, record, log, now_ms)
+        if await calls.run(self._redis, look(result=result, finished_ms=now_ms)):
             _log.warning("job ended: its entry was destroyed", job_id=job_id, error=_LOST.code)
 
-    async def _result(self, shard: ShardKeys, record: JobRecord) -> Result:
-        """With what earlier attempts have told."""
-        result = partial_result(record, await read_log(self._redis, shard, record.job_id))
-        timing = result.timing.model_copy(update={"finished_ms": self._now_ms()})
-        return result.model_copy(update={"state": State.FAILED, "error": _LOST, "timing": timing})
+
+def _result(record: JobRecord, log: Sequence[LogEntry], now_ms: int) -> bytes:
+    """What earlier attempts have told, packed."""
+    result = partial_result(record, log)
+    timing = result.timing.model_copy(update={"finished_ms": now_ms})
+    update = {"state": State.FAILED, "error": _LOST, "timing": timing}
+    return codec.encode(result.model_copy(update=update))
