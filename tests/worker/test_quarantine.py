@@ -33,6 +33,7 @@ from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages import ChoiceDelta, Delta, Request, SamplingParams
 from millstream.wire.record import read_job
 from millstream_worker.intake import admission
+from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import prepare
 
 SHARD = QueueKeys("default").shard(0)
@@ -285,6 +286,48 @@ async def test_a_suspect_waits_for_long_jobs_that_are_read_or_to_be_read(
         await client.wait_many([*long, job_id], timeout_s=30)
         assert (await client.result(job_id)).choices[0].text == counted(101, 2)
     assert order == [*long, job_id]
+
+
+async def test_a_suspect_waits_while_a_long_job_is_looked_at(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came in the same read; its tenant is looked for in its bytes, which others have written."""
+    lone: list[Any] = []
+    async with (
+        AsyncClient(valkey.url) as client,
+        redis.asyncio.Redis.from_url(valkey.url) as direct,
+    ):
+        job_id, _ = await suspect(direct, "b", "w100", 2, died=2)
+        long_id, _ = await suspect(direct, "long", "w1 " * 30_000, 2, died=0)
+        async with serving(valkey, model_name(tokenizer, context=40_000, blocks=10_000)) as worker:
+
+            def looking(payload: bytes) -> Any:
+                table = worker.service._table
+                lone.append(table.try_turn() or table.lone)
+                return outline(payload)
+
+            monkeypatch.setattr(admission, "outline", looking)
+            await client.wait_many([job_id, long_id], timeout_s=30)
+    assert lone == [None]
+
+
+async def test_the_log_of_a_job_that_is_put_off_counts_as_its_message_does(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "_BESIDE_BYTES", 0)
+    counts: list[bool] = []
+
+    def looking(job: Any, started: Any, *rest: Any) -> None:
+        logged = sum(len(entry.body) for entry in started.log)
+        counts.append(0 < logged == job.unread_bytes - len(job.entry.payload))
+        prepare(job, started, *rest)
+
+    monkeypatch.setattr(admission, "prepare", looking)
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        job_id = await half_done(direct, died=0)
+        async with serving(valkey, model_name(tokenizer)):
+            assert (await client.wait(job_id, timeout_s=30)).choices[0].text == counted(2, 6)
+    assert counts == [True]
 
 
 async def test_a_suspect_cancelled_while_it_is_read_keeps_its_text(

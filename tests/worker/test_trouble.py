@@ -36,8 +36,8 @@ def test_what_never_says_that_it_works_is_a_line_a_minute() -> None:
     with structlog.testing.capture_logs() as lines:
         for number in range(400 * 7):  # 400 jobs, each looked at every 10 s
             now[0] = number / 40
-            trouble.failed(job_id=f"0-{number}")
-    assert [(line["job_id"], line["times"], line["log_level"]) for line in lines] == [
-        ("0-0", 1, "error"),
-        ("0-2400", 2400, "error"),
+            trouble.failed(of_job=f"0-{number % 400}")
+    assert [(line["job_ids"], line["times"], line["log_level"]) for line in lines] == [
+        (["0-0"], 1, "error"),
+        ([f"0-{number}" for number in range(1, 21)], 2400, "error"),
     ]

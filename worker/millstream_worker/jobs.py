@@ -27,6 +27,11 @@ _ERRORS = {
     State.CANCELLED: ErrorInfo(code="cancelled", message="it was cancelled before it was done"),
     State.EXPIRED: ErrorInfo(code="expired", message="its deadline passed before it was done"),
 }
+ENTRY_LOST = ErrorInfo(
+    code="entry_lost",
+    message="the job's entry was deleted from its lane (XDEL, XTRIM or XADD MAXLEN) before it was done; "
+    "submit the request again under another id",
+)
 
 
 class Phase(Enum):
@@ -47,7 +52,7 @@ class Job:
     died_alone: int = 0  # those of them that had nothing else
     sampled_seed: int = 0  # used where the request has none
     unread: StartReply | None = None  # put off: a suspect is read when it is alone, a long job beside others
-    unread_bytes: int = 0  # of its message, where it is long
+    unread_bytes: int = 0  # of its message and log, where these are long
     being_read: bool = False  # its rows are made in another thread: nothing of it is written meanwhile
     told: tuple[Choice, ...] = ()  # by earlier attempts, where it ends unread
     # what it will be computed from

@@ -112,7 +112,9 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
         upkeep=upkeep,
         control=Control(shared.endpoint, name, shards, table, lambda: upkeep.wake("scan"), lost.asked),
         admission=admission,
-        reading=Reading(redis, table, shared.capacity, watch("reading"), read=admission.read),
+        reading=Reading(
+            redis, table, shared.capacity, watch("reading"), read=admission.read, outage=shared.outage
+        ),
         readers=readers,
         intakes=[
             _intake(shared, admission, reclaimer, reader, shard, len(shards))

@@ -16,6 +16,7 @@ from millstream_worker.jobs import Job, Phase
 from millstream_worker.rows import Row
 
 Entry = tuple[ShardKeys, str, str]  # shard, lane, entry id
+_MOST_PUT_OFF = 256  # long jobs that wait beside the look-ahead; of their messages few are kept
 
 
 class JobTable:
@@ -57,13 +58,20 @@ class JobTable:
 
     @property
     def waiting_rows(self) -> int:
-        """Not in the engine's batch yet. Of a job that is not read at least one."""
-        return sum(max(1, len(job.rows)) for job in self._jobs.values() if job.phase is Phase.WAITING)
+        """Not in the engine's batch yet. Of a job that is not read at least one; long jobs that wait to be
+        read take nobody's place before they are many, or where they hold a log.
+        """
+        put_off = sum(not job.unread.log for job in self.to_read() if job.unread is not None)
+        waiting = sum(max(1, len(job.rows)) for job in self._jobs.values() if job.phase is Phase.WAITING)
+        return waiting - min(put_off, _MOST_PUT_OFF)
 
     @property
     def waiting_tokens(self) -> int:
-        """Of the inputs of jobs that are not in the engine's batch yet."""
-        return sum(len(job.prompt) for job in self._jobs.values() if job.phase is Phase.WAITING)
+        """Of the inputs of jobs that are not in the engine's batch yet. Suspects wait for all others: if
+        theirs counted, they could wait for a job that is not read because of them.
+        """
+        waiting = (job for job in self._jobs.values() if job.phase is Phase.WAITING and not job.alone)
+        return sum(len(job.prompt) for job in waiting)
 
     @property
     def has_suspect(self) -> bool:
@@ -211,7 +219,8 @@ class JobTable:
         for handle in seats:
             del self.rows[handle]
         self._engine.abort(seats)
-        self._unseated.pop(job.id, None)
+        if self._unseated.get(job.id) is job:  # else a later attempt at it waits there
+            del self._unseated[job.id]
         self._nudge()
 
     def _nudge(self) -> None:

@@ -13,6 +13,7 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 60.0  # between two lines about the same trouble
+_MOST_NAMED = 20  # job ids in a line
 _OVER_S = 3.0  # without a failure: a part of the parts may work while others fail
 
 
@@ -35,16 +36,23 @@ class Trouble:
         self._last = -inf
         self._line = -inf
         self._unsaid = 0  # failures since the last line
+        self._named: dict[str, None] = {}  # the first jobs of these
 
-    def failed(self, **fields: object) -> None:
-        """Log `fields` if a line is due; `times` is how often it failed since the last one."""
+    def failed(self, *, of_job: str = "", **fields: object) -> None:
+        """Log `fields` if a line is due; `times` is how often it failed since the last one, and `job_ids`
+        names the first jobs for which it did.
+        """
         now = self._monotonic()
         self._since = min(self._since, now)
         self._last = now
         self._unsaid += 1
+        if of_job and len(self._named) < _MOST_NAMED:
+            self._named[of_job] = None
         if now - self._line >= _AGAIN_S:
-            getattr(_log, self._level)(self._event, times=self._unsaid, **fields)
+            named = {"job_ids": list(self._named)} if self._named else {}
+            getattr(_log, self._level)(self._event, times=self._unsaid, **named, **fields)
             self._line, self._unsaid = now, 0
+            self._named.clear()
 
     def worked(self) -> None:
         if self._since == inf or self._monotonic() - self._last < _OVER_S:

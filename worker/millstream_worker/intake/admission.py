@@ -174,7 +174,7 @@ class Admission:
             if isinstance(reply, ProtocolError):
                 await self._fail_unreadable(shard, entry, reply)
             elif isinstance(reply, Exception) and is_damage(reply):
-                self._damage.failed(job_id=entry.job_id, error=str(reply))
+                self._damage.failed(of_job=entry.job_id, error=str(reply))
                 self._table.expect_no_more(shard, [entry])
             elif isinstance(reply, Exception):
                 again.append((entry, reply))
@@ -232,20 +232,22 @@ class Admission:
         elif job.alone:
             job.told, job.unread = _told(started.log), started
         elif _size(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
-            await self._put_off(job, started)
+            with self._table.reading():  # a part of it
+                await self._put_off(job, started)
         else:
             with self._table.reading():
                 await self._read(job, started)
         if started.cancelled:
             job.end(State.CANCELLED)
-        shown = {"request": job.request.model_dump(exclude_defaults=True)} if self._log_payloads else {}
+        shows = self._log_payloads and job.unread is None
+        shown = {"request": job.request.model_dump(exclude_defaults=True)} if shows else {}
         _log.debug("job started", job_id=job.id, attempt=job.attempt, prompt_tokens=len(job.prompt), **shown)
         forget_input(job)
         self._table.take(job)
 
     async def _put_off(self, job: Job, started: StartReply) -> None:
         """It is read beside all others. Until then only its tenant counts, and what its end would tell."""
-        job.unread, job.unread_bytes = started, len(job.entry.payload)
+        job.unread, job.unread_bytes = started, _size(job, started)
         job.told = await asyncio.to_thread(_told, started.log)
         outlined = await asyncio.to_thread(outline, job.entry.payload)
         if outlined is not None:

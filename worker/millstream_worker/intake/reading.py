@@ -14,18 +14,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-import structlog
 from redis.exceptions import RedisError
 
 from millstream.wire import calls
 from millstream.wire.keys import LANES
-from millstream.wire.messages import ErrorInfo, State
+from millstream.wire.messages import State
 from millstream_worker.capacity import Capacity
-from millstream_worker.jobs import Job, Phase
+from millstream_worker.jobs import ENTRY_LOST, Job, Phase
+from millstream_worker.refusals import is_outage
 from millstream_worker.table import JobTable
+from millstream_worker.trouble import Trouble, server_trouble
 from millstream_worker.vitals import Vital
 
-_log = structlog.get_logger(__name__)
 _AT_ONCE = 2
 _LARGE_BYTES = 2**20  # of which one at a time is read: decoding takes several times as much
 _LOOK_S = 1.0
@@ -43,14 +43,17 @@ class Reading:
         vital: Vital,
         *,
         read: Callable[[Job], Awaitable[None]],
+        outage: Trouble | None = None,
     ) -> None:
+        self._outage = outage or server_trouble()
+        self._unread = Trouble("long jobs not read yet")
         self._redis = redis
         self._table = table
         self._capacity = capacity
         self._vital = vital
         self._read = read
         self._being_read: list[Job] = []
-        self._turns: dict[str, int] = {}  # of tenants with waiting jobs: the higher, the later they had one
+        self._turns: dict[str, int] = {}  # of tenants that have jobs here: the higher, the later they had one
         self._turn = 0
         self._stopping = False
 
@@ -83,8 +86,10 @@ class Reading:
         if self._table.lone is not None or self._capacity.flooded:
             return None
         waiting = [job for job in self._table.to_read() if job not in self._being_read]
-        tenants = {job.request.tenant for job in waiting}
-        self._turns = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
+        tenants = {job.request.tenant for job in (*waiting, *self._being_read)}
+        known = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
+        first = min(known.values(), default=self._turn)  # newcomers come with, not before, who waits longest
+        self._turns = dict.fromkeys(tenants, first) | known
         free = [job for job in waiting if self._may_begin(job)]
         if not free:
             return None
@@ -101,7 +106,7 @@ class Reading:
         )
 
     def _place(self, job: Job) -> tuple[int, int]:
-        return LANES.index(job.entry.lane), self._turns.get(job.request.tenant, 0)
+        return LANES.index(job.entry.lane), self._turns[job.request.tenant]
 
     async def _give_turn(self, job: Job) -> None:
         if not job.entry.payload and not await self._fetch(job):
@@ -120,14 +125,16 @@ class Reading:
             try:
                 rows = await self._redis.xrange(job.shard.lane(job.entry.lane), entry_id, entry_id)
             except (RedisError, OSError) as error:
-                _log.warning("job cannot be read yet", job_id=job.id, error=str(error))
+                trouble = self._outage if is_outage(error) else self._unread
+                trouble.failed(doing="reading of long jobs", of_job=job.id, error=str(error))
                 await asyncio.sleep(_PAUSE_S)
                 continue
+            if not self._table.holds(job):
+                return False
             if rows:
                 job.entry = replace(job.entry, payload=calls.lane_entry(job.entry.lane, *rows[0]).payload)
                 return True
-            message = "its entry was deleted from the lane before it was read; submit it again"
-            self._table.conclude(job, State.FAILED, ErrorInfo(code="entry_lost", message=message))
+            self._table.conclude(job, State.FAILED, ENTRY_LOST)
         return False
 
     async def _changed(self) -> None:

@@ -15,18 +15,14 @@ from redis.exceptions import ResponseError
 from millstream.errors import ProtocolError
 from millstream.wire import calls, codec
 from millstream.wire.keys import ShardKeys, is_job_id
-from millstream.wire.messages import ErrorInfo, State
+from millstream.wire.messages import State
 from millstream.wire.record import partial_result, read_job, read_log
 from millstream.wire.replies import JobRecord, LogEntry
+from millstream_worker.jobs import ENTRY_LOST
 
 _log = structlog.get_logger(__name__)
 _MOST_ASKED = 1000  # anybody may publish; readers ask again
 _AT_ONCE = 100  # jobs between two turns of the other chores
-_LOST = ErrorInfo(
-    code="entry_lost",
-    message="the job's entry was deleted from its lane (XDEL, XTRIM or XADD MAXLEN) before it was done; "
-    "submit the request again under another id",
-)
 
 
 class LostEntries:
@@ -71,12 +67,12 @@ class LostEntries:
         log, now_ms = await read_log(self._redis, shard, job_id), self._now_ms()
         result = await asyncio.to_thread(_result, record, log, now_ms)
         if await calls.run(self._redis, look(result=result, finished_ms=now_ms)):
-            _log.warning("job ended: its entry was destroyed", job_id=job_id, error=_LOST.code)
+            _log.warning("job ended: its entry was destroyed", job_id=job_id, error=ENTRY_LOST.code)
 
 
 def _result(record: JobRecord, log: Sequence[LogEntry], now_ms: int) -> bytes:
     """What earlier attempts have told, packed."""
     result = partial_result(record, log)
     timing = result.timing.model_copy(update={"finished_ms": now_ms})
-    update = {"state": State.FAILED, "error": _LOST, "timing": timing}
+    update = {"state": State.FAILED, "error": ENTRY_LOST, "timing": timing}
     return codec.encode(result.model_copy(update=update))

@@ -1,0 +1,213 @@
+"""Long jobs that are put off: what they count for, and in which order they are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from math import inf
+from typing import Any
+
+import pytest
+import structlog
+from redis.exceptions import ConnectionError, ResponseError
+
+from millstream.wire.keys import QueueKeys
+from millstream.wire.messages import Request, State, Timing
+from millstream.wire.replies import LaneEntry, LogEntry, StartReply
+from millstream_worker.capacity import Capacity
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine_link import EnginePort
+from millstream_worker.intake import Reading, reading
+from millstream_worker.jobs import Job
+from millstream_worker.table import JobTable
+from millstream_worker.vitals import Vital
+
+SHARD = QueueKeys("default").shard(0)
+INFO = EngineInfo(
+    model="m", architecture="a", dtype="float32", device="cpu", attention="none", vocab_size=1000,
+    context_length=512, eos_ids=(), block_size=16, blocks=64, max_rows=4, kv_bytes_per_token=1, parameters=1,
+    tokenizer="",
+)  # fmt: skip
+
+
+class Engine(EnginePort):
+    """One that takes everything and computes nothing."""
+
+    @property
+    def up(self) -> bool:
+        return True
+
+
+class Bench:
+    """`reads` has what is being read or was; `go_on` ends one of them."""
+
+    def __init__(self, redis: Any = None) -> None:
+        engine = Engine()
+        self.table = JobTable(engine)
+        self.capacity = Capacity(self.table, engine, lookahead=4)
+        self.capacity.reset(INFO)
+        self.reads: list[str] = []
+        self._gates: dict[str, asyncio.Event] = {}
+        vital = Vital("reading", inf)
+        self.reading = Reading(redis, self.table, self.capacity, vital, read=self._read)
+
+    def hold(self, name: str, *, payload: bytes = b"x", log: tuple[LogEntry, ...] = ()) -> Job:
+        """A long job that is put off, named after its tenant: `a1` is one of `a`."""
+        job = job_named(name, payload)
+        job.unread = StartReply(True, log=log)
+        self.table.take(job)
+        return job
+
+    def go_on(self, name: str) -> None:
+        self._gates.setdefault(name, asyncio.Event()).set()
+
+    async def _read(self, job: Job) -> None:
+        name = job.id.removeprefix("0-")
+        self.reads.append(name)
+        job.unread, job.being_read = None, True
+        self.table.changed.set()
+        await self._gates.setdefault(name, asyncio.Event()).wait()
+        job.being_read = False
+        self.table.drop(job)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - nothing sets an event when nothing happens
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running(bench: Bench) -> AsyncIterator[None]:
+    task = asyncio.create_task(bench.reading.run())
+    try:
+        yield
+    finally:
+        for job in bench.table:
+            bench.go_on(job.id.removeprefix("0-"))
+        bench.reading.stop()
+        await task
+
+
+def job_named(name: str, payload: bytes = b"") -> Job:
+    request = Request(token_ids=(0,), tenant=name[0])
+    return Job(SHARD, LaneEntry("batch", f"1-{name}", f"0-{name}", 1, payload), request, 1, 0, Timing())
+
+
+async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> None:
+    """They have their turn after it, and would wait for one that waits for them."""
+    bench = Bench()
+    suspects = [job_named("s1"), job_named("s2")]
+    for job in suspects:
+        job.prompt = (1,) * INFO.token_capacity
+        job.alone = True
+        bench.table.take(job)
+    bench.hold("a1")
+    assert bench.table.try_turn() is None
+    async with running(bench):
+        await bench.until(lambda: bench.reads == ["a1"])
+        bench.go_on("a1")
+        await bench.until(lambda: len(bench.table) == 2)
+    for job in suspects:
+        assert bench.table.try_turn() is job
+        bench.table.seat_lone(job)
+        bench.table.drop(job)
+        bench.table.end_turn()
+
+
+async def test_long_jobs_that_wait_take_no_room_before_they_are_many() -> None:
+    bench = Bench()
+    free = bench.capacity.room()
+    assert free > 0
+    for number in range(256):
+        bench.hold(f"a{number}")
+    assert bench.capacity.room() == free
+    for number in range(free):
+        bench.hold(f"b{number}")
+    assert bench.capacity.room() == 0
+
+
+async def test_long_jobs_that_hold_a_log_take_room_at_once() -> None:
+    bench = Bench()
+    free = bench.capacity.room()
+    bench.hold("a1", log=(LogEntry(1, 1, "d", b""),))
+    assert bench.capacity.room() == free - 1
+
+
+async def test_tenants_take_turns_while_their_only_job_is_read_and_when_they_are_new() -> None:
+    bench = Bench()
+    for name in ("c1", "a1", "b1", "c2"):
+        bench.hold(name)
+    async with running(bench):
+        await bench.until(lambda: len(bench.reads) == 2)
+        bench.go_on("c1")
+        await bench.until(lambda: len(bench.reads) == 3)  # b's; of a nothing else is here
+        for name in ("a2", "d1"):
+            bench.hold(name)
+        bench.go_on("a1")
+        await bench.until(lambda: len(bench.reads) == 4)
+        bench.go_on("c2")
+        await bench.until(lambda: len(bench.reads) == 5)
+        bench.go_on("d1")
+        await bench.until(lambda: len(bench.reads) == 6)
+        bench.go_on("a2")
+        bench.go_on("b1")
+        await bench.until(lambda: not len(bench.table))
+    assert bench.reads == ["c1", "a1", "b1", "c2", "d1", "a2"]
+
+
+class Away:
+    """A server of which `asked` has the requests; each raises `error`, or finds nothing at `go_on`."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked = 0
+        self.go_on = asyncio.Event()
+        self._error = error
+
+    async def xrange(self, *given: Any) -> list[Any]:
+        self.asked += 1
+        if self._error is not None:
+            raise self._error
+        await self.go_on.wait()
+        return []
+
+
+async def test_a_later_attempt_is_not_ended_by_the_reply_to_an_earlier_one() -> None:
+    away = Away()
+    bench = Bench(away)
+    earlier = bench.hold("a1", payload=b"")
+    async with running(bench):
+        await bench.until(lambda: away.asked == 1)
+        later = bench.hold("a1")  # its payload is here
+        away.go_on.set()
+        await bench.until(lambda: bench.reads == ["a1"])
+        assert (earlier.state, later.state) == (State.RUNNING, State.RUNNING)
+        assert bench.table.holds(later)
+
+
+def test_ending_an_earlier_attempt_leaves_the_later_one_waiting() -> None:
+    bench = Bench()
+    earlier, later = bench.hold("a1"), bench.hold("a1")
+    bench.table.conclude(earlier, State.CANCELLED)
+    bench.table.drop(earlier)
+    assert bench.table.to_read() == [later]
+
+
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [
+        (ConnectionError("away"), "server does not answer"),
+        (ResponseError("LOADING"), "long jobs not read yet"),
+    ],
+)
+async def test_an_outage_is_one_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, event: str
+) -> None:
+    monkeypatch.setattr(reading, "_PAUSE_S", 0.0)
+    away = Away(error)
+    bench = Bench(away)
+    bench.hold("a1", payload=b"")
+    with structlog.testing.capture_logs() as lines:
+        async with running(bench):
+            await bench.until(lambda: away.asked == 5)
+    assert [(line["event"], line["job_ids"]) for line in lines] == [(event, ["0-a1"])]
