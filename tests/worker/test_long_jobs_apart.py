@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError, ResponseError
 
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import Request, State, Timing
-from millstream.wire.replies import LaneEntry, LogEntry, StartReply
+from millstream.wire.replies import LaneEntry, StartReply
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine_link import EnginePort
@@ -52,10 +52,10 @@ class Bench:
         vital = Vital("reading", inf)
         self.reading = Reading(redis, self.table, self.capacity, vital, read=self._read)
 
-    def hold(self, name: str, *, payload: bytes = b"x", log: tuple[LogEntry, ...] = ()) -> Job:
+    def hold(self, name: str, *, payload: bytes = b"x", logged: int = 0) -> Job:
         """A long job that is put off, named after its tenant: `a1` is one of `a`."""
         job = job_named(name, payload)
-        job.unread = StartReply(True, log=log)
+        job.unread = StartReply(True, last_seq=logged)
         self.table.take(job)
         return job
 
@@ -130,7 +130,7 @@ async def test_long_jobs_that_wait_take_no_room_before_they_are_many() -> None:
 async def test_long_jobs_that_hold_a_log_take_room_at_once() -> None:
     bench = Bench()
     free = bench.capacity.room()
-    bench.hold("a1", log=(LogEntry(1, 1, "d", b""),))
+    bench.hold("a1", logged=1)
     assert bench.capacity.room() == free - 1
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from support.counting_worker import assert_nothing_left, counted, model_name, serving, settings, until
@@ -92,6 +93,28 @@ async def test_nobody_waits_for_a_long_prompt_of_another_tenant(
                 assert (result.usage.prompt_tokens, result.choices[0].text) == (30_000, counted(2, 2))
                 assert result.attempts == 1
     await assert_nothing_left(redis_client)
+
+
+async def test_many_long_jobs_of_a_tenant_leave_room_for_others(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are those that wait unread shown in the log: of their requests nothing is known yet."""
+    for name in ("_LONG_BYTES", "_BESIDE_BYTES"):
+        monkeypatch.setattr(admission, name, 1000)
+    with holding(monkeypatch) as held, structlog.testing.capture_logs() as lines:
+        async with AsyncClient(valkey.url) as client:
+            async with serving(valkey, model_name(tokenizer), log_payloads=True):
+                many = [{"prompt": "w1 " * 400, "max_tokens": 2, "tenant": "giant"}] * 61
+                giants = [await client.submit(**one) for one in many]
+                await until(held.reads)
+                small = await client.submit("w7", max_tokens=2, tenant="small", lane="interactive")
+                assert (await client.wait(small.id, timeout_s=20)).choices[0].text == counted(8, 2)
+                assert held.tenants == ["giant"]
+                held.go_on.set()
+                await client.wait_many([job.id for job in giants], timeout_s=30)
+    assert [line["job_id"] for line in lines if line["event"] == "job started" and "request" in line] == [
+        small.id
+    ]
 
 
 @pytest.mark.parametrize("end", ["cancelled", "drained", "deleted"])

@@ -59,9 +59,9 @@ class JobTable:
     @property
     def waiting_rows(self) -> int:
         """Not in the engine's batch yet. Of a job that is not read at least one; long jobs that wait to be
-        read take nobody's place before they are many, or where they hold a log.
+        read take nobody's place before they are many, or where they hold logged tokens.
         """
-        put_off = sum(not job.unread.log for job in self.to_read() if job.unread is not None)
+        put_off = sum(job.unread.last_seq == 0 for job in self.to_read() if job.unread is not None)
         waiting = sum(max(1, len(job.rows)) for job in self._jobs.values() if job.phase is Phase.WAITING)
         return waiting - min(put_off, _MOST_PUT_OFF)
 
