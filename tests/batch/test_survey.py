@@ -125,11 +125,6 @@ def test_lines_that_are_the_same_are_not_told(place: Place, lines: list[Any]) ->
         (2, completion("b", "TWO")),
         (2, completion("b", "two") | {"url": "/v1/embeddings"}),
         (3, completion("failed", "better")),
-        (4, completion("hot", temperature="hotter")),
-        (4, completion("hot", temperature=1)),
-        (5, "{bad in another way"),
-        (5, completion("mended")),
-        (6, completion("no longer twice")),
     ],
 )
 def test_a_line_that_has_changed_stops_the_run(place: Place, number: int, line: object) -> None:
@@ -143,6 +138,29 @@ def test_a_line_that_has_changed_stops_the_run(place: Place, number: int, line: 
     assert place.begin(OnChange.REDO).work
     assert sum(map(len, place.rows())) == len(LINES) - 1
     assert place.begin().changed == set()
+
+
+@pytest.mark.parametrize("on_change", OnChange)
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({4: completion("hot", temperature="hotter")}, [3, 5, 6]),
+        ({4: completion("hot", model="m")}, [3, 5, 6]),
+        ({5: "{bad in another way"}, [3, 4, 6]),
+        ({5: completion("mended")}, [3, 4, 6]),
+        ({6: completion("no longer twice")}, [3, 4, 5]),
+        ({4: completion("inserted"), 5: LINES[3], 6: LINES[4], 7: LINES[5]}, [3, 4]),
+    ],
+)
+def test_a_line_that_could_not_be_run_may_be_mended(
+    place: Place, on_change: OnChange, changes: dict[int, Any], left: list[int]
+) -> None:
+    """Its row goes, whatever is to be done with answers; the others stay, wherever their lines are now."""
+    lines = dict(enumerate(LINES, 1)) | changes
+    write_lines(place.source, [lines[number] for number in sorted(lines)])
+    survey = place.begin(on_change)
+    assert survey.changed == set()
+    assert place.rows() == (["a", "b"], left)
 
 
 def test_many_changes_are_counted_and_the_first_shown(tmp_path: Path) -> None:
@@ -175,9 +193,6 @@ def test_a_full_disk_while_rows_are_taken_out_loses_none(place: Place) -> None:
     [
         (1, completion("a", "TWO", max_tokens=3)),
         (2, completion("b", "please")),
-        (3, completion("c", temperature=0)),
-        (4, completion("mended")),
-        (5, completion("no longer twice")),
     ],
 )
 def test_the_output_of_an_earlier_version_is_compared(tmp_path: Path, number: int, line: object) -> None:
@@ -193,13 +208,17 @@ def test_the_output_of_an_earlier_version_is_compared(tmp_path: Path, number: in
             begin(source, journal, RunOptions())
         begin(source, journal, RunOptions(), OnChange.REDO)
         assert not begin(source, journal, RunOptions()).changed
+    mended = [completion("c", temperature=0), completion("mended"), completion("no longer twice")]
+    write_lines(source, [*lines[:2], *mended])
+    with Journal(tmp_path / "out.jsonl") as journal:
+        assert len(begin(source, journal, RunOptions(), OnChange.KEEP).mended) == 3
 
 
 def test_another_input_for_the_same_output(place: Place, tmp_path: Path) -> None:
     moved = place.source.rename(tmp_path / "renamed")
     assert place.begin(source=moved).missing == 0  # and is remembered
     write_lines(moved, LINES[1:])
-    with pytest.raises(InvalidRequest, match="2 lines have changed"):  # the faulty ones, told by number
+    with pytest.raises(InvalidRequest, match=r"1 line has changed .*\(5\)"):  # the second of one custom_id
         place.begin(source=moved)
     other = write_lines(tmp_path / "other", [completion("b", "two"), completion("x")])
     with pytest.raises(
@@ -269,7 +288,44 @@ def test_jobs_under_way_whose_lines_are_gone(tmp_path: Path) -> None:
     with Journal(tmp_path / "out") as journal:
         assert begin(source, journal, RunOptions()).left == {own_ids[1]: "default"}
     with Journal(tmp_path / "out") as journal:
-        assert len(begin(source, journal, RunOptions(queue="other")).left) == 3
+        assert len(begin(source, journal, RunOptions(queue="other"), OnChange.KEEP).left) == 3
+
+
+@pytest.mark.parametrize(("model", "queue"), [("another", None), ("model", "other")])
+def test_jobs_under_way_of_another_model_or_queue(tmp_path: Path, model: str, queue: str | None) -> None:
+    source = write_lines(tmp_path / "in", [completion("a")])
+    digest = read_row_digest(completion("a"))
+    with Journal(tmp_path / "out", "model") as journal:
+        begin(source, journal, RunOptions())
+        journal.submits("default", [first := journal.own_id("a", digest)])
+    with Journal(tmp_path / "out", model) as journal:
+        with pytest.raises(InvalidRequest, match="1 line was answered or submitted so: --redo-changed"):
+            begin(source, journal, RunOptions(queue=queue))
+        assert begin(source, journal, RunOptions(queue=queue), OnChange.REDO).left == {first: "default"}
+    with Journal(tmp_path / "out", model) as journal:  # killed before it could cancel them
+        assert begin(source, journal, RunOptions(queue=queue)).left == {first: "default"}
+        assert journal.own_id("a", digest) != first
+        journal.cancelled([first])
+    with Journal(tmp_path / "out", model) as journal:
+        assert not begin(source, journal, RunOptions(queue=queue)).left
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_jobs_of_an_output_that_was_removed(tmp_path: Path, finished: bool) -> None:
+    source, out = write_lines(tmp_path / "in", [completion("a")]), tmp_path / "out"
+    with Journal(out) as journal:
+        journal.spool.write_bytes(b"input")
+        journal.submits("default", [first := journal.own_id("a", "d" * 32)])
+        if finished:
+            journal.ends(first)
+            journal.finish()
+    for _ in range(2):  # a run that is killed before it could cancel them leaves them to the next one
+        out.unlink()
+        with Journal(out) as journal:
+            left = {} if finished else {first: "default"}
+            assert begin(source, journal, RunOptions()).left == left
+            assert not journal.spool.exists()
+            assert not journal.under_way
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from millstream.batch import marks
 from millstream.batch.compressed import check_packing, pack, packing_of, unpack
 from millstream.batch.faults import FaultCode
 from millstream.batch.rowfile import WriteFailed, append_to, drop_rows, rows_of, sync_folder, write_rows
-from millstream.batch.runfile import Begun, RunFile, digest_of, identity
+from millstream.batch.runfile import Begun, RunFile, identity, line_digest_of
 from millstream.errors import InvalidRequest
 
 __all__ = ["Journal", "WriteFailed"]
@@ -51,6 +51,7 @@ class Journal:
         self.answered: dict[bytes, bytes] = {}
         self.failed: dict[bytes, bytes] = {}
         self.lines: dict[int, bytes] = {}
+        self.refused: set[bytes] = set()  # of `failed`: no worker has seen their lines
         self._notes = RunFile(self.run_file)
         self._begins = begins
         self._copy = copy
@@ -107,6 +108,7 @@ class Journal:
 
     def finish(self) -> None:
         """All lines have their row: a compressed OUT is made of them. Raises WriteFailed."""
+        self._notes.finish()
         packing = packing_of(self.out)
         if packing is None or self._unpacked:
             return
@@ -130,6 +132,15 @@ class Journal:
     def under_way(self) -> Mapping[str, str]:
         """Own ids of jobs that were submitted, or were about to be, and have no row; each with its queue."""
         return self._notes.under_way
+
+    @property
+    def left(self) -> Mapping[str, str]:
+        """Own ids of jobs that no line asks for, which are to be cancelled; each with its queue."""
+        return self._notes.left
+
+    def leave_jobs(self) -> None:
+        """Of the jobs under way nobody wants the answers: their lines get new ones. Raises WriteFailed."""
+        self._notes.leave()
 
     def has_id(self, custom_id: str) -> bool:
         key = identity(custom_id)
@@ -159,7 +170,9 @@ class Journal:
 
     def cancelled(self, own_ids: Sequence[str]) -> None:
         """They need no row: their lines will be submitted as new jobs."""
-        self._notes.again([digest_of(own_id) for own_id in own_ids])
+        self._notes.settle([own_id for own_id in own_ids if own_id in self._notes.left])
+        own_ids = [own_id for own_id in own_ids if own_id in self._notes.under_way]
+        self._notes.again([line_digest_of(own_id) for own_id in own_ids])
         for own_id in own_ids:
             self._notes.ends(own_id)
 
@@ -193,6 +206,7 @@ class Journal:
         self._notes.retry(retried)
         self._error.truncate(0)  # only now: an interruption before it repeats the retry, it loses none
         self.failed.clear()
+        self.refused.clear()
         self.lines.clear()
         return count
 
@@ -225,6 +239,7 @@ class Journal:
             else:
                 self.answered.pop(key, None)
                 self.failed.pop(key, None)
+                self.refused.discard(key)
 
     def _check_place(self) -> None:
         folder = self.out.parent
@@ -265,6 +280,8 @@ class Journal:
                 self.lines[key] = mark
             else:
                 self.failed[key] = mark
+                if row["response"] is None:
+                    self.refused.add(key)
         for row in rows_of(self.rows, "OUT", _is_answer):
             self.answered[identity(row["custom_id"])] = marks.of_row(row)
         ended = {*self.answered.values(), *self.failed.values()}
@@ -285,6 +302,7 @@ class Journal:
         next(rows_of(self.errors, "error file", _is_failure), None)  # refuses another kind of file
         self._notes.forget()
         self.errors.unlink(missing_ok=True)
+        self.spool.unlink(missing_ok=True)
 
 
 def _key(row: Mapping[str, Any]) -> bytes | int:

@@ -6,6 +6,9 @@
     {"again": [<digest>]}       the next jobs of these lines are new ones: their last ones were cancelled, or
                                 their rows dropped
     {"retried": <custom_id>}    the same, by --retry-failed
+    {"queue", "left"}           jobs, as whole own ids, that no line asks for (OUT was removed, …)
+    {"settled": [<own id>]}     they were cancelled, or had ended
+    {"finished": true}          all jobs so far have ended
 
 The run id makes the job ids: the same line of the same run is the same job, however often it is submitted.
 The file's lock is the run's: it is never replaced by another file.
@@ -17,7 +20,7 @@ import fcntl
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -46,6 +49,8 @@ class RunFile:
         self.run = ""
         self.begun = Begun()
         self.under_way: dict[str, str] = {}  # own ids of jobs without a row, each with its queue
+        self.left: dict[str, str] = {}  # own ids of jobs that no line asks for, each with its queue
+        self._unfinished = False  # a jobs row stands after the last one that says that all have ended
         self._retried: Counter[bytes] = Counter()
         self._again: Counter[str] = Counter()
         self._file: FileIO | None = None
@@ -77,11 +82,15 @@ class RunFile:
         return None
 
     def forget(self) -> None:
-        """The run's OUT was removed: another run begins."""
+        """The run's OUT was removed: another run begins, and leaves the jobs of this one."""
         assert self._file is not None, "the file is open"
-        for _ in rows_of(self.path, "run file", _is_note):
-            pass  # refuses another kind of file
+        self.read(lambda _: False)  # refuses another kind of file
         self._file.truncate(0)
+        self.left.update(self.under_way)
+        self.under_way.clear()
+        self._again.clear()
+        self._retried.clear()
+        self.run, self.begun, self._unfinished = "", Begun(), False
 
     def read(self, ended: Callable[[str], bool]) -> None:
         """`ended` says whether the line of a digest has its row."""
@@ -96,12 +105,22 @@ class RunFile:
                     self.ends(last.pop(digest, ""))
             elif "retried" in row:
                 self._retried[identity(row["retried"])] += 1
+            elif "left" in row:
+                self.left.update(dict.fromkeys(row["left"], row["queue"]))
+            elif "settled" in row:
+                for own_id in row["settled"]:
+                    self.left.pop(own_id, None)
+            elif "finished" in row:
+                self._unfinished = False
+                last.clear()
+                self.under_way.clear()
             else:
                 self.run = row.get("run", self.run)
                 self.begun = Begun(row.get("in"), row.get("queue"), row.get("model"))
 
     def _take_job(self, job: str, queue: str, ended: Callable[[str], bool], last: dict[str, str]) -> None:
         digest = job.partition(".")[0]
+        self._unfinished = True
         if not ended(digest):
             self.ends(last.get(digest, ""))
             last[digest] = f"{self.run}.{job}"
@@ -110,7 +129,7 @@ class RunFile:
     def begin(self, model: str | None, out: str) -> None:
         self.run = uuid4().hex[:16]
         self.begun = Begun(model=model)
-        self._write({"run": self.run, "model": model, "out": out}, sync=True)
+        self._write({"run": self.run, "model": model, "out": out}, *_left_rows(self.left), sync=True)
 
     def go_on_with(self, begun: Begun) -> None:
         """From here on the run reads this input, and sends its lines there."""
@@ -127,10 +146,33 @@ class RunFile:
         """Before they are submitted: a run that is killed then has left no job that nobody knows."""
         jobs = [own_id.removeprefix(f"{self.run}.") for own_id in own_ids]
         self._write({"queue": queue, "jobs": jobs})
+        self._unfinished = True
         self.under_way.update((own_id, queue) for own_id in own_ids)
 
     def ends(self, own_id: str) -> None:
         self.under_way.pop(own_id, None)
+
+    def leave(self) -> None:
+        """No line asks for the jobs under way any more: their lines get new ones."""
+        jobs = dict(self.under_way)
+        self._write(*_left_rows(jobs), sync=True)  # first: what is killed now has forgotten none
+        self.again([line_digest_of(own_id) for own_id in jobs])
+        self.sync()
+        self.left.update(jobs)
+        self.under_way.clear()
+
+    def settle(self, own_ids: Sequence[str]) -> None:
+        """Of `left`: they will not run, or have ended."""
+        for start in range(0, len(own_ids), CHUNK_JOBS):
+            self._write({"settled": own_ids[start : start + CHUNK_JOBS]})
+        for own_id in own_ids:
+            self.left.pop(own_id, None)
+
+    def finish(self) -> None:
+        """Of a run without jobs under way: what removes its OUT later has nothing to cancel."""
+        if self._unfinished and not self.under_way:
+            self._write({"finished": True})
+            self._unfinished = False
 
     def again(self, digests: Sequence[str]) -> None:
         """The next jobs of these lines are new ones."""
@@ -160,12 +202,25 @@ class RunFile:
             raise WriteFailed(f"{self.path} cannot be written: {error.strerror}") from error
 
 
-def digest_of(own_id: str) -> str:
-    """Of the job's line."""
+def line_digest_of(own_id: str) -> str:
+    """The digest of the job's line."""
     return own_id.split(".")[1]
 
 
+def _left_rows(jobs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for queue in sorted(set(jobs.values())):
+        own_ids = [own_id for own_id, its in jobs.items() if its == queue]
+        for start in range(0, len(own_ids), CHUNK_JOBS):
+            yield {"queue": queue, "left": own_ids[start : start + CHUNK_JOBS]}
+
+
 def _is_note(row: Mapping[str, Any]) -> bool:
+    if "left" in row:
+        return isinstance(row.get("queue"), str) and _are_texts(row["left"])
+    if "settled" in row:
+        return _are_texts(row["settled"])
+    if "finished" in row:
+        return row["finished"] is True
     if "jobs" in row:
         return isinstance(row.get("queue"), str) and _are_texts(row["jobs"])
     if "again" in row:

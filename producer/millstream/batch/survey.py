@@ -17,8 +17,7 @@ from millstream.batch.lines import InputFile, Line
 from millstream.batch.models import Models
 from millstream.batch.rows import Row, custom_id_of, digest_of, parse, queue_of, read_row
 from millstream.batch.run import RunOptions
-from millstream.batch.runfile import digest_of as digest_of_job
-from millstream.batch.runfile import identity
+from millstream.batch.runfile import identity, line_digest_of
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 
@@ -40,18 +39,23 @@ class Survey:
         """`retry_failed`: the rows of the error file are about to go, whatever they say."""
         self.lines = 0  # that are not blank
         self.work = False  # there is a line that a worker has to answer
-        self._models = Models()
+        self._models, self._changed_models = Models(), Models()
+        self.redo = False  # lines that have changed are answered anew
         self.changed: set[bytes | int] = set()  # keys of rows, see Journal
         self.changed_lines: list[int] = []  # the first ones
+        self.mended: set[bytes | int] = set()  # the same, where the row says that the line could not be run
+        self.moved: set[str] = set()  # own ids of jobs under way that another model or queue would get now
         self.found = 0  # lines that have a row
-        self.left = dict(journal.under_way)  # then: jobs of lines that IN no longer has
+        # jobs to cancel: at the end, of lines that IN no longer has, or that go elsewhere now
+        self.left = dict(journal.left) | dict(journal.under_way)
         begun = journal.begun
         self.other_model = begun.model is not None and journal.model not in (None, begun.model)
         self.other_queue = begun.source is not None and begun.queue != options.queue
         self._begun, self._options = begun, options
         self._rows = dict(journal.answered) if retry_failed else journal.failed | journal.answered
+        self._refused = journal.refused
         self._lines = {} if retry_failed else dict(journal.lines)
-        self._under_way = {digest_of_job(own_id): own_id for own_id in journal.under_way}
+        self._under_way = {line_digest_of(own_id): own_id for own_id in journal.under_way}
         # custom_ids, to know a duplicate: of lines that have a row, and of all where lines are told by number
         self._seen: set[bytes] = set()
         self._named = 0  # lines whose custom_id has a row
@@ -64,7 +68,7 @@ class Survey:
     @property
     def models(self) -> Mapping[str, int]:
         """Lines without a row, counted by what their body.model says; "": nothing."""
-        return self._models.counts
+        return self._models.counts + self._changed_models.counts if self.redo else self._models.counts
 
     @property
     def missing(self) -> int:
@@ -101,6 +105,10 @@ class Survey:
         self.found += 1
         if not self._is_same(mark, line, custom_id, fields):
             self._changes(line, key)
+            if key in self.mended:
+                self._look_at_new(line, custom_id, fields)
+            else:
+                self._changed_models.add(fields)
 
     def _look_at_nameless(self, line: Line, fault: LineFault) -> None:
         if (mark := self._lines.get(line.number)) is None:
@@ -115,13 +123,14 @@ class Survey:
         if self.work and not self._under_way:
             return
         try:
-            row = read_row(
-                line.number, custom_id, fields, lane=Lane.BATCH, tenant="", queue=self._options.queue
-            )
+            row = self._read(line.number, custom_id, fields)
         except LineFault:
             return
         self.work = True
-        own_id = self._under_way.get(row.digest, "")
+        if (own_id := self._under_way.get(row.digest)) is None:
+            return
+        if self.other_model or self.left.get(own_id, row.queue) != row.queue:
+            self.moved.add(own_id)
         if self.left.get(own_id) == row.queue:
             del self.left[own_id]
 
@@ -150,6 +159,9 @@ class Survey:
         )
 
     def _changes(self, line: Line, key: bytes | int) -> None:
+        if isinstance(key, int) or key in self._refused:
+            self.mended.add(key)
+            return
         self.changed.add(key)
         if len(self.changed_lines) < SHOWN_LINES and line.number not in self.changed_lines:
             self.changed_lines.append(line.number)
@@ -172,6 +184,7 @@ def begin(
 
     `named`: what is remembered as IN, where `source` is a copy. Raises InvalidRequest where lines have
     changed, or IN, queue or model are others, and `on_change` does not say what to do about it.
+    Error rows of lines that could not be run, and have changed, are taken out in any case.
     """
     survey = Survey(journal, options, retry_failed=retry_failed)
     with InputFile(source) as lines:
@@ -179,11 +192,19 @@ def begin(
     named = named or str(source.resolve())
     if on_change is not OnChange.KEEP:
         _refuse_other_input(survey, journal, named)
-    if survey.changed and on_change is OnChange.STOP:
+    if (survey.changed or survey.moved) and on_change is OnChange.STOP:
         raise _stopped(survey, journal, options, str(source))
-    if survey.changed and on_change is OnChange.REDO:
-        journal.drop(survey.changed)
-        survey.work = True
+    dropped = set(survey.mended)
+    if on_change is OnChange.REDO:
+        survey.redo = True
+        dropped |= survey.changed
+        survey.work |= bool(survey.changed)
+        if survey.moved:
+            journal.leave_jobs()
+            survey.left = dict(journal.left)
+    if dropped:
+        # before the queues of these lines are known to be there: their rows come back by another run
+        journal.drop(dropped)
     journal.go_on_with(named, options.queue)
     return survey
 
@@ -204,14 +225,15 @@ def _refuse_other_input(survey: Survey, journal: Journal, named: str) -> None:
 
 
 def _stopped(survey: Survey, journal: Journal, options: RunOptions, source: str) -> InvalidRequest:
-    count, begun = len(survey.changed), journal.begun
+    count, begun = len(survey.changed) + len(survey.moved), journal.begun
     ways = "--redo-changed answers them anew, --keep-answers leaves them as they are, or choose another OUT"
-    answered = f"{count:,} {'line was' if count == 1 else 'lines were'} answered so: {ways}"
+    lines = "line was" if count == 1 else "lines were"
+    answered = f"{count:,} {lines} answered {'or submitted ' if survey.moved else ''}so: {ways}"
     if survey.other_model:
         return InvalidRequest(
             "model", journal.model, f"{journal.out} was begun with {begun.model!s:.200}. {answered}"
         )
-    if survey.other_queue:
+    if survey.other_queue or survey.moved:
         was = begun.queue or "each line's own"
         return InvalidRequest(
             "queue", options.queue, f"{journal.out} was begun with another one ({was}). {answered}"

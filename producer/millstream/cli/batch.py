@@ -175,8 +175,9 @@ async def answer(
         await check_queues(stack, survey.models)
     async with AsyncClient(stack.url, options=client_options) as client:
         if left and stack.url != NO_SERVER:
-            done = await cancel_jobs(client, journal, left)
-            say(f"{done.cancelled + done.running:,} jobs of lines that IN no longer has were cancelled")
+            done = await cancel_jobs(client, journal, left, wanted=False)
+            if count := done.cancelled + done.running:
+                say(f"{count:,} jobs of an earlier run that no line of IN asks for now were cancelled")
         batch = BatchRun(source, journal, client, options)
         return await stack.guard(_shown(stack, Shown(batch, price_per_hour)))
 
