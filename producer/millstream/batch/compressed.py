@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import os
 import shutil
 import zlib
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO
 
+from millstream.batch.rowfile import replacing
 from millstream.errors import InvalidRequest, MissingExtra
 
 _PIECE_BYTES = 1024 * 1024
@@ -68,30 +68,20 @@ def open_plain(path: Path) -> Plain:
 
 def unpack(source: Path, target: Path) -> None:
     """All at once: what is there under the target's name is whole. Raises InvalidRequest, OSError."""
-    part = target.with_name(f"{target.name}.tmp")
     plain = open_plain(source)
     try:
-        with part.open("wb") as file:
+        with replacing(target) as file:
             shutil.copyfileobj(plain.file, file, _PIECE_BYTES)
-            file.flush()
-            os.fsync(file.fileno())
     except plain.damage as error:
-        part.unlink(missing_ok=True)
         raise InvalidRequest("OUT", str(source), f"is cut off or damaged: {error}") from error
     finally:
         plain.close()
-    part.replace(target)
 
 
 def pack(source: Path, target: Path, packing: Packing) -> None:
     """All at once, as above. Raises MissingExtra, OSError."""
-    part = target.with_name(f"{target.name}.tmp")
-    with source.open("rb") as plain, part.open("wb") as file:
-        with _packer(file, packing) as packer:
-            shutil.copyfileobj(plain, packer, _PIECE_BYTES)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(target)
+    with source.open("rb") as plain, replacing(target) as file, _packer(file, packing) as packer:
+        shutil.copyfileobj(plain, packer, _PIECE_BYTES)
 
 
 def check_packing(packing: Packing | None) -> None:

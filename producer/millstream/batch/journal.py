@@ -62,7 +62,7 @@ class Journal:
     def __enter__(self) -> Journal:
         """Raises InvalidRequest where OUT cannot be written, is in use, or is another kind of file."""
         try:
-            self._check_place()
+            self.check_place()
             if not self._notes.open():
                 problem = "another run is writing this file; wait for it, or choose another file"
                 raise InvalidRequest("OUT", str(self.out), problem)
@@ -241,7 +241,8 @@ class Journal:
                 self.failed.pop(key, None)
                 self.refused.discard(key)
 
-    def _check_place(self) -> None:
+    def check_place(self) -> None:
+        """Raises InvalidRequest where OUT cannot be there; changes nothing."""
         folder = self.out.parent
         check_packing(packing_of(self.out))
         if self.out.is_dir():

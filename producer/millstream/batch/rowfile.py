@@ -6,10 +6,11 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from millstream.errors import InvalidRequest, MillstreamError
 
@@ -86,14 +87,29 @@ def rows_of(path: Path, what: str, ours: Callable[[Mapping[str, Any]], bool]) ->
 
 def drop_rows(path: Path, what: str, dropped: Callable[[Mapping[str, Any]], bool]) -> None:
     """Replace the file by one without these rows, at once; readers of the old one keep it."""
-    part = path.with_name(f"{path.name}.tmp")
-    with part.open("wb") as file:
+    with replacing(path) as file:
         for row in rows_of(path, what, lambda _: True):
             if not dropped(row):
                 file.write(_encode(row))
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """What is written takes the file's place at the end, with its permissions; after a failure nothing has
+    changed. A link stays one."""
+    path = path.resolve()
+    part = path.with_name(f"{path.name}.tmp")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, part)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
@@ -105,4 +121,5 @@ def _encode(row: Mapping[str, Any]) -> bytes:
     text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
     for character in _LINE_ENDS:
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return text.encode() + b"\n"
+    # the bytes of a path that is not UTF-8 are half surrogates, which JSON can escape
+    return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -223,6 +223,7 @@ class BatchRun:
         jobs: dict[str, Row] = {}
         left = list(rows)
         silent_s: float | None = None  # since when
+        first = True
         self._begun_s = self._begun_s or time.monotonic()
         self._journal.submits(client.queue, [self._own_id(row) for row in rows])
         while True:
@@ -232,7 +233,7 @@ class BatchRun:
                     case Submitted():
                         jobs[outcome.id] = row
                         self.tally.not_durable += not outcome.durable
-                        if not outcome.created:
+                        if not outcome.created and first:  # later it may be this run's own
                             found.add(outcome.id)
                     case QueueFull():
                         again.append(row)
@@ -247,6 +248,7 @@ class BatchRun:
             self.waits_for_room = full
             if not again:
                 return jobs
+            first = False
             left, silent_s = again, self._patient(silence, silent_s)
             await asyncio.sleep(AGAIN_S)
 

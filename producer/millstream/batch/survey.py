@@ -5,6 +5,7 @@ A run that went on without this would leave old answers to new questions in OUT,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -215,7 +216,8 @@ def _refuse_other_input(survey: Survey, journal: Journal, named: str) -> None:
     begun = journal.begun.source
     if survey.found and begun in (None, named):
         return  # lines were removed from it
-    what = f"was begun with {begun}, and " if begun not in (None, named) else ""
+    shown = os.fsencode(begun or "").decode("utf-8", "backslashreplace")
+    what = f"was begun with {shown}, and " if begun not in (None, named) else ""
     raise InvalidRequest(
         "OUT",
         str(journal.out),

@@ -12,18 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from millstream.batch.body import DEFAULT_QUEUE
-from millstream.batch.cancelling import cancel_jobs
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
+from millstream.batch.preparing import prepare
 from millstream.batch.run import DEFAULT_WINDOW, BatchRun, RunOptions
 from millstream.batch.spool import spool
 from millstream.batch.survey import OnChange, Survey, begin
 from millstream.batch.tally import Summary
-from millstream.cli.batch_cancel import cancel, settle_interrupt
+from millstream.cli.batch_cancel import cancel, say_what_stays, settle_interrupt
 from millstream.cli.beside import beside
 from millstream.cli.conduct import load_model, reported
 from millstream.cli.exits import ExitCode
-from millstream.cli.model_names import check_queues, say_who_answers
+from millstream.cli.model_names import say_who_answers
 from millstream.cli.options import AsJson, DurabilityOf, DurabilityTimeout, Model, RedisUrl, Replicas
 from millstream.cli.progress import Shown, show_progress
 from millstream.cli.stack import LocalModel, Stack, choose_model, open_stack
@@ -98,10 +98,13 @@ def run(
     With --redis-url `body.model` names the queue; without it, and for "default", the default queue. Without
     --redis-url the command's own worker answers all lines, whatever their `body.model`.
     """
-    with reported(as_json, lambda: "interrupted; run the same command again to go on"):
+    copy = sys.stdout.buffer if out == STANDARD else None  # rows only: all else goes to standard error
+    with (
+        nullcontext() if copy is None else redirect_stdout(sys.stderr),
+        reported(as_json, lambda: "interrupted; run the same command again to go on"),
+    ):
         on_change = _on_change(redo=redo_changed, keep=keep_answers)
         place = _place(out, journal_file)
-        copy = None if place is out else sys.stdout.buffer
         _check_input(source, place)
         client = ClientOptions(
             durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
@@ -115,6 +118,8 @@ def run(
             survey = begin(lines, journal, options, on_change, named=named, retry_failed=retry_failed)
             if survey.missing:
                 say(f"{survey.missing:,} rows of {place} answer lines that IN no longer has")
+            if survey.mended:
+                say(f"{len(survey.mended):,} lines that could not be run have changed, and are tried again")
             if retry_failed:
                 say(f"trying {journal.retry_failed():,} lines again")
             if not survey.lines:
@@ -124,12 +129,11 @@ def run(
             with stack as opened, InputFile(lines) as rows:
                 rows.total = survey.lines
                 work = answer(opened, rows, journal, options, client, survey, price_per_hour=price_per_hour)
-                summary = _finished(work, opened, journal, at_once=cancel_on_interrupt)
+                summary = _finished(work, opened, journal, redis_url, at_once=cancel_on_interrupt)
             journal.finish()
             if source == STANDARD:
                 journal.spool.unlink(missing_ok=True)
-        with nullcontext() if copy is None else redirect_stdout(sys.stderr):
-            report(summary, journal, price_per_hour, as_json=as_json)
+        report(summary, journal, price_per_hour, as_json=as_json)
     if summary.without_answers or (strict and journal.errors.stat().st_size):
         raise typer.Exit(ExitCode.FAILED)
 
@@ -149,12 +153,20 @@ def _stack(
 
 
 def _finished(
-    work: Coroutine[Any, Any, Summary], stack: Stack, journal: Journal, *, at_once: bool
+    work: Coroutine[Any, Any, Summary],
+    stack: Stack,
+    journal: Journal,
+    redis_url: str | None,
+    *,
+    at_once: bool,
 ) -> Summary:
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
-        settle_interrupt(stack, journal, at_once=at_once)
+        settle_interrupt(stack, journal, redis_url, at_once=at_once)
+        raise
+    except (MillstreamError, OSError):  # OSError: nobody reads standard output any more
+        say_what_stays(stack, journal, redis_url)
         raise
 
 
@@ -170,16 +182,13 @@ async def answer(
 ) -> Summary:
     """Run the batch with its progress on the screen. `survey`: what was found out about `source`. Raises what
     BatchRun and Stack raise, and InvalidRequest where its lines name queues that the server does not have."""
-    left = survey.left if survey else {}  # jobs of an earlier run whose lines are gone
-    if survey and options.queue is None and stack.url != NO_SERVER:
-        await check_queues(stack, survey.models)
     async with AsyncClient(stack.url, options=client_options) as client:
-        if left and stack.url != NO_SERVER:
-            done = await cancel_jobs(client, journal, left, wanted=False)
+        if survey and stack.url != NO_SERVER:
+            done = await prepare(client, journal, options, survey)
             if count := done.cancelled + done.running:
                 say(f"{count:,} jobs of an earlier run that no line of IN asks for now were cancelled")
         batch = BatchRun(source, journal, client, options)
-        return await stack.guard(_shown(stack, Shown(batch, price_per_hour)))
+        return await stack.guard(_shown(stack, Shown(batch, price_per_hour), client, options.lane))
 
 
 def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:
@@ -195,10 +204,34 @@ def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, 
         print_summary(summary, journal, price_per_hour)
 
 
-async def _shown(stack: Stack, shown: Shown) -> Summary:
+async def _shown(stack: Stack, shown: Shown, client: AsyncClient, lane: Lane) -> Summary:
     await load_model(stack)
     watched = beside(show_progress(shown), shown.run.run())
+    watched = beside(_watch_others(shown, client, lane), watched)
     return await beside(_warn_of_waiting(stack, shown.run), watched)
+
+
+async def _watch_others(shown: Shown, client: AsyncClient, lane: Lane) -> None:
+    while True:
+        await asyncio.sleep(UNSERVED_S)
+        if not shown.run.tally.ended:
+            shown.behind = await jobs_before(client, shown.run, lane)
+
+
+async def jobs_before(client: AsyncClient, batch: BatchRun, lane: Lane) -> int:
+    """Of others, in the lanes that are served no later than this one; 0 where that cannot be read."""
+    waiting = 0
+    for queue in sorted(batch.queues):
+        try:
+            info = await client.with_queue(queue).queue_info()
+        except MillstreamError:
+            return 0
+        for status in info.lanes:
+            if status.waiting is None:
+                return 0
+            if lane is Lane.BATCH or status.lane == lane:
+                waiting += status.waiting
+    return max(0, waiting - batch.under_way)
 
 
 async def _warn_of_waiting(stack: Stack, batch: BatchRun) -> None:
@@ -236,6 +269,8 @@ def _place(out: Path, journal_file: Path | None) -> Path:
     if journal_file is None:
         problem = "needs --journal FILE: it keeps the rows, so that an interrupted run can go on"
         raise InvalidRequest("--output", str(out), problem)
+    if journal_file == STANDARD:
+        raise InvalidRequest("--journal", str(journal_file), "names no file; the rows are kept in one")
     return journal_file
 
 
@@ -248,11 +283,13 @@ def _spooled(journal: Journal) -> Path:
 def _check_input(source: Path, place: Path) -> None:
     """Before OUT is made."""
     journal = Journal(place)
-    if source == STANDARD:
-        return
-    with InputFile(source):
-        pass
+    if source != STANDARD:
+        with InputFile(source):
+            pass
     try:
+        journal.check_place()
+        if source == STANDARD:
+            return
         for path in (journal.out, journal.rows, journal.errors, journal.run_file):
             if path.exists() and path.samefile(source):
                 raise InvalidRequest("--output", str(place), f"{path} is the input; choose another file")

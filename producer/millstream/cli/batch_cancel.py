@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +15,7 @@ import typer
 from millstream.batch.cancelling import Cancelled, cancel_jobs
 from millstream.batch.journal import Journal
 from millstream.cli.conduct import reported
+from millstream.cli.exits import ExitCode
 from millstream.cli.options import AsJson, RedisUrl
 from millstream.cli.stack import Stack, open_stack
 from millstream.cli.terminal import answers, errors, print_json, say, warn
@@ -36,30 +39,41 @@ def cancel(
         Journal(out, begins=False) as run,
     ):
         done = Cancelled()
-        if run.under_way:
+        jobs = {**run.left, **run.under_way}
+        if jobs:
             with open_stack(redis_url or None, None, say=say) as stack:
                 done = asyncio.run(stack.guard(_cancel(stack, run)))
         if as_json:
             print_json(asdict(done))
         else:
             answers.out(_counts(done))
+        if done.unknown:
+            warn(f"{done.unknown:,} jobs are not known to this server: is --redis-url the one of the run?")
+        if jobs and done.unknown == len(jobs):
+            raise typer.Exit(ExitCode.NOT_FOUND)
 
 
-def settle_interrupt(stack: Stack, journal: Journal, *, at_once: bool) -> None:
+def settle_interrupt(stack: Stack, journal: Journal, redis_url: str | None, *, at_once: bool) -> None:
     """After Ctrl-C: say what is left in the queue, and cancel it where that is wanted."""
-    count = len(journal.under_way)
-    if not count or not (at_once or _second_interrupt(stack, journal, count)):
+    if not journal.under_way or not (at_once or _second_interrupt(stack, journal, redis_url)):
         return
     try:
         say(_counts(asyncio.run(stack.guard(_cancel(stack, journal)))))
     except MillstreamError as error:
-        warn(f"the run's jobs were not cancelled: {error}; repeat it with: {_command(journal)}")
+        warn(f"the run's jobs were not cancelled: {error}; repeat it with: {_command(journal, redis_url)}")
 
 
-def _second_interrupt(stack: Stack, journal: Journal, count: int) -> bool:
+def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> None:
+    """Nothing where no job of the run is left."""
+    if not (count := len(journal.under_way)):
+        return
     jobs = "1 job of this run stays" if count == 1 else f"{count:,} jobs of this run stay"
     where = "queue, and workers go on with them" if stack.queue is None else "embedded server"
-    say(f"{jobs} in the {where}; to cancel: {_command(journal)}")
+    say(f"{jobs} in the {where}; to cancel: {_command(journal, redis_url)}")
+
+
+def _second_interrupt(stack: Stack, journal: Journal, redis_url: str | None) -> bool:
+    say_what_stays(stack, journal, redis_url)
     if not errors.is_terminal:
         return False
     say(f"Ctrl-C again within {SECOND_S:.0f} s cancels as well")
@@ -70,17 +84,21 @@ def _second_interrupt(stack: Stack, journal: Journal, count: int) -> bool:
     return False
 
 
-def _command(journal: Journal) -> str:
-    return f"millstream batch cancel {journal.out}"
+def _command(journal: Journal, redis_url: str | None) -> str:
+    by_flag = redis_url and redis_url != os.environ.get("MILLSTREAM_REDIS_URL")
+    where = " --redis-url …" if by_flag else ""  # not repeated: it may hold a password
+    return f"millstream batch cancel {shlex.quote(str(journal.out))}{where}"
 
 
 async def _cancel(stack: Stack, journal: Journal) -> Cancelled:
     async with AsyncClient(stack.url) as client:
-        return await cancel_jobs(client, journal, dict(journal.under_way))
+        return await cancel_jobs(client, journal, {**journal.left, **journal.under_way})
 
 
 def _counts(done: Cancelled) -> str:
+    unknown = f", {done.unknown:,} not known to this server" if done.unknown else ""
     return (
         f"{done.cancelled:,} cancelled, {done.ended:,} had ended before, "
         f"{done.running:,} still running (their workers end them soon)"
+        f"{unknown}"
     )

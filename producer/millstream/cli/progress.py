@@ -24,12 +24,13 @@ LEAST_BAR = 10
 BESIDE = 60  # columns, from which on the bar stands beside its counts and not above them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shown:
     """What there is to see of a run, whose lines were counted."""
 
     run: BatchRun
     price_per_hour: float | None = None
+    behind: int = 0  # jobs of others that wait, while none of this run has ended
 
     @property
     def most(self) -> int:
@@ -41,6 +42,7 @@ class Shown:
         return [
             f"{self.run.tally.failed:,} failed",
             f"{self.run.under_way:,} under way",
+            *([f"waiting behind {self.behind:,} jobs"] if self.behind and not self.run.tally.ended else []),
             span(self.run.elapsed_s),
             f"ETA {self.eta()}",
         ]

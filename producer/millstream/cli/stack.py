@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,11 +46,6 @@ class Stack:
             info = await read_queue(redis, queue) or QueueInfo()
             keys = info.keys(queue)
             return [n for n in range(info.shards) if not await read_workers(redis, keys.shard(n))]
-
-    async def unused(self, queues: Iterable[str]) -> list[str]:
-        """Those that neither a worker nor a client has ever used."""
-        async with self._commands() as redis:
-            return [queue for queue in queues if await read_queue(redis, queue) is None]
 
     @contextlib.asynccontextmanager
     async def _commands(self) -> AsyncIterator[Any]:
