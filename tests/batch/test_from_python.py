@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.answering import answering, completion, read_rows, write_lines
 from support.servers import Server
 
-from millstream import AsyncClient, Client, batch_run
+from millstream import AsyncClient, Client, InvalidRequest, batch_run
+from millstream.batch.journal import Journal
 
 
 async def test_a_program_runs_a_file_and_runs_it_again(valkey: Server, tmp_path: Path) -> None:
@@ -21,6 +23,25 @@ async def test_a_program_runs_a_file_and_runs_it_again(valkey: Server, tmp_path:
     assert (again.completed, again.failed, again.skipped) == (0, 0, 2)
     [row] = read_rows(out)
     assert row["response"]["body"]["choices"][0]["text"] == "ONE"
+
+
+async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server, tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    async with AsyncClient(valkey.url) as client:
+        write_lines(source, [completion("a", model="never-used")])
+        with pytest.raises(InvalidRequest, match="names a queue that this server does not have"):
+            await batch_run(client, source, out)
+        with Journal(out) as journal:
+            journal.submits("default", [own_id := journal.own_id("gone", "d" * 32)])
+        await client.submit(prompt="x", id=own_id)
+        write_lines(source, [completion("a", "please fail")])
+        with answering(valkey.url) as worker:
+            first = await batch_run(client, source, out)
+            again = await batch_run(client, source, out, retry_failed=True)
+    assert (first.failed, again.failed, again.skipped) == (1, 1, 0)
+    with Journal(out) as journal:
+        assert not journal.under_way
+    assert len(worker.answered) <= 3
 
 
 def test_a_program_without_asyncio_does_so_too(valkey: Server, tmp_path: Path) -> None:

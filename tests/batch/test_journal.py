@@ -15,6 +15,7 @@ from support.limits import no_file_above
 
 from millstream.batch.journal import Journal, WriteFailed
 from millstream.batch.marks import row_id
+from millstream.batch.runfile import identity
 from millstream.errors import InvalidRequest
 
 
@@ -52,6 +53,20 @@ def test_a_later_run_knows_what_is_answered(out: Path) -> None:
         assert [second.has_id(name) for name in "abc"] == [True, True, False]
         assert [second.has_line(line) for line in (1, 2, 3, 4)] == [False, False, True, True]
         assert second.own_id("c", "d") == first.own_id("c", "d")
+
+
+def test_rows_are_taken_out_of_the_file_that_a_link_names(out: Path, tmp_path: Path) -> None:
+    out.symlink_to(tmp_path / "elsewhere")
+    with Journal(out) as journal:
+        journal.write([answer("a"), answer("b")], ())
+        out.chmod(0o640)
+        journal.drop([identity("a")])
+        with no_file_above(0), pytest.raises(WriteFailed, match="File too large"):
+            journal.drop([identity("c")])
+    assert [json.loads(line)["custom_id"] for line in out.read_bytes().splitlines()] == ["b"]
+    assert out.is_symlink()
+    assert stat.S_IMODE(out.stat().st_mode) == 0o640
+    assert [path.name for path in tmp_path.glob("**/*.tmp")] == []
 
 
 def test_a_removed_output_begins_a_new_run(out: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -233,6 +234,20 @@ def test_another_input_for_the_same_output(place: Place, tmp_path: Path) -> None
     assert place.begin(OnChange.KEEP, source=moved).work
     write_lines(moved, [])
     assert place.begin(source=moved).missing == 6
+
+
+def test_the_models_of_lines_that_are_redone_are_counted(place: Place) -> None:
+    write_lines(place.source, edited({2: completion("b", model="large")}))
+    assert "large" not in place.begin(OnChange.KEEP).models
+    assert place.begin(OnChange.REDO).models["large"] == 1
+
+
+def test_a_path_that_is_not_utf_8(place: Place) -> None:
+    source = place.source.rename(place.source.with_name(os.fsdecode(b"in\xff")))
+    assert place.begin(source=source).found == len(LINES)
+    other = write_lines(place.out.with_name("other"), [completion("x")])
+    with pytest.raises(InvalidRequest, match=r"was begun with .*in\\xff, and 6 of its 6 rows"):
+        place.begin(source=other)
 
 
 @pytest.mark.parametrize("other", [{"queue": "r"}, {"queue": None}, {"model": "n" * 5000}])

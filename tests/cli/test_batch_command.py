@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -20,8 +22,10 @@ from support.limits import no_file_above
 from support.screen import screen
 from support.servers import Server, free_port
 
+from millstream import AsyncClient
 from millstream.cli import batch as module
-from millstream.wire.keys import GROUP, QueueKeys
+from millstream.cli.batch import jobs_before
+from millstream.wire.keys import GROUP, Lane, QueueKeys
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 DOCUMENTS = [completion(f"doc-{i}", f"text {i}") for i in range(60)]
@@ -219,6 +223,7 @@ def test_an_output_in_use_is_refused(valkey: Server, source: Path, tmp_path: Pat
         (("-o", "in.jsonl/out.jsonl"), "OUT: in.jsonl is no folder"),
         (("-o", "typo/out.jsonl"), "OUT: the folder typo does not exist"),
         (("-o", "-"), "--output: needs --journal FILE"),
+        (("-o", "-", "--journal", "-"), "--journal: names no file"),
         (("-o", "out.jsonl", "--journal", "j"), "--journal: is for -o -"),
         (("-o", "out.jsonl", "--redo-changed", "--keep-answers"), "contradicts --keep-answers"),
         ((), "Missing option"),
@@ -232,6 +237,35 @@ def test_wrong_arguments(
     done = invoke("batch", "run", source.name, *arguments, "--redis-url", url)
     assert done.exit_code == 2, done.output
     assert problem in done.stderr
+
+
+def test_a_place_is_refused_before_a_model_is_fetched(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
+    monkeypatch.setattr("millstream.cli.batch.choose_model", pytest.fail)
+    done = invoke("batch", "run", source, "-o", tmp_path / "typo" / "out.jsonl")
+    assert (done.exit_code, "typo does not exist" in done.stderr) == (2, True)
+
+
+def test_an_error_does_not_stand_among_rows(source: Path, tmp_path: Path) -> None:
+    url = f"redis://127.0.0.1:{free_port()}"
+    command = ("batch", "run", source, "-o", "-", "--journal", tmp_path / "j", "--redis-url", url, "--json")
+    done = invoke(*command)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert '"type":"Unavailable"' in done.stderr
+    assert "of this run stay in the queue" in done.stderr
+
+
+async def test_jobs_of_others_that_wait_are_counted(valkey: Server) -> None:
+    async with AsyncClient(valkey.url) as client:
+        await client.submit_many([{"prompt": "x", "lane": "interactive"}, *[{"prompt": "x"}] * 4])
+        run: Any = SimpleNamespace(queues={"default"}, under_way=2)
+        assert await jobs_before(client, run, Lane.BATCH) == 3
+        run.under_way = 0
+        assert await jobs_before(client, run, Lane.INTERACTIVE) == 1
+    async with AsyncClient(f"redis://127.0.0.1:{free_port()}") as client:
+        assert await jobs_before(client, run, Lane.BATCH) == 0
 
 
 def test_a_missing_input_and_a_missing_server(source: Path, tmp_path: Path) -> None:

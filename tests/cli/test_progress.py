@@ -44,6 +44,13 @@ def test_the_time_left_is_told_from_the_lines_of_this_run(
     assert shown(skipped=skipped, completed=completed, failed=failed, seconds=seconds).eta() == eta
 
 
+def test_jobs_before_the_first_of_the_run_are_shown_until_it_has_ended() -> None:
+    waits, runs = shown(), shown(completed=1)
+    waits.behind = runs.behind = 1_900
+    assert "waiting behind 1,900 jobs" in waits.counts()
+    assert "waiting behind 1,900 jobs" not in runs.counts()
+
+
 async def test_without_a_terminal_a_line_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     monkeypatch.setattr(module, "say", said.put_nowait)
