@@ -17,8 +17,8 @@ import typer
 
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
-from millstream.batch.remaining import look_ahead
 from millstream.batch.run import RunOptions
+from millstream.batch.survey import begin
 from millstream.cli.batch import answer, report
 from millstream.cli.conduct import reported
 from millstream.cli.options import Model, RedisUrl
@@ -45,11 +45,13 @@ def main(
     with reported(False, lambda: "the demo was interrupted"):
         local = choose_model(redis_url or None, model, say)
         with open_stack(redis_url or None, local, say=say) as stack:  # one demo at a time, so first of all
+            out.parent.mkdir(parents=True, exist_ok=True)
             out.unlink(missing_ok=True)  # a new run: the last one's answers are not taken up again
-            with InputFile(DOCUMENTS) as lines, InputFile(DOCUMENTS) as counted, Journal(out) as journal:
-                lines.total = look_ahead(counted, journal).lines
+            with InputFile(DOCUMENTS) as lines, Journal(out) as journal:
+                survey = begin(DOCUMENTS, journal, RunOptions())
+                lines.total = survey.lines
                 say(f"1. {from_here(DOCUMENTS)} through `millstream batch run`")
-                summary = asyncio.run(answer(stack, lines, journal, RunOptions()))
+                summary = asyncio.run(answer(stack, lines, journal, RunOptions(), survey=survey))
             report(summary, journal, None, as_json=False)
             say(f"2. {from_here(LETTER)}: summarised, and streamed as `millstream submit --stream` does")
             asyncio.run(stream_letter(stack, LETTER.read_text(encoding="utf-8").strip()))

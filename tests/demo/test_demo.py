@@ -53,8 +53,7 @@ def test_ctrl_c_ends_it_in_order(command: tuple[list[str], dict[str, str]], tmp_
     arguments, variables = command
     with subprocess.Popen(arguments, env=variables, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
-        while "using an embedded server" not in running.stderr.readline():
-            pass
+        assert any("using an embedded server" in line for line in running.stderr)
         os.kill(running.pid, 2)
         messages = running.stderr.read()
     assert running.returncode == 130, messages
