@@ -215,7 +215,7 @@ def test_ctrl_c_stops_the_worker_and_the_server(counting: str, tmp_path: Path) -
     assert not alive(note.server)
     assert not alive(note.worker)
     cancelled = invoke("batch", "cancel", tmp_path / "out.jsonl", "--json")
-    assert json.loads(cancelled.stdout) == {"cancelled": 1, "ended": 0, "running": 0}, cancelled.output
+    assert json.loads(cancelled.stdout) == {"cancelled": 1, "ended": 0, "running": 0, "unknown": 0}
 
 
 def test_a_finished_batch_starts_neither_a_server_nor_a_model(counting: str, tmp_path: Path) -> None:
