@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.certificates import Authority, Certificate, has_openssl
+from support.certificates import Authority, Certificate, has_openssl, tls_options
 from support.cluster import ClusterServer
 from support.commands import environment
 from support.counting_worker import counted, flags_of, model_name, serving, settings, write_tokenizer
 from support.hand_worker import hand_worker
 from support.sentinel import SentinelServer
-from support.servers import Server, binary, free_port
+from support.servers import Server, binary
 
 from millstream import AsyncClient, ClientOptions, InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint
@@ -60,16 +60,6 @@ def strict_url(authority: Authority) -> Iterator[str]:
 
 def tls_server(authority: Authority, auth_clients: str) -> Server:
     return Server("redis", **tls_options(authority), tls_auth_clients=auth_clients).start()
-
-
-def tls_options(authority: Authority) -> dict[str, str]:
-    files = authority.sign("server")
-    return {
-        "tls_port": str(free_port()),
-        "tls_cert_file": str(files.certificate),
-        "tls_key_file": str(files.key),
-        "tls_ca_cert_file": str(authority.file),
-    }
 
 
 def trusting(url: str, authority: Authority, files: Certificate | None = None) -> str:

@@ -5,7 +5,6 @@ life that a job can have. The server's own log of refusals is asked: a script pa
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from support.counting_worker import counted, model_name, serving, settings, unti
 from support.desk import TTL_MS, Desk, Held
 from support.hand_worker import hand_worker
 from support.monitor import watching
-from support.secured import LIMITED, SecuredServer, listed
+from support.secured import LIMITED, SecuredServer, by_role, listed
 
 from millstream import AccessDenied, AsyncClient, CancelOutcome, JobExpired, JobFailed, State
 from millstream.client.options import ClientOptions
@@ -349,8 +348,7 @@ async def test_no_role_has_a_right_that_it_does_not_use(
             await flow
             secured.flush()
         used: dict[str, set[str]] = {role: set(BY_PLACE) for role in LIMITED}
-        for name, commands in watch.sent().items():
-            role = "worker" if name.startswith(socket.gethostname()) else name.partition(":")[0]
+        for role, commands in by_role(watch).items():
             used.setdefault(role, set()).update(words[0] for words in commands)
             used[role].update("|".join(words) for words in commands)
     used["operator"] |= used["producer"]  # an operator is a producer, too

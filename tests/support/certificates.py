@@ -7,6 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.servers import free_port
+
 
 def has_openssl() -> bool:
     return shutil.which("openssl") is not None
@@ -45,6 +47,17 @@ class Authority:
 
     def _files(self, name: str) -> Certificate:
         return Certificate(self.folder / f"{name}.pem", self.folder / f"{name}-key.pem")
+
+
+def tls_options(authority: Authority) -> dict[str, str]:
+    """Those of a server that also listens for TLS."""
+    files = authority.sign("server")
+    return {
+        "tls_port": str(free_port()),
+        "tls_cert_file": str(files.certificate),
+        "tls_key_file": str(files.key),
+        "tls_ca_cert_file": str(authority.file),
+    }
 
 
 def _new_key(path: Path) -> tuple[object, ...]:

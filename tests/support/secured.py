@@ -6,16 +6,19 @@ import contextlib
 import os
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import redis
 import redis.asyncio
 
+from support.monitor import Watch
 from support.servers import Server, binary
 
 MAKE = Path(__file__).parents[2] / "ops" / "acl.py"
@@ -104,6 +107,15 @@ def acl_lines(kind: str, passwords: dict[str, str]) -> list[list[str]]:
     rules = acl_file_of(kind, {"admin": "x" * 16} | passwords)
     lines = [re.findall(r"\([^)]*\)|\S+", line)[1:] for line in rules.splitlines()]
     return [line for line in lines if line[0] in passwords]
+
+
+def by_role(watch: Watch) -> dict[str, set[tuple[str, ...]]]:
+    """What was sent by connections that have their role's name, or `<role>:…`, or that of a worker."""
+    sent: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for name, commands in watch.sent().items():
+        role = "worker" if name.startswith(socket.gethostname()) else name.partition(":")[0]
+        sent[role] |= commands
+    return sent
 
 
 def listed(server: SecuredServer, role: str) -> set[str]:
