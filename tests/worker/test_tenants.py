@@ -92,6 +92,19 @@ async def test_the_oldest_job_is_told_by_its_own_time(redis_client: redis.asynci
     assert await since_ms() == int(entry.partition(b"-")[0])
 
 
+async def test_a_damaged_job_that_waits_hides_no_other_one_s_age(redis_client: redis.asyncio.Redis) -> None:
+    """Its worker would count nothing, and not be ready, for as long as the job waits."""
+    desk = await Desk(redis_client).open()
+    lane, damaged = desk.keys.lane(Lane.BATCH), desk.keys.job("0-damaged")
+    await redis_client.set(damaged, "no hash")
+    entry = await redis_client.xadd(lane, {"id": "0-damaged", "v": "1", "b": b""})
+    assert await waiting_since_ms(redis_client, desk.keys, Lane.BATCH) == int(entry.partition(b"-")[0])
+    await desk.fill_window()
+    await desk.park()
+    await redis_client.hset(desk.keys.job("0-a"), "submitted_ms", 5)
+    assert await waiting_since_ms(redis_client, desk.keys, Lane.BATCH) == 5
+
+
 async def test_bounds_count_what_is_parked(server: Server) -> None:
     options = ClientOptions(max_entries=200)
     async with AsyncClient(server.url, options=options) as client:

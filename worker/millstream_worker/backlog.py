@@ -7,6 +7,7 @@ from typing import Any
 from millstream.wire.keys import ShardKeys
 from millstream.wire.numbers import first_unread
 from millstream.wire.record import number
+from millstream_worker.refusals import is_damage
 
 _FRONT = 64  # parked jobs among which the oldest is: every tenant's first is near the front
 
@@ -22,8 +23,10 @@ async def waiting_since_ms(redis: Any, shard: ShardKeys, lane: str) -> int | Non
     async with redis.pipeline(transaction=False) as pipeline:
         for job_id in ids:
             pipeline.hmget(shard.job(job_id.decode(errors="replace")), "submitted_ms")
-        rows = await pipeline.execute() if ids else []
-    times = [submitted_ms for (text,) in rows if (submitted_ms := number(text)) is not None]
-    if unread is not None and not times:  # a stranger's: it names no job
+        rows = await pipeline.execute(raise_on_error=False) if ids else []
+    if trouble := next((row for row in rows if isinstance(row, Exception) and not is_damage(row)), None):
+        raise trouble
+    times = [ms for row in rows if not isinstance(row, Exception) and (ms := number(row[0])) is not None]
+    if unread is not None and not times:  # a stranger's: it names no job, or one whose hash is damaged
         times.append(int(unread[0].partition(b"-")[0]))
     return min(times, default=None)
