@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from millstream.client.looks import AFTER_S, AGAIN_S, MOST
 from millstream.client.options import ClientOptions
-from millstream.wire.messages import Request
+from millstream.wire.messages import Delta, Request, Result
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ops" / "protocol.md").read_text("utf-8")
@@ -97,6 +99,15 @@ def test_the_bounds_of_every_field_stand_on_the_page() -> None:
     table = re.search(r"<!-- bounds -->\n(.*?)\n<!-- /bounds -->", PAGE, re.DOTALL)
     assert table is not None
     assert table[1] == bounds_table()
+
+
+@pytest.mark.parametrize("message", [Delta, Result])
+def test_all_fields_of_answers_stand_on_the_page(message: type[Delta | Result]) -> None:
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", PAGE))))
+    schema = message.model_json_schema()
+    fields = {name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", ())}
+    assert fields >= {"choices", "top", "token"}
+    assert fields - words == set()
 
 
 def test_what_clients_should_agree_about_is_what_ours_sends() -> None:
