@@ -19,7 +19,7 @@ def test_all_names_of_a_shard_carry_its_hash_tag() -> None:
     shard = QueueKeys("docs").shard(3)
     names = [
         *shard.parked_lanes(), *shard.ending("3-a"), shard.events("3-a"), shard.control, shard.dead,
-        shard.cache("d"), shard.worker("w"),
+        shard.worker("w"),
     ]  # fmt: skip
     assert len(set(names)) == len(names)
     assert {name.partition("}")[0] for name in names} == {"{ms:docs:3"}

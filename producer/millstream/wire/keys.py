@@ -114,9 +114,6 @@ class ShardKeys:
         """All that the end of a job touches, in the order in which scripts take it."""
         return self.job(job_id), self.tokens(job_id), self.delayed, self.deadlines, self.held_bytes
 
-    def cache(self, digest: str) -> str:
-        return f"{self.tag}:cache:{digest}"
-
     def worker(self, name: str) -> str:
         return f"{self.tag}:worker:{name}"
 
