@@ -194,6 +194,7 @@ class Chores:
     async def _measure(self) -> None:
         """What waits, since when, and who is there for it."""
         counts = await read_lanes(self._redis, *self._shards)
+        workers = await read_workers(self._redis, *self._shards)
         for shard in self._shards:
             self._oldest[shard] = {
                 lane: await waiting_since_ms(self._redis, shard, lane) or 0 for lane in LANES
@@ -203,7 +204,7 @@ class Chores:
             since = [self._oldest[shard][lane] for shard in self._shards]
             oldest_ms = now_ms - min(filter(None, since), default=now_ms)
             self._metrics.waits(lane, count.waiting or 0, max(0, oldest_ms) / 1000)
-        self._metrics.workers.set(len(await read_workers(self._redis, *self._shards)))
+        self._metrics.workers.set(len(workers))
 
     async def _drop_consumers(self) -> None:
         """Of workers that are gone: they hold nothing, and their heartbeat is over."""
