@@ -33,15 +33,19 @@ def problem(**fields: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("given", "field", "wrong"),
     [
-        ({}, "prompt"),
-        ({"prompt": "a", "token_ids": (1,)}, "token_ids"),
-        ({"prompt": "a", "messages": ({"role": "user", "content": ""},)}, "messages"),
+        ({}, "prompt", ""),
+        ({"prompt": "a", "token_ids": (1,)}, "token_ids", ", not prompt and token_ids"),
+        (
+            {"prompt": "a", "messages": ({"role": "user", "content": ""},), "token_ids": ()},
+            "messages",
+            ", not prompt and messages and token_ids",
+        ),
     ],
 )
-def test_exactly_one_input_is_given(given: dict[str, Any], field: str) -> None:
-    assert problem(**given) == (field, "give exactly one of prompt, messages and token_ids")
+def test_exactly_one_input_is_given(given: dict[str, Any], field: str, wrong: str) -> None:
+    assert problem(**given) == (field, f"give exactly one of prompt, messages and token_ids{wrong}")
 
 
 @pytest.mark.parametrize("given", [{"prompt": ""}, {"messages": ()}, {"token_ids": ()}])
@@ -133,7 +137,9 @@ def test_sampling_fields_fit_together() -> None:
 def test_a_message_that_cannot_be_read_names_the_field_and_shows_no_text() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(Request, pack({"prompt": "a secret", "token_ids": [1]}))
-    assert str(caught.value) == "Request.token_ids: give exactly one of prompt, messages and token_ids"
+    assert str(caught.value) == (
+        "Request.token_ids: give exactly one of prompt, messages and token_ids, not prompt and token_ids"
+    )
 
 
 def test_what_people_read_shows_no_token_ids_and_no_log_probabilities() -> None:

@@ -73,6 +73,8 @@ class Request(Message):
         if len(given) != 1:
             field = given[1] if given else INPUTS[0]
             problem = "give exactly one of prompt, messages and token_ids"
+            if given:
+                problem += f", not {' and '.join(given)}"
             raise WrongField(field, getattr(self, field), problem)
         if not getattr(self, given[0]):
             raise WrongField(given[0], getattr(self, given[0]), "is empty; give some input")
