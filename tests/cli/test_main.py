@@ -57,6 +57,15 @@ def test_no_option_is_cut_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None
     assert [option for option in options if "…" in option] == []
 
 
+def test_help_names_no_type_of_arguments_and_flags() -> None:
+    requeue = invoke("dead", "requeue", "--help").output
+    assert "[OPTIONS] [ID]..." in requeue
+    assert not re.search(r"<(list|str\W+Of letters|bool)", requeue)
+    assert re.search(r"--wait-s +<float>", requeue)
+    for path in ((), ("batch",), ("batch", "run"), ("queue",)):
+        assert "<bool>" not in invoke(*path, "--help").output
+
+
 def commands(group: TyperGroup, *path: str) -> Iterator[tuple[str, ...]]:
     for name, command in group.commands.items():
         if isinstance(command, TyperGroup):

@@ -23,6 +23,7 @@ from millstream.cli.batch_cancel import cancel, say_what_stays, settle_interrupt
 from millstream.cli.beside import beside
 from millstream.cli.conduct import load_model, reported
 from millstream.cli.exits import ExitCode
+from millstream.cli.help import Command, Group
 from millstream.cli.model_names import say_who_answers
 from millstream.cli.options import AsJson, DurabilityOf, DurabilityTimeout, Model, RedisUrl, Replicas
 from millstream.cli.progress import Shown, show_progress
@@ -39,7 +40,7 @@ UNSERVED_S = 3.0  # before it is worth a warning
 STANDARD = Path("-")  # input or output
 NO_SERVER = "unix:///dev/null"  # of a run that sends nothing
 
-app = typer.Typer(help="Files of many requests.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Files of many requests.", no_args_is_help=True)
 
 
 @app.callback()
@@ -47,7 +48,7 @@ def _batch() -> None:
     """Files of many requests."""
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     source: Annotated[Path, typer.Argument(metavar="IN", help="JSONL in the OpenAI Batch input format.")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where the answers go.")],
@@ -138,7 +139,7 @@ def run(
         raise typer.Exit(ExitCode.FAILED)
 
 
-app.command()(cancel)
+app.command(cls=Command)(cancel)
 
 
 def _stack(

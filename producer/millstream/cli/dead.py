@@ -9,6 +9,7 @@ import typer
 
 from millstream.cli.conduct import reported, run_with_client
 from millstream.cli.exits import exit_code
+from millstream.cli.help import Command, Group
 from millstream.cli.letters import as_mapping, print_letter, print_line
 from millstream.cli.options import AsJson, Queue, RedisUrl
 from millstream.cli.terminal import answers, complain, print_json, say
@@ -17,16 +18,16 @@ from millstream.client.status import JobStatus
 from millstream.errors import Conflict, InvalidRequest, MillstreamError, NotDead, NotFound, ProtocolError
 from millstream.wire.dead import DeadLetter
 
-app = typer.Typer(help="Jobs that were given up: dead letters.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Jobs that were given up: dead letters.", no_args_is_help=True)
 
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID…", help="Of letters, as `list` prints them, or of jobs.")
+    list[str] | None, typer.Argument(metavar="ID", help="Of letters, as `list` prints them, or of jobs.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All that there are now.")]
 REFUSED = (NotDead, InvalidRequest, Conflict)  # of one letter: the others go on
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_letters(
     limit: Annotated[int, typer.Option(min=1, help="No more than this; the newest first.")] = 50,
     redis_url: RedisUrl = None,
@@ -50,7 +51,7 @@ def list_letters(
         run_with_client(redis_url, queue, work)
 
 
-@app.command()
+@app.command(cls=Command)
 def show(
     letter_id: Annotated[str, typer.Argument(metavar="ID", help="Of a letter or a job.")],
     redis_url: RedisUrl = None,
@@ -79,7 +80,7 @@ async def _status(client: AsyncClient, letter: DeadLetter) -> JobStatus | None:
         return None
 
 
-@app.command()
+@app.command(cls=Command)
 def requeue(
     ids: Ids = None,
     everything: All = False,
@@ -100,7 +101,7 @@ def requeue(
     _each(ids, everything, redis_url, queue, act, as_json=as_json, shown="requeued_as", jobs_only=True)
 
 
-@app.command()
+@app.command(cls=Command)
 def drop(
     ids: Ids = None,
     everything: All = False,
@@ -148,7 +149,7 @@ def _each(
                 answers.out(done[shown])
 
     if bool(ids) == everything:
-        raise typer.BadParameter("give either ids or --all", param_hint="ID…")
+        raise typer.BadParameter("give either ids or --all", param_hint="ID")
     with reported(as_json, _interrupted):
         run_with_client(redis_url, queue, work)
     if refused:
