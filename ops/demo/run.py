@@ -51,7 +51,7 @@ def main(
                 survey = begin(DOCUMENTS, journal, RunOptions())
                 lines.total = survey.lines
                 say(f"1. {from_here(DOCUMENTS)} through `millstream batch run`")
-                summary = asyncio.run(answer(stack, lines, journal, RunOptions(), survey=survey))
+                summary = asyncio.run(answer(stack, lines, journal, RunOptions(), survey))
             report(summary, journal, None, as_json=False)
             say(f"2. {from_here(LETTER)}: summarised, and streamed as `millstream submit --stream` does")
             asyncio.run(stream_letter(stack, LETTER.read_text(encoding="utf-8").strip()))

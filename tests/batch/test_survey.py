@@ -14,13 +14,15 @@ import pytest
 from support.answering import completion, read_rows, write_lines
 from support.limits import no_file_above
 
+from millstream.batch import survey as surveys
 from millstream.batch.answers import fault_row
 from millstream.batch.faults import LineFault
 from millstream.batch.journal import Journal, WriteFailed
 from millstream.batch.marks import row_id
+from millstream.batch.preparing import make_ready
 from millstream.batch.rows import custom_id_of, parse, read_row
 from millstream.batch.run import RunOptions
-from millstream.batch.survey import OnChange, Survey, begin
+from millstream.batch.survey import OnChange, Survey
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 
@@ -33,6 +35,19 @@ LINES: tuple[Any, ...] = (
     "{bad",
     completion("a", "again"),
 )
+
+
+def begin(
+    source: Path,
+    journal: Journal,
+    options: RunOptions,
+    on_change: OnChange = OnChange.STOP,
+    *,
+    retry_failed: bool = False,
+) -> Survey:
+    survey = surveys.begin(source, journal, options, on_change, retry_failed=retry_failed)
+    make_ready(survey, journal, options)
+    return survey
 
 
 def write_row(journal: Journal, number: int, data: bytes) -> None:
@@ -284,12 +299,14 @@ def test_a_queue_that_is_given_a_name_is_the_same_queue(tmp_path: Path) -> None:
 def test_failed_lines_may_be_mended_for_a_retry(place: Place) -> None:
     lines = edited({3: completion("failed", "better"), 4: completion("hot"), 5: completion("mended"), 6: ""})
     write_lines(place.source, lines)
-    survey = place.begin(retry=True)
-    assert survey.work
-    write_lines(place.source, [completion("a", "changed", max_tokens=3), *lines[1:]])
+    changed = write_lines(
+        place.source.with_name("changed"), [completion("a", "changed", max_tokens=3), *lines[1:]]
+    )
     with pytest.raises(InvalidRequest, match=r"1 line has changed since it was answered \(1\)"):
-        place.begin(retry=True)
+        place.begin(source=changed, retry=True)
     assert len(read_rows(place.errors)) == 4  # nothing was taken out
+    assert place.begin(retry=True).work
+    assert read_rows(place.errors) == []
 
 
 def test_jobs_under_way_whose_lines_are_gone(tmp_path: Path) -> None:

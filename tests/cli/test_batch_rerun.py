@@ -63,6 +63,26 @@ def test_a_rerun_after_an_edit_stops_and_says_how_to_go_on(
     assert (texts["doc-0"], texts["doc-1"], texts["doc-7"]) == ("EDITED", "TEXT 1", "TOO")
 
 
+def test_a_rerun_that_names_an_unknown_queue_leaves_all_rows(
+    valkey: Server, source: Path, tmp_path: Path
+) -> None:
+    write_lines(source, [*DOCUMENTS[:3], completion("hot", temperature="hot")])
+    kept = [tmp_path / name for name in ("out.jsonl", "out.errors.jsonl", "out.run.jsonl")]
+    command = ("batch", "run", source, "-o", kept[0], "--redis-url", valkey.url)
+    with answering(valkey.url):
+        assert invoke(*command).exit_code == 0
+        before = [path.read_bytes() for path in kept]
+        edited = completion("doc-0", "edited", model="gpt-4o-mini")
+        write_lines(source, [edited, *DOCUMENTS[1:3], completion("hot", "mended")])
+        refused = invoke(*command, "--redo-changed", "--retry-failed")
+        assert refused.exit_code == 2
+        assert "this server does not have: 'gpt-4o-mini' in 1 line" in refused.stderr
+        assert [path.read_bytes() for path in kept] == before
+        assert invoke(*command, "--redo-changed", "--queue", "default").exit_code == 0
+    texts = {row["custom_id"]: row["response"]["body"]["choices"][0]["text"] for row in read_rows(kept[0])}
+    assert texts == {"doc-0": "EDITED", "doc-1": "TEXT 1", "doc-2": "TEXT 2", "hot": "MENDED"}
+
+
 def test_nothing_is_started_for_a_rerun_that_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an output that an earlier version has written, too: neither a server nor a model."""
     monkeypatch.setenv("MILLSTREAM_HOME", str(tmp_path / "home"))

@@ -1,7 +1,8 @@
-"""What is done on the server before a run's first job: are its queues there, and which jobs are to go."""
+"""What is done before a run's first job: are its queues there, which rows and which jobs are to go."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from millstream.batch.body import DEFAULT_QUEUE
@@ -17,11 +18,24 @@ MOST_NAMES = 5  # in one message
 
 
 async def prepare(client: AsyncClient, journal: Journal, options: RunOptions, survey: Survey) -> Cancelled:
-    """Cancel the jobs that no line asks for any more. Raises InvalidRequest where lines name queues that the
-    server does not have."""
+    """Make OUT ready, and cancel the jobs that no line asks for any more. Raises InvalidRequest where lines
+    name queues that the server does not have, and then changes nothing."""
     if options.queue is None:
         await check_queues(client, survey.models)
+    await asyncio.to_thread(make_ready, survey, journal, options)
     return await cancel_jobs(client, journal, survey.left, wanted=False)
+
+
+def make_ready(survey: Survey, journal: Journal, options: RunOptions) -> None:
+    """Take out the rows of lines that are answered anew, and remember IN and queue. Raises WriteFailed."""
+    if survey.redo and survey.moved:
+        journal.leave_jobs()
+        survey.left = dict(journal.left)
+    if survey.dropped:
+        journal.drop(survey.dropped)
+    journal.go_on_with(survey.named, options.queue)
+    if survey.retry_failed:
+        journal.retry_failed()
 
 
 async def check_queues(client: AsyncClient, models: Mapping[str, int]) -> None:

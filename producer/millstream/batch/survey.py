@@ -42,6 +42,8 @@ class Survey:
         self.work = False  # there is a line that a worker has to answer
         self._models, self._changed_models = Models(), Models()
         self.redo = False  # lines that have changed are answered anew
+        self.named = ""  # what is remembered as IN
+        self.retry_failed = retry_failed
         self.changed: set[bytes | int] = set()  # keys of rows, see Journal
         self.changed_lines: list[int] = []  # the first ones
         self.mended: set[bytes | int] = set()  # the same, where the row says that the line could not be run
@@ -70,6 +72,11 @@ class Survey:
     def models(self) -> Mapping[str, int]:
         """Lines without a row, counted by what their body.model says; "": nothing."""
         return self._models.counts + self._changed_models.counts if self.redo else self._models.counts
+
+    @property
+    def dropped(self) -> set[bytes | int]:
+        """Keys of rows that are to go: their lines are answered anew."""
+        return self.mended | self.changed if self.redo else self.mended
 
     @property
     def missing(self) -> int:
@@ -181,43 +188,33 @@ def begin(
     named: str = "",
     retry_failed: bool = False,
 ) -> Survey:
-    """Compare IN with OUT, and make OUT ready for a run over it: to be called before a BatchRun.
+    """Compare IN with OUT; changes nothing there, see `preparing`.
 
     `named`: what is remembered as IN, where `source` is a copy. Raises InvalidRequest where lines have
     changed, or IN, queue or model are others, and `on_change` does not say what to do about it.
-    Error rows of lines that could not be run, and have changed, are taken out in any case.
     """
     survey = Survey(journal, options, retry_failed=retry_failed)
     with InputFile(source) as lines:
         survey.take(lines)
-    named = named or str(source.resolve())
+    survey.named = named or str(source.resolve())
     if on_change is not OnChange.KEEP:
-        _refuse_other_input(survey, journal, named)
+        _refuse_other_input(survey, journal)
     if (survey.changed or survey.moved) and on_change is OnChange.STOP:
         raise _stopped(survey, journal, options, str(source))
-    dropped = set(survey.mended)
     if on_change is OnChange.REDO:
         survey.redo = True
-        dropped |= survey.changed
         survey.work |= bool(survey.changed)
-        if survey.moved:
-            journal.leave_jobs()
-            survey.left = dict(journal.left)
-    if dropped:
-        # before the queues of these lines are known to be there: their rows come back by another run
-        journal.drop(dropped)
-    journal.go_on_with(named, options.queue)
     return survey
 
 
-def _refuse_other_input(survey: Survey, journal: Journal, named: str) -> None:
+def _refuse_other_input(survey: Survey, journal: Journal) -> None:
     if not survey.missing or not survey.lines:
         return
     begun = journal.begun.source
-    if survey.found and begun in (None, named):
+    if survey.found and begun in (None, survey.named):
         return  # lines were removed from it
     shown = os.fsencode(begun or "").decode("utf-8", "backslashreplace")
-    what = f"was begun with {shown}, and " if begun not in (None, named) else ""
+    what = f"was begun with {shown}, and " if begun not in (None, survey.named) else ""
     raise InvalidRequest(
         "OUT",
         str(journal.out),

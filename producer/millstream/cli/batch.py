@@ -14,7 +14,7 @@ import typer
 from millstream.batch.body import DEFAULT_QUEUE
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
-from millstream.batch.preparing import prepare
+from millstream.batch.preparing import make_ready, prepare
 from millstream.batch.run import DEFAULT_WINDOW, BatchRun, RunOptions
 from millstream.batch.spool import spool
 from millstream.batch.survey import OnChange, Survey, begin
@@ -122,14 +122,13 @@ def run(
             if survey.mended:
                 say(f"{len(survey.mended):,} lines that could not be run have changed, and are tried again")
             if retry_failed:
-                say(f"trying {journal.retry_failed():,} lines again")
+                say(f"trying {len(journal.failed) + len(journal.lines):,} lines again")
             if not survey.lines:
                 warn(f"{source} has no lines; there is nothing to do")
-            journal.replay()
             stack = _stack(redis_url or None, local, survey, queue or DEFAULT_QUEUE)
             with stack as opened, InputFile(lines) as rows:
                 rows.total = survey.lines
-                work = answer(opened, rows, journal, options, client, survey, price_per_hour=price_per_hour)
+                work = answer(opened, rows, journal, options, survey, client, price_per_hour=price_per_hour)
                 summary = _finished(work, opened, journal, redis_url, at_once=cancel_on_interrupt)
             journal.finish()
             if source == STANDARD:
@@ -176,18 +175,21 @@ async def answer(
     source: InputFile,
     journal: Journal,
     options: RunOptions,
+    survey: Survey,
     client_options: ClientOptions | None = None,
-    survey: Survey | None = None,
     *,
     price_per_hour: float | None = None,
 ) -> Summary:
     """Run the batch with its progress on the screen. `survey`: what was found out about `source`. Raises what
     BatchRun and Stack raise, and InvalidRequest where its lines name queues that the server does not have."""
     async with AsyncClient(stack.url, options=client_options) as client:
-        if survey and stack.url != NO_SERVER:
+        if stack.url == NO_SERVER:
+            make_ready(survey, journal, options)
+        else:
             done = await prepare(client, journal, options, survey)
             if count := done.cancelled + done.running:
                 say(f"{count:,} jobs of an earlier run that no line of IN asks for now were cancelled")
+        journal.replay()
         batch = BatchRun(source, journal, client, options)
         return await stack.guard(_shown(stack, Shown(batch, price_per_hour), client, options.lane))
 
