@@ -7,7 +7,6 @@ Writes out/results.jsonl and out/results.errors.jsonl; every run computes everyt
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from millstream.batch.run import RunOptions
 from millstream.batch.survey import begin
 from millstream.cli.batch import answer, report
 from millstream.cli.conduct import reported
+from millstream.cli.interrupts import run_async
 from millstream.cli.options import Model, RedisUrl
 from millstream.cli.stack import Stack, choose_model, open_stack
 from millstream.cli.terminal import answers, say
@@ -51,10 +51,10 @@ def main(
                 survey = begin(DOCUMENTS, journal, RunOptions())
                 lines.total = survey.lines
                 say(f"1. {from_here(DOCUMENTS)} through `millstream batch run`")
-                summary = asyncio.run(answer(stack, lines, journal, RunOptions(), survey))
+                summary = run_async(answer(stack, lines, journal, RunOptions(), survey))
             report(summary, journal, None, as_json=False)
             say(f"2. {from_here(LETTER)}: summarised, and streamed as `millstream submit --stream` does")
-            asyncio.run(stream_letter(stack, LETTER.read_text(encoding="utf-8").strip()))
+            run_async(stream_letter(stack, LETTER.read_text(encoding="utf-8").strip()))
     if local is not None and model is None:
         answers.print(
             "\nA model of 135M parameters shows the machinery; it is no measure of answers. For a real one:\n"

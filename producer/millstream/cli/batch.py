@@ -24,6 +24,7 @@ from millstream.cli.beside import beside
 from millstream.cli.conduct import load_model, reported
 from millstream.cli.exits import ExitCode
 from millstream.cli.help import Command, Group
+from millstream.cli.interrupts import run_async
 from millstream.cli.model_names import say_who_answers
 from millstream.cli.options import AsJson, DurabilityOf, DurabilityTimeout, Model, RedisUrl, Replicas
 from millstream.cli.progress import Shown, show_progress
@@ -161,7 +162,7 @@ def _finished(
     at_once: bool,
 ) -> Summary:
     try:
-        return asyncio.run(work)
+        return run_async(work)
     except KeyboardInterrupt:
         settle_interrupt(stack, journal, redis_url, at_once=at_once)
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import time
@@ -16,6 +15,7 @@ from millstream.batch.cancelling import Cancelled, cancel_jobs
 from millstream.batch.journal import Journal
 from millstream.cli.conduct import reported
 from millstream.cli.exits import ExitCode
+from millstream.cli.interrupts import run_async
 from millstream.cli.options import AsJson, RedisUrl
 from millstream.cli.stack import Stack, open_stack
 from millstream.cli.terminal import answers, errors, print_json, say, warn
@@ -42,7 +42,7 @@ def cancel(
         jobs = {**run.left, **run.under_way}
         if jobs:
             with open_stack(redis_url or None, None, say=say) as stack:
-                done = asyncio.run(stack.guard(_cancel(stack, run)))
+                done = run_async(stack.guard(_cancel(stack, run)))
         if as_json:
             print_json(asdict(done))
         else:
@@ -58,7 +58,7 @@ def settle_interrupt(stack: Stack, journal: Journal, redis_url: str | None, *, a
     if not journal.under_way or not (at_once or _second_interrupt(stack, journal, redis_url)):
         return
     try:
-        say(_counts(asyncio.run(stack.guard(_cancel(stack, journal)))))
+        say(_counts(run_async(stack.guard(_cancel(stack, journal)))))
     except MillstreamError as error:
         warn(f"the run's jobs were not cancelled: {error}; repeat it with: {_command(journal, redis_url)}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,6 +11,7 @@ import typer
 
 from millstream.cli.beside import beside
 from millstream.cli.exits import ExitCode, exit_code
+from millstream.cli.interrupts import run_async
 from millstream.cli.loading import show_loading
 from millstream.cli.stack import Stack, open_stack
 from millstream.cli.terminal import complain, print_json, say, warn
@@ -71,7 +71,7 @@ def run_with_client(
             async with AsyncClient(stack.url, queue=queue) as client:
                 await work(client)
 
-        asyncio.run(stack.guard(connected()))
+        run_async(stack.guard(connected()))
 
 
 async def warn_if_unserved(stack: Stack, queue: str, job_id: str) -> None:

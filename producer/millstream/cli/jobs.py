@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from millstream.cli.conduct import load_model, outlasting, reported, warn_if_not_durable, warn_if_unserved
+from millstream.cli.interrupts import run_async
 from millstream.cli.job_status import print_status
 from millstream.cli.options import (
     AsJson,
@@ -236,7 +236,7 @@ class _Place:
         url = self.redis_url or None
         local = choose_model(url, model, say) if with_worker or url else None
         with open_stack(url, local, say=say, queue=self.queue) as stack:
-            asyncio.run(self._connected(stack, work))
+            run_async(self._connected(stack, work))
 
     async def _connected(self, stack: Stack, work: Callable[[Stack, AsyncClient], Awaitable[None]]) -> None:
         async def connected() -> None:

@@ -1,0 +1,40 @@
+"""Ctrl-C while a command's asynchronous work runs: the work ends in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Coroutine
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+AT_ONCE_S = 1.0  # `timeout -s INT` and others signal the process, and then its group
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """As asyncio.run, where a second SIGINT breaks off what ends the work; within AT_ONCE_S of the first it
+    does nothing."""
+    return asyncio.run(_ended_in_order(work))
+
+
+async def _ended_in_order(work: Coroutine[Any, Any, T]) -> T:
+    of_asyncio = signal.getsignal(signal.SIGINT)
+    if not callable(of_asyncio) or threading.current_thread() is not threading.main_thread():
+        return await work
+    last_s = -AT_ONCE_S
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal last_s
+        if (now_s := time.monotonic()) - last_s >= AT_ONCE_S:
+            last_s = now_s
+            of_asyncio(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        return await work
+    finally:
+        signal.signal(signal.SIGINT, of_asyncio)

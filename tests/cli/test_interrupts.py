@@ -1,0 +1,50 @@
+"""Ctrl-C while asynchronous work runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from millstream.cli import interrupts
+from millstream.cli.interrupts import run_async
+
+
+class Work:
+    """Is interrupted while it waits, and again while it ends."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    async def run(self) -> None:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0)
+            self.ended = True
+
+
+def test_what_ends_the_work_is_not_broken_off_by_a_second_signal_at_once() -> None:
+    work = Work()
+    with pytest.raises(KeyboardInterrupt):
+        run_async(work.run())
+    assert work.ended
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_later_signal_breaks_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "AT_ONCE_S", 0.0)
+    work = Work()
+    with pytest.raises(KeyboardInterrupt):
+        run_async(work.run())
+    assert not work.ended
+
+
+def test_work_that_is_not_interrupted_returns() -> None:
+    async def answer() -> int:
+        return 7
+
+    assert run_async(answer()) == 7
