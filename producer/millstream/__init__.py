@@ -6,7 +6,6 @@ Everything a producer needs is here; nothing of a worker is imported.
 import logging
 import typing
 
-from millstream.batch.from_python import batch_run
 from millstream.batch.tally import Summary as BatchSummary
 from millstream.client.async_client import AsyncClient
 from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
@@ -111,7 +110,6 @@ __all__ = [
     "Unavailable",
     "Usage",
     "WorkerStatus",
-    "batch_run",
 ]
 
 if typing.TYPE_CHECKING:

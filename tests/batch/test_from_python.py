@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from support.answering import answering, completion, read_rows, write_lines
 from support.servers import Server
 
-from millstream import AsyncClient, Client, InvalidRequest, batch_run
+from millstream import AsyncClient, Client, InvalidRequest
 from millstream.batch.journal import Journal
 
 
@@ -17,8 +19,8 @@ async def test_a_program_runs_a_file_and_runs_it_again(valkey: Server, tmp_path:
     write_lines(source, [completion("a", "one"), completion("b", "please fail")])
     async with AsyncClient(valkey.url) as client:
         with answering(valkey.url):
-            first = await batch_run(client, source, str(out), lane="interactive")
-        again = await batch_run(client, source, out)
+            first = await client.batch_run(source, str(out), lane="interactive")
+        again = await client.batch_run(source, out)
     assert (first.completed, first.failed, first.skipped) == (1, 1, 0)
     assert (again.completed, again.failed, again.skipped) == (0, 0, 2)
     [row] = read_rows(out)
@@ -30,14 +32,14 @@ async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server,
     async with AsyncClient(valkey.url) as client:
         write_lines(source, [completion("a", model="never-used")])
         with pytest.raises(InvalidRequest, match="names a queue that this server does not have"):
-            await batch_run(client, source, out)
+            await client.batch_run(source, out)
         with Journal(out) as journal:
             journal.submits("default", [own_id := journal.own_id("gone", "d" * 32)])
         await client.submit(prompt="x", id=own_id)
         write_lines(source, [completion("a", "please fail")])
         with answering(valkey.url) as worker:
-            first = await batch_run(client, source, out)
-            again = await batch_run(client, source, out, retry_failed=True)
+            first = await client.batch_run(source, out)
+            again = await client.batch_run(source, out, retry_failed=True)
     assert (first.failed, again.failed, again.skipped) == (1, 1, 0)
     with Journal(out) as journal:
         assert not journal.under_way
@@ -48,5 +50,12 @@ def test_a_program_without_asyncio_does_so_too(valkey: Server, tmp_path: Path) -
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     write_lines(source, [completion("a", "one")])
     with Client(valkey.url) as client, answering(valkey.url):
-        summary = client.run(lambda connected: batch_run(connected, source, out))
+        summary = client.batch_run(source, out)
     assert summary.completed == len(read_rows(out)) == 1
+
+
+def test_a_client_that_runs_no_batch_imports_none() -> None:
+    """Its journal locks files by `fcntl`, which not every system has."""
+    code = "import sys, millstream; print('millstream.batch.journal' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -39,7 +39,7 @@ async def asynchronous(client: ms.AsyncClient) -> None:
                 assert_never(event)
     assert_type(await client.result(job.id), ms.Result)
     assert_type((await client.wait(job.id, timeout_s=1)).text, str)
-    assert_type(await ms.batch_run(client, "in.jsonl", Path("out.jsonl")), ms.BatchSummary)
+    assert_type(await client.batch_run("in.jsonl", Path("out.jsonl")), ms.BatchSummary)
     assert_type(await client.wait_many([job.id]), dict[str, ms.Result | ms.JobError])
     async for done in client.as_completed([job.id]):
         assert_type(done, tuple[str, ms.Result | ms.JobError])
@@ -68,7 +68,7 @@ def synchronous() -> None:
         assert_type(client, ms.Client)
         job = client.submit("Hello", top_k=5)
         assert_type(job, ms.Submitted)
-        assert_type(client.run(lambda own: ms.batch_run(own, "in.jsonl", "out.jsonl")), ms.BatchSummary)
+        assert_type(client.batch_run("in.jsonl", "out.jsonl"), ms.BatchSummary)
         assert_type(client.stream(job.id), Iterator[ms.TokenEvent | ms.RewindEvent | ms.EndEvent])
         assert_type(client.wait(job.id), ms.Result)
         assert_type(client.queue_info(), ms.QueueStatus)

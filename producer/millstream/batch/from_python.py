@@ -1,10 +1,11 @@
-"""A batch run for programs: what `millstream batch run` does with a file, with a client that is there."""
+"""A batch run from a program: the steps of `millstream batch run`, on a client that exists."""
 
 from __future__ import annotations
 
 import asyncio
 from os import PathLike
 from pathlib import Path
+from typing import Literal, TypedDict
 
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
@@ -16,6 +17,17 @@ from millstream.client.async_client import AsyncClient
 from millstream.wire.keys import Lane
 
 
+class BatchFields(TypedDict, total=False):
+    """What AsyncClient.batch_run takes beside the two files."""
+
+    queue: str | None
+    lane: Lane | str
+    tenant: str
+    keep_results: bool
+    on_change: Literal["stop", "redo", "keep"]
+    retry_failed: bool
+
+
 async def batch_run(
     client: AsyncClient,
     source: str | PathLike[str],
@@ -25,27 +37,15 @@ async def batch_run(
     lane: Lane | str = Lane.BATCH,
     tenant: str = "",
     keep_results: bool = False,
-    on_change: OnChange | str = OnChange.STOP,
+    on_change: str = OnChange.STOP,
     retry_failed: bool = False,
 ) -> Summary:
-    """Answer every line of `source` (JSONL, OpenAI Batch format): answers to `out`, error rows beside it.
-
-    Interrupted and called again with the same files it computes nothing twice. `queue`: for all lines,
-    whatever their `body.model` says. `on_change`: where lines have changed since they were answered, `stop`
-    raises InvalidRequest, `redo` answers them anew, `keep` leaves their rows as they are. `retry_failed`
-    tries the lines of the error file again. From code without
-    asyncio: `client.run(lambda c: batch_run(c, …))`.
-
-    Raises InvalidRequest for files that cannot be used, Unavailable where the server stays silent, and
-    QueueMismatch.
-    """
+    """See AsyncClient.batch_run."""
     options = RunOptions(queue=queue, lane=Lane(lane), tenant=tenant, keep_results=keep_results)
     journal, path, change = Journal(Path(out)), Path(source), OnChange(on_change)
     await asyncio.to_thread(journal.__enter__)
     try:
         survey = await asyncio.to_thread(begin, path, journal, options, change, retry_failed=retry_failed)
-        if retry_failed:
-            await asyncio.to_thread(journal.retry_failed)
         await prepare(client, journal, options, survey)
         with InputFile(path) as lines:
             summary = await BatchRun(lines, journal, client, options).run()

@@ -9,8 +9,9 @@ async with AsyncClient("redis://localhost:6379") as client:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from os import PathLike
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from millstream.client import cancelling, forgetting, streams, waiting
 from millstream.client.dead_letters import DeadLetters
@@ -31,6 +32,10 @@ from millstream.wire.keys import Lane
 from millstream.wire.messages import ChatMessage, Result
 from millstream.wire.replies import CancelOutcome, JobRecord
 from millstream.wire.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from millstream.batch.from_python import BatchFields
+    from millstream.batch.tally import Summary
 
 T = TypeVar("T")
 DEFAULT_URL = "redis://localhost:6379/0"
@@ -153,6 +158,25 @@ class AsyncClient:
         before anything was sent.
         """
         return await self._submission.many(jobs, wait_s, durability)
+
+    async def batch_run(
+        self, source: str | PathLike[str], out: str | PathLike[str], **options: Unpack[BatchFields]
+    ) -> Summary:
+        """Answer every line of `source` (JSONL, OpenAI Batch format): answers to `out`, error rows beside it.
+
+        A run that was interrupted, called again with the same files, computes no line twice. Options:
+        `queue` for all lines, whatever their `body.model` says; `lane`, `tenant`; `keep_results` on the
+        server when their rows are on disk; `on_change`: where lines have changed since they were answered,
+        "stop" raises InvalidRequest, "redo" answers them anew, "keep" leaves their rows; `retry_failed` tries
+        the lines of the error file again.
+
+        Raises InvalidRequest for files that cannot be used, Unavailable where the server stays silent, and
+        QueueMismatch.
+        """
+        # Here, because batch runs are made of clients: a program without one does not import them.
+        from millstream.batch.from_python import batch_run
+
+        return await batch_run(self, source, out, **options)
 
     def stream(self, job_id: str, cursor: str | None = None) -> AsyncGenerator[Event, None]:
         """The job's events: TokenEvent as tokens come, RewindEvent where the server lost some, then EndEvent.

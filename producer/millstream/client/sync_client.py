@@ -9,10 +9,11 @@ with Client("redis://localhost:6379") as client:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from os import PathLike
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from millstream.client.async_client import DEFAULT_URL, AsyncClient
 from millstream.client.events import Event
@@ -31,7 +32,10 @@ from millstream.wire.messages import ChatMessage, Result
 from millstream.wire.replies import CancelOutcome
 from millstream.wire.sampling import SamplingParams
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from millstream.batch.from_python import BatchFields
+    from millstream.batch.tally import Summary
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -87,10 +91,6 @@ class Client:
         """Close all connections and end the background thread."""
         if self._owner:
             self._thread.close(self._client.aclose)
-
-    def run(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
-        """What `work` returns, done with the asyncio client behind this one in its own event loop."""
-        return self._thread.run(work(self._client))
 
     @_as(AsyncClient.submit)
     def submit(
@@ -150,6 +150,12 @@ class Client:
                 self._client.submit_many(batch, wait_s=remaining_s, durability=durability)
             )
         return outcomes
+
+    @_as(AsyncClient.batch_run)
+    def batch_run(
+        self, source: str | PathLike[str], out: str | PathLike[str], **options: Unpack[BatchFields]
+    ) -> Summary:
+        return self._thread.run(self._client.batch_run(source, out, **options))
 
     @_as(AsyncClient.stream)
     def stream(self, job_id: str, cursor: str | None = None) -> Iterator[Event]:
