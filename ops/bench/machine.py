@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 def describe() -> str:
@@ -21,10 +22,11 @@ def today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
-def commit() -> str:
+def commit(checkout: Path = Path()) -> str:
     """The short hash, with a plus where the working tree differs from it."""
-    dirty = "+" if _output("git", "status", "--porcelain") else ""
-    return (_output("git", "rev-parse", "--short", "HEAD") or "none") + dirty
+    git = ("git", "-C", str(checkout))
+    dirty = "+" if _output(*git, "status", "--porcelain") else ""
+    return (_output(*git, "rev-parse", "--short", "HEAD") or "none") + dirty
 
 
 def hardware(device: str = "cpu") -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ops.bench import machine
 from ops.bench.engines import report, results
-from ops.bench.engines.adapters import ENGINES, Setup, kind_of
+from ops.bench.engines.adapters import ENGINES, PYTHON, Setup, kind_of, named
 from ops.bench.engines.child import Assignment
 from ops.bench.engines.results import Comparison, Measured, Report
 from ops.bench.engines.session import Turn, take_turn
@@ -66,11 +66,17 @@ class Contest:
             except NotConvertible as error:
                 return Turn(problem=str(error))
         print(f"{self.model}, repeat {repeat + 1}: {engine}", file=sys.stderr, flush=True)
+        one = named(engine)
         assignment = Assignment(
-            engine, setup, self.size.vocab_size, self.workloads, options.scale, repeat, answer=""
+            one.within, setup, self.size.vocab_size, self.workloads, options.scale, repeat, answer=""
         )
         limit_s = options.limit_s * len(self.workloads)
-        return take_turn(assignment, _python(engine, options), limit_s)
+        if one.checkout is None:
+            return take_turn(assignment, _python(engine, options), limit_s)
+        turn = take_turn(assignment, _python(engine, options), limit_s, one.checkout)
+        if turn.version:
+            turn.version += f" of {machine.commit(one.checkout)}"
+        return turn
 
     def _gguf(self) -> Path:
         if self.options.gguf:
@@ -152,6 +158,8 @@ def _engine(name: str) -> str:
 
 
 def _python(engine: str, options: argparse.Namespace) -> str:
+    if (checkout := named(engine).checkout) is not None:
+        return str(checkout / PYTHON)
     others = {"vllm": options.vllm_python, "llama-cpp": options.llama_python}
     return others.get(engine) or sys.executable
 
@@ -167,7 +175,8 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=NAMES, default=list(CPU_WORKLOADS))
     parser.add_argument(
         "--engines", nargs="+", type=_engine, default=list(ENGINES),
-        help=f"{', '.join(ENGINES)}; ours also with settings: millstream:compile_model=off",
+        help=f"{', '.join(ENGINES)}; ours also with settings: millstream:compile_model=off, "
+        "and as another checkout with its own .venv: millstream@PATH, millstream@PATH:compile_model=off",
     )  # fmt: skip
     parser.add_argument("--scale", type=float, default=1.0, help="share of the workload's rows")
     parser.add_argument("--repeats", type=int, default=1, help="turns of each engine; the fastest counts")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 
-from ops.bench.engines.results import Comparison, Report
+from ops.bench.engines.results import Comparison, Measured, Report
 from ops.bench.measures import Run, best
 
 _NONE = "–"
@@ -12,11 +13,13 @@ _HEAD = (
     "engine", "out/s (worst)", "all/s", "TTFT s 50/95/99", "TPOT ms 50/95/99", "GiB", "MBU", "MFU",
     "limit", "ours",
 )  # fmt: skip
+_SUMMARY_HEAD = ("engine", "out/s, geometric mean", "lowest", "peak memory, highest")
 
 
 def text(report: Report) -> str:
     """All of it."""
-    return "\n\n".join([head(report), *(table(comparison, report) for comparison in report.comparisons)])
+    tables = [table(comparison, report) for comparison in report.comparisons]
+    return "\n\n".join([head(report), *tables, *summary(report.comparisons)])
 
 
 def head(report: Report) -> str:
@@ -59,6 +62,31 @@ def table(comparison: Comparison, report: Report) -> str:
     ]
     problems = [f"{engine.engine}: {engine.problem}" for engine in comparison.engines if engine.problem]
     return "\n\n".join([title, _markdown([_HEAD, *rows]), *problems])
+
+
+def summary(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Over all workloads of each model, the first engine beside each of the others."""
+    for model in dict.fromkeys(comparison.model for comparison in comparisons):
+        own = [comparison for comparison in comparisons if comparison.model == model]
+        ours, *others = zip(*(comparison.engines for comparison in own), strict=True)
+        names = [comparison.workload for comparison in own]
+        rows = [row for other in others if (row := _beside(names, ours, other))]
+        if rows:
+            title = f"### {model}: {ours[0].engine} over each of the others, all workloads"
+            yield f"{title}\n\n{_markdown([_SUMMARY_HEAD, *rows])}"
+
+
+def _beside(names: Sequence[str], ours: Sequence[Measured], other: Sequence[Measured]) -> Sequence[str]:
+    """Of the workloads that both have runs of; empty where there is none."""
+    pairs = [(a.best, b.best, name) for a, b, name in zip(ours, other, names, strict=True)]
+    both = [(a, b, name) for a, b, name in pairs if a and b]
+    if not both:
+        return ()
+    rates = [(a.tokens_s / b.tokens_s, name) for a, b, name in both]
+    lowest, where = min(rates)
+    memory = max(a.peak_bytes / b.peak_bytes for a, b, _ in both)
+    mean = statistics.geometric_mean(rate for rate, _ in rates)
+    return (other[0].engine, f"{mean:.3f}", f"{lowest:.3f} ({where})", f"{memory:.2f}x")
 
 
 def _row(

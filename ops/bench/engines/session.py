@@ -34,8 +34,9 @@ class Turn:
     problem: str = ""
 
 
-def take_turn(assignment: Assignment, python: str, limit_s: float) -> Turn:
-    """Start the engine under that interpreter and wait for its end, or end it after `limit_s`."""
+def take_turn(assignment: Assignment, python: str, limit_s: float, checkout: Path = ROOT) -> Turn:
+    """Start the engine under that interpreter, by the benchmark of the checkout, and wait for its end, or end
+    it after `limit_s`."""
     with tempfile.TemporaryDirectory(prefix="millstream-bench-") as folder:
         answer, log = Path(folder) / "answer", Path(folder) / "log"
         answer.touch()
@@ -46,7 +47,7 @@ def take_turn(assignment: Assignment, python: str, limit_s: float) -> Turn:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=ROOT,
+                cwd=checkout,
                 env=environment(assignment.engine, python, assignment.setup),
                 start_new_session=True,
             )

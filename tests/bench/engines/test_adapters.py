@@ -109,10 +109,15 @@ def test_our_engine_takes_settings(tiny: Path) -> None:
         load("millstream:prefix_cache=yes", _setup(tiny))
 
 
-@pytest.mark.parametrize("name", ["unknown", "vllm:max_rows=1", ""])
+@pytest.mark.parametrize("name", ["unknown", "vllm:max_rows=1", "vllm@/", ""])
 def test_an_engine_that_there_is_not(name: str) -> None:
     with pytest.raises(ValueError, match="there are millstream, "):
         kind_of(name)
+
+
+def test_a_checkout_without_an_environment() -> None:
+    with pytest.raises(ValueError, match=r"no \.venv/bin/python in '/nowhere'; run make setup there"):
+        kind_of("millstream@/nowhere:max_rows=1")
 
 
 def test_an_absent_engine_says_what_to_do() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from ops.bench import machine
 from ops.bench.engines.child import Assignment
 from ops.bench.engines.contest import Contest, main, read_options
 from ops.bench.engines.results import Report
-from ops.bench.engines.session import Turn
+from ops.bench.engines.session import ROOT, Turn
 from ops.bench.machine import Limits
 from ops.bench.measures import Run, Timing
 from ops.bench.models.size import size_of
@@ -39,10 +41,25 @@ def test_a_table_a_file_and_the_absent(
     assert ours.runs[0].peak_bytes > 2**20
 
 
+def test_a_checkout_beside_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one again, by another way to it."""
+    monkeypatch.setattr(machine, "measure", lambda threads, device: Limits(1e10, 1e11))
+    model = build("llama", tmp_path / "model", max_position_embeddings=512)
+    other = f"millstream@{ROOT}:compile_model=off"
+    command = f"--model {model} --workloads r single --scale 0.03 --threads 1 --engines millstream {other}"
+    main([*command.split(), "--results", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert f"{other} {version('millstream')} of {machine.commit(ROOT)}" in shown
+    assert f"### {model}: millstream over each of the others, all workloads" in shown
+    assert re.search(r"\| millstream@\S+ \| \d\.\d{3} +\| \d\.\d{3} \((r|single)\)", shown)
+
+
 def test_engines_take_turns_until_one_fails(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[tuple[str, int]] = []
 
-    def turn(assignment: Assignment, python: str, limit_s: float) -> Turn:
+    def turn(assignment: Assignment, python: str, limit_s: float, checkout: Path = ROOT) -> Turn:
         taken.append((assignment.engine, assignment.seed))
         if assignment.engine == "hf-static" and assignment.seed == 1:
             return Turn("2", problem="lost")

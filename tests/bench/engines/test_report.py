@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ops.bench.engines import report
@@ -65,6 +66,24 @@ def test_all_of_it_fits_a_terminal_and_says_what_is_missing() -> None:
     assert "tiny14m was loaded, from imports to ready: millstream 4.1 s, hf-static 2.0 s" in text
     assert "at most 10 output tokens/s" in text
     assert max(map(len, report.table(COMPARISON, REPORT).splitlines())) <= 120
+
+
+def test_a_summary_is_over_the_workloads_that_both_have() -> None:
+    twice = Run(1.0, OURS.timings, steps=10, peak_bytes=2**29)
+    second = replace(
+        COMPARISON, workload="b", engines=(Measured("millstream", (twice,)), COMPARISON.engines[1])
+    )
+    third = replace(COMPARISON, workload="c", engines=(Measured("millstream", ()), COMPARISON.engines[1]))
+    [text] = report.summary([COMPARISON, second, third])
+    assert text.startswith("### tiny14m: millstream over each of the others")
+    *_, row = text.splitlines()
+    assert [cell.strip() for cell in row.strip("|").split("|")] == [
+        "hf-static",
+        "2.828",
+        "2.000 (a)",
+        "0.50x",
+    ]
+    assert list(report.summary([third])) == []
 
 
 def test_without_ours_there_is_no_ratio() -> None:

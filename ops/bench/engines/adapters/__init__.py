@@ -6,10 +6,13 @@ from __future__ import annotations
 import importlib
 import subprocess
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ops.bench.engines.adapters.interface import Adapter, Setup
 
-__all__ = ["ENGINES", "Adapter", "EngineKind", "Setup", "kind_of", "load"]
+__all__ = ["ENGINES", "PYTHON", "Adapter", "EngineKind", "Named", "Setup", "kind_of", "load", "named"]
+
+PYTHON = ".venv/bin/python"  # of a checkout
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +43,42 @@ ENGINES: dict[str, EngineKind] = {
 }
 
 
-def kind_of(engine: str) -> EngineKind:
-    """`engine`: a name of ENGINES, or ours with settings: `millstream:compile_model=on,max_rows=64`. Raises
-    ValueError."""
-    name, _, settings = engine.partition(":")
-    if name not in ENGINES or (settings and name != "millstream"):
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An engine as a command line names it."""
+
+    name: str  # of ENGINES
+    checkout: Path | None  # of another commit of ours, with its own .venv
+    settings: str
+
+    @property
+    def within(self) -> str:
+        """Its name within its checkout."""
+        return f"{self.name}:{self.settings}" if self.settings else self.name
+
+
+def named(engine: str) -> Named:
+    """`engine`: a name of ENGINES; ours also with settings, and of another checkout:
+    `millstream@/path/to/checkout:compile_model=on,max_rows=64`. Raises ValueError."""
+    place, _, settings = engine.partition(":")
+    name, at, checkout = place.partition("@")
+    if name not in ENGINES or ((settings or at) and name != "millstream"):
         raise ValueError(
-            f"no engine {engine!r}; there are {', '.join(ENGINES)}, and millstream:SETTING=VALUE,…"
+            f"no engine {engine!r}; there are {', '.join(ENGINES)}, and millstream@CHECKOUT:SETTING=VALUE,…"
         )
-    return ENGINES[name]
+    if at and not (Path(checkout) / PYTHON).exists():
+        raise ValueError(f"engine {engine!r}: no {PYTHON} in {checkout!r}; run make setup there")
+    return Named(name, Path(checkout).absolute() if at else None, settings)
+
+
+def kind_of(engine: str) -> EngineKind:
+    """See `named`."""
+    return ENGINES[named(engine).name]
 
 
 def load(engine: str, setup: Setup) -> Adapter:
     """The engine, with its model loaded in this process."""
     module, name = kind_of(engine).place
     kind = getattr(importlib.import_module(f"ops.bench.engines.adapters.{module}"), name)
-    made: Adapter = kind(replace(setup, settings=engine.partition(":")[2]))
+    made: Adapter = kind(replace(setup, settings=named(engine).settings))
     return made
