@@ -47,9 +47,8 @@ def cancel(
             print_json(asdict(done))
         else:
             answers.out(_counts(done))
-        if done.unknown:
-            warn(f"{done.unknown:,} jobs are not known to this server: is --redis-url the one of the run?")
         if jobs and done.unknown == len(jobs):
+            warn(f"{done.unknown:,} jobs are not known to this server: is --redis-url the one of the run?")
             raise typer.Exit(ExitCode.NOT_FOUND)
 
 
