@@ -1,0 +1,47 @@
+"""Mutants are the same each time, and are found again where their code has moved."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ops.mutants.choosing import AREAS, choose, mutants_of, sources
+from ops.mutants.running import ROOT, apply, find
+
+
+def test_the_same_sources_give_the_same_mutants() -> None:
+    chosen = choose(ROOT)
+    assert chosen == choose(ROOT)
+    assert {mutant.area for mutant in chosen} == set(AREAS)
+
+
+def test_each_mutant_is_found_and_changes_one_line(tmp_path: Path) -> None:
+    for area in AREAS.values():
+        for path in sources(ROOT, area):
+            copy = tmp_path / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+    for mutant in choose(tmp_path):
+        place = find(tmp_path, mutant)
+        assert place is not None, mutant
+        before = apply(place, mutant)
+        pairs = zip(before.splitlines(), place.path.read_text().splitlines(), strict=True)
+        assert sum(old != new for old, new in pairs) == 1, mutant
+        place.path.write_text(before)
+
+
+def test_a_function_that_has_moved_is_found_and_one_that_changed_is_gone(tmp_path: Path) -> None:
+    brain = tmp_path / "worker/millstream_worker/engine/brain"
+    brain.mkdir(parents=True)
+    old, new = brain / "old.py", brain / "folder" / "new.py"
+    old.write_text("def fits(a, b):\n    return a < b\n")
+    [mutant] = mutants_of(tmp_path, "brain", old)
+    new.parent.mkdir()
+    new.write_text("import os\n\n\n" + old.read_text())
+    old.unlink()
+    place = find(tmp_path, mutant)
+    assert place is not None
+    assert (place.path, place.row) == (new, 4)
+    apply(place, mutant)
+    assert new.read_text().endswith("return a <= b\n")
+    assert find(tmp_path, mutant) is None
