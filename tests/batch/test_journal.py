@@ -284,21 +284,35 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) -> None:
+    digests = {name: name * 32 for name in "abc"}
+    rows = {name: {"id": row_id(digest)} for name, digest in digests.items()}
     with Journal(out) as journal:
-        ids = {name: journal.own_id(name, "d") for name in "abc"}
-        journal.write([answer("a")], [failure("b", 2), failure("c", 3, "invalid_field", ran=False)])
+        ids = {name: journal.own_id(name, digest) for name, digest in digests.items()}
+        journal.submits("one", list(ids.values())[:2])
+        journal.write([answer("a") | rows["a"]], [failure("b", 2) | rows["b"]])
+        journal.write((), [failure("c", 3, "invalid_field", ran=False) | rows["c"]])
         journal.write((), [failure("a", 4, "duplicate_custom_id", ran=False)])
     with Journal(out) as journal:
         assert journal.retry_failed() == 3
         assert [journal.has_id(name) for name in "abc"] == [True, False, False]
         assert not journal.has_line(4)
-        assert journal.own_id("b", "d") not in ids.values()
-        assert journal.own_id("c", "d") == ids["c"]
-        second_try = journal.own_id("b", "d")
+        second_try = journal.own_id("b", digests["b"])
+        assert second_try not in ids.values()
+        assert journal.own_id("c", digests["c"]) == ids["c"]
     with Journal(out) as journal:  # interrupted, and gone on without asking for another retry
-        assert journal.own_id("b", "d") == second_try
+        assert journal.own_id("b", digests["b"]) == second_try
         assert not journal.has_id("b")
         assert journal.errors.read_bytes() == b""
+        assert journal.under_way == {}  # the job that failed has ended, though its row is gone
+
+
+def test_a_retry_of_an_earlier_version_is_known(out: Path) -> None:
+    with Journal(out) as journal:
+        first = journal.own_id("b", "d")
+    with journal.run_file.open("a") as file:
+        file.write(json.dumps({"retried": "b"}) + "\n")
+    with Journal(out) as journal:
+        assert journal.own_id("b", "d") == f"{first}.1"
 
 
 def test_a_retry_takes_up_nothing_that_has_its_answer(out: Path) -> None:

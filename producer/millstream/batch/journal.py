@@ -197,13 +197,13 @@ class Journal:
     def retry_failed(self) -> int:
         """Take all rows out of the error file, so that their lines are tried again, each as a new job."""
         assert self._error is not None, "the journal is open"
-        count, retried = 0, []
+        count, again = 0, []
         for row in rows_of(self.errors, "error file", _is_failure):
             count += 1
-            # where there is no response, no job of the old id has failed
-            if not isinstance(_key(row), int) and row["response"] is not None:
-                retried.append(row["custom_id"])
-        self._notes.retry(retried)
+            if row["response"] is not None:  # else no job of the old id has failed
+                again.append(marks.digest_in(row))
+        self._notes.again(list(filter(None, again)))
+        self._notes.sync()
         self._error.truncate(0)  # only now: an interruption before it repeats the retry, it loses none
         self.failed.clear()
         self.refused.clear()

@@ -4,8 +4,8 @@
     {"in", "queue", "model"}    what the run reads and where it sends its lines, whenever that changes
     {"queue", "jobs"}           written before these jobs are submitted, as `<digest>` or `<digest>.<try>`
     {"again": [<digest>]}       the next jobs of these lines are new ones: their last ones were cancelled, or
-                                their rows dropped
-    {"retried": <custom_id>}    the same, by --retry-failed
+                                their rows dropped, or are tried again
+    {"retried": <custom_id>}    the same, as earlier versions wrote it for --retry-failed
     {"queue", "left"}           jobs, as whole own ids, that no line asks for (OUT was removed, …)
     {"settled": [<own id>]}     they were cancelled, or had ended
     {"finished": true}          all jobs so far have ended
@@ -20,7 +20,7 @@ import fcntl
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -179,12 +179,6 @@ class RunFile:
         for start in range(0, len(digests), CHUNK_JOBS):
             self._write({"again": digests[start : start + CHUNK_JOBS]})
         self._again.update(digests)
-
-    def retry(self, custom_ids: Iterable[str]) -> None:
-        retried = list(custom_ids)
-        if retried:
-            self._write(*({"retried": custom_id} for custom_id in retried), sync=True)
-            self._retried.update(map(identity, retried))
 
     def _write(self, *rows: Mapping[str, Any], sync: bool = False) -> None:
         """Raises WriteFailed."""
