@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import redis.asyncio
@@ -10,7 +11,8 @@ from prometheus_client import CollectorRegistry
 from redis.exceptions import ResponseError
 from support.desk import Desk
 
-from millstream.wire.heartbeat import Heartbeat
+from millstream.wire import calls
+from millstream.wire.heartbeat import Heartbeat, read_workers
 from millstream.wire.keys import QueueKeys, ShardKeys
 from millstream.wire.messages import State
 from millstream.wire.record import read_job
@@ -24,8 +26,10 @@ async def nothing_to_keep() -> None:
     return
 
 
-def chores_of(redis_client: redis.asyncio.Redis, shards: Sequence[ShardKeys]) -> dict[str, Chore]:
-    metrics = Metrics(CollectorRegistry())
+def chores_of(
+    redis_client: redis.asyncio.Redis, shards: Sequence[ShardKeys], registry: CollectorRegistry | None = None
+) -> dict[str, Chore]:
+    metrics = Metrics(registry or CollectorRegistry())
     of_all = Chores(
         redis_client,
         shards,
@@ -66,3 +70,34 @@ async def test_one_shard_in_trouble(redis_client: redis.asyncio.Redis) -> None:
         record = await read_job(redis_client, shards[number], f"{number}-late")
         assert record is not None
         assert record.state is State.EXPIRED
+
+
+async def test_the_figures_of_one_look_are_shown_together(
+    redis_client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads them while the server is being asked sees those of the look before."""
+    registry = CollectorRegistry()
+    desk = await Desk(redis_client, QueueKeys("docs").shard(0)).open()
+    await desk.submit("0-a")
+    of_all = chores_of(redis_client, [desk.keys], registry)
+    await of_all["heartbeat"].run()
+    await calls.run(redis_client, calls.join(desk.keys, owner="w"))
+    seen = []
+
+    def shown() -> tuple[float | None, float | None]:
+        labels = {"queue": "default", "lane": "batch"}
+        return (
+            registry.get_sample_value("millstream_jobs_queued", labels),
+            registry.get_sample_value("millstream_workers", {"queue": "default"}),
+        )
+
+    async def looking(*given: Any) -> Any:
+        found = await read_workers(*given)
+        seen.append(shown())
+        return found
+
+    monkeypatch.setattr(chores, "read_workers", looking)
+    before = shown()
+    await of_all["queue"].run()
+    assert seen == [before]
+    assert shown() == (1, 1)

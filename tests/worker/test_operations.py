@@ -24,7 +24,7 @@ from support.servers import Server, free_port
 
 from millstream import AsyncClient, JobFailed, State
 from millstream.wire import calls
-from millstream.wire.heartbeat import read_workers
+from millstream.wire.heartbeat import Heartbeat, read_workers
 from millstream.wire.keys import QueueKeys
 from millstream_worker import logs
 from millstream_worker.health import Health, HealthServer
@@ -64,7 +64,7 @@ async def test_a_worker_reports_its_load_and_the_queue_s(valkey: Server, tokeniz
     async with (
         redis.asyncio.Redis.from_url(valkey.url) as direct,
         AsyncClient(valkey.url, queue="docs") as client,
-        serving(valkey, model, queue="docs", lookahead=1, grace_s=0.1) as worker,
+        serving(valkey, model, queue="docs", lookahead=1) as worker,
     ):
         await client.submit("w0 w1", max_tokens=9)
 
@@ -85,12 +85,14 @@ async def test_a_worker_reports_its_load_and_the_queue_s(valkey: Server, tokeniz
         assert worker.metric("jobs_queued", lane="interactive") == 0
         oldest_ms = (await client.status(rest[1].id)).submitted_ms
 
-        async def reported() -> bool:
-            [beat] = await read_workers(direct, shard)
-            return beat.oldest_ms("batch") == oldest_ms
+        reported: list[Heartbeat] = []
 
-        await until(reported)
-        [beat] = await read_workers(direct, shard)
+        async def reports_oldest() -> bool:
+            reported[:] = await read_workers(direct, shard)  # none while a loaded machine delays the next
+            return [beat.oldest_ms("batch") for beat in reported] == [oldest_ms]
+
+        await until(reports_oldest)
+        [beat] = reported
         assert (beat.model, beat.device, beat.state, beat.rows_running) == ("counting", "cpu", "serving", 1)
         assert (beat.max_rows, beat.kv_used > 0) == (1, True)
         assert beat.kv_used + beat.kv_cached + beat.kv_free == beat.token_capacity
@@ -100,10 +102,9 @@ async def test_a_worker_reports_its_load_and_the_queue_s(valkey: Server, tokeniz
         async def draining() -> bool:
             return [one.state for one in await read_workers(direct, shard)] == ["draining"]
 
-        draining_seen = asyncio.create_task(until(draining, 10))
-        await asyncio.sleep(0)
         worker.service.drain()
-        await draining_seen
+        await until(draining)
+        worker.service.drain()  # at once: the job that runs never ends
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -192,13 +192,14 @@ class Chores:
         await self._everywhere(self._reclaimer.scan)
 
     async def _measure(self) -> None:
-        """What waits, since when, and who is there for it."""
+        """What waits, since when, and who is there for it: all is read before any of it is shown."""
         counts = await read_lanes(self._redis, *self._shards)
         workers = await read_workers(self._redis, *self._shards)
         for shard in self._shards:
             self._oldest[shard] = {
                 lane: await waiting_since_ms(self._redis, shard, lane) or 0 for lane in LANES
             }
+        workers = await read_workers(self._redis, *self._shards)
         now_ms = self._clock.now_ms()
         for lane, count in counts.items():
             since = [self._oldest[shard][lane] for shard in self._shards]
