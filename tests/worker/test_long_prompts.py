@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,15 @@ import redis.asyncio
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, settings, until
+from support.counting_worker import (
+    assert_nothing_left,
+    counted,
+    model_name,
+    serving,
+    settings,
+    until,
+    worker_process,
+)
 from support.servers import Server
 from support.tokenizers import build
 from transformers import PreTrainedTokenizerFast
@@ -24,6 +33,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire import codec
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import Request, Timing
+from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry, StartReply
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.intake import JobBounds, admission
@@ -41,6 +51,7 @@ INFO = EngineInfo(
     tokenizer="",
 )  # fmt: skip
 BOUNDS = JobBounds(0, 0, 2**26)
+MESSAGE = {"role": "user", "content": "w1"}
 CONTEXT = {"context": 40_000, "blocks": 10_000}
 
 
@@ -157,7 +168,58 @@ async def test_a_job_that_waits_to_be_read_ends_like_any_other(
             await assert_nothing_left(direct)
 
 
-MESSAGE = {"role": "user", "content": "w1"}
+async def test_a_drain_waits_for_no_long_prompt(
+    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is being read and what waits for it is given back uncharged while short jobs have their grace. One
+    that was cancelled while it was read ends as cancelled."""
+    model = model_name(tokenizer, step_s=0.05, **CONTEXT)
+    with holding(monkeypatch) as held:
+        async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+            async with serving(valkey, model, grace_s=30.0) as worker:
+                read, gone = [await client.submit(LONG, max_tokens=2, tenant=name) for name in "ab"]
+                waits = await client.submit(LONG, max_tokens=2, tenant="a")
+                short = await client.submit("w7", max_tokens=20)
+
+                async def at_work() -> bool:
+                    return len(held.tenants) == 2 and worker.metric("rows_running") == 1
+
+                await until(at_work)
+                await client.cancel(gone.id)
+                worker.service.drain()
+                assert (await client.wait(short.id, timeout_s=20)).choices[0].text == counted(8, 20)
+            assert not held.go_on.is_set()
+            assert worker.metric("jobs_released_total") == 3
+            for job in (read, waits):
+                record = await read_job(direct, SHARD, job.id)
+                assert record is not None
+                assert (record.state, record.died) == (State.QUEUED, 0)
+            held.go_on.set()
+            await Service(settings(valkey, model, burst=True)).run()
+            for job in (read, waits):
+                assert (await client.result(job.id)).choices[0].text == counted(2, 2)
+            with pytest.raises(JobCancelled):
+                await client.result(gone.id)
+            await assert_nothing_left(direct)
+
+
+async def test_a_process_ends_while_it_reads_a_long_prompt(valkey: Server, chat_tokenizer: Path) -> None:
+    """One whose reading takes longer than the process is given here to end."""
+    giant = [MESSAGE | {"content": "w1 " * 1_390_000}] * 2
+    model = model_name(chat_tokenizer, context=6_000_000, blocks=400_000)
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        job = await client.submit(messages=giant, max_tokens=2)
+        with worker_process(valkey, model, grace_s=30.0) as process:
+
+            async def put_off() -> bool:
+                return (await client.status(job.id)).state is State.RUNNING
+
+            await until(put_off)
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, 5) == 0
+        record = await read_job(direct, SHARD, job.id)
+    assert record is not None
+    assert (record.state, record.died, record.owner) == (State.QUEUED, 0, "")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from millstream_worker import logs, settings
+from millstream_worker import logs, settings, threads
 from millstream_worker.vitals import end_process
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def run(arguments: Sequence[str]) -> int:
         asyncio.run(_serve(Service(chosen, end_stuck=end_process), chosen))
     except CannotServe as error:
         _log.error("worker ends", reason=str(error))
-        return 1
-    return 0
+        return threads.leave(1)
+    return threads.leave(0)
 
 
 def _return_large_blocks() -> None:

@@ -58,14 +58,19 @@ class Quarantine:
         self._vital = vital
         self._try_prove = try_prove
         self._read = read
+        self._reader: asyncio.Task[None] | None = None  # that waits for a thread
         self._stopping = False
 
     def stop(self) -> None:
         self._stopping = True
         self._table.turned.set()
+        if self._reader is not None:
+            self._reader.cancel()
 
     async def run(self) -> None:
-        """Until `stop`: then a suspect that has its turn is left to whoever gives the jobs back."""
+        """Until `stop`: then a suspect that has its turn is left to whoever gives the jobs back, and nobody
+        waits for the thread that is reading it.
+        """
         with self._vital:
             while not self._stopping:
                 job = self._table.try_turn()
@@ -81,7 +86,9 @@ class Quarantine:
         proved = await self._proved(job)
         if proved and await self._record(job, alone=True):
             if job.unread is not None:
+                self._reader = asyncio.current_task()
                 await self._read(job)
+                self._reader = None
             if self._table.waits_alone(job):
                 self._table.seat_lone(job)
         while self._table.holds(job) and (job.phase is Phase.ENDED or self._table.sits(job)):

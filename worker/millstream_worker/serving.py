@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -16,6 +16,7 @@ from millstream_worker.delivery import Backoff, Settling, hand_back
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.frames import Step
 from millstream_worker.health import Health
+from millstream_worker.jobs import Job
 from millstream_worker.parts import Shared, Told, assemble
 from millstream_worker.report import Report
 from millstream_worker.supervisor import Listener, Unusable
@@ -71,8 +72,8 @@ class Serving:
             watching = [group.create_task(watch) for watch in self._watches()]
             try:
                 await self._stop.asked.wait()
-                await self._end(taking, [reading, judging], writing, keeping)
-                await parts.supervisor.stop(_ENGINE_STOP_S)  # 6 nobody waits for its tokens any more
+                await self._end(taking, reading, judging, writing, keeping)
+                await parts.supervisor.stop(_ENGINE_STOP_S)  # 7 nobody waits for its tokens any more
                 await supervising
             finally:  # also after an error: none of these ends by being cancelled alone
                 for task in watching:
@@ -86,7 +87,8 @@ class Serving:
     async def _end(
         self,
         taking: Sequence[asyncio.Task[None]],
-        holding: Sequence[asyncio.Task[None]],
+        reading: asyncio.Task[None],
+        judging: asyncio.Task[None],
         writing: asyncio.Task[None],
         keeping: asyncio.Task[None],
     ) -> None:
@@ -99,16 +101,17 @@ class Serving:
         self.parts.upkeep.wake("heartbeat")
         for intake in self.parts.intakes:
             intake.stop()
-        await asyncio.wait(taking)  # 1 no new work
-        await self._finish_running()  # 2 leases are still renewed here
         self.parts.reading.stop()
+        await asyncio.wait([*taking, reading])  # 1 no new work
+        await self._hand_back(self._shared.table.put_off)  # 2 others read the long jobs
+        await self._finish_running()  # 3 leases are still renewed here
         self.parts.quarantine.stop()
-        await asyncio.wait(holding)
+        await asyncio.wait([judging])
         self.parts.writer.stop()
         await writing
-        await self.parts.writer.write_all()  # 3 what readers do not have yet
-        await self._hand_back()  # 4 others go on with the rest
-        self.parts.leases.stop()  # 5 only now let the leases and the heartbeat go
+        await self.parts.writer.write_all()  # 4 what readers do not have yet
+        await self._hand_back(lambda: list(self._shared.table))  # 5 others go on with the rest
+        self.parts.leases.stop()  # 6 only now let the leases and the heartbeat go
         self.parts.upkeep.stop()
         await keeping  # a beat that is under way would come after the last word
         await self._stop_beating()
@@ -183,16 +186,17 @@ class Serving:
         except TimeoutError:
             _log.warning("grace period over", jobs=len(self._shared.table))
 
-    async def _hand_back(self) -> None:
+    async def _hand_back(self, left: Callable[[], Sequence[Job]]) -> None:
         settings, supervisor = self._shared.settings, self.parts.supervisor
         backoff = Backoff(settings.retry_backoff_s, settings.retry_backoff_max_s)
-        if len(self._shared.table):
-            _log.info("giving jobs back", jobs=len(self._shared.table))
+        if jobs := left():
+            _log.info("giving jobs back", jobs=len(jobs))
             await hand_back(
                 self._shared.redis,
                 self._shared.name,
                 self._shared.table,
                 self._shared.metrics,
+                left,
                 engine_works=supervisor.works,
                 backoff=backoff if supervisor.failed.is_set() else None,
             )

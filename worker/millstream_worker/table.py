@@ -81,6 +81,10 @@ class JobTable:
         """Those that were put off for their length alone, in the order in which they came."""
         return [job for job in self._unseated.values() if job.unread is not None and not job.alone]
 
+    def put_off(self) -> list[Job]:
+        """Those for their length, whether they wait to be read or their reading was given up."""
+        return [*self.to_read(), *(job for job in self if job.being_read and not job.alone)]
+
     def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """These were delivered to this worker; making jobs of them may outlast a lease."""
         self._coming |= {(shard, entry.lane, entry.entry_id): entry.job_id for entry in entries}
@@ -100,13 +104,13 @@ class JobTable:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """A payload is being read, which may take the worker along: no suspect has its turn meanwhile."""
+        """A payload is being read, which may take the worker along: no suspect has its turn meanwhile, nor
+        after a reading that was given up, since its thread goes on.
+        """
         self._reading += 1
-        try:
-            yield
-        finally:
-            self._reading -= 1
-            self._nudge()
+        yield
+        self._reading -= 1
+        self._nudge()
 
     def take(self, job: Job) -> None:
         """Hold a started job, and have it computed unless its end is already decided."""

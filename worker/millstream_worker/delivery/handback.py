@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +40,17 @@ async def hand_back(
     owner: str,
     table: JobTable,
     metrics: Metrics,
+    left: Callable[[], Sequence[Job]],
     *,
     engine_works: bool = True,
     backoff: Backoff | None = None,
 ) -> None:
-    """Release every job of the table, charged with no more than the engines that died with it here. With
-    `backoff`, those are parked for a while instead. An engine that never worked has cost nobody more than one
-    death. What the server does not answer is taken over when its lease is over.
+    """Release the jobs of the table that are `left`, charged with no more than the engines that died with
+    them here. With `backoff`, those are parked for a while instead. An engine that never worked has cost
+    nobody more than one death. What the server does not answer is taken over when its lease is over.
     """
     for _ in range(_TRIES):
-        jobs = list(table)
+        jobs = left()
         try:
             replies = await calls.run_many(redis, [_call(job, owner, engine_works, backoff) for job in jobs])
         except (RedisError, OSError) as error:
@@ -58,7 +60,7 @@ async def hand_back(
             if isinstance(reply, EndOutcome):
                 table.drop(job)
                 metrics.released.inc()
-        if not len(table):
+        if not left():
             return
         await asyncio.sleep(_PAUSE_S)
 

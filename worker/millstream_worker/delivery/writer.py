@@ -77,7 +77,7 @@ class Writer:
 
     async def write_all(self) -> None:
         """Write everything there is, once: what is left when the worker goes."""
-        await self.write(list(self._table))
+        await self.write([job for job in self._table if not job.being_read])
 
     async def write(self, jobs: Sequence[Job]) -> None:
         """One round for these jobs: in one go, unless that is more than a slow line takes in its time."""

@@ -31,6 +31,7 @@ from millstream_worker.jobs import Job, Phase
 from millstream_worker.refusals import is_damage, is_outage
 from millstream_worker.table import JobTable
 from millstream_worker.text import TextModel
+from millstream_worker.threads import in_thread
 from millstream_worker.trouble import Trouble, server_trouble
 
 _log = structlog.get_logger(__name__)
@@ -258,14 +259,12 @@ class Admission:
 
     async def read(self, job: Job) -> None:
         """What was put off: for a suspect until it is alone, for a long job until it is its tenant's turn. It
-        may end by it.
+        may end by it. Whoever is cancelled meanwhile gives the thread up, and the job is never written again.
         """
         assert job.unread is not None, "it was read before"
         started, job.unread, job.being_read = job.unread, None, True
-        try:
-            await self._read(job, started)
-        finally:
-            job.being_read = False
+        await self._read(job, started)
+        job.being_read = False
         forget_input(job)
         if job.rows:  # they know it themselves
             job.told = ()
@@ -281,7 +280,7 @@ class Admission:
             return
         try:
             if _size(job, started) > _LONG_BYTES:
-                await asyncio.to_thread(prepare, job, started, self._text, self._info, self._bounds)
+                await in_thread(prepare, job, started, self._text, self._info, self._bounds)
             else:
                 prepare(job, started, self._text, self._info, self._bounds)
         except InvalidRequest as error:

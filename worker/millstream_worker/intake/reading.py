@@ -53,6 +53,7 @@ class Reading:
         self._vital = vital
         self._read = read
         self._being_read: list[Job] = []
+        self._readers: set[asyncio.Task[None] | None] = set()  # that wait for a thread
         self._turns: dict[str, int] = {}  # of tenants that have jobs here: the higher, the later they had one
         self._turn = 0
         self._stopping = False
@@ -60,9 +61,13 @@ class Reading:
     def stop(self) -> None:
         self._stopping = True
         self._table.changed.set()
+        for reader in filter(None, self._readers):
+            reader.cancel()
 
     async def run(self) -> None:
-        """Until `stop`: then what is not read is left to whoever gives the jobs back."""
+        """Until `stop`: then what is not read is left to whoever gives the jobs back, and nobody waits for
+        the threads that are reading.
+        """
         with self._vital:
             async with asyncio.TaskGroup() as group:
                 for _ in range(_AT_ONCE):
@@ -113,8 +118,13 @@ class Reading:
             return
         if job.phase is Phase.ENDED or not self._table.holds(job):
             return
-        with self._table.reading():
-            await self._read(job)
+        reader = asyncio.current_task()
+        self._readers.add(reader)
+        try:
+            with self._table.reading():
+                await self._read(job)
+        finally:
+            self._readers.discard(reader)
         self._table.seat_read()
 
     async def _fetch(self, job: Job) -> bool:
