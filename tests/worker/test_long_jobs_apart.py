@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -132,6 +133,34 @@ async def test_long_jobs_that_hold_a_log_take_room_at_once() -> None:
     free = bench.capacity.room()
     bench.hold("a1", logged=1)
     assert bench.capacity.room() == free - 1
+
+
+@pytest.mark.parametrize("by", ["step", "end", "death", "engine"])
+async def test_a_flood_that_is_over_lets_the_next_long_job_be_read_at_once(
+    monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Its input enters the batch, is cancelled, is a suspect's now, or there is a larger engine."""
+    monkeypatch.setattr(reading, "_LOOK_S", 1000.0)
+    bench = Bench()
+    flood = job_named("f1")
+    flood.prompt = (1,) * INFO.token_capacity
+    bench.table.take(flood)
+    bench.hold("a1")
+    async with running(bench):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert bench.reads == []
+        match by:
+            case "step":
+                flood.admit(0, 0)
+                bench.capacity.update(bench.capacity.stats)
+            case "end":
+                bench.table.conclude(flood, State.CANCELLED)
+            case "death":
+                bench.table.suspect(flood)
+            case "engine":
+                bench.capacity.reset(replace(INFO, blocks=2 * INFO.blocks))
+        await bench.until(lambda: bench.reads == ["a1"])
 
 
 async def test_tenants_take_turns_while_their_only_job_is_read_and_when_they_are_new() -> None:

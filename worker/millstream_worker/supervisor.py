@@ -231,7 +231,8 @@ class Supervisor:
         job.deaths += 1
         if self._table.lone is job and self._proved:
             job.deaths_alone += 1
-        job.alone = job.losses >= self._max_died
+        if job.losses >= self._max_died:
+            self._table.suspect(job)
         if job.losses_alone >= self._max_died_alone:
             message = (
                 f"engines or workers died {job.losses} times computing this job, {job.losses_alone} times "

@@ -137,6 +137,11 @@ class JobTable:
         assert not self.rows, "the engine before it was vacated"
         self._seat_more()
 
+    def suspect(self, job: Job) -> None:
+        """From here on it runs alone, and what it takes counts for nobody else."""
+        job.alone = True
+        self.changed.set()
+
     def vacate(self) -> list[Job]:
         """The engine is gone: nobody has a seat until there is the next one. Answers the jobs that it had, in
         its batch or waiting before it.
@@ -166,6 +171,7 @@ class JobTable:
         job.end(state, error, letter)
         self._unseat(job)
         self.to_write.set()
+        self.changed.set()  # it takes no room any more
 
     def drop(self, job: Job) -> None:
         """Forget a job without a word: it is written, or not ours any more."""

@@ -28,7 +28,7 @@ from millstream_worker.vitals import Vital
 
 _AT_ONCE = 2
 _LARGE_BYTES = 2**20  # of which one at a time is read: decoding takes several times as much
-_LOOK_S = 1.0
+_LOOK_S = 1.0  # between two signs of life; work wakes it sooner
 _PAUSE_S = 0.5
 
 
