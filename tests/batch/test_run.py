@@ -24,6 +24,7 @@ from millstream import (
     Unavailable,
 )
 from millstream.batch import run as module
+from millstream.batch import sending
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
 from millstream.batch.rows import Row
@@ -323,7 +324,7 @@ async def test_a_server_that_restarts_in_the_middle_costs_nothing(
 async def test_a_server_that_is_away_when_a_chunk_is_to_be_sent(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(sending, "AGAIN_S", 0.01)
     submit_many, calls = AsyncClient.submit_many, 0
 
     async def away_at_times(client: AsyncClient, jobs: Any, **options: Any) -> Any:
@@ -344,8 +345,8 @@ async def test_a_server_that_is_away_when_a_chunk_is_to_be_sent(
 async def test_a_server_that_takes_nothing_more_is_given_up_in_time(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0.01)
-    monkeypatch.setattr(module, "SUBMIT_S", 0.1)
+    monkeypatch.setattr(sending, "AGAIN_S", 0.01)
+    monkeypatch.setattr(sending, "SUBMIT_S", 0.1)
     submit_many, calls = AsyncClient.submit_many, 0
 
     async def soon_away(client: AsyncClient, jobs: Any, **options: Any) -> Any:
@@ -369,8 +370,8 @@ async def test_a_server_that_takes_nothing_more_is_given_up_in_time(
 async def test_a_full_queue_does_not_use_up_the_patience_with_a_silent_server(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0.01)
-    monkeypatch.setattr(module, "SUBMIT_S", 0.1)
+    monkeypatch.setattr(sending, "AGAIN_S", 0.01)
+    monkeypatch.setattr(sending, "SUBMIT_S", 0.1)
     submit_many, begun = AsyncClient.submit_many, asyncio.get_running_loop().time()
     calls = 0
 

@@ -1,10 +1,5 @@
 """What a batch run leaves on disk, and how a later one goes on from it.
 
-    OUT.jsonl             answers, as rows of the OpenAI Batch output format, in the order in which jobs end
-    OUT.errors.jsonl      rows of lines that got none
-    OUT.run.jsonl         the run's id, and which jobs it submitted: see RunFile
-    OUT.run.stdin         the input, where it came from standard input, until the run has ended
-
 A run lives as long as OUT does; where OUT was removed, a new run begins. An OUT named .gz or .zst is written
 plain, as OUT.part, and compressed when the run ends.
 """
@@ -20,10 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from millstream.batch import marks
-from millstream.batch.compressed import check_packing, pack, packing_of, unpack
-from millstream.batch.faults import FaultCode
+from millstream.batch.compressed import pack, unpack
+from millstream.batch.place import Place
 from millstream.batch.rowfile import WriteFailed, append_to, drop_rows, rows_of, sync_folder, write_rows
 from millstream.batch.runfile import Begun, RunFile, identity, line_digest_of
+from millstream.batch.written import is_answer, is_failure, key_of
 from millstream.errors import InvalidRequest
 
 __all__ = ["Journal", "WriteFailed"]
@@ -37,15 +33,10 @@ class Journal:
     ) -> None:
         """`model`: what the run computes with, where that is known. `begins` False: only a run that is there
         is taken up. `copy` gets all rows of OUT, those of earlier runs first."""
-        if not out.name:
-            raise InvalidRequest("OUT", str(out), "names no file")
-        plain = out if packing_of(out) is None else out.with_suffix("")
-        self.out = out
+        place = self.place = Place(out)
+        self.out, self.rows, self.errors = place.out, place.rows, place.errors
+        self.run_file, self.spool = place.run_file, place.spool
         self.model = model
-        self.rows = out if plain is out else out.with_name(f"{out.name}.part")  # where rows are appended
-        self.errors = plain.with_suffix(".errors.jsonl")
-        self.run_file = plain.with_suffix(".run.jsonl")
-        self.spool = plain.with_suffix(".run.stdin")  # an input that can be read once only
         # custom_ids that have a row (see `identity`), and lines that have an error row and no custom_id of
         # their own; each with the mark of the line as it was answered
         self.answered: dict[bytes, bytes] = {}
@@ -62,7 +53,7 @@ class Journal:
     def __enter__(self) -> Journal:
         """Raises InvalidRequest where OUT cannot be written, is in use, or is another kind of file."""
         try:
-            self.check_place()
+            self.place.check(begins=self._begins)
             if not self._notes.open():
                 problem = "another run is writing this file; wait for it, or choose another file"
                 raise InvalidRequest("OUT", str(self.out), problem)
@@ -109,8 +100,7 @@ class Journal:
     def finish(self) -> None:
         """All lines have their row: a compressed OUT is made of them. Raises WriteFailed."""
         self._notes.finish()
-        packing = packing_of(self.out)
-        if packing is None or self._unpacked:
+        if (packing := self.place.packing) is None or self._unpacked:
             return
         self.sync()
         try:
@@ -198,7 +188,7 @@ class Journal:
         """Take all rows out of the error file, so that their lines are tried again, each as a new job."""
         assert self._error is not None, "the journal is open"
         count, again = 0, []
-        for row in rows_of(self.errors, "error file", _is_failure):
+        for row in rows_of(self.errors, "error file", is_failure):
             count += 1
             if row["response"] is not None:  # else no job of the old id has failed
                 again.append(marks.digest_in(row))
@@ -214,11 +204,11 @@ class Journal:
         """Take the rows of these custom_ids and lines out, so that their lines are answered anew."""
         dropped = set(keys)
         again: list[str] = []
-        for path, what, ours in ((self.errors, "error file", _is_failure), (self.rows, "OUT", _is_answer)):
+        for path, what, ours in ((self.errors, "error file", is_failure), (self.rows, "OUT", is_answer)):
             again += [
                 marks.digest_in(row)
                 for row in rows_of(path, what, ours)
-                if row["response"] is not None and _key(row) in dropped
+                if row["response"] is not None and key_of(row) in dropped
             ]
         self._notes.again([digest for digest in again if digest])
         self._notes.sync()  # before the rows are gone: a line's next job must not be its last one
@@ -228,8 +218,8 @@ class Journal:
             file.close()
         self._out = self._error = None
         try:
-            drop_rows(self.errors, "error file", lambda row: _key(row) in dropped)
-            drop_rows(self.rows, "OUT", lambda row: _key(row) in dropped)
+            drop_rows(self.errors, "error file", lambda row: key_of(row) in dropped)
+            drop_rows(self.rows, "OUT", lambda row: key_of(row) in dropped)
             self._open_files()
         except OSError as error:
             raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
@@ -240,21 +230,6 @@ class Journal:
                 self.answered.pop(key, None)
                 self.failed.pop(key, None)
                 self.refused.discard(key)
-
-    def check_place(self) -> None:
-        """Raises InvalidRequest where OUT cannot be there; changes nothing."""
-        folder = self.out.parent
-        check_packing(packing_of(self.out))
-        if self.out.is_dir():
-            raise InvalidRequest("OUT", str(self.out), f"cannot be written: Is a directory: {self.out.name}")
-        if self.out.exists() and not self.out.is_file():
-            raise InvalidRequest("OUT", str(self.out), "is no regular file")
-        if not folder.is_dir():
-            problem = f"{folder} is no folder" if folder.exists() else f"the folder {folder} does not exist"
-            raise InvalidRequest("OUT", str(self.out), f"{problem}; create it, or choose another file")
-        if not self._begins and not self.run_file.exists():
-            problem = f"is no run's output: there is no {self.run_file.name} beside it"
-            raise InvalidRequest("OUT", str(self.out), problem)
 
     def _open(self) -> None:
         self._check_owner()
@@ -275,15 +250,15 @@ class Journal:
         self._error = append_to(self.errors)
 
     def _read(self) -> None:
-        for row in rows_of(self.errors, "error file", _is_failure):
-            key, mark = _key(row), marks.of_row(row)
+        for row in rows_of(self.errors, "error file", is_failure):
+            key, mark = key_of(row), marks.of_row(row)
             if isinstance(key, int):
                 self.lines[key] = mark
             else:
                 self.failed[key] = mark
                 if row["response"] is None:
                     self.refused.add(key)
-        for row in rows_of(self.rows, "OUT", _is_answer):
+        for row in rows_of(self.rows, "OUT", is_answer):
             self.answered[identity(row["custom_id"])] = marks.of_row(row)
         ended = {*self.answered.values(), *self.failed.values()}
         self._notes.read(lambda digest: marks.of_digest(digest) in ended)
@@ -300,24 +275,7 @@ class Journal:
 
     def _forget(self) -> None:
         """What belonged to a removed OUT goes with it."""
-        next(rows_of(self.errors, "error file", _is_failure), None)  # refuses another kind of file
+        next(rows_of(self.errors, "error file", is_failure), None)  # refuses another kind of file
         self._notes.forget()
         self.errors.unlink(missing_ok=True)
         self.spool.unlink(missing_ok=True)
-
-
-def _key(row: Mapping[str, Any]) -> bytes | int:
-    """By which a line finds its row: its custom_id or, where that is not its own, its number."""
-    if row["custom_id"] is None or (row.get("error") or {}).get("code") == FaultCode.DUPLICATE_CUSTOM_ID:
-        return int(row["error"]["line"])
-    return identity(row["custom_id"])
-
-
-def _is_answer(row: Mapping[str, Any]) -> bool:
-    return isinstance(row.get("custom_id"), str) and bool(row.get("response")) and row.get("error") is None
-
-
-def _is_failure(row: Mapping[str, Any]) -> bool:
-    error, named = row.get("error"), isinstance(row.get("custom_id", 0), str | None)
-    placed = isinstance(error, dict) and "code" in error and isinstance(error.get("line"), int)
-    return named and placed and "response" in row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,11 +20,10 @@ from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile, Line
 from millstream.batch.rows import Row, custom_id_of, parse, read_row
 from millstream.batch.runfile import identity
+from millstream.batch.sending import Sending
 from millstream.batch.tally import Summary, Tally
 from millstream.batch.window import Window
 from millstream.client.async_client import AsyncClient
-from millstream.client.requests import JobFields
-from millstream.client.submission import Outcome, Submitted
 from millstream.errors import (
     InvalidRequest,
     JobCancelled,
@@ -32,8 +31,6 @@ from millstream.errors import (
     MillstreamError,
     NotFound,
     QueueFull,
-    QueueMismatch,
-    Unavailable,
 )
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages import Result
@@ -42,9 +39,6 @@ DEFAULT_WINDOW = 2000
 WINDOW_BYTES = 128 * 1024**2  # of input lines under way at once, however few they are
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # a job that the server does not know any more is submitted so often
-SUBMIT_S = 60.0  # how long a server that does not answer is asked again
-QUEUE_FULL_S = 60.0  # one wait for room; there is no last one
-AGAIN_S = 1.0  # before rows that found no room, or no server, are sent again
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +69,12 @@ class BatchRun:
         self.source = source
         self.tally = Tally()
         self.queues: set[str] = set()  # that jobs were sent to
-        self.waits_for_room: QueueFull | None = None  # the latest refusal, until there is room
         self._journal = journal
         self._client = client
         self._options = options or RunOptions()
+        self._sending = Sending(journal, self.tally, self._refused)
         self._clearing = Clearing(journal)
         self._clients: dict[str, AsyncClient] = {}  # by queue
-        self._reached = False  # the server has answered before
         self._window = Window(self._options.window, WINDOW_BYTES)
         self._seen: set[bytes] = set()  # custom_ids of this pass, as digests: about 100 bytes a line
         self._begun_s: float | None = None
@@ -103,6 +96,11 @@ class BatchRun:
     def seconds(self) -> float:
         """From the first submission to the latest end."""
         return 0.0 if self._begun_s is None else max(0.0, self._last_s - self._begun_s)
+
+    @property
+    def waits_for_room(self) -> QueueFull | None:
+        """The latest refusal, until there is room."""
+        return self._sending.full
 
     @property
     def under_way(self) -> int:
@@ -192,7 +190,8 @@ class BatchRun:
         """
         for attempt in range(1, MAX_ROUNDS + 1):
             found: set[str] = set()  # jobs of an earlier run
-            jobs = await self._submit(client, rows, found)
+            self._begun_s = self._begun_s or time.monotonic()
+            jobs = await self._sending.submit(client, rows, found)
             rows.clear()  # a row is let go when it ends: a slow one does not keep the others in memory
             async with aclosing(client.as_completed(jobs)) as ended:
                 async for job_id, end in ended:
@@ -213,68 +212,6 @@ class BatchRun:
             self._journal.cancelled([self._own_id(row)])
             return True
         return isinstance(end, NotFound)  # the server was emptied, or it expired just now
-
-    async def _submit(self, client: AsyncClient, rows: Sequence[Row], found: set[str]) -> dict[str, Row]:
-        """Jobs by id; those that were there before go into `found`. Refused rows are done with; a full queue
-        or silent server is tried again.
-
-        Raises Unavailable where the server has not answered for `SUBMIT_S`, or never has.
-        """
-        jobs: dict[str, Row] = {}
-        left = list(rows)
-        silent_s: float | None = None  # since when
-        first = True
-        self._begun_s = self._begun_s or time.monotonic()
-        self._journal.submits(client.queue, [self._own_id(row) for row in rows])
-        while True:
-            again, silence, full = [], None, None
-            for row, outcome in zip(left, await self._outcomes(client, left), strict=True):
-                match outcome:
-                    case Submitted():
-                        jobs[outcome.id] = row
-                        self.tally.not_durable += not outcome.durable
-                        if not outcome.created and first:  # later it may be this run's own
-                            found.add(outcome.id)
-                    case QueueFull():
-                        again.append(row)
-                        full = outcome
-                    case Unavailable():
-                        again.append(row)
-                        silence = outcome
-                    case QueueMismatch():  # no worker is new enough: a later run sends the rest
-                        raise outcome
-                    case _:
-                        self._refused(row, outcome)
-            self.waits_for_room = full
-            if not again:
-                return jobs
-            first = False
-            left, silent_s = again, self._patient(silence, silent_s)
-            await asyncio.sleep(AGAIN_S)
-
-    async def _outcomes(self, client: AsyncClient, rows: Sequence[Row]) -> list[Outcome]:
-        """One for each row."""
-        try:
-            wait_s = (
-                QUEUE_FULL_S if self._reached else 0.0
-            )  # a server that never was there is reported at once
-            outcomes = await client.submit_many([self._fields(row) for row in rows], wait_s=wait_s)
-        except Unavailable as error:  # before any row was sent
-            return [error] * len(rows)
-        self._reached = True
-        return outcomes
-
-    def _patient(self, silence: Unavailable | None, since_s: float | None) -> float | None:
-        """Since when the server is silent; None where it answered. Raises `silence` when that is too long."""
-        if silence is None:
-            return None
-        since_s = since_s or time.monotonic()
-        if not self._reached or time.monotonic() - since_s > SUBMIT_S:
-            raise silence
-        return since_s
-
-    def _fields(self, row: Row) -> JobFields:
-        return {**row.fields, "id": self._own_id(row)}
 
     def _own_id(self, row: Row) -> str:
         return self._journal.own_id(row.custom_id, row.digest)
