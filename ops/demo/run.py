@@ -18,7 +18,7 @@ from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
 from millstream.batch.run import RunOptions
 from millstream.batch.survey import begin
-from millstream.cli.batch import answer, report
+from millstream.cli.batch_run import answer, report
 from millstream.cli.conduct import reported
 from millstream.cli.interrupts import run_async
 from millstream.cli.options import Model, RedisUrl

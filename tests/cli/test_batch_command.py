@@ -23,8 +23,8 @@ from support.screen import screen
 from support.servers import Server, free_port
 
 from millstream import AsyncClient
-from millstream.cli import batch as module
-from millstream.cli.batch import jobs_before
+from millstream.cli import batch_watch as module
+from millstream.cli.batch_watch import jobs_before
 from millstream.wire.keys import GROUP, Lane, QueueKeys
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
@@ -179,8 +179,8 @@ def test_a_server_without_room_is_told_and_waited_for(
     valkey: Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "UNSERVED_S", 0.05)
-    monkeypatch.setattr("millstream.batch.run.QUEUE_FULL_S", 0.05)
-    monkeypatch.setattr("millstream.batch.run.AGAIN_S", 0.05)
+    monkeypatch.setattr("millstream.batch.sending.QUEUE_FULL_S", 0.05)
+    monkeypatch.setattr("millstream.batch.sending.AGAIN_S", 0.05)
     warnings: list[str] = []
     with redis.Redis(port=valkey.port) as client:
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
-from millstream.cli.conduct import load_model, outlasting, reported, warn_if_not_durable, warn_if_unserved
-from millstream.cli.interrupts import run_async
+from millstream.cli.conduct import load_model, outlasting, reported, warn_if_unserved
+from millstream.cli.job_place import JobPlace
 from millstream.cli.job_status import print_status
 from millstream.cli.options import (
     AsJson,
@@ -24,18 +21,16 @@ from millstream.cli.options import (
     RedisUrl,
     Replicas,
 )
-from millstream.cli.stack import Stack, choose_model, open_stack
-from millstream.cli.terminal import answers, print_json, say
+from millstream.cli.stack import Stack
+from millstream.cli.submission import Submission, input_of, parameters_of
+from millstream.cli.terminal import answers, print_json
 from millstream.cli.transcript import Follower, print_result
 from millstream.client.async_client import AsyncClient
 from millstream.client.options import ClientOptions, check_wait
-from millstream.errors import InvalidRequest, NotReady
+from millstream.errors import NotReady
 from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
 from millstream.wire.messages import State
-from millstream.wire.sampling import SamplingParams
-
-T = TypeVar("T")
 
 
 def submit(
@@ -76,13 +71,13 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Queue a message and print the job's id; with --stream or --wait, its answer."""
-    place = _Place(redis_url, queue)
+    place = JobPlace(redis_url, queue)
     with reported(as_json, place.how_to_go_on):
         place.options = ClientOptions(
             durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
         )
-        fields: dict[str, Any] = {
-            **_input(text, raw=raw, system=system, chat_template_kwargs=chat_template_kwargs),
+        fields = {
+            **input_of(text, raw=raw, system=system, chat_template_kwargs=chat_template_kwargs),
             "max_tokens": max_tokens,
             "temperature": temperature,
             "stop": stop,
@@ -93,30 +88,8 @@ def submit(
             "stream": follow,
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        fields = _parameters(param or []) | given
-
-        async def work(stack: Stack, client: AsyncClient) -> None:
-            job = await client.submit(**fields)
-            place.job_id = job.id
-            follower = place.follower = Follower(job.id, as_json=as_json) if follow else None
-            warn_if_not_durable(job)
-            if follow or wait:
-                say(f"job {job.id}")
-                await warn_if_unserved(stack, queue, job.id)
-                await load_model(stack)
-            elif as_json:
-                shown = ("id", "state", "created", "durability", "replicas")
-                print_json({name: getattr(job, name) for name in shown})
-            else:
-                answers.out(job.id)
-                if not redis_url:
-                    say(f"it waits for a worker; for one, and the answer: millstream result {job.id} --wait")
-            if follower is not None:
-                await follower.follow(client)
-            elif wait:
-                print_result(job.id, await client.wait(job.id), as_json=as_json)
-
-        place.run(work, model, with_worker=follow or wait)
+        submission = Submission(place, parameters_of(param or []) | given, follow, wait, as_json)
+        place.run(submission.carry_out, model, with_worker=follow or wait)
 
 
 def stream(
@@ -128,7 +101,7 @@ def stream(
     as_json: AsJson = False,
 ) -> None:
     """Print a job's tokens as they come, from the start or after a cursor. Ctrl-C leaves the job running."""
-    place = _Place(redis_url, queue, job_id, Follower(job_id, cursor, as_json=as_json))
+    place = JobPlace(redis_url, queue, job_id, Follower(job_id, cursor, as_json=as_json))
     with reported(as_json, place.how_to_go_on):
 
         async def work(stack: Stack, client: AsyncClient) -> None:
@@ -153,7 +126,7 @@ def result(
     as_json: AsJson = False,
 ) -> None:
     """Print a job's result; without --wait only if it has ended."""
-    place = _Place(redis_url, queue, job_id)
+    place = JobPlace(redis_url, queue, job_id)
     with reported(as_json, place.how_to_go_on):
         check_wait("--timeout-s", timeout_s)
 
@@ -175,7 +148,7 @@ def cancel(
     job_id: JobId, redis_url: RedisUrl = None, queue: Queue = "default", as_json: AsJson = False
 ) -> None:
     """Cancel a job: at once if it waits, soon if it runs; one that has ended stays as it is."""
-    place = _Place(redis_url, queue)
+    place = JobPlace(redis_url, queue)
     with reported(as_json, place.how_to_go_on):
 
         async def work(_: Stack, client: AsyncClient) -> None:
@@ -192,7 +165,7 @@ def status(
     job_id: JobId, redis_url: RedisUrl = None, queue: Queue = "default", as_json: AsJson = False
 ) -> None:
     """Say where a job stands."""
-    place = _Place(redis_url, queue)
+    place = JobPlace(redis_url, queue)
     with reported(as_json, place.how_to_go_on):
 
         async def work(stack: Stack, client: AsyncClient) -> None:
@@ -213,95 +186,3 @@ _CANCELLED = {
     "requested": "is running; its worker ends it soon",
     "terminal": "had ended before",
 }
-
-
-@dataclass(slots=True, eq=False)
-class _Place:
-    """Where a command's job is, and how far it was followed: what to tell whoever interrupts it."""
-
-    redis_url: str | None
-    queue: str
-    job_id: str = ""
-    follower: Follower | None = None
-    options: ClientOptions = field(default_factory=ClientOptions)
-
-    def run(
-        self,
-        work: Callable[[Stack, AsyncClient], Awaitable[None]],
-        model: str | None,
-        *,
-        with_worker: bool,
-    ) -> None:
-        """Do the work with a client of the queue, on the given server or an embedded one."""
-        url = self.redis_url or None
-        local = choose_model(url, model, say) if with_worker or url else None
-        with open_stack(url, local, say=say, queue=self.queue) as stack:
-            run_async(self._connected(stack, work))
-
-    async def _connected(self, stack: Stack, work: Callable[[Stack, AsyncClient], Awaitable[None]]) -> None:
-        async def connected() -> None:
-            async with AsyncClient(stack.url, queue=self.queue, options=self.options) as client:
-                await work(stack, client)
-
-        await stack.guard(connected())
-
-    def how_to_go_on(self) -> str:
-        if not self.job_id:
-            return "interrupted"
-        where = "" if self.queue == "default" else f" --queue {self.queue}"
-        if self.redis_url and self.redis_url != os.environ.get("MILLSTREAM_REDIS_URL"):
-            where += " --redis-url …"  # not repeated: it may hold a password
-        if self.follower is None:
-            return f"interrupted; the job goes on: millstream result {self.job_id} --wait{where}"
-        cursor = f" --cursor {self.follower.cursor}" if self.follower.cursor else ""
-        return f"interrupted; the job goes on: millstream stream {self.job_id}{cursor}{where}"
-
-
-def _input(given: str, *, raw: bool, system: str | None, chat_template_kwargs: str | None) -> dict[str, Any]:
-    """One user message, or with `raw` the text to continue."""
-    text = _standard_input() if given == "-" else given
-    if not text:
-        raise InvalidRequest("TEXT", text, "is empty; give at least one word")
-    if raw:
-        of_chat = {"--system": system, "--chat-template-kwargs": chat_template_kwargs}
-        for option, value in of_chat.items():
-            if value is not None:
-                raise InvalidRequest(option, value, "is for the chat template; leave it out with --raw")
-        return {"prompt": text}
-    before = [] if system is None else [{"role": "system", "content": system}]
-    return {
-        "messages": [*before, {"role": "user", "content": text}],
-        "chat_template_kwargs": _template_kwargs(chat_template_kwargs),
-    }
-
-
-def _template_kwargs(text: str | None) -> Any:
-    try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        problem = f"is no JSON ({error}); write an object"
-        raise InvalidRequest("--chat-template-kwargs", text, problem) from error
-
-
-def _standard_input() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise InvalidRequest("-", error.object[:40], "standard input is not UTF-8; convert it") from error
-
-
-def _parameters(given: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs; a value that is no JSON is a text."""
-    parameters: dict[str, Any] = {}
-    for pair in given:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InvalidRequest("--param", pair, "write NAME=VALUE")
-        if name not in SamplingParams.model_fields:
-            known = ", ".join(SamplingParams.model_fields)
-            raise InvalidRequest("--param", name, f"no such sampling parameter; there are {known}")
-        try:
-            parameters[name] = json.loads(value)
-        except ValueError:
-            parameters[name] = value
-    return parameters
