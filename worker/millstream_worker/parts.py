@@ -17,7 +17,7 @@ from millstream_worker.capacity import Capacity
 from millstream_worker.clock import ServerClock
 from millstream_worker.delivery import Pace, Settling, Writer
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.intake import Admission, Intake, JobBounds, LaneReader, Limits, Reading
+from millstream_worker.intake import Admission, Intake, JobBounds, LaneReader, Limits, Reading, Starting
 from millstream_worker.leases import Control, Leases
 from millstream_worker.metrics import Metrics
 from millstream_worker.quarantine import Quarantine
@@ -94,6 +94,7 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
     )
     upkeep = Upkeep(chores.schedule(settings.renew_s), watch("upkeep"), shared.outage)
     admission = _admission(shared)
+    starting = Starting(redis, name, table, shared.engine, admission, outage=shared.outage)
     readers = [shared.endpoint.blocking(name, block_s=settings.block_s) for _ in shards]
     supervisor = _supervisor(shared, told.listener(settling))
     return Parts(
@@ -117,7 +118,7 @@ def assemble(shared: Shared, shards: Sequence[ShardKeys], told: Told) -> Parts:
         ),
         readers=readers,
         intakes=[
-            _intake(shared, admission, reclaimer, reader, shard, len(shards))
+            _intake(shared, starting, reclaimer, reader, shard, len(shards))
             for reader, shard in zip(readers, shards, strict=True)
         ],
         supervisor=supervisor,
@@ -155,20 +156,16 @@ def _writer(shared: Shared) -> Writer:
 def _admission(shared: Shared) -> Admission:
     settings = shared.settings
     return Admission(
-        shared.redis,
-        shared.name,
         shared.table,
-        shared.engine,
         shared.capacity,
         Limits(settings.max_attempts, settings.max_died, settings.max_died_alone),
         JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes),
         log_payloads=settings.log_payloads,
-        outage=shared.outage,
     )
 
 
 def _intake(
-    shared: Shared, admission: Admission, reclaimer: Reclaimer, reader: Redis, shard: ShardKeys, shards: int
+    shared: Shared, starting: Starting, reclaimer: Reclaimer, reader: Redis, shard: ShardKeys, shards: int
 ) -> Intake:
     settings = shared.settings
     lanes = LaneReader(
@@ -183,7 +180,7 @@ def _intake(
     )
     return Intake(
         lanes,
-        admission,
+        starting,
         shared.capacity,
         shared.table,
         reclaimer,

@@ -16,10 +16,11 @@ from millstream_worker.intake.admission import Admission, Limits
 from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.intake.preparation import JobBounds
 from millstream_worker.intake.reading import Reading
+from millstream_worker.intake.starting import Starting
 from millstream_worker.table import JobTable
 from millstream_worker.vitals import Vital
 
-__all__ = ["Admission", "Intake", "JobBounds", "LaneReader", "Limits", "Reading"]
+__all__ = ["Admission", "Intake", "JobBounds", "LaneReader", "Limits", "Reading", "Starting"]
 
 
 class Overdue(Protocol):
@@ -39,7 +40,7 @@ class Intake:
     def __init__(
         self,
         reader: LaneReader,
-        admission: Admission,
+        starting: Starting,
         capacity: Capacity,
         table: JobTable,
         overdue: Overdue,
@@ -50,7 +51,7 @@ class Intake:
     ) -> None:
         self.empty = asyncio.Event()
         self._reader = reader
-        self._admission = admission
+        self._starting = starting
         self._capacity = capacity
         self._table = table
         self._overdue = overdue
@@ -83,10 +84,10 @@ class Intake:
         else:
             self._vital.succeed()
         if entries and self._stopping:  # they came by the read that was waiting when the stop was called
-            await self._admission.leave(self._reader.shard, entries)
+            await self._starting.leave(self._reader.shard, entries)
         elif entries:
             self.empty.clear()
-            strangers = await self._admission.take(self._reader.shard, entries, self._is_stopping)
+            strangers = await self._starting.take(self._reader.shard, entries, self._is_stopping)
             self._overdue.shun(self._reader.shard, strangers)
         elif self._burst and not len(self._table):
             await self._look_whether_empty()

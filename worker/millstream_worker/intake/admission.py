@@ -1,47 +1,35 @@
-"""From a delivered entry to a job in the table: started, decoded, tokenized, taken up from its log, or
-answered with why it cannot be computed. A request that is wrong is a failed result, never an exception.
+"""From a started entry to a job in the table: decoded, tokenized, taken up from its log, or answered with why
+it cannot be computed. A request that is wrong is a failed result, never an exception.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-from uuid import uuid4
 
 import structlog
-from redis.exceptions import RedisError
 
 from millstream.errors import InvalidRequest, ProtocolError
-from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
-from millstream.wire.record import merged_choices, read_job
+from millstream.wire.record import merged_choices
 from millstream.wire.replies import JobRecord, LaneEntry, LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, forget_input, prepare
 from millstream_worker.jobs import Job, Phase
-from millstream_worker.refusals import is_damage, is_outage
 from millstream_worker.table import JobTable
 from millstream_worker.text import TextModel
 from millstream_worker.threads import in_thread
-from millstream_worker.trouble import Trouble, server_trouble
 
 _log = structlog.get_logger(__name__)
 _LONG_BYTES = 4096  # past that reading and tokenizing would hold up the loop
 _BESIDE_BYTES = 64 * 1024  # past that it would hold up whoever comes behind
 _MOST_KEPT_BYTES = 8 * 2**20  # of messages that wait to be read; others are fetched again
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
-_LOOK_S = 0.5  # between two looks whether the worker is stopping
-_UNREADABLE = Request(token_ids=(0,))  # stands in for a payload that cannot be decoded
+UNREADABLE = Request(token_ids=(0,))  # stands in for a payload that cannot be decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +48,14 @@ class Admission:
 
     def __init__(
         self,
-        redis: Any,
-        owner: str,
         table: JobTable,
-        engine: EnginePort,
         capacity: Capacity,
         limits: Limits,
         bounds: JobBounds,
         *,
         log_payloads: bool = False,
-        outage: Trouble | None = None,
     ) -> None:
-        self._outage = outage or server_trouble()
-        self._unstarted = Trouble("jobs not started yet")
-        self._damage = Trouble("keys of jobs are damaged; the jobs are left alone", level="error")
-        self._redis = redis
-        self._owner = owner
         self._table = table
-        self._engine = engine
         self._capacity = capacity
         self._limits = limits
         self._bounds = bounds
@@ -88,142 +66,10 @@ class Admission:
     def ready(self, text: TextModel, info: EngineInfo) -> None:
         self._text, self._info = text, info
 
-    async def take(
-        self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
-    ) -> list[LaneEntry]:
-        """Start these entries and hold their jobs. Answers the entries that are left alone: their version is
-        not one this worker takes. While the server takes no writes it is asked again, until `stopping`:
-        entries not started then are given back. At maxmemory one gets through where none of this shard runs
-        here, so that a server that is full of what waits empties itself.
-        """
-        self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
-        try:
-            known = [entry for entry in entries if not _is_stranger(entry)]
-            await self._start_all(shard, known, stopping)
-            return await self._leave_strangers(shard, entries)
-        finally:
-            self._table.expect_no_more(shard, entries)
-
-    async def _start_all(
-        self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
-    ) -> None:
-        left = list(entries)
-        pause = _FIRST_PAUSE_S
-        nonces = {entry.entry_id: uuid4().hex for entry in left}  # the same for every repetition
-        while left:
-            before = len(left)
-            left = await self._start(shard, left, nonces, stopping)
-            if len(left) < before:
-                pause = _FIRST_PAUSE_S
-            if left and stopping():
-                await self.leave(shard, left)
-                return
-            if left:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
-
-    async def _leave_strangers(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> list[LaneEntry]:
-        strangers = [entry for entry in entries if _is_stranger(entry)]
-        if strangers:
-            _log.debug("jobs of another version left alone", jobs=len(strangers))
-            await self.leave(shard, strangers)
-        return strangers
-
-    async def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
-        """Give back entries that were never started. What does not get through is taken over when it is
-        overdue.
-        """
-        release = [
-            calls.release(
-                shard, job_id=e.job_id, lane=e.lane, attempt=None, owner=self._owner, entry_id=e.entry_id
-            )
-            for e in entries
-        ]
-        try:
-            await calls.run_many(self._redis, release)
-        except (RedisError, OSError) as error:
-            _log.warning("entries not given back", entries=len(entries), error=str(error))
-
-    async def _start(
-        self,
-        shard: ShardKeys,
-        entries: Sequence[LaneEntry],
-        nonces: dict[str, str],
-        stopping: Callable[[], bool],
-    ) -> list[LaneEntry]:
-        """Answers the entries that have to be started again."""
-        idle = not any(job.shard == shard for job in self._table)  # what runs elsewhere makes no room here
-        starts = [
-            calls.start(
-                shard,
-                job_id=entry.job_id,
-                lane=entry.lane,
-                entry_id=entry.entry_id,
-                owner=self._owner,
-                nonce=nonces[entry.entry_id],
-                presses=idle and entry is entries[0],
-            )
-            for entry in entries
-        ]
-        try:
-            replies = await calls.run_many(self._redis, starts)
-        except (RedisError, OSError) as error:
-            self._not_started(len(entries), error)
-            return list(entries)
-        again: list[tuple[LaneEntry, Exception | None]] = []
-        for entry, reply in zip(entries, replies, strict=True):
-            if isinstance(reply, ProtocolError):
-                await self._fail_unreadable(shard, entry, reply)
-            elif isinstance(reply, Exception) and is_damage(reply):
-                self._damage.failed(of_job=entry.job_id, error=str(reply))
-                self._table.expect_no_more(shard, [entry])
-            elif isinstance(reply, Exception):
-                again.append((entry, reply))
-            elif reply.started and await self._may_read(stopping):
-                await self._admit(shard, entry, reply)
-                await self._let_engine_read(stopping)
-            elif reply.started:
-                again.append((entry, None))  # the worker stops: it is given back
-        if len(again) == len(entries) and again[0][1] is not None:
-            self._not_started(len(again), again[0][1])
-        return [entry for entry, _ in again]
-
-    def _not_started(self, jobs: int, error: Exception) -> None:
-        trouble = self._outage if is_outage(error) else self._unstarted
-        trouble.failed(doing="start of jobs", jobs=jobs, error=str(error))
-
-    async def _fail_unreadable(self, shard: ShardKeys, entry: LaneEntry, error: ProtocolError) -> None:
-        """It is started, but the log that came with the answer is none."""
-        try:
-            record = await read_job(self._redis, shard, entry.job_id)
-        except (RedisError, OSError, ProtocolError):
-            return  # the entry is pending with us: the reader finds it again
-        if record is not None and record.owner == self._owner:
-            timing = _timing(record)
-            job = Job(shard, entry, _UNREADABLE, record.attempt, record.died, timing)
-            _fail(job, "log_damaged", str(error))
-            self._table.take(job)
-
-    async def _may_read(self, stopping: Callable[[], bool]) -> bool:
-        """Wait while a suspect has its turn; False where the worker stops before."""
-        while self._table.lone is not None:
-            if stopping():
-                return False
-            self._table.changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._table.changed.wait()
-        return True
-
-    async def _let_engine_read(self, stopping: Callable[[], bool]) -> None:
-        """Wait while the engine is far behind; one that hangs does not hold up a drain."""
-        while not stopping() and not await self._engine.writable(_LOOK_S):
-            continue
-
-    async def _admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
-        timing = _timing(started)
+    async def admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
+        timing = timing_of(started)
         job = Job(
-            shard, entry, _UNREADABLE, started.attempt, started.died, timing, started.died_alone, started.seed
+            shard, entry, UNREADABLE, started.attempt, started.died, timing, started.died_alone, started.seed
         )
         job.alone = job.died >= self._limits.max_died
         given_up = self._given_up(job)
@@ -286,7 +132,7 @@ class Admission:
         except InvalidRequest as error:
             _refuse(job, error)
         except LogDamaged as error:
-            _fail(job, "log_damaged", str(error))
+            fail(job, "log_damaged", str(error))
         else:
             self._capacity.learn(len(job.prompt))
             if all(row.reason is not None for row in job.rows):
@@ -309,11 +155,6 @@ def _size(job: Job, started: StartReply) -> int:
     return len(job.entry.payload) + sum(len(entry.body) for entry in started.log)
 
 
-def _is_stranger(entry: LaneEntry) -> bool:
-    """Other workers may take it. What none ever will is answered."""
-    return entry.version not in TAKEN and entry.version >= FIRST_VERSION
-
-
 def _told(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
     """What earlier attempts have told, without a look at the request."""
     try:
@@ -322,7 +163,7 @@ def _told(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
         return ()
 
 
-def _timing(so_far: StartReply | JobRecord) -> Timing:
+def timing_of(so_far: StartReply | JobRecord) -> Timing:
     """What earlier attempts came to counts."""
     return Timing(
         submitted_ms=so_far.submitted_ms,
@@ -336,5 +177,5 @@ def _refuse(job: Job, error: InvalidRequest) -> None:
     job.end(State.FAILED, ErrorInfo(code="bad_request", message=str(error), field=error.field))
 
 
-def _fail(job: Job, code: str, message: str) -> None:
+def fail(job: Job, code: str, message: str) -> None:
     job.end(State.FAILED, ErrorInfo(code=code, message=message))

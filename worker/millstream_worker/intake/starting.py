@@ -1,0 +1,193 @@
+"""From a delivered entry to a started one: asked for until the server takes it, given back where the worker
+stops, left alone where its version is not one this worker takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from redis.exceptions import RedisError
+
+from millstream.errors import ProtocolError
+from millstream.wire import calls
+from millstream.wire.keys import ShardKeys
+from millstream.wire.record import read_job
+from millstream.wire.replies import LaneEntry
+from millstream.wire.versions import FIRST_VERSION, TAKEN
+from millstream_worker.engine_link import EnginePort
+from millstream_worker.intake.admission import UNREADABLE, Admission, fail, timing_of
+from millstream_worker.jobs import Job
+from millstream_worker.refusals import is_damage, is_outage
+from millstream_worker.table import JobTable
+from millstream_worker.trouble import Trouble, server_trouble
+
+_log = structlog.get_logger(__name__)
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_LOOK_S = 0.5  # between two looks whether the worker is stopping
+
+
+class Starting:
+    """Jobs that are started go to `admission`."""
+
+    def __init__(
+        self,
+        redis: Any,
+        owner: str,
+        table: JobTable,
+        engine: EnginePort,
+        admission: Admission,
+        *,
+        outage: Trouble | None = None,
+    ) -> None:
+        self._outage = outage or server_trouble()
+        self._unstarted = Trouble("jobs not started yet")
+        self._damage = Trouble("keys of jobs are damaged; the jobs are left alone", level="error")
+        self._redis = redis
+        self._owner = owner
+        self._table = table
+        self._engine = engine
+        self._admission = admission
+
+    async def take(
+        self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
+    ) -> list[LaneEntry]:
+        """Start these entries and hold their jobs. Answers the entries that are left alone: their version is
+        not one this worker takes. While the server takes no writes it is asked again, until `stopping`:
+        entries not started then are given back. At maxmemory one gets through where none of this shard runs
+        here, so that a server that is full of what waits empties itself.
+        """
+        self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
+        try:
+            known = [entry for entry in entries if not _is_stranger(entry)]
+            await self._start_all(shard, known, stopping)
+            return await self._leave_strangers(shard, entries)
+        finally:
+            self._table.expect_no_more(shard, entries)
+
+    async def _start_all(
+        self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
+    ) -> None:
+        left = list(entries)
+        pause = _FIRST_PAUSE_S
+        nonces = {entry.entry_id: uuid4().hex for entry in left}  # the same for every repetition
+        while left:
+            before = len(left)
+            left = await self._start(shard, left, nonces, stopping)
+            if len(left) < before:
+                pause = _FIRST_PAUSE_S
+            if left and stopping():
+                await self.leave(shard, left)
+                return
+            if left:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _leave_strangers(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> list[LaneEntry]:
+        strangers = [entry for entry in entries if _is_stranger(entry)]
+        if strangers:
+            _log.debug("jobs of another version left alone", jobs=len(strangers))
+            await self.leave(shard, strangers)
+        return strangers
+
+    async def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+        """Give back entries that were never started. What does not get through is taken over when it is
+        overdue.
+        """
+        release = [
+            calls.release(
+                shard, job_id=e.job_id, lane=e.lane, attempt=None, owner=self._owner, entry_id=e.entry_id
+            )
+            for e in entries
+        ]
+        try:
+            await calls.run_many(self._redis, release)
+        except (RedisError, OSError) as error:
+            _log.warning("entries not given back", entries=len(entries), error=str(error))
+
+    async def _start(
+        self,
+        shard: ShardKeys,
+        entries: Sequence[LaneEntry],
+        nonces: dict[str, str],
+        stopping: Callable[[], bool],
+    ) -> list[LaneEntry]:
+        """Answers the entries that have to be started again."""
+        idle = not any(job.shard == shard for job in self._table)  # what runs elsewhere makes no room here
+        starts = [
+            calls.start(
+                shard,
+                job_id=entry.job_id,
+                lane=entry.lane,
+                entry_id=entry.entry_id,
+                owner=self._owner,
+                nonce=nonces[entry.entry_id],
+                presses=idle and entry is entries[0],
+            )
+            for entry in entries
+        ]
+        try:
+            replies = await calls.run_many(self._redis, starts)
+        except (RedisError, OSError) as error:
+            self._not_started(len(entries), error)
+            return list(entries)
+        again: list[tuple[LaneEntry, Exception | None]] = []
+        for entry, reply in zip(entries, replies, strict=True):
+            if isinstance(reply, ProtocolError):
+                await self._fail_unreadable(shard, entry, reply)
+            elif isinstance(reply, Exception) and is_damage(reply):
+                self._damage.failed(of_job=entry.job_id, error=str(reply))
+                self._table.expect_no_more(shard, [entry])
+            elif isinstance(reply, Exception):
+                again.append((entry, reply))
+            elif reply.started and await self._may_read(stopping):
+                await self._admission.admit(shard, entry, reply)
+                await self._let_engine_read(stopping)
+            elif reply.started:
+                again.append((entry, None))  # the worker stops: it is given back
+        if len(again) == len(entries) and again[0][1] is not None:
+            self._not_started(len(again), again[0][1])
+        return [entry for entry, _ in again]
+
+    def _not_started(self, jobs: int, error: Exception) -> None:
+        trouble = self._outage if is_outage(error) else self._unstarted
+        trouble.failed(doing="start of jobs", jobs=jobs, error=str(error))
+
+    async def _fail_unreadable(self, shard: ShardKeys, entry: LaneEntry, error: ProtocolError) -> None:
+        """It is started, but the log that came with the answer is none."""
+        try:
+            record = await read_job(self._redis, shard, entry.job_id)
+        except (RedisError, OSError, ProtocolError):
+            return  # the entry is pending with us: the reader finds it again
+        if record is not None and record.owner == self._owner:
+            timing = timing_of(record)
+            job = Job(shard, entry, UNREADABLE, record.attempt, record.died, timing)
+            fail(job, "log_damaged", str(error))
+            self._table.take(job)
+
+    async def _may_read(self, stopping: Callable[[], bool]) -> bool:
+        """Wait while a suspect has its turn; False where the worker stops before."""
+        while self._table.lone is not None:
+            if stopping():
+                return False
+            self._table.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._table.changed.wait()
+        return True
+
+    async def _let_engine_read(self, stopping: Callable[[], bool]) -> None:
+        """Wait while the engine is far behind; one that hangs does not hold up a drain."""
+        while not stopping() and not await self._engine.writable(_LOOK_S):
+            continue
+
+
+def _is_stranger(entry: LaneEntry) -> bool:
+    """Other workers may take it. What none ever will is answered."""
+    return entry.version not in TAKEN and entry.version >= FIRST_VERSION
