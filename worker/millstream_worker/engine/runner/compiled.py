@@ -67,9 +67,17 @@ def compile_layers(
 
 
 def _keep_in(cache: Path) -> None:
-    """Torch takes the folder from nowhere else, and unpickles what is there: only its owner may write."""
+    """Torch takes the folder from nowhere else, and unpickles what is there: only its owner may write.
+
+    It would keep its headers, 150 MB of them, in a folder that all users share. They are the same for all
+    models.
+    """
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    from torch._inductor import codecache  # takes seconds
+
+    codecache._HEADER_DIR = str(cache.parent / "headers")
+    codecache._HEADER_LOCK_DIR = str(cache.parent / "headers" / "locks")
 
 
 class _Blank:

@@ -15,8 +15,8 @@ import os
 import platform
 import shlex
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,6 +28,7 @@ from millstream_worker.engine.runner.trust import written_by_others
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC")
 _SOURCES = Path(__file__).parent
 _COMPILERS = ("g++", "clang++", "c++")
+_GUARDED = _SOURCES / "guarded.py"
 _UNDER_WAY = "compiling-"
 _ABANDONED_S = 3600.0
 _PATIENCE_S = 60.0  # an engine that loads for longer without a sign of life is given up
@@ -69,7 +70,9 @@ def _compiler() -> tuple[tuple[str, ...], str]:
 
 def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], file: Path) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=_UNDER_WAY) as folder:
+    with tempfile.TemporaryDirectory(
+        dir=file.parent, prefix=_UNDER_WAY, ignore_cleanup_errors=True
+    ) as folder:
         linked = Path(folder) / file.name
         sources = sorted(_SOURCES.glob("*.cpp"))
         _run(*compiler, *flags, "-c", *map(str, sources), folder=folder)
@@ -105,25 +108,27 @@ def _is_whole(file: Path) -> bool:
     return content[-size:] == _seal(content[:-size])
 
 
-def _run(*command: str, folder: str | None = None) -> str:
-    """What it prints. It gets a group of its own: a compiler is several processes, given up together."""
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",  # the name of a source need not be in the encoding of the locale
-        start_new_session=True,
-    ) as process:
-        try:
-            output, errors = process.communicate(timeout=_PATIENCE_S)
-        except subprocess.TimeoutExpired as error:
-            raise CannotBuild(f"{command[0]} took more than {_PATIENCE_S:.0f} s") from error
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
+def _run(*command: str, folder: str = "") -> str:
+    """What it prints. It ends, and the folder with it, when this process does."""
+    reading, writing = os.pipe()
+    with contextlib.closing(os.fdopen(writing, "wb")) as alive:
+        with contextlib.closing(os.fdopen(reading, "rb")) as until:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARDED), folder, *command],
+                stdin=until,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",  # the name of a source need not be in the encoding of the locale
+                start_new_session=True,
+            )
+        with process:
+            try:
+                output, errors = process.communicate(timeout=_PATIENCE_S)
+            except subprocess.TimeoutExpired as error:
+                raise CannotBuild(f"{command[0]} took more than {_PATIENCE_S:.0f} s") from error
+            finally:
+                alive.close()
     if process.returncode:
         reasons = [line for line in errors.splitlines() if "error" in line] or [errors.strip()]
         raise CannotBuild(f"{command[0]} failed with status {process.returncode}: {reasons[0]}")
