@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.answering import answering, completion, read_rows, write_lines
+from support.answering import Answering, answering, completion, read_rows, write_lines
 from support.commands import environment, invoke, process
 from support.servers import Server
 
@@ -45,6 +45,15 @@ def killed(command: tuple[object, ...], notes: Path, size: int) -> None:
     with process(*command) as running:
         while not notes.exists() or notes.stat().st_size < size:
             assert running.poll() is None, running.communicate()
+        running.kill()
+
+
+def kill_when_submitted(server: Server, worker: Answering, command: tuple[object, ...]) -> None:
+    """Of a run of 20 lines none is answered."""
+    worker.gate.clear()
+    with process(*command) as running:
+        while len(states(server)) < 20:
+            assert running.poll() is None
         running.kill()
 
 
@@ -126,11 +135,7 @@ def test_jobs_that_were_cancelled_one_by_one_run_again(valkey: Server, tmp_path:
     source, out = write_lines(tmp_path / "in.jsonl", LINES[:20]), tmp_path / "out.jsonl"
     command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url)
     with answering(valkey.url) as worker:
-        worker.gate.clear()
-        with process(*command) as running:
-            while len(states(valkey)) < 20:
-                assert running.poll() is None
-            running.kill()
+        kill_when_submitted(valkey, worker, command)
         with Client(valkey.url) as client:
             for key, state in states(valkey).items():
                 if state == "queued":
@@ -186,11 +191,7 @@ def test_jobs_of_lines_that_are_gone_are_cancelled(valkey: Server, tmp_path: Pat
     source, out = write_lines(tmp_path / "in.jsonl", LINES[:20]), tmp_path / "out.jsonl"
     command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url)
     with answering(valkey.url) as worker:
-        worker.gate.clear()
-        with process(*command) as running:
-            while len(states(valkey)) < 20:
-                assert running.poll() is None
-            running.kill()
+        kill_when_submitted(valkey, worker, command)
         write_lines(source, [completion("doc-0", "edited"), *LINES[1:15], completion("doc-15", "edited")])
         worker.gate.set()
         done = invoke(*command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,12 +36,12 @@ def folder(shape: dict[str, Any], place: Path) -> Path:
 
 
 def _made(
-    folder: str,
+    _folder: str,
     config: PretrainedConfig,
     dtype: torch.dtype,
     device: torch.device,
     attention: str,
-    mark: Callable[[], None],
+    *_: object,
 ) -> PreTrainedModel:
     torch.manual_seed(0)
     with device:
