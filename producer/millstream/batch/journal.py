@@ -187,18 +187,16 @@ class Journal:
     def retry_failed(self) -> int:
         """Take all rows out of the error file, so that their lines are tried again, each as a new job."""
         assert self._error is not None, "the journal is open"
-        count, again = 0, []
-        for row in rows_of(self.errors, "error file", is_failure):
-            count += 1
-            if row["response"] is not None:  # else no job of the old id has failed
-                again.append(marks.digest_in(row))
-        self._notes.again(list(filter(None, again)))
+        found = rows_of(self.errors, "error file", is_failure)
+        rows = [(row["response"] is not None, marks.digest_in(row)) for row in found]
+        # only where there is a response has a job of the old id failed
+        self._notes.again([digest for ran, digest in rows if ran and digest])
         self._notes.sync()
         self._error.truncate(0)  # only now: an interruption before it repeats the retry, it loses none
         self.failed.clear()
         self.refused.clear()
         self.lines.clear()
-        return count
+        return len(rows)
 
     def drop(self, keys: Iterable[bytes | int]) -> None:
         """Take the rows of these custom_ids and lines out, so that their lines are answered anew."""
