@@ -194,7 +194,6 @@ class Chores:
     async def _measure(self) -> None:
         """What waits, since when, and who is there for it: all is read before any of it is shown."""
         counts = await read_lanes(self._redis, *self._shards)
-        workers = await read_workers(self._redis, *self._shards)
         for shard in self._shards:
             self._oldest[shard] = {
                 lane: await waiting_since_ms(self._redis, shard, lane) or 0 for lane in LANES
