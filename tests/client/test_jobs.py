@@ -292,9 +292,8 @@ async def test_a_result_larger_than_a_request_may_be(client: AsyncClient, worker
     job = await worker.take()
     choice = Choice(text="x" * (MAX_MESSAGE_BYTES + 1), finish_reason="stop")
     call = calls.finish(
-        worker.keys, job_id=job.id, lane=job.entry.lane, attempt=job.attempt, owner=worker.name,
-        entry_id=job.entry.entry_id, state=State.COMPLETED, result=codec.encode(Result(choices=(choice,))),
-        seq=1, delta=None, ttl_ms=60_000,
+        worker.keys, job.claim, lane=job.entry.lane, state=State.COMPLETED,
+        result=codec.encode(Result(choices=(choice,))), seq=1, delta=None, ttl_ms=60_000,
     )  # fmt: skip
     await calls.run(worker.redis, call)
     assert (await client.result(submitted.id)).choices == (choice,)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from support.desk import Desk
-from support.hand_worker import HandJob, HandWorker, hand_worker
+from support.hand_worker import HandWorker, hand_worker
 from support.servers import Server
 
 from millstream import AsyncClient, Client, ClientOptions, NotReady
@@ -35,24 +33,13 @@ async def test_a_queue_that_nobody_has_used(client: AsyncClient) -> None:
     assert status.unread == {}
 
 
-def held(job: HandJob, worker: HandWorker) -> dict[str, Any]:
-    """By what a call of the worker names the job that it has."""
-    return {
-        "job_id": job.id,
-        "lane": job.entry.lane,
-        "attempt": 1,
-        "owner": worker.name,
-        "entry_id": job.entry.entry_id,
-    }
-
-
 async def test_what_waits_and_what_runs(client: AsyncClient, worker: HandWorker) -> None:
     await alive(worker)
     for lane in ("interactive", "interactive", "batch"):
         await client.submit("Hello", lane=lane)
     job = await worker.take()
     retried = await worker.take()
-    await calls.run(worker.redis, calls.retry(SHARD, **held(retried, worker), delay_ms=60_000))
+    await calls.run(worker.redis, calls.retry(SHARD, retried.claim, lane=retried.entry.lane, delay_ms=60_000))
     status = await client.queue_info()
     interactive, batch = status.lanes
     assert (interactive.lane, interactive.waiting, interactive.running, interactive.oldest_s) == (
@@ -67,7 +54,7 @@ async def test_what_waits_and_what_runs(client: AsyncClient, worker: HandWorker)
     assert 3 <= (status.held_bytes or 0) < 1000
     await job.end()
     released = await worker.take()
-    await calls.run(worker.redis, calls.release(SHARD, **held(released, worker)))
+    await calls.run(worker.redis, calls.release(SHARD, released.claim, lane=released.entry.lane))
     batch = (await client.queue_info()).lanes[1]
     assert (batch.waiting, batch.running) == (1, 0)  # what was given back waits again
 

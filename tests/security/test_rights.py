@@ -17,13 +17,14 @@ from redis.exceptions import NoPermissionError
 from support.certificates import Authority, tls_options
 from support.cluster import Cluster
 from support.counting_worker import model_name, serving
-from support.desk import Desk, Held
+from support.desk import Desk
 from support.monitor import watching
 from support.secured import LIMITED, SecuredServer, acl_lines, by_role, listed
 from support.sentinel import Sentinels
 from support.servers import KINDS, require
 
 from millstream import AsyncClient, ClientOptions
+from millstream.wire.calls import Claim
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, QueueKeys
 
@@ -153,7 +154,7 @@ async def test_no_reply_and_no_push_shows_a_job_of_others(secured: SecuredServer
     assert own is (role in SEE_THEIR_QUEUE)
 
 
-async def live(desk: Desk, word: str) -> Held:
+async def live(desk: Desk, word: str) -> Claim:
     """Jobs in every state and place; one of them runs."""
     request: dict[str, Any] = {"payload": word.encode(), "tenant": "somebody"}
     done = await desk.begin(f"0-{word}-done", **request)

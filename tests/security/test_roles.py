@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.burying import bury
 from support.counting_worker import counted, model_name, serving, settings, until, worker_process
-from support.desk import TTL_MS, Desk, Held
+from support.desk import TTL_MS, Desk
 from support.hand_worker import hand_worker
 from support.monitor import watching
 from support.secured import LIMITED, SecuredServer, by_role, listed
@@ -21,7 +21,7 @@ from millstream import AccessDenied, AsyncClient, CancelOutcome, JobExpired, Job
 from millstream.client.options import ClientOptions
 from millstream.client.waiting import FEW_JOBS
 from millstream.wire import calls
-from millstream.wire.calls import Call
+from millstream.wire.calls import Call, Claim
 from millstream.wire.connection import Endpoint
 from millstream.wire.dead import letters
 from millstream.wire.heartbeat import Heartbeat, beat, read_workers
@@ -265,7 +265,7 @@ async def every_end(desk: Desk) -> None:
     await desk.append(held, 1)
     await desk.run(desk.renewing((held.job_id, held.entry_id)))
     await desk.run(desk.releasing(held))
-    again = await desk.take_over(Held(held.job_id, held.entry_id, "released", held.attempt))
+    again = await desk.take_over(Claim(held.job_id, held.entry_id, "released", held.attempt))
     await desk.run(desk.isolating(again))
     await desk.finish(again, 2, delta=b"d")
     parked = await desk.begin("0-retry")

@@ -20,11 +20,8 @@ async def bury(job: HandJob, reason: str = "poison") -> None:
     error = ErrorInfo(code=reason, message="it killed its engine")
     call = calls.bury(
         job.worker.keys,
-        job_id=job.id,
+        job.claim,
         lane=job.entry.lane,
-        attempt=job.attempt,
-        owner=job.worker.name,
-        entry_id=job.entry.entry_id,
         reason=reason,
         result=codec.encode(Result(state=State.FAILED, error=error)),
         ttl_ms=TTL_MS,

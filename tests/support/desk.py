@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import redis.asyncio
 
 from millstream.wire import calls
-from millstream.wire.calls import Call
+from millstream.wire.calls import Call, Claim
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, QueueKeys, ShardKeys
 from millstream.wire.messages import State
 from millstream.wire.record import read_job, read_log
@@ -31,25 +30,6 @@ TTL_MS = 60_000
 ROOM = {"max_entries": 10**6, "max_bytes": 10**9}
 LONG_MS = 10**9  # a time that no test waits for
 WINDOW = 128  # undelivered entries of a lane beyond which jobs are parked
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A running attempt, as its worker knows it."""
-
-    job_id: str
-    entry_id: str
-    owner: str
-    attempt: int
-
-    @property
-    def fence(self) -> dict[str, Any]:
-        return {
-            "job_id": self.job_id,
-            "attempt": self.attempt,
-            "owner": self.owner,
-            "entry_id": self.entry_id,
-        }
 
 
 class Desk:
@@ -113,69 +93,71 @@ class Desk:
         entry_id: bytes = reply[0][1][0][0]
         return entry_id.decode()
 
-    def starting(self, entry_id: str, owner: str = "A", **changed: Any) -> Call[StartReply]:
-        given: dict[str, Any] = {"job_id": "0-a", "lane": self.lane, "nonce": f"nonce-{owner}"}
-        return calls.start(self.keys, entry_id=entry_id, owner=owner, **given | changed)
+    def starting(
+        self, entry_id: str, owner: str = "A", job_id: str = "0-a", **changed: Any
+    ) -> Call[StartReply]:
+        given: dict[str, Any] = {"lane": self.lane, "nonce": f"nonce-{owner}"}
+        return calls.start(self.keys, Claim(job_id, entry_id, owner), **given | changed)
 
     async def start(self, entry_id: str, owner: str = "A", **changed: Any) -> StartReply:
         return await self.run(self.starting(entry_id, owner, **changed))
 
-    async def begin(self, job_id: str = "0-a", owner: str = "A", **changed: Any) -> Held:
+    async def begin(self, job_id: str = "0-a", owner: str = "A", **changed: Any) -> Claim:
         """Submit a job, deliver it and start it."""
         await self.submit(job_id, **changed)
         entry_id = await self.deliver(owner)
         reply = await self.start(entry_id, owner, job_id=job_id)
         assert reply.started
-        return Held(job_id, entry_id, owner, reply.attempt)
+        return Claim(job_id, entry_id, owner, reply.attempt)
 
-    async def take_over(self, held: Held, owner: str = "B") -> Held:
+    async def take_over(self, held: Claim, owner: str = "B") -> Claim:
         """Reclaim a running job for another worker, and start the next attempt."""
         (entry,) = await self.run(self.reclaiming(held.entry_id, held.owner, owner))
         reply = await self.start(entry.entry_id, owner, job_id=held.job_id, nonce=f"again-{owner}")
         assert reply.started
-        return Held(held.job_id, entry.entry_id, owner, reply.attempt)
+        return Claim(held.job_id, entry.entry_id, owner, reply.attempt)
 
     def appending(
-        self, held: Held, seq: int, body: bytes = b"delta", publish: bool = True
+        self, held: Claim, seq: int, body: bytes = b"delta", publish: bool = True
     ) -> Call[AppendReply]:
-        return calls.append(self.keys, seq=seq, body=body, publish=publish, **held.fence)
+        return calls.append(self.keys, held, seq=seq, body=body, publish=publish)
 
-    async def append(self, held: Held, seq: int, body: bytes = b"delta", publish: bool = True) -> AppendReply:
+    async def append(
+        self, held: Claim, seq: int, body: bytes = b"delta", publish: bool = True
+    ) -> AppendReply:
         return await self.run(self.appending(held, seq, body, publish))
 
-    def finishing(self, held: Held, seq: int = 1, **changed: Any) -> Call[EndOutcome]:
+    def finishing(self, held: Claim, seq: int = 1, **changed: Any) -> Call[EndOutcome]:
         given: dict[str, Any] = {"state": State.COMPLETED, "result": b"result", "delta": None}
-        return calls.finish(
-            self.keys, lane=self.lane, seq=seq, ttl_ms=TTL_MS, **held.fence, **given | changed
-        )
+        return calls.finish(self.keys, held, lane=self.lane, seq=seq, ttl_ms=TTL_MS, **given | changed)
 
-    async def finish(self, held: Held, seq: int = 1, **changed: Any) -> EndOutcome:
+    async def finish(self, held: Claim, seq: int = 1, **changed: Any) -> EndOutcome:
         return await self.run(self.finishing(held, seq, **changed))
 
-    def burying(self, held: Held, max_dead: int = 10, **changed: Any) -> Call[EndOutcome]:
+    def burying(self, held: Claim, max_dead: int = 10, **changed: Any) -> Call[EndOutcome]:
         return calls.bury(
-            self.keys, lane=self.lane, reason="died", result=b"result", ttl_ms=TTL_MS, max_dead=max_dead,
-            **held.fence, **changed,
+            self.keys, held, lane=self.lane, reason="died", result=b"result", ttl_ms=TTL_MS,
+            max_dead=max_dead, **changed,
         )  # fmt: skip
 
     def isolating(
-        self, held: Held, alone: bool = True, died: int = 0, died_alone: int = 0
+        self, held: Claim, alone: bool = True, died: int = 0, died_alone: int = 0
     ) -> Call[EndOutcome]:
-        return calls.isolate(self.keys, alone=alone, died=died, died_alone=died_alone, **held.fence)
+        return calls.isolate(self.keys, held, alone=alone, died=died, died_alone=died_alone)
 
-    def retrying(self, held: Held, delay_ms: int = 0, died: int = 0, died_alone: int = 0) -> Call[EndOutcome]:
+    def retrying(
+        self, held: Claim, delay_ms: int = 0, died: int = 0, died_alone: int = 0
+    ) -> Call[EndOutcome]:
         return calls.retry(
-            self.keys, lane=self.lane, delay_ms=delay_ms, died=died, died_alone=died_alone, **held.fence
+            self.keys, held, lane=self.lane, delay_ms=delay_ms, died=died, died_alone=died_alone
         )
 
-    def releasing(self, held: Held, died: int = 0, died_alone: int = 0) -> Call[EndOutcome]:
-        return calls.release(self.keys, lane=self.lane, died=died, died_alone=died_alone, **held.fence)
+    def releasing(self, held: Claim, died: int = 0, died_alone: int = 0) -> Call[EndOutcome]:
+        return calls.release(self.keys, held, lane=self.lane, died=died, died_alone=died_alone)
 
     def giving_back(self, entry_id: str, owner: str = "A", job_id: str = "0-a") -> Call[EndOutcome]:
         """Release of an entry that was delivered and never started."""
-        return calls.release(
-            self.keys, job_id=job_id, lane=self.lane, attempt=None, owner=owner, entry_id=entry_id
-        )
+        return calls.release(self.keys, Claim(job_id, entry_id, owner), lane=self.lane)
 
     def reclaiming(
         self, entry_id: str, seen: str, owner: str = "B", min_idle_ms: int = 0, died: bool = True
@@ -191,8 +173,7 @@ class Desk:
     async def done(self, entry: LaneEntry, owner: str = "A") -> EndOutcome:
         """Start and finish what was taken."""
         reply = await self.start(entry.entry_id, owner, job_id=entry.job_id)
-        held = Held(entry.job_id, entry.entry_id, owner, reply.attempt)
-        return await self.finish(held, seq=reply.last_seq + 1)
+        return await self.finish(entry.claim(owner, reply.attempt), seq=reply.last_seq + 1)
 
     async def promote(self) -> tuple[str, ...]:
         return await self.run(calls.promote(self.keys, limit=100))

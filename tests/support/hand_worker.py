@@ -33,6 +33,7 @@ class HandJob:
         self.id = entry.job_id
         self.request = codec.decode(Request, entry.payload)
         self.attempt = attempt
+        self.claim = entry.claim(worker.name, attempt)
         self.seq = last_seq
         self.said = said
 
@@ -40,10 +41,7 @@ class HandJob:
         """Append one delta. `publish` False: as if its message were lost on the way."""
         call = calls.append(
             self.worker.keys,
-            job_id=self.id,
-            attempt=self.attempt,
-            owner=self.worker.name,
-            entry_id=self.entry.entry_id,
+            self.claim,
             seq=self.seq + 1,
             body=delta(text),
             publish=publish,
@@ -70,11 +68,8 @@ class HandJob:
         )
         call = calls.finish(
             self.worker.keys,
-            job_id=self.id,
+            self.claim,
             lane=self.entry.lane,
-            attempt=self.attempt,
-            owner=self.worker.name,
-            entry_id=self.entry.entry_id,
             state=state,
             result=codec.encode(result),
             seq=self.seq + 1,
@@ -140,10 +135,8 @@ class HandWorker:
         """None: the entry was stale, and is dropped."""
         call = calls.start(
             self.keys,
-            job_id=entry.job_id,
+            entry.claim(self.name),
             lane=entry.lane,
-            entry_id=entry.entry_id,
-            owner=self.name,
             nonce=uuid4().hex,
         )
         reply = await calls.run(self.redis, call)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream.wire.calls import Claim
 from support.fair_order import FairOrder, Place
 
 RELEASED = "released"
@@ -42,16 +43,6 @@ class Job:
     def outside(self) -> bool:
         """Queued, but not in its lane: it waits for a retry, or is parked."""
         return self.state == "queued" and self.entry is None
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """An attempt as its worker remembers it, for however long."""
-
-    job_id: str
-    entry: str
-    owner: str
-    attempt: int
 
 
 @dataclass(eq=False, slots=True)
@@ -133,9 +124,9 @@ class Model:
             job.log.append(f"{job.attempt}-{job.seq} m")
         return job.attempt
 
-    def append(self, fence: Fence, seq: int) -> tuple[str, int]:
-        job = self.jobs.get(fence.job_id)
-        if not self._runs(job, fence):
+    def append(self, claim: Claim, seq: int) -> tuple[str, int]:
+        job = self.jobs.get(claim.job_id)
+        if not self._runs(job, claim):
             return "fenced", job.seq if job else 0
         assert job is not None
         if job.cancel:
@@ -155,44 +146,44 @@ class Model:
         self._claim(entry, owner)
         return "cancelled" if job.cancel else "kept"
 
-    def finish(self, fence: Fence, state: str, seq: int, delta: bool) -> str:
-        job = self.jobs.get(fence.job_id)
-        if self._belongs(job, fence) and job is not None and job.ended:
+    def finish(self, claim: Claim, state: str, seq: int, delta: bool) -> str:
+        job = self.jobs.get(claim.job_id)
+        if self._belongs(job, claim) and job is not None and job.ended:
             return "already"
-        if not self._runs(job, fence):
+        if not self._runs(job, claim):
             return "fenced"
         assert job is not None
         if seq > job.seq + 1:
             return "gap"
         if delta and seq == job.seq + 1:
             self._write(job, "d")
-        self.held.pop(fence.entry, None)
-        self._end(job, state, fence.owner)
+        self.held.pop(claim.entry_id, None)
+        self._end(job, state, claim.owner)
         return "ok"
 
-    def isolate(self, fence: Fence, alone: bool, died: int, died_alone: int) -> str:
-        job = self.jobs.get(fence.job_id)
-        if not self._runs(job, fence):
+    def isolate(self, claim: Claim, alone: bool, died: int, died_alone: int) -> str:
+        job = self.jobs.get(claim.job_id)
+        if not self._runs(job, claim):
             return "fenced"
         assert job is not None
-        job.alone = fence.attempt if alone else 0
+        job.alone = claim.attempt if alone else 0
         self._raise(job, died, died_alone)
         return "ok"
 
-    def retry(self, fence: Fence, died: int, died_alone: int) -> str:
-        job = self.jobs.get(fence.job_id)
-        if self._runs(job, fence) and fence.entry in self.destroyed:
+    def retry(self, claim: Claim, died: int, died_alone: int) -> str:
+        job = self.jobs.get(claim.job_id)
+        if self._runs(job, claim) and claim.entry_id in self.destroyed:
             return "LOST"
-        answer = self._give_back(fence, died, died_alone)
+        answer = self._give_back(claim, died, died_alone)
         if answer == "ok":
-            self.jobs[fence.job_id].entry = None
-            del self.held[fence.entry]
+            self.jobs[claim.job_id].entry = None
+            del self.held[claim.entry_id]
         return answer
 
-    def release(self, fence: Fence, died: int, died_alone: int) -> str:
-        answer = self._give_back(fence, died, died_alone)
-        if answer == "ok" and fence.entry in self.held:
-            self._claim(fence.entry, RELEASED)
+    def release(self, claim: Claim, died: int, died_alone: int) -> str:
+        answer = self._give_back(claim, died, died_alone)
+        if answer == "ok" and claim.entry_id in self.held:
+            self._claim(claim.entry_id, RELEASED)
         return answer
 
     def give_back(self, job_id: str, entry: str, owner: str) -> str:
@@ -209,11 +200,11 @@ class Model:
             del self.held[entry]
         return "ok"
 
-    def _give_back(self, fence: Fence, died: int, died_alone: int) -> str:
-        job = self.jobs.get(fence.job_id)
-        if job and job.state == "queued" and job.left == (fence.attempt, fence.owner):
+    def _give_back(self, claim: Claim, died: int, died_alone: int) -> str:
+        job = self.jobs.get(claim.job_id)
+        if job and job.state == "queued" and job.left == (claim.attempt, claim.owner):
             return "already"
-        if not self._runs(job, fence):
+        if not self._runs(job, claim):
             return "fenced"
         assert job is not None
         self._leave(job)
@@ -310,15 +301,11 @@ class Model:
             self.held[entry] = owner
 
     @staticmethod
-    def _belongs(job: Job | None, fence: Fence) -> bool:
-        return job is not None and (job.attempt, job.owner, job.entry) == (
-            fence.attempt,
-            fence.owner,
-            fence.entry,
-        )
+    def _belongs(job: Job | None, claim: Claim) -> bool:
+        return job is not None and (job.attempt, job.owner, job.entry) == claim.fence
 
-    def _runs(self, job: Job | None, fence: Fence) -> bool:
-        return self._belongs(job, fence) and job is not None and job.state == "running"
+    def _runs(self, job: Job | None, claim: Claim) -> bool:
+        return self._belongs(job, claim) and job is not None and job.state == "running"
 
     def _write(self, job: Job, kind: str) -> None:
         job.seq += 1

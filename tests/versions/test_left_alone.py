@@ -59,15 +59,7 @@ class Scanner:
 
     async def give_back(self, entries: Sequence[LaneEntry]) -> None:
         release: list[calls.Call[Any]] = [
-            calls.release(
-                self.desk.keys,
-                job_id=one.job_id,
-                lane=one.lane,
-                attempt=None,
-                owner="scanner",
-                entry_id=one.entry_id,
-            )
-            for one in entries
+            calls.release(self.desk.keys, one.claim("scanner"), lane=one.lane) for one in entries
         ]
         await calls.run_many(self.desk.redis, release)
         self.reclaimer.shun(self.desk.keys, entries)

@@ -117,9 +117,7 @@ async def test_unknown_fields_of_jobs_entries_and_logs_are_passed_over(
         body = codec.pack({"choices": [{"token_ids": [2, 3], "text": "w2 w3", **ADDED}], **ADDED})
         await redis_client.xadd(SHARD.tokens("0-a"), {"k": "d", "b": body, "added_later": "x"}, id="1-1")
         await redis_client.hset(SHARD.job("0-a"), "seq", 1)
-        release = calls.release(
-            SHARD, job_id="0-a", lane="batch", attempt=1, owner=first.name, entry_id=job.entry.entry_id
-        )
+        release = calls.release(SHARD, job.claim, lane="batch")
         await calls.run(redis_client, release)
         await redis_client.publish(SHARD.control, "compact everything")
         async with serving(server, model_name(tokenizer)):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
-from support.desk import LONG_MS, TTL_MS, Desk, Held
+from support.desk import LONG_MS, TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.attempt import seed_of
@@ -157,7 +160,7 @@ async def test_append_publishes_what_it_stores(desk: Desk) -> None:
 async def test_the_first_attempt_s_times_stand(desk: Desk) -> None:
     held = await desk.begin()
     times = Timing(admitted_ms=3, first_token_ms=5)
-    await desk.run(calls.append(desk.keys, seq=1, body=b"d", publish=True, timing=times, **held.fence))
+    await desk.run(calls.append(desk.keys, held, seq=1, body=b"d", publish=True, timing=times))
     held = await desk.take_over(held)
     await desk.append(held, 2)
     reply = await desk.start(held.entry_id, "B", nonce="again-B")
@@ -198,9 +201,9 @@ async def test_append_after_the_job_is_gone_makes_no_key(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"attempt": 2}, {"owner": "B"}, {"entry_id": "1-1"}])
-async def test_append_needs_the_whole_fence(desk: Desk, wrong: dict[str, str]) -> None:
+async def test_append_needs_the_whole_fence(desk: Desk, wrong: dict[str, Any]) -> None:
     held = await desk.begin()
-    other = Held(**held.fence | wrong)
+    other = replace(held, **wrong)
     assert (await desk.append(other, 1)).outcome is AppendOutcome.FENCED
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from redis.exceptions import ResponseError
-from support.desk import LONG_MS, Desk, Held
+from support.desk import LONG_MS, Desk
 
+from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, RELEASED
 from millstream.wire.messages import State, Timing
 from millstream.wire.replies import EndOutcome, LogEntry
@@ -77,7 +78,7 @@ async def test_finish_wins_over_a_cancellation_that_came_too_late(desk: Desk) ->
 
 async def test_finish_takes_only_ends(desk: Desk) -> None:
     with pytest.raises(ValueError, match="cannot finish as running"):
-        desk.finishing(Held("0-a", "1-1", "A", 1), state=State.RUNNING)
+        desk.finishing(Claim("0-a", "1-1", "A", 1), state=State.RUNNING)
 
 
 # --- bury --------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ async def test_retry_parks_the_job_and_promote_brings_it_back(desk: Desk) -> Non
     entry = await desk.deliver("B")
     reply = await desk.start(entry, "B")
     assert (reply.attempt, reply.last_seq, reply.died) == (2, 1, 1)
-    assert await desk.finish(Held("0-a", entry, "B", 2), 2) is EndOutcome.OK
+    assert await desk.finish(Claim("0-a", entry, "B", 2), 2) is EndOutcome.OK
     await desk.audit_idle()
 
 

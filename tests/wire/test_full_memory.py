@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from redis.exceptions import OutOfMemoryError
-from support.desk import Desk, Held
+from support.desk import Desk
 
 from millstream.wire import calls
-from millstream.wire.calls import Call
+from millstream.wire.calls import Call, Claim
 from millstream.wire.dead import letters
 from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import GROUP, RELEASED
@@ -172,7 +172,7 @@ async def test_what_moves_into_its_lane_passes(desk: Desk) -> None:
     assert [entry.job_id for entry in await desk.take()][-3:] == ["0-parked", "0-retried", "0-more"]
 
 
-FAILING: dict[str, Callable[[Desk, Held, str], Call[Any]]] = {
+FAILING: dict[str, Callable[[Desk, Claim, str], Call[Any]]] = {
     "start": lambda desk, held, waiting: desk.starting(waiting, job_id="0-b"),
     "append": lambda desk, held, waiting: desk.appending(held, 1),
 }

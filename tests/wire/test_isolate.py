@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.desk import Desk, Held
+from support.desk import Desk
 
+from millstream.wire.calls import Claim
 from millstream.wire.keys import RELEASED
 from millstream.wire.replies import EndOutcome
 
@@ -68,7 +69,7 @@ async def test_a_repetition_changes_nothing_and_a_stranger_is_fenced(desk: Desk)
     assert await desk.run(call) is EndOutcome.OK
     before = await desk.state()
     assert await desk.run(call) is EndOutcome.OK
-    for stranger in (Held("0-a", held.entry_id, "B", 1), Held("0-a", held.entry_id, "A", 2)):
+    for stranger in (Claim("0-a", held.entry_id, "B", 1), Claim("0-a", held.entry_id, "A", 2)):
         assert await desk.run(desk.isolating(stranger, died=9)) is EndOutcome.FENCED
     assert await desk.state() == before
 

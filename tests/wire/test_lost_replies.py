@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.desk import Desk, Held
+from support.desk import Desk
 
 from millstream.wire import calls
-from millstream.wire.calls import Call, Forgotten
+from millstream.wire.calls import Call, Claim, Forgotten
 from millstream.wire.messages import State
 from millstream.wire.replies import AppendOutcome, CancelOutcome, EndOutcome, SubmitOutcome
 
@@ -54,7 +54,7 @@ async def test_append_writes_once(desk: Desk) -> None:
     assert await desk.state() == before
 
 
-ENDS: dict[str, Callable[[Desk, Held], Call[EndOutcome]]] = {
+ENDS: dict[str, Callable[[Desk, Claim], Call[EndOutcome]]] = {
     "finish": lambda desk, held: desk.finishing(held, 2, delta=b"last"),
     "finish without a delta": lambda desk, held: desk.finishing(held, 2),
     "bury": lambda desk, held: desk.burying(held),

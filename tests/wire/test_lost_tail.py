@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.desk import Desk, Held
+from support.desk import Desk
 from support.servers import KINDS, Server, binary
 
+from millstream.wire.calls import Claim
 from millstream.wire.messages import State
 from millstream.wire.replies import AppendOutcome, EndOutcome
 
@@ -88,7 +89,7 @@ async def test_a_reader_ahead_of_the_log_sees_the_marker_rewind(desk: Desk, jour
     await journal.come_back(desk.redis, size)
 
     assert (cursor, (await desk.log())[-1].cursor) == ("1-2", "1-1")
-    again: list[Held] = []
+    again: list[Claim] = []
 
     async def take_over() -> None:
         again.append(await desk.take_over(held))
@@ -104,7 +105,7 @@ async def test_an_attempt_that_the_server_forgot_is_fenced(desk: Desk, journal: 
     size = journal.size
     entry = await desk.deliver()
     await desk.start(entry)
-    held = Held("0-a", entry, "A", 1)
+    held = Claim("0-a", entry, "A", 1)
     await journal.come_back(desk.redis, size)
 
     assert (await desk.append(held, 1)).outcome is AppendOutcome.FENCED

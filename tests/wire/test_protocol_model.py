@@ -16,13 +16,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from redis.exceptions import NoScriptError, ResponseError
-from support.protocol_model import MAX_DEAD, RELEASED, Fence, Model
+from support.protocol_model import MAX_DEAD, RELEASED, Model
 from support.servers import Server
 from support.windows import windowed
 
 from millstream.client.dead_letters import again
 from millstream.wire import calls
-from millstream.wire.calls import Call
+from millstream.wire.calls import Call, Claim
 from millstream.wire.dead import DeadLetter, Place, letters
 from millstream.wire.keys import GROUP, Lane, QueueKeys, job_id_of
 from millstream.wire.messages import State
@@ -52,7 +52,7 @@ class Protocol(RuleBasedStateMachine):
             self.redis.xgroup_create(lane, GROUP, "0", mkstream=True)
         self.model = Model(window)
         self.entries: list[tuple[str, str]] = []  # (job id, entry), as delivered
-        self.attempts: list[Fence] = []
+        self.attempts: list[Claim] = []
         self.names = ["0-a", "0-b", "0-c"]  # of all jobs there ever were
         self.starts = 0
 
@@ -66,16 +66,11 @@ class Protocol(RuleBasedStateMachine):
     def entry(self, pick: int) -> tuple[str, str]:
         return self.entries[-1 - pick % len(self.entries)]
 
-    def attempt(self, pick: int) -> Fence:
+    def attempt(self, pick: int) -> Claim:
         return self.attempts[-1 - pick % len(self.attempts)]
 
     def name(self, pick: int) -> str:
         return self.names[-1 - pick % len(self.names)]
-
-    def fields(self, fence: Fence) -> dict[str, Any]:
-        return {
-            "job_id": fence.job_id, "attempt": fence.attempt, "owner": fence.owner, "entry_id": fence.entry,
-        }  # fmt: skip
 
     # --- producers ---------------------------------------------------------------------------------------
 
@@ -191,7 +186,7 @@ class Protocol(RuleBasedStateMachine):
         job_id, entry = self.entry(pick)
         self.starts += 1
         nonce = str(self.starts)
-        call = calls.start(KEYS, job_id=job_id, lane=LANE, entry_id=entry, owner=owner, nonce=nonce)
+        call = calls.start(KEYS, Claim(job_id, entry, owner), lane=LANE, nonce=nonce)
         for _ in range(times):
             attempt = self.model.start(job_id, entry, owner, nonce)
             reply = self.send(call)
@@ -201,18 +196,18 @@ class Protocol(RuleBasedStateMachine):
                 assert (reply.last_seq, reply.cancelled) == (job.seq, job.cancel)
                 assert (reply.died, reply.died_alone) == (job.died, job.died_alone)
                 assert [f"{one.cursor} {one.kind}" for one in reply.log] == job.log
-                self.attempts.append(Fence(job_id, entry, owner, attempt))
+                self.attempts.append(Claim(job_id, entry, owner, attempt))
 
     @precondition(lambda self: self.attempts)
     @rule(pick=picks, ahead=st.sampled_from([1, 1, 1, 0, 2]), times=times)
     def append(self, pick: int, ahead: int, times: int) -> None:
-        fence = self.attempt(pick)
-        job = self.model.jobs.get(fence.job_id)
+        claim = self.attempt(pick)
+        job = self.model.jobs.get(claim.job_id)
         seq = max((job.seq if job else 0) + ahead, 1)
-        call = calls.append(KEYS, seq=seq, body=b"x", publish=True, **self.fields(fence))
+        call = calls.append(KEYS, claim, seq=seq, body=b"x", publish=True)
         for _ in range(times):
             reply = self.send(call)
-            assert (reply.outcome, reply.last_seq) == self.model.append(fence, seq)
+            assert (reply.outcome, reply.last_seq) == self.model.append(claim, seq)
 
     @precondition(lambda self: self.entries)
     @rule(owner=workers)
@@ -232,49 +227,46 @@ class Protocol(RuleBasedStateMachine):
         times=times,
     )
     def finish(self, pick: int, state: State, ahead: int, delta: bool, times: int) -> None:
-        fence = self.attempt(pick)
-        job = self.model.jobs.get(fence.job_id)
+        claim = self.attempt(pick)
+        job = self.model.jobs.get(claim.job_id)
         seq = max((job.seq if job else 0) + ahead, 1)
         call = calls.finish(
-            KEYS, lane=LANE, state=state, result=b"R", seq=seq, delta=b"x" if delta else None, ttl_ms=TTL_MS,
-            **self.fields(fence),
+            KEYS, claim, lane=LANE, state=state, result=b"R", seq=seq, delta=b"x" if delta else None,
+            ttl_ms=TTL_MS,
         )  # fmt: skip
         for _ in range(times):
-            assert self.send(call) == self.model.finish(fence, state, seq, delta)
+            assert self.send(call) == self.model.finish(claim, state, seq, delta)
 
     @precondition(lambda self: self.attempts)
     @rule(pick=picks, times=times)
     def bury(self, pick: int, times: int) -> None:
-        fence = self.attempt(pick)
-        if fence.entry in self.model.destroyed:
+        claim = self.attempt(pick)
+        if claim.entry_id in self.model.destroyed:
             return  # its letter would have no request
         call = calls.bury(
-            KEYS, lane=LANE, reason="died", result=b"R", ttl_ms=TTL_MS, max_dead=MAX_DEAD,
-            **self.fields(fence),
+            KEYS, claim, lane=LANE, reason="died", result=b"R", ttl_ms=TTL_MS, max_dead=MAX_DEAD,
         )  # fmt: skip
         for _ in range(times):
-            answer = self.model.finish(fence, "failed", 0, delta=False)
+            answer = self.model.finish(claim, "failed", 0, delta=False)
             assert self.send(call) == answer
             if answer == "ok":
-                self.model.buried(fence.job_id, Place.of(self.letters()[0]).entry)
+                self.model.buried(claim.job_id, Place.of(self.letters()[0]).entry)
 
     @precondition(lambda self: self.attempts)
     @rule(pick=picks, alone=st.booleans(), deaths=deaths, times=times)
     def isolate(self, pick: int, alone: bool, deaths: tuple[int, int], times: int) -> None:
-        fence = self.attempt(pick)
-        call = calls.isolate(KEYS, alone=alone, died=deaths[0], died_alone=deaths[1], **self.fields(fence))
+        claim = self.attempt(pick)
+        call = calls.isolate(KEYS, claim, alone=alone, died=deaths[0], died_alone=deaths[1])
         for _ in range(times):
-            assert self.send(call) == self.model.isolate(fence, alone, *deaths)
+            assert self.send(call) == self.model.isolate(claim, alone, *deaths)
 
     @precondition(lambda self: self.attempts)
     @rule(pick=picks, deaths=deaths, times=times)
     def retry(self, pick: int, deaths: tuple[int, int], times: int) -> None:
-        fence = self.attempt(pick)
-        call = calls.retry(
-            KEYS, lane=LANE, delay_ms=0, died=deaths[0], died_alone=deaths[1], **self.fields(fence)
-        )
+        claim = self.attempt(pick)
+        call = calls.retry(KEYS, claim, lane=LANE, delay_ms=0, died=deaths[0], died_alone=deaths[1])
         for _ in range(times):
-            expected = self.model.retry(fence, *deaths)
+            expected = self.model.retry(claim, *deaths)
             try:
                 assert self.send(call) == expected
             except ResponseError as error:
@@ -283,16 +275,16 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts)
     @rule(pick=picks, deaths=deaths, times=times)
     def release(self, pick: int, deaths: tuple[int, int], times: int) -> None:
-        fence = self.attempt(pick)
-        call = calls.release(KEYS, lane=LANE, died=deaths[0], died_alone=deaths[1], **self.fields(fence))
+        claim = self.attempt(pick)
+        call = calls.release(KEYS, claim, lane=LANE, died=deaths[0], died_alone=deaths[1])
         for _ in range(times):
-            assert self.send(call) == self.model.release(fence, *deaths)
+            assert self.send(call) == self.model.release(claim, *deaths)
 
     @precondition(lambda self: self.entries)
     @rule(pick=picks, owner=workers, times=times)
     def give_back(self, pick: int, owner: str, times: int) -> None:
         job_id, entry = self.entry(pick)
-        call = calls.release(KEYS, job_id=job_id, lane=LANE, attempt=None, owner=owner, entry_id=entry)
+        call = calls.release(KEYS, Claim(job_id, entry, owner), lane=LANE)
         for _ in range(times):
             assert self.send(call) == self.model.give_back(job_id, entry, owner)
 

@@ -10,11 +10,11 @@ import pytest
 import redis.asyncio
 from redis.exceptions import ConnectionError as ServerGone
 from redis.exceptions import NoScriptError, ResponseError
-from support.desk import Desk, Held
+from support.desk import Desk
 from support.servers import Server
 
 from millstream.errors import ProtocolError
-from millstream.wire.calls import Call, cancel, run, run_many
+from millstream.wire.calls import Call, Claim, cancel, run, run_many
 from millstream.wire.keys import GROUP, RELEASED
 from millstream.wire.replies import AppendOutcome, AppendReply, CancelOutcome
 from millstream.wire.scripts import script
@@ -66,7 +66,7 @@ async def test_many_calls_in_one_round_trip_even_when_the_server_forgot_them(des
 async def test_one_bad_call_leaves_the_others_alone(desk: Desk) -> None:
     held = await desk.begin()
     await desk.redis.set(desk.keys.job("0-broken"), "not a hash")
-    broken = Held("0-broken", held.entry_id, "A", 1)
+    broken = Claim("0-broken", held.entry_id, "A", 1)
     replies = await run_many(desk.redis, [desk.appending(one, 1) for one in (held, broken, held)])
     assert replies[0] == AppendReply(AppendOutcome.OK, 1)
     assert isinstance(replies[1], ResponseError)

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from redis.exceptions import ResponseError
-from support.desk import LONG_MS, Desk, Held
+from support.desk import LONG_MS, Desk
 
 from millstream.errors import ProtocolError
 from millstream.wire import calls
+from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, Lane
 from millstream.wire.messages import State
 from millstream.wire.replies import EndOutcome, LaneEntry, PendingEntry
@@ -220,4 +221,4 @@ async def test_only_the_holder_discards(desk: Desk) -> None:
     before = await desk.state()
     assert await desk.run(call) is EndOutcome.FENCED
     assert await desk.state() == before
-    assert await desk.finish(Held("0-a", held.entry_id, "B", 1)) is EndOutcome.OK
+    assert await desk.finish(Claim("0-a", held.entry_id, "B", 1)) is EndOutcome.OK

@@ -6,82 +6,82 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
-from support.desk import TTL_MS, Desk, Held
+from support.desk import TTL_MS, Desk
 
 from millstream.wire import calls
-from millstream.wire.calls import Call
+from millstream.wire.calls import Call, Claim
 from millstream.wire.keys import RELEASED
 from millstream.wire.replies import AppendOutcome, EndOutcome
 
 # What has happened to the job since attempt 1 of worker A appended its first delta and fell asleep.
 
 
-async def reclaimed(desk: Desk, old: Held) -> None:
+async def reclaimed(desk: Desk, old: Claim) -> None:
     assert len(await desk.run(desk.reclaiming(old.entry_id, "A"))) == 1
 
 
-async def restarted(desk: Desk, old: Held) -> None:
+async def restarted(desk: Desk, old: Claim) -> None:
     await desk.take_over(old)
 
 
-async def continued(desk: Desk, old: Held) -> None:
+async def continued(desk: Desk, old: Claim) -> None:
     new = await desk.take_over(old)
     assert (await desk.append(new, 2)).outcome is AppendOutcome.OK
 
 
-async def reclaimed_twice(desk: Desk, old: Held) -> None:
+async def reclaimed_twice(desk: Desk, old: Claim) -> None:
     new = await desk.take_over(old)
     await desk.run(desk.reclaiming(new.entry_id, "B", "C"))
 
 
-async def given_back_by_the_next(desk: Desk, old: Held) -> None:
+async def given_back_by_the_next(desk: Desk, old: Claim) -> None:
     assert await desk.run(desk.releasing(await desk.take_over(old))) is EndOutcome.OK
 
 
-async def parked_by_the_next(desk: Desk, old: Held) -> None:
+async def parked_by_the_next(desk: Desk, old: Claim) -> None:
     assert await desk.run(desk.retrying(await desk.take_over(old))) is EndOutcome.OK
 
 
-async def promoted(desk: Desk, old: Held) -> None:
+async def promoted(desk: Desk, old: Claim) -> None:
     await parked_by_the_next(desk, old)
     assert await desk.promote() == ("0-a",)
 
 
-async def redelivered(desk: Desk, old: Held) -> None:
+async def redelivered(desk: Desk, old: Claim) -> None:
     await promoted(desk, old)
     await desk.deliver("C")
 
 
-async def redelivered_to_the_same_worker(desk: Desk, old: Held) -> None:
+async def redelivered_to_the_same_worker(desk: Desk, old: Claim) -> None:
     await promoted(desk, old)
     entry = await desk.deliver("A")
     assert (await desk.start(entry, "A", nonce="third")).attempt == 3
 
 
-async def finished(desk: Desk, old: Held) -> None:
+async def finished(desk: Desk, old: Claim) -> None:
     assert await desk.finish(await desk.take_over(old), 2) is EndOutcome.OK
 
 
-async def buried(desk: Desk, old: Held) -> None:
+async def buried(desk: Desk, old: Claim) -> None:
     assert await desk.run(desk.burying(await desk.take_over(old))) is EndOutcome.OK
 
 
-async def expired(desk: Desk, old: Held) -> None:
+async def expired(desk: Desk, old: Claim) -> None:
     await desk.redis.zadd(desk.keys.deadlines, {"0-a": 1})
     assert await desk.expire() == ("0-a",)
 
 
-async def cancelled_while_parked(desk: Desk, old: Held) -> None:
+async def cancelled_while_parked(desk: Desk, old: Claim) -> None:
     await parked_by_the_next(desk, old)
     await desk.cancel()
 
 
-async def gone(desk: Desk, old: Held) -> None:
+async def gone(desk: Desk, old: Claim) -> None:
     await finished(desk, old)
     await desk.redis.delete(desk.keys.job("0-a"), desk.keys.tokens("0-a"))
 
 
-async def submitted_again(desk: Desk, old: Held) -> None:
+async def submitted_again(desk: Desk, old: Claim) -> None:
     await gone(desk, old)
     await desk.begin(owner="B")
 
@@ -94,7 +94,7 @@ SINCE = [
 
 # What worker A, awake again, may do with what it knew.
 
-WAKES: dict[str, Callable[[Desk, Held], Call[Any]]] = {
+WAKES: dict[str, Callable[[Desk, Claim], Call[Any]]] = {
     "start again": lambda desk, old: desk.starting(old.entry_id, "A"),
     "start anew": lambda desk, old: desk.starting(old.entry_id, "A", nonce="another"),
     "append the next": lambda desk, old: desk.appending(old, 2),
@@ -119,7 +119,7 @@ WAKES: dict[str, Callable[[Desk, Held], Call[Any]]] = {
 
 @pytest.mark.parametrize("since", SINCE, ids=lambda since: since.__name__)
 async def test_an_attempt_that_is_over_changes_nothing(
-    desk: Desk, since: Callable[[Desk, Held], Awaitable[None]]
+    desk: Desk, since: Callable[[Desk, Claim], Awaitable[None]]
 ) -> None:
     old = await desk.begin()
     await desk.append(old, 1)
@@ -139,7 +139,7 @@ async def test_an_attempt_that_is_over_changes_nothing(
     assert {answers[name] for name in ("finish", "bury", "retry", "release")} == {EndOutcome.FENCED}
 
 
-OWN_ENDS: dict[str, Callable[[Desk, Held], Call[EndOutcome]]] = {
+OWN_ENDS: dict[str, Callable[[Desk, Claim], Call[EndOutcome]]] = {
     name: cast(Any, WAKES[name]) for name in ("finish", "bury", "retry", "release")
 }
 
@@ -166,7 +166,7 @@ async def test_a_worker_that_never_started_changes_nothing(desk: Desk, owner: st
     await desk.run(desk.reclaiming(entry, "A", "B"))
     await desk.start(entry, "B")
     if owner == RELEASED:
-        await desk.run(desk.releasing(Held("0-a", entry, "B", 1)))
+        await desk.run(desk.releasing(Claim("0-a", entry, "B", 1)))
     before = await desk.state()
     assert not (await desk.start(entry, "A")).started
     assert (await desk.run(desk.renewing(("0-a", entry)))).lost == ("0-a",)

@@ -29,6 +29,7 @@ from support.servers import Server
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State
 from millstream.wire import calls, codec
+from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages import ChoiceDelta, Delta, Request, SamplingParams
 from millstream.wire.record import read_job
@@ -65,12 +66,12 @@ async def half_done(direct: redis.asyncio.Redis, **deaths: int) -> str:
         with contextlib.suppress(ResponseError):  # a worker was faster
             await direct.xgroup_create(lane, GROUP, id="0", mkstream=True)
     job_id, [[[_, [(entry_id, _)]]]] = await suspect(direct, "half", "w1", 6, reader="earlier", **deaths)
-    held: dict[str, Any] = {"job_id": job_id, "owner": "earlier", "entry_id": entry_id.decode()}
-    await calls.run(direct, calls.start(SHARD, lane="batch", nonce="n", **held))
+    claim = Claim(job_id, entry_id.decode(), "earlier", 1)
+    await calls.run(direct, calls.start(SHARD, claim, lane="batch", nonce="n"))
     part = ChoiceDelta(text="w2 w3", token_ids=(2, 3))
     body = codec.encode(Delta(choices=(part,)))
-    await calls.run(direct, calls.append(SHARD, attempt=1, seq=1, body=body, publish=True, **held))
-    await calls.run(direct, calls.release(SHARD, lane="batch", attempt=1, **held))
+    await calls.run(direct, calls.append(SHARD, claim, seq=1, body=body, publish=True))
+    await calls.run(direct, calls.release(SHARD, claim, lane="batch"))
     return job_id
 
 

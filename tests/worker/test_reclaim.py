@@ -13,6 +13,7 @@ from support.servers import Server
 
 from millstream import AsyncClient
 from millstream.wire import calls
+from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.replies import LaneEntry
 from millstream_worker.metrics import Metrics
@@ -48,9 +49,8 @@ async def deliver(server: Server, redis_client: redis.asyncio.Redis, owner: str)
     for lane in SHARD.lanes:
         await redis_client.xgroup_create(lane, GROUP, id="0", mkstream=True)
     [[_, [(entry_id, _)]]] = await redis_client.xreadgroup(GROUP, owner, {LANE: ">"}, count=1)
-    start = calls.start(
-        SHARD, job_id=job.id, lane="batch", entry_id=entry_id.decode(), owner=owner, nonce="n"
-    )
+    claim = Claim(job.id, entry_id.decode(), owner)
+    start = calls.start(SHARD, claim, lane="batch", nonce="n")
     assert (await calls.run(redis_client, start)).attempt == 1
     return job.id
 
@@ -116,17 +116,13 @@ async def test_what_was_released_is_free_at_once(
 ) -> None:
     job_id = await deliver(server, redis_client, "leaving")
     [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
-    release = calls.release(
-        SHARD, job_id=job_id, lane="batch", attempt=1, owner="leaving", entry_id=row.entry_id
-    )
+    release = calls.release(SHARD, Claim(job_id, row.entry_id, "leaving", 1), lane="batch")
     await calls.run(redis_client, release)
     await reclaimer.scan(SHARD)
     entries = await reclaimer.take(SHARD, 5)
     assert [entry.job_id for entry in entries] == [job_id]
     reclaimer.shun(SHARD, entries)
-    release_again = calls.release(
-        SHARD, job_id=job_id, lane="batch", attempt=None, owner="scanner", entry_id=row.entry_id
-    )
+    release_again = calls.release(SHARD, Claim(job_id, row.entry_id, "scanner"), lane="batch")
     await calls.run(redis_client, release_again)
     await reclaimer.scan(SHARD)
     assert await reclaimer.take(SHARD, 5) == []
@@ -167,7 +163,7 @@ async def test_a_damaged_job_of_another_version_costs_no_scan(
     [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
     await calls.run(
         redis_client,
-        calls.release(SHARD, job_id=job_id, lane="batch", attempt=1, owner="leaving", entry_id=row.entry_id),
+        calls.release(SHARD, Claim(job_id, row.entry_id, "leaving", 1), lane="batch"),
     )
     reclaimer.shun(SHARD, [LaneEntry("batch", row.entry_id, job_id, 2, b"")])
     await redis_client.set(SHARD.job(job_id), "something else")

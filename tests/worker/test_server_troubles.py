@@ -196,9 +196,7 @@ async def test_a_job_that_somebody_else_has_taken_is_dropped(
                 SHARD, lane="batch", owner="thief", overdue=overdue, min_idle_ms=0, died=False
             )
             [entry] = await calls.run(redis_client, thief)
-            start = calls.start(
-                SHARD, job_id=job_id, lane="batch", entry_id=entry.entry_id, owner="thief", nonce="n"
-            )
+            start = calls.start(SHARD, entry.claim("thief"), lane="batch", nonce="n")
             assert (await calls.run(redis_client, start)).attempt == 2
             (gate / "3").unlink()
 

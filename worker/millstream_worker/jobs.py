@@ -15,7 +15,7 @@ from enum import Enum
 from millstream.wire import codec
 from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
-from millstream.wire.replies import LaneEntry, StartReply
+from millstream.wire.replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
 from millstream_worker import encoding
 from millstream_worker.encoding import Plain
@@ -86,6 +86,9 @@ class Job:
     @property
     def id(self) -> str:
         return self.entry.job_id
+
+    def claim(self, owner: str) -> Claim:
+        return self.entry.claim(owner, self.attempt)
 
     @property
     def is_read(self) -> bool:

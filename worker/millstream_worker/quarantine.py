@@ -130,10 +130,7 @@ class Quarantine:
     def _call(self, job: Job, alone: bool) -> calls.Call[EndOutcome]:
         return calls.isolate(
             job.shard,
-            job_id=job.id,
-            attempt=job.attempt,
-            owner=self._owner,
-            entry_id=job.entry.entry_id,
+            job.claim(self._owner),
             alone=alone,
             died=job.losses,
             died_alone=job.losses_alone,

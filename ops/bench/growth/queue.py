@@ -87,14 +87,7 @@ class Backlog:
         job = calls.lane_entry(entry.lane, entry.entry_id, entry.fields)
         reply = await calls.run(
             self.redis,
-            calls.start(
-                self.shard,
-                job_id=job.job_id,
-                lane=job.lane,
-                entry_id=job.entry_id,
-                owner="bench",
-                nonce=uuid4().hex,
-            ),
+            calls.start(self.shard, job.claim("bench"), lane=job.lane, nonce=uuid4().hex),
         )
         assert reply.started, f"{job.job_id} was not started"
         self.waiting -= 1

@@ -1,6 +1,6 @@
 """The calls of a worker about one job that was delivered to it: from start to finish, retry or release.
 
-Each carries (attempt, owner, entry id) and is refused as `fenced` once the job is no longer that attempt's.
+Each takes the worker's `Claim` and is refused as `fenced` once the job is no longer that attempt's.
 """
 
 from __future__ import annotations
@@ -12,29 +12,22 @@ from typing import Any
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import State, Timing
 from millstream.wire.record import log_entry, number
-from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome, RenewReply, StartReply
+from millstream.wire.replies import AppendOutcome, AppendReply, Claim, EndOutcome, RenewReply, StartReply
 from millstream.wire.scripts import Call, positive, script
 
 _NOW = Timing()  # no times of the worker's: the server takes its own
 
 
-def start(
-    keys: ShardKeys,
-    *,
-    job_id: str,
-    lane: str,
-    entry_id: str,
-    owner: str,
-    nonce: str,
-    presses: bool = False,
-) -> Call[StartReply]:
-    """Begin an attempt at an entry that was delivered to `owner`. `nonce` is new for each attempt, and the
-    same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`: a job
-    that ends gives its request's room to its result. The first start stores the job's seed."""
+def start(keys: ShardKeys, claim: Claim, *, lane: str, nonce: str, presses: bool = False) -> Call[StartReply]:
+    """Begin an attempt at an entry that was delivered to the claim's owner. `nonce` is new for each attempt,
+    and the same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`:
+    a job that ends gives its request's room to its result. The first start stores the job's seed."""
+    job_id = claim.job_id
+    channel = keys.events(job_id)
     return Call(
         script("start"),
         (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),
-        (entry_id, owner, nonce, keys.publish, keys.events(job_id), "1" if presses else "", seed_of(job_id)),
+        (claim.entry_id, claim.owner, nonce, keys.publish, channel, "1" if presses else "", seed_of(job_id)),
         _started,
     )
 
@@ -67,11 +60,8 @@ def _started(reply: Any) -> StartReply:
 
 def isolate(
     keys: ShardKeys,
+    claim: Claim,
     *,
-    job_id: str,
-    attempt: int,
-    owner: str,
-    entry_id: str,
     alone: bool,
     died: int,
     died_alone: int,
@@ -80,19 +70,16 @@ def isolate(
     are those known in all. Passes at maxmemory."""
     return Call(
         script("isolate"),
-        (keys.job(job_id),),
-        (attempt, owner, entry_id, "1" if alone else "", died, died_alone),
+        (keys.job(claim.job_id),),
+        (*claim.fence, "1" if alone else "", died, died_alone),
         end_outcome,
     )
 
 
 def append(
     keys: ShardKeys,
+    claim: Claim,
     *,
-    job_id: str,
-    attempt: int,
-    owner: str,
-    entry_id: str,
     seq: int,
     body: bytes,
     publish: bool,
@@ -100,12 +87,12 @@ def append(
 ) -> Call[AppendReply]:
     """Append one delta. `timing` counts with the job's first one: its admission and first token. At maxmemory
     it fails and nothing is written."""
-    channel = keys.events(job_id) if publish else ""
+    channel = keys.events(claim.job_id) if publish else ""
     times = (_ms(timing.admitted_ms), _ms(timing.first_token_ms))
     return Call(
         script("append"),
-        (keys.job(job_id), keys.tokens(job_id)),
-        (attempt, owner, entry_id, seq, body, keys.publish, channel, *times),
+        (keys.job(claim.job_id), keys.tokens(claim.job_id)),
+        (*claim.fence, seq, body, keys.publish, channel, *times),
         lambda reply: AppendReply(AppendOutcome(reply[0].decode()), reply[1]),
     )
 
@@ -122,12 +109,9 @@ def renew(keys: ShardKeys, *, lane: str, owner: str, held: Sequence[tuple[str, s
 
 def finish(
     keys: ShardKeys,
+    claim: Claim,
     *,
-    job_id: str,
     lane: str,
-    attempt: int,
-    owner: str,
-    entry_id: str,
     state: State,
     result: bytes,
     seq: int,
@@ -144,12 +128,10 @@ def finish(
         raise ValueError(f"a job cannot finish as {state}")
     return Call(
         script("finish"),
-        (*keys.ending(job_id), keys.lane(lane)),
+        (*keys.ending(claim.job_id), keys.lane(lane)),
         (
-            job_id,
-            attempt,
-            owner,
-            entry_id,
+            claim.job_id,
+            *claim.fence,
             state,
             result,
             seq,
@@ -157,7 +139,7 @@ def finish(
             delta or b"",
             positive("ttl_ms", ttl_ms),
             keys.publish,
-            keys.events(job_id),
+            keys.events(claim.job_id),
             *_ends(timing),
         ),
         end_outcome,
@@ -166,12 +148,9 @@ def finish(
 
 def bury(
     keys: ShardKeys,
+    claim: Claim,
     *,
-    job_id: str,
     lane: str,
-    attempt: int,
-    owner: str,
-    entry_id: str,
     reason: str,
     result: bytes,
     ttl_ms: int,
@@ -182,18 +161,16 @@ def bury(
     the result's."""
     return Call(
         script("bury"),
-        (*keys.ending(job_id), keys.lane(lane), keys.dead),
+        (*keys.ending(claim.job_id), keys.lane(lane), keys.dead),
         (
-            job_id,
-            attempt,
-            owner,
-            entry_id,
+            claim.job_id,
+            *claim.fence,
             reason,
             result,
             positive("ttl_ms", ttl_ms),
             positive("max_dead", max_dead),
             keys.publish,
-            keys.events(job_id),
+            keys.events(claim.job_id),
             *_ends(timing),
         ),
         end_outcome,
@@ -202,12 +179,9 @@ def bury(
 
 def retry(
     keys: ShardKeys,
+    claim: Claim,
     *,
-    job_id: str,
     lane: str,
-    attempt: int,
-    owner: str,
-    entry_id: str,
     delay_ms: int,
     died: int = 0,
     died_alone: int = 0,
@@ -216,38 +190,26 @@ def retry(
     workers that had it, and of those that had nothing else. Passes at maxmemory."""
     return Call(
         script("retry"),
-        (keys.job(job_id), keys.lane(lane), keys.delayed),
-        (job_id, attempt, owner, entry_id, delay_ms, died, died_alone),
+        (keys.job(claim.job_id), keys.lane(lane), keys.delayed),
+        (claim.job_id, *claim.fence, delay_ms, died, died_alone),
         end_outcome,
     )
 
 
 def release(
     keys: ShardKeys,
+    claim: Claim,
     *,
-    job_id: str,
     lane: str,
-    attempt: int | None,
-    owner: str,
-    entry_id: str,
     died: int = 0,
     died_alone: int = 0,
 ) -> Call[EndOutcome]:
-    """Give a job back untouched, charged with no more than the deaths told (those known in all). `attempt`
-    None: it was delivered and, as far as the worker knows, never started. Passes at maxmemory."""
+    """Give a job back untouched, charged with no more than the deaths told (those known in all). Passes at
+    maxmemory."""
     return Call(
         script("release"),
-        (keys.job(job_id), keys.lane(lane)),
-        (
-            job_id,
-            "" if attempt is None else attempt,
-            owner,
-            entry_id,
-            keys.publish,
-            keys.control,
-            died,
-            died_alone,
-        ),
+        (keys.job(claim.job_id), keys.lane(lane)),
+        (claim.job_id, *claim.fence, keys.publish, keys.control, died, died_alone),
         end_outcome,
     )
 

@@ -9,6 +9,7 @@ Every call is safe to repeat when its reply was lost.
 from __future__ import annotations
 
 from millstream.wire.attempt import append, bury, finish, isolate, release, renew, retry, start
+from millstream.wire.replies import Claim
 from millstream.wire.scripts import Call, run, run_many
 from millstream.wire.submission import Forgotten, cancel, expire_one, forget, submit
 from millstream.wire.taking import join, take
@@ -27,6 +28,7 @@ from millstream.wire.upkeep import (
 
 __all__ = [
     "Call",
+    "Claim",
     "Forgotten",
     "append",
     "bury",

@@ -1,4 +1,4 @@
-"""What each script of the protocol answers, as typed values."""
+"""What each script of the protocol answers, as typed values, and what a worker claims with them."""
 
 from __future__ import annotations
 
@@ -102,6 +102,23 @@ class PendingEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """What a worker says of a job that it holds. The script compares it with the job's hash and refuses it as
+    `fenced` where another attempt, owner or entry stands there.
+    """
+
+    job_id: str
+    entry_id: str
+    owner: str
+    attempt: int | None = None  # None: delivered and, as far as the worker knows, never started
+
+    @property
+    def fence(self) -> tuple[int | str, str, str]:
+        """The arguments that a script compares."""
+        return ("" if self.attempt is None else self.attempt, self.owner, self.entry_id)
+
+
+@dataclass(frozen=True, slots=True)
 class LaneEntry:
     """One entry of a lane as delivered: `payload` is the msgpack Request.
 
@@ -114,6 +131,9 @@ class LaneEntry:
     version: int
     payload: bytes
     deliveries: int = 1
+
+    def claim(self, owner: str, attempt: int | None = None) -> Claim:
+        return Claim(self.job_id, self.entry_id, owner, attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,8 +261,7 @@ def _read_letter(case: tuple[bytes, dict[bytes, bytes]]) -> None:
 
 # --- scripts
 
-_JOB: dict[str, Any] = {"job_id": "0-a", "lane": "batch", "attempt": 1, "owner": "w", "entry_id": "1-1"}
-_BARE = {name: value for name, value in _JOB.items() if name != "lane"}
+_CLAIM = calls.Claim("0-a", "1-1", "w", 1)
 _LOG = [[b"1-0", [b"k", b"m", b"b", b""]], [b"1-1", [b"k", b"d", b"b", b"\x80"]]]
 _ENTRY = [b"id", b"0-a", b"v", b"1", b"b", b"\x81\xa6prompt\xa1x"]
 SCRIPTS: dict[str, tuple[Call[Any], Any]] = {
@@ -277,18 +276,20 @@ SCRIPTS: dict[str, tuple[Call[Any], Any]] = {
     "expire_one": (calls.expire_one(SHARD, job_id="0-a", ttl_ms=1), 1),
     "forget": (calls.forget(SHARD, job_id="0-a"), b"forgotten"),
     "start": (
-        calls.start(SHARD, job_id="0-a", lane="batch", entry_id="1-1", owner="w", nonce="n"),
+        calls.start(SHARD, _CLAIM, lane="batch", nonce="n"),
         [1, 1, 0, 0, 0, 12, b"", _LOG],
     ),
-    "append": (calls.append(SHARD, **_BARE, seq=1, body=b"x", publish=True), [b"ok", 1]),
+    "append": (calls.append(SHARD, _CLAIM, seq=1, body=b"x", publish=True), [b"ok", 1]),
     "renew": (calls.renew(SHARD, lane="batch", owner="w", held=[("0-a", "1-1")]), [[b"0-a"], [b"0-b"]]),
     "finish": (
-        calls.finish(SHARD, **_JOB, state=State.COMPLETED, result=b"", seq=1, delta=None, ttl_ms=1),
+        calls.finish(
+            SHARD, _CLAIM, lane="batch", state=State.COMPLETED, result=b"", seq=1, delta=None, ttl_ms=1
+        ),
         b"ok",
     ),
-    "retry": (calls.retry(SHARD, **_JOB, delay_ms=1), b"fenced"),
-    "release": (calls.release(SHARD, **_JOB), b"already"),
-    "isolate": (calls.isolate(SHARD, **_BARE, alone=True, died=0, died_alone=0), b"ok"),
+    "retry": (calls.retry(SHARD, _CLAIM, lane="batch", delay_ms=1), b"fenced"),
+    "release": (calls.release(SHARD, _CLAIM, lane="batch"), b"already"),
+    "isolate": (calls.isolate(SHARD, _CLAIM, alone=True, died=0, died_alone=0), b"ok"),
     "promote": (calls.promote(SHARD, limit=9), [b"0-a", b"0-b"]),
     "expire": (calls.expire(SHARD, limit=9, ttl_ms=1), [b"0-a"]),
     "reclaim": (

@@ -66,15 +66,12 @@ async def hand_back(
 
 
 def _call(job: Job, owner: str, engine_works: bool, backoff: Backoff | None) -> calls.Call[EndOutcome]:
+    claim = job.claim(owner)
     known: dict[str, Any] = {
-        "job_id": job.id,
         "lane": job.entry.lane,
-        "attempt": job.attempt,
-        "owner": owner,
-        "entry_id": job.entry.entry_id,
         "died": job.losses if engine_works else job.died + min(job.deaths, 1),
         "died_alone": job.losses_alone,
     }
     if backoff is not None and job.deaths:
-        return calls.retry(job.shard, delay_ms=backoff.delay_ms(job.losses), **known)
-    return calls.release(job.shard, **known)
+        return calls.retry(job.shard, claim, delay_ms=backoff.delay_ms(job.losses), **known)
+    return calls.release(job.shard, claim, **known)

@@ -65,13 +65,11 @@ class Outgoing:
             stop += 1
         if end and not job.acknowledged and job.output_tokens:
             job.send_first_token(self._clock.now_ms())
+        claim = job.claim(self._owner)
         return [
             calls.append(
                 job.shard,
-                job_id=job.id,
-                attempt=job.attempt,
-                owner=self._owner,
-                entry_id=job.entry.entry_id,
+                claim,
                 seq=place + 1,
                 body=job.written[place],
                 publish=True,
@@ -87,14 +85,12 @@ class Outgoing:
             if job.timing.last_token_ms is not None:
                 job.tell_last_token(now_ms)
         result = job.result(model, now_ms)
+        claim = job.claim(self._owner)
         if job.letter is not None:
             return calls.bury(
                 job.shard,
-                job_id=job.id,
+                claim,
                 lane=job.entry.lane,
-                attempt=job.attempt,
-                owner=self._owner,
-                entry_id=job.entry.entry_id,
                 reason=job.letter,
                 result=result,
                 ttl_ms=self._pace.result_ttl_ms,
@@ -104,11 +100,8 @@ class Outgoing:
         open_body = job.written[-1] if job.acknowledged < len(job.written) else None
         return calls.finish(
             job.shard,
-            job_id=job.id,
+            claim,
             lane=job.entry.lane,
-            attempt=job.attempt,
-            owner=self._owner,
-            entry_id=job.entry.entry_id,
             state=job.state,
             result=result,
             seq=len(job.written) + (open_body is None),

@@ -100,12 +100,7 @@ class Starting:
         """Give back entries that were never started. What does not get through is taken over when it is
         overdue.
         """
-        release = [
-            calls.release(
-                shard, job_id=e.job_id, lane=e.lane, attempt=None, owner=self._owner, entry_id=e.entry_id
-            )
-            for e in entries
-        ]
+        release = [calls.release(shard, entry.claim(self._owner), lane=entry.lane) for entry in entries]
         try:
             await calls.run_many(self._redis, release)
         except (RedisError, OSError) as error:
@@ -123,10 +118,8 @@ class Starting:
         starts = [
             calls.start(
                 shard,
-                job_id=entry.job_id,
+                entry.claim(self._owner),
                 lane=entry.lane,
-                entry_id=entry.entry_id,
-                owner=self._owner,
                 nonce=nonces[entry.entry_id],
                 presses=idle and entry is entries[0],
             )
