@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from millstream.client import submission
 from millstream.client.backlog import Backlog
 from millstream.wire import calls, codec
 from millstream.wire.codec import MAX_MESSAGE_BYTES
+from millstream.wire.timing import ServerClock
 
 
 async def test_from_submit_to_result(client: AsyncClient, worker: HandWorker) -> None:
@@ -377,14 +379,14 @@ async def test_the_clock_is_known_while_the_server_is_away(
 ) -> None:
     session = client._session
     known_ms = await session.now_ms()
-    monkeypatch.setattr(session, "_clock_read_s", session._clock_read_s - 3600)
+    monkeypatch.setattr(session._clock, "_synced_at_s", time.monotonic() - 3600)
 
     async def fail() -> None:
         raise ConnectionResetError
 
     monkeypatch.setattr(session.redis, "time", fail)
     assert 0 <= await session.now_ms() - known_ms < 10_000
-    monkeypatch.setattr(session, "_clock_read_s", float("-inf"))
+    monkeypatch.setattr(session, "_clock", ServerClock())
     with pytest.raises(Unavailable):
         await session.now_ms()
 

@@ -16,7 +16,7 @@ from millstream.wire.heartbeat import Heartbeat, read_workers
 from millstream.wire.keys import QueueKeys, ShardKeys
 from millstream.wire.messages import State
 from millstream.wire.record import read_job
-from millstream_worker.clock import ServerClock
+from millstream.wire.timing import ServerClock
 from millstream_worker.metrics import Metrics
 from millstream_worker.upkeep import Chores, LostEntries, Reclaimer, chores
 from millstream_worker.upkeep.chores import Chore

@@ -14,7 +14,7 @@ from millstream import AsyncClient, State
 from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import QueueKeys
 from millstream.wire.record import read_job
-from millstream_worker.delivery import Backoff
+from millstream_worker.delivery import RetryDelay
 from millstream_worker.upkeep import Chores
 
 SHARD = QueueKeys("default").shard(0)
@@ -99,8 +99,8 @@ async def test_released_jobs_are_gone_on_with_elsewhere(
 
 
 def test_parked_jobs_come_back_later_with_each_death_and_not_all_at_once() -> None:
-    backoff = Backoff(first_s=5.0, most_s=60.0)
+    delay = RetryDelay(first_s=5.0, most_s=60.0)
     for deaths, longest_ms in ((0, 5000), (1, 5000), (2, 10_000), (3, 20_000), (9, 60_000), (5000, 60_000)):
-        delays = {backoff.delay_ms(deaths) for _ in range(50)}
+        delays = {delay.delay_ms(deaths) for _ in range(50)}
         assert len(delays) > 10
         assert longest_ms / 2 <= min(delays) <= max(delays) <= longest_ms

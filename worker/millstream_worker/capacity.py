@@ -4,9 +4,7 @@ Work beyond that stays in Redis, where other workers find it.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
+from millstream.wire.timing import within
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.frames import EngineStats
 from millstream_worker.engine_link import EnginePort
@@ -64,7 +62,5 @@ class Capacity:
         if (room := self.room()) > 0:
             return room
         self._table.changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_AGAIN_S):
-                await self._table.changed.wait()
+        await within(self._table.changed, _LOOK_AGAIN_S)
         return self.room()

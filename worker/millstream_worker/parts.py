@@ -13,8 +13,8 @@ from redis.asyncio import Redis
 from millstream.wire.connection import Endpoint
 from millstream.wire.heartbeat import Heartbeat
 from millstream.wire.keys import ShardKeys
+from millstream.wire.timing import ServerClock
 from millstream_worker.capacity import Capacity
-from millstream_worker.clock import ServerClock
 from millstream_worker.delivery import Pace, Settling, Writer
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake import Admission, Intake, JobBounds, LaneReader, Limits, Reading, Starting

@@ -11,9 +11,6 @@ from the record whom to blame.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,6 +20,7 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.messages import ErrorInfo, State
 from millstream.wire.replies import EndOutcome
+from millstream.wire.timing import Backoff, within
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import MOST_REFUSALS, is_damage
@@ -108,7 +106,7 @@ class Quarantine:
 
     async def _record(self, job: Job, *, alone: bool) -> bool:
         """Until the server has answered. False: the job is no longer ours, or has no engine to run in."""
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
             if alone and not self._table.waits_alone(job):
                 return False
@@ -117,8 +115,7 @@ class Quarantine:
                 outcome = await calls.run(self._redis, self._call(job, alone))
             except (RedisError, OSError) as error:
                 self._refused(job, error)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                await backoff.pause()
                 continue
             if outcome is EndOutcome.FENCED and self._table.holds(job):
                 _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt)
@@ -146,6 +143,4 @@ class Quarantine:
     async def _turned(self) -> None:
         self._vital.turn()
         self._table.turned.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                await self._table.turned.wait()
+        await within(self._table.turned, _LOOK_S)

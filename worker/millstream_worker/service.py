@@ -5,9 +5,6 @@ SIGTERM once: no new work, running jobs get the grace period. Twice: everything 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import random
 import socket
 from collections.abc import Callable, Sequence
 from secrets import token_hex
@@ -21,9 +18,9 @@ from millstream.wire import calls
 from millstream.wire.access import refusal
 from millstream.wire.connection import Endpoint
 from millstream.wire.queue_info import QueueInfo, open_queue
+from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN
 from millstream_worker.capacity import Capacity
-from millstream_worker.clock import ServerClock
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.health import Health, HealthServer
 from millstream_worker.metrics import Metrics
@@ -36,6 +33,7 @@ from millstream_worker.trouble import server_trouble
 from millstream_worker.vitals import Looker, Vitals
 
 _log = structlog.get_logger(__name__)
+_FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
 
@@ -121,7 +119,7 @@ class Service:
 
     async def _open_queue(self) -> QueueInfo | None:
         """The queue, as soon as the server is there; None where the worker is drained before."""
-        pause = 0.1
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stop.asked.is_set():
             self._loop_vital.turn()
             try:
@@ -141,10 +139,7 @@ class Service:
                     raise CannotServe(f"Redis at {self._endpoint}: {refused}") from error
                 self.health.problem = f"Redis at {self._endpoint}: {error}"
                 self._outage.failed(doing="opening the queue", server=str(self._endpoint), error=str(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause * random.uniform(0.5, 1.5)):
-                        await self._stop.asked.wait()
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                await within(self._stop.asked, backoff.next_s())
         return None
 
     def _share(self) -> Shared:

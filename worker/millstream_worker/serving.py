@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from millstream.wire.keys import ShardKeys
 from millstream.wire.queue_info import QueueInfo, open_queue
 from millstream.wire.versions import TAKEN
-from millstream_worker.delivery import Backoff, Settling, hand_back
+from millstream_worker.delivery import RetryDelay, Settling, hand_back
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.frames import Step
 from millstream_worker.health import Health
@@ -188,7 +188,7 @@ class Serving:
 
     async def _hand_back(self, left: Callable[[], Sequence[Job]]) -> None:
         settings, supervisor = self._shared.settings, self.parts.supervisor
-        backoff = Backoff(settings.retry_backoff_s, settings.retry_backoff_max_s)
+        delay = RetryDelay(settings.retry_backoff_s, settings.retry_backoff_max_s)
         if jobs := left():
             _log.info("giving jobs back", jobs=len(jobs))
             await hand_back(
@@ -198,7 +198,7 @@ class Serving:
                 self._shared.metrics,
                 left,
                 engine_works=supervisor.works,
-                backoff=backoff if supervisor.failed.is_set() else None,
+                delay=delay if supervisor.failed.is_set() else None,
             )
 
     async def _stop_beating(self) -> None:

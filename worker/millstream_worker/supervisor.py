@@ -13,13 +13,13 @@ itself between two steps (it compiles its model, say).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from millstream.wire.messages import ErrorInfo, State
+from millstream.wire.timing import doubled, within
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.frames import (
     Beat,
@@ -246,7 +246,4 @@ class Supervisor:
         self.failed.set()
 
     async def _pause(self) -> None:
-        pause = min(_FIRST_PAUSE_S * 2 ** (self._deaths - 1), _LONGEST_PAUSE_S)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._stopping.wait()
+        await within(self._stopping, doubled(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._deaths))

@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from millstream.wire.timing import within
+
 MAX_BYTES = 4 * 1024**2  # of messages that wait for one reader
 MAX_ALL_BYTES = 64 * 1024**2  # the same for all readers of a client
 
@@ -73,7 +75,7 @@ class Mailbox:
 
         False: it did not come in time; the reader goes on by polling, and is told when it comes.
         """
-        if not await within(timeout_s, self._ready):
+        if not await within(self._ready, timeout_s):
             return False
         self._empty(lost=False)
         self._arrived.clear()
@@ -81,7 +83,7 @@ class Mailbox:
 
     async def take(self, timeout_s: float) -> Mail | None:
         """All that has arrived, waiting for it up to `timeout_s`; None where nothing came."""
-        if not await within(timeout_s, self._arrived):
+        if not await within(self._arrived, timeout_s):
             return None
         mail = Mail(list(self._payloads), self._lost)
         self._empty(lost=False)
@@ -98,15 +100,3 @@ class Mailbox:
         self._room.held_bytes -= self._held_bytes
         self._held_bytes = 0
         self._lost = lost
-
-
-async def within(timeout_s: float, event: asyncio.Event) -> bool:
-    """Wait for the event. False: it was not set in time."""
-    if event.is_set():
-        return True
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

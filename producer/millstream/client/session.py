@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from math import inf
 from typing import TypeVar
 
 from redis.asyncio import Redis
@@ -18,6 +18,7 @@ from millstream.client.options import ClientOptions
 from millstream.errors import Unavailable
 from millstream.wire.connection import Endpoint, Target, unavailable
 from millstream.wire.queue_info import PubSub
+from millstream.wire.timing import Backoff, ServerClock, within
 
 T = TypeVar("T")
 RETRIES = 3  # every command of a client is safe to repeat
@@ -25,6 +26,7 @@ WAITING = 16  # times as many connections for what waits: with everysec, a submi
 CLOCK_S = 60.0  # for which the difference of the two clocks is believed
 NEVER = float("-inf")
 FIRST_PAUSE_S = 0.1  # before what found no server is tried again
+LONGEST_PAUSE_S = 5.0
 
 
 async def outlast(
@@ -33,17 +35,17 @@ async def outlast(
     """Repeat a read until the server answers; raises Unavailable when it has not for so long. One read is
     always tried. `told` is called with the first error, if the read is repeated."""
     give_up = time.monotonic() + for_s
-    pause_s = FIRST_PAUSE_S
+    backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
         try:
             return await read()
         except Unavailable as error:
+            pause_s = backoff.next_s()
             if time.monotonic() + pause_s > give_up:
                 raise
-            if told is not None and pause_s == FIRST_PAUSE_S:
+            if told is not None and backoff.failures == 1:
                 told(error)
-        await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
-        pause_s = min(2 * pause_s, 5.0)
+        await asyncio.sleep(pause_s)
 
 
 class Session:
@@ -62,8 +64,7 @@ class Session:
         self._uses = 0  # of the server, right now
         self._idle = asyncio.Event()
         self._dispatchers: dict[PubSub, Dispatcher] = {}
-        self._clock_read_s = NEVER
-        self._clock_ahead_s = 0.0  # server's wall clock less our monotonic one
+        self._clock = ServerClock()
 
     @property
     def patient(self) -> Redis:
@@ -104,20 +105,14 @@ class Session:
 
     async def now_ms(self) -> int:
         """The server's clock, in Unix milliseconds; asked once a minute, or as soon as it answers again."""
-        if time.monotonic() - self._clock_read_s > CLOCK_S:
+        if self._clock.age_s > CLOCK_S:
             try:
-                await self._read_clock()
+                with self.reach():
+                    await self._clock.sync(self.redis)
             except Unavailable:
-                if self._clock_read_s == NEVER:
+                if self._clock.age_s == inf:
                     raise
-        return round((time.monotonic() + self._clock_ahead_s) * 1000)
-
-    async def _read_clock(self) -> None:
-        before = time.monotonic()
-        with self.reach():
-            seconds, microseconds = await self.redis.time()
-        self._clock_read_s = time.monotonic()
-        self._clock_ahead_s = seconds + microseconds / 1e6 - (before + self._clock_read_s) / 2
+        return self._clock.now_ms()
 
     async def outlast(self, read: Callable[[], Awaitable[T]], give_up_s: float = float("inf")) -> T:
         """Repeat a read until the server answers, for `reconnect_s` and to the time `give_up_s` of the
@@ -134,9 +129,7 @@ class Session:
             await dispatcher.aclose()
         if self._uses:
             self._idle.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.options.timeout_s):
-                    await self._idle.wait()
+            await within(self._idle, self.options.timeout_s)
         await self.redis.aclose()
         if self._patient is not None:
             await self._patient.aclose()

@@ -14,11 +14,11 @@ from contextlib import aclosing
 from functools import partial
 
 from millstream.client.jobs import READ_JOBS, Jobs
-from millstream.client.mailbox import within
 from millstream.client.options import check_wait
 from millstream.errors import JobError, NotFound
 from millstream.wire.messages import Result, State
 from millstream.wire.replies import JobRecord
+from millstream.wire.timing import within
 
 POLL_S = (1.0, 15.0)  # first and longest pause between two looks at all that are left
 POLLS_PER_S = 2000  # at most, over all jobs
@@ -46,7 +46,7 @@ class Ends:
 
     async def take(self, timeout_s: float) -> list[str]:
         """Jobs to look at; none where nothing came in time."""
-        if not await within(timeout_s, self._arrived):
+        if not await within(self._arrived, timeout_s):
             return []
         self._arrived.clear()
         due, self._due = self._due, {}

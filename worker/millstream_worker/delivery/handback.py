@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from millstream.wire import calls
 from millstream.wire.replies import EndOutcome
+from millstream.wire.timing import doubled
 from millstream_worker.jobs import Job
 from millstream_worker.metrics import Metrics
 from millstream_worker.table import JobTable
@@ -23,7 +24,7 @@ _PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class RetryDelay:
     """How long a job whose engine was lost is parked: twice as long after each death, up to `most_s`, and not
     all jobs for the same time."""
 
@@ -31,7 +32,7 @@ class Backoff:
     most_s: float
 
     def delay_ms(self, deaths: int) -> int:
-        longest = min(self.most_s, self.first_s * 2.0 ** min(max(deaths, 1) - 1, 64))
+        longest = doubled(self.first_s, self.most_s, max(deaths, 1))
         return round(1000 * longest * random.uniform(0.5, 1.0))
 
 
@@ -43,16 +44,16 @@ async def hand_back(
     left: Callable[[], Sequence[Job]],
     *,
     engine_works: bool = True,
-    backoff: Backoff | None = None,
+    delay: RetryDelay | None = None,
 ) -> None:
     """Release the jobs of the table that are `left`, charged with no more than the engines that died with
-    them here. With `backoff`, those are parked for a while instead. An engine that never worked has cost
+    them here. With `delay`, those are parked for a while instead. An engine that never worked has cost
     nobody more than one death. What the server does not answer is taken over when its lease is over.
     """
     for _ in range(_TRIES):
         jobs = left()
         try:
-            replies = await calls.run_many(redis, [_call(job, owner, engine_works, backoff) for job in jobs])
+            replies = await calls.run_many(redis, [_call(job, owner, engine_works, delay) for job in jobs])
         except (RedisError, OSError) as error:
             _log.warning("jobs not given back yet", jobs=len(jobs), error=str(error))
             replies = []
@@ -65,13 +66,13 @@ async def hand_back(
         await asyncio.sleep(_PAUSE_S)
 
 
-def _call(job: Job, owner: str, engine_works: bool, backoff: Backoff | None) -> calls.Call[EndOutcome]:
+def _call(job: Job, owner: str, engine_works: bool, delay: RetryDelay | None) -> calls.Call[EndOutcome]:
     claim = job.claim(owner)
     known: dict[str, Any] = {
         "lane": job.entry.lane,
         "died": job.losses if engine_works else job.died + min(job.deaths, 1),
         "died_alone": job.losses_alone,
     }
-    if backoff is not None and job.deaths:
-        return calls.retry(job.shard, claim, delay_ms=backoff.delay_ms(job.losses), **known)
+    if delay is not None and job.deaths:
+        return calls.retry(job.shard, claim, delay_ms=delay.delay_ms(job.losses), **known)
     return calls.release(job.shard, claim, **known)

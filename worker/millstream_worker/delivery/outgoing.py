@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from millstream.wire import calls
 from millstream.wire.messages import Timing
 from millstream.wire.replies import AppendReply, EndOutcome
-from millstream_worker.clock import ServerClock
+from millstream.wire.timing import ServerClock
 from millstream_worker.jobs import Job, Phase
 
 MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round that never gets through would come again as it was

@@ -5,8 +5,8 @@ I/O; text is made only where a stop string has to be looked for.
 from __future__ import annotations
 
 from millstream.wire.messages import ErrorInfo, FinishReason, State
+from millstream.wire.timing import ServerClock
 from millstream_worker import encoding
-from millstream_worker.clock import ServerClock
 from millstream_worker.engine.frames import Refused, Step
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics

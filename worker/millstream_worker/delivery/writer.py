@@ -5,9 +5,6 @@ of multiplying.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import random
 import time
 from collections.abc import Callable, Sequence
 from math import inf
@@ -18,7 +15,7 @@ from redis.exceptions import RedisError
 
 from millstream.wire import calls
 from millstream.wire.messages import State
-from millstream_worker.clock import ServerClock
+from millstream.wire.timing import Backoff, ServerClock, within
 from millstream_worker.delivery.answers import Answers, Reply
 from millstream_worker.delivery.outgoing import MOST_BYTES, Call, Outgoing, Pace, size_of
 from millstream_worker.delivery.settling import FLUSH_STEPS
@@ -60,7 +57,7 @@ class Writer:
         self._answers = Answers(table, metrics, monotonic, log_payloads=log_payloads)
         self._vital = vital or Vital("writer", inf)
         self._monotonic = monotonic
-        self._pause_s = 0.0
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._stopping = False
         self.model = ""  # for results; known when an engine is ready
 
@@ -100,19 +97,17 @@ class Writer:
             replies = await calls.run_many(self._redis, [call for _, batch in planned for call in batch])
         except (RedisError, OSError) as error:
             replies = [error] * sum(len(batch) for _, batch in planned)
-        self._pause_s = self._next_pause(replies)
+        pause_s = self._next_pause(replies)
         place = 0
         for job, batch in planned:
             for reply in replies[place : place + len(batch)]:
-                self._answers.take(job, reply, self._pause_s)
+                self._answers.take(job, reply, pause_s)
             place += len(batch)
 
     async def _wait(self) -> None:
         self._vital.turn()
         timeout = self._pace.streamed_s if len(self._table) else _IDLE_S
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._table.to_write.wait()
+        await within(self._table.to_write, timeout)
         self._table.to_write.clear()
 
     def _due(self) -> list[Job]:
@@ -136,11 +131,11 @@ class Writer:
             if self._refused:
                 _log.info("server takes writes again")
             self._refused = False
+            self._backoff.reset()
             return 0.0
         if is_outage(trouble):
             self._outage.failed(doing="writing tokens; they are kept here", error=str(trouble))
         elif not self._refused:
             self._refused = True
             _log.warning("server does not take writes; tokens are kept here", error=str(trouble))
-        pause = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        return pause * random.uniform(0.75, 1.25)
+        return self._backoff.next_s()

@@ -8,9 +8,7 @@ pending list.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
@@ -23,6 +21,7 @@ from millstream.wire import calls
 from millstream.wire.keys import GROUP, LANES, ShardKeys
 from millstream.wire.numbers import first_unread
 from millstream.wire.replies import LaneEntry
+from millstream.wire.timing import Backoff
 from millstream_worker.refusals import is_outage
 from millstream_worker.trouble import Trouble, server_trouble
 
@@ -30,6 +29,7 @@ _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read
 _MOST_BYTES = 4 * 1024 * 1024  # in one read, with what is above it of the last entry
 _PAGE = 200
+_FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
 
@@ -60,12 +60,12 @@ class LaneReader:
         self._max_dead = max_dead
         self._ungrouped = False  # somebody has deleted the lanes or their groups
         self._next_look = 0.0  # monotonic seconds: at our own pending list, for what we have never seen
-        self._pause_s = 0.0
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     @property
     def trouble(self) -> bool:
         """The last read has failed."""
-        return self._pause_s > 0
+        return self._backoff.failures > 0
 
     async def read(self, room: int) -> list[LaneEntry]:
         """Up to about `room` new entries, the first lane first. Waits up to `block_s` where there are none,
@@ -82,7 +82,7 @@ class LaneReader:
                 if found:
                     return found
             entries = await self._read(min(room, _MOST_ENTRIES))
-            self._pause_s = 0.0
+            self._backoff.reset()
             return entries
         except (RedisError, OSError) as error:
             self._next_look = 0.0  # the reply may have been lost
@@ -166,8 +166,7 @@ class LaneReader:
     async def _recover(self, error: Exception) -> None:
         if is_outage(error):
             self._outage.failed(doing="reading the queue", error=str(error))
-        elif not self._pause_s:
+        elif not self._backoff.failures:
             _log.warning("queue cannot be read", error=str(error))
         self._ungrouped = self._ungrouped or "NOGROUP" in str(error)
-        self._pause_s = min(2 * self._pause_s or 0.05, _LONGEST_PAUSE_S)
-        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
+        await self._backoff.pause()

@@ -9,7 +9,6 @@ fetched again when it has its turn. Tenants take turns, each with one job at a t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -19,6 +18,7 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.keys import LANES
 from millstream.wire.messages import State
+from millstream.wire.timing import within
 from millstream_worker.capacity import Capacity
 from millstream_worker.jobs import ENTRY_LOST, Job, Phase
 from millstream_worker.refusals import is_outage
@@ -149,6 +149,4 @@ class Reading:
 
     async def _changed(self) -> None:
         self._table.changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                await self._table.changed.wait()
+        await within(self._table.changed, _LOOK_S)

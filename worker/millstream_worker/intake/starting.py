@@ -4,9 +4,6 @@ stops, left alone where its version is not one this worker takes.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
@@ -19,6 +16,7 @@ from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry
+from millstream.wire.timing import Backoff, within
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake.admission import UNREADABLE, Admission, fail, timing_of
@@ -75,19 +73,18 @@ class Starting:
         self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
     ) -> None:
         left = list(entries)
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         nonces = {entry.entry_id: uuid4().hex for entry in left}  # the same for every repetition
         while left:
             before = len(left)
             left = await self._start(shard, left, nonces, stopping)
             if len(left) < before:
-                pause = _FIRST_PAUSE_S
+                backoff.reset()
             if left and stopping():
                 await self.leave(shard, left)
                 return
             if left:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                await backoff.pause()
 
     async def _leave_strangers(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> list[LaneEntry]:
         strangers = [entry for entry in entries if _is_stranger(entry)]
@@ -170,9 +167,7 @@ class Starting:
             if stopping():
                 return False
             self._table.changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._table.changed.wait()
+            await within(self._table.changed, _LOOK_S)
         return True
 
     async def _let_engine_read(self, stopping: Callable[[], bool]) -> None:

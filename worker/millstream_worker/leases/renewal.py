@@ -5,8 +5,6 @@ renews.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -21,6 +19,7 @@ from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import State
 from millstream.wire.replies import RenewReply
+from millstream.wire.timing import jittered, within
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import is_outage
@@ -73,7 +72,7 @@ class Leases:
         due = self._monotonic() + self._renew_s
         pause = self._renew_s
         with self._vital:
-            while not await self._stopped_within(pause):
+            while not await within(self._stopping, pause):
                 renewed = await self._try_renew()
                 now = self._monotonic()
                 self._metrics.lease_lateness.set(max(0.0, now - due))
@@ -81,7 +80,7 @@ class Leases:
                     due, pause = now + self._renew_s, self._renew_s
                     self._vital.succeed()
                 else:
-                    pause = min(_RETRY_S, self._renew_s) * random.uniform(0.5, 1.5)
+                    pause = jittered(min(_RETRY_S, self._renew_s))
                     self._vital.turn()
 
     async def _try_renew(self) -> bool:
@@ -149,9 +148,3 @@ class Leases:
         for job_id in cancelled:
             if self._table.get(job_id) is None:  # it is being made a job of
                 self._table.cancel(job_id)
-
-    async def _stopped_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, seconds)):
-                await self._stopping.wait()
-        return self._stopping.is_set()

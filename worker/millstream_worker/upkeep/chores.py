@@ -20,8 +20,8 @@ from millstream.wire import calls
 from millstream.wire.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
 from millstream.wire.numbers import read_lanes
+from millstream.wire.timing import ServerClock, within
 from millstream_worker.backlog import waiting_since_ms
-from millstream_worker.clock import ServerClock
 from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import is_outage
 from millstream_worker.trouble import Trouble, server_trouble
@@ -86,15 +86,9 @@ class Upkeep:
                         # Many workers started by one command shall not all come at once.
                         chore.due = now + chore.every_s * random.uniform(0.8, 1.0)
                         await self._do(chore)
-                await self._wait(min(chore.due for chore in self._chores.values()) - self._monotonic())
+                due = min(chore.due for chore in self._chores.values())
+                await within(self._woken, due - self._monotonic())
                 self._woken.clear()
-
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(max(0.0, seconds)):
-                await self._woken.wait()
-        except TimeoutError:
-            return
 
     async def _do(self, chore: Chore) -> None:
         self._vital.turn()

@@ -10,7 +10,6 @@ ours here, and the commands' names and replies redis-py's.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from redis.exceptions import (
 from millstream.wire.connection.nodes import Node
 from millstream.wire.connection.slots import slot_of
 from millstream.wire.connection.topology import Topology
+from millstream.wire.timing import Backoff
 
 PAUSE_S = (0.02, 0.5)  # first and longest, before what was not done is sent again
 LOST = (ConnectionError, TimeoutError, OSError)
@@ -241,7 +241,8 @@ class Effort:
         self._topology = topology
         self._retries = retries
         self._give_up_s = time.monotonic() + patience_s
-        self._pause_s = 0.0  # the first redirection is followed at once
+        self._backoff = Backoff(*PAUSE_S)
+        self._at_once = True  # the first redirection is followed without a pause
 
     def learn(self, sent: Sequence[Command]) -> None:
         """What the failures say of the nodes. All that was lost in one round counts as one retry."""
@@ -259,8 +260,9 @@ class Effort:
         """Before sending again. False: the time is over."""
         if time.monotonic() >= self._give_up_s:
             return False
-        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
-        self._pause_s = min(2 * self._pause_s or PAUSE_S[0], PAUSE_S[1])
+        if not self._at_once:
+            await self._backoff.pause()
+        self._at_once = False
         return True
 
 

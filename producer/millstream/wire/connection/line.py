@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from redis.exceptions import ConnectionError, MovedError, RedisError
 
 from millstream.wire.connection.nodes import Node
 from millstream.wire.connection.slots import channel_slot
+from millstream.wire.timing import Backoff
 
 if TYPE_CHECKING:
     from millstream.wire.connection.subscriptions import Subscriptions
@@ -46,7 +46,7 @@ class Line:
         self._leaving: Counter[str] = Counter()  # unsubscriptions sent and not answered
         self._changed: set[str] = set()  # channels whose `_channels` and `_sent` may differ
         self._work = asyncio.Event()
-        self._pause_s = BACKOFF_S[0]
+        self._backoff = Backoff(*BACKOFF_S)
 
     def add(self, channel: str) -> None:
         self._channels.add(channel)
@@ -77,7 +77,7 @@ class Line:
                 if not self._owner.closed:
                     await self._serve(connection)
             except* (RedisError, OSError) as errors:
-                if self._pause_s == BACKOFF_S[0] and not self._owner.closed:  # once for each outage
+                if not self._backoff.failures and not self._owner.closed:  # once for each outage
                     log.warning(
                         "subscriptions on %s interrupted: %s",
                         self._node or self._owner.endpoint,
@@ -89,8 +89,7 @@ class Line:
                 self._forget()
             if self._owner.closed:  # Python 3.11's TaskGroup forgets a cancellation that comes with an error
                 return
-            await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))
-            self._pause_s = min(2 * self._pause_s, BACKOFF_S[1])
+            await self._backoff.pause()
             self._give_back(list(self._channels))
             if not self._channels:
                 self._work.clear()
@@ -173,7 +172,7 @@ class Line:
             self._left(name.decode())
 
     def _acknowledge(self, channel: str) -> None:
-        self._pause_s = BACKOFF_S[0]
+        self._backoff.reset()
         self._unacknowledged[channel] -= 1
         if self._unacknowledged[channel] <= 0:  # else it was left and taken again: the last answer counts
             del self._unacknowledged[channel]

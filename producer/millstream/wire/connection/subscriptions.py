@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from millstream.wire.connection.endpoint import Endpoint
 from millstream.wire.connection.line import Line
 from millstream.wire.connection.nodes import Node
 from millstream.wire.connection.slots import channel_slot
+from millstream.wire.timing import Backoff, jittered
 
 log = logging.getLogger(__name__)
 
@@ -99,23 +99,22 @@ class Subscriptions:
     # --- which line a channel belongs to
 
     async def _place_all(self, group: asyncio.TaskGroup) -> None:
-        pause_s = 0.0
+        backoff = Backoff(SETTLE_S, LONGEST_PAUSE_S)
         while not self.closed:
             await self._work.wait()
             self._work.clear()
             if self._moving:
                 self._moving = False
-                await asyncio.sleep(SETTLE_S * random.uniform(0.5, 1.5))
+                await asyncio.sleep(jittered(SETTLE_S))
             try:
                 await self._place(group)
             except (RedisError, OSError) as error:
-                if not pause_s:  # once for each outage
+                if not backoff.failures:  # once for each outage
                     log.warning("subscriptions on %s not placed: %s", self.endpoint, error)
-                pause_s = min(2 * pause_s or SETTLE_S, LONGEST_PAUSE_S)
                 self._work.set()
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+                await backoff.pause()
             else:
-                pause_s = 0.0
+                backoff.reset()
 
     async def _place(self, group: asyncio.TaskGroup) -> None:
         topology = self.endpoint.topology
