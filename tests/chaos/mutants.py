@@ -153,7 +153,7 @@ _ALL = (
     Mutant(
         "no marker",
         "the resume marker that begins an attempt's part of the log",
-        (LuaEdit("start.lua", "redis.call('XADD', KEYS[2], marker, 'k', 'm', 'b', '')", ""),),
+        (LuaEdit("start.lua", "redis.call('XADD', tokens, marker, 'k', 'm', 'b', '')", ""),),
     ),
     Mutant(
         "one sighting",
@@ -175,7 +175,7 @@ _ALL = (
                 "idle_ms >= self._lease_ms",
                 "True",
             ),
-            LuaEdit("reclaim.lua", "held[3] >= min_idle", "true"),
+            LuaEdit("reclaim.lua", "held[3] >= min_idle_ms", "true"),
         ),
     ),
     Mutant(
@@ -191,14 +191,14 @@ _ALL = (
                 "redis.call('HSET', k.job, 'result'",
                 "redis.pcall('HSET', k.job, 'result'",
             ),
-            LuaEdit("finish.lua", "drop(KEYS[6], ARGV[4])\n", ""),
-            LuaEdit("finish.lua", "return 'ok'", "drop(KEYS[6], ARGV[4])\nreturn 'ok'"),
+            LuaEdit("finish.lua", "drop(lane, entry)\nif has_delta", "if has_delta"),
+            LuaEdit("finish.lua", "return 'ok'", "drop(lane, entry)\nreturn 'ok'"),
         ),
     ),
     Mutant(
         "entry before fence",
         "the order of an end's writes: the entry goes before it is looked at whose it is",
-        (LuaEdit("finish.lua", "local mine = belongs", "drop(KEYS[6], ARGV[4])\nlocal mine = belongs"),),
+        (LuaEdit("finish.lua", "local mine = belongs", "drop(lane, entry)\nlocal mine = belongs"),),
     ),
     Mutant(
         "no log repair",
@@ -233,7 +233,7 @@ _ALL = (
         "look in the lane alone",
         "the check that a job without an entry is neither parked nor waiting for a retry",
         (
-            LuaEdit("look.lua", "if redis.call('ZSCORE', KEYS[3], id) then return 'kept' end\n", ""),
+            LuaEdit("look.lua", "if redis.call('ZSCORE', delayed, id) then return 'kept' end\n", ""),
             LuaEdit(
                 "look.lua",
                 "if job.place and redis.call('ZSCORE', KEYS[k + 1], job.place) then return 'kept' end\n",

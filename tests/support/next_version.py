@@ -37,8 +37,8 @@ NEXT = 3  # the version that the next build writes
 _REPLACED = (
     ("wire/versions.py", "WIRE_VERSION = 2 ", f"WIRE_VERSION = {NEXT} "),
     ("wire/lua/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
-    ("wire/lua/submit.lua", "'b', ARGV[4])", "'b', ARGV[4], 'added', 'entry')"),
-    ("wire/lua/append.lua", "'b', ARGV[5])", "'b', ARGV[5], 'added', 'log')"),
+    ("wire/lua/submit.lua", "'b', payload)", "'b', payload, 'added', 'entry')"),
+    ("wire/lua/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
 )
 
 _IN_REQUESTS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -33,6 +34,12 @@ async def test_every_script_compiles(redis_client: redis.asyncio.Redis, name: st
     assert await redis_client.script_load(sent.source) == sent.sha1
     assert sent.sha1 == hashlib.sha1(sent.source.encode()).hexdigest()
     assert "include" not in sent.source
+
+
+def test_scripts_name_their_arguments_at_the_top() -> None:
+    for name in NAMES:
+        for line in LUA.joinpath(f"{name}.lua").read_text("utf-8").splitlines():
+            assert line.startswith("local ") or not re.search(r"(KEYS|ARGV)\[\d+\]", line), f"{name}: {line}"
 
 
 def test_a_part_is_taken_once() -> None:

@@ -3,7 +3,9 @@
 -- KEYS  worker
 -- ARGV  ttl ms, field, value, field, value, …
 -- Returns OK
-redis.call('DEL', KEYS[1])  -- first: it passes at maxmemory, and so does all that follows
-redis.call('HSET', KEYS[1], unpack(ARGV, 2))
-redis.call('PEXPIRE', KEYS[1], ARGV[1])
+local worker = KEYS[1]
+local ttl_ms = ARGV[1]
+redis.call('DEL', worker)  -- first: it passes at maxmemory, and so does all that follows
+redis.call('HSET', worker, unpack(ARGV, 2))
+redis.call('PEXPIRE', worker, ttl_ms)
 return redis.status_reply('OK')

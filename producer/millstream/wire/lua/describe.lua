@@ -3,8 +3,9 @@
 -- KEYS  meta
 -- ARGV  field, value, field, value, …
 -- Returns the fields as they are stored
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call('PERSIST', KEYS[1])  -- changes nothing, and passes at maxmemory: so does all that follows
-  redis.call('HSET', KEYS[1], unpack(ARGV))
+local meta = KEYS[1]
+if redis.call('EXISTS', meta) == 0 then
+  redis.call('PERSIST', meta)  -- changes nothing, and passes at maxmemory: so does all that follows
+  redis.call('HSET', meta, unpack(ARGV))
 end
-return redis.call('HGETALL', KEYS[1])
+return redis.call('HGETALL', meta)

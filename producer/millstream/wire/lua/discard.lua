@@ -4,8 +4,10 @@
 -- ARGV  owner, entry, reason, max dead
 -- Returns ok | fenced (the owner does not hold it)
 -- include: lane
-if not held_by(KEYS[1], ARGV[2], ARGV[1]) then return 'fenced' end
-local request = read_entry(KEYS[1], ARGV[2]) or {}
-drop(KEYS[1], ARGV[2])
-redis.pcall('XADD', KEYS[2], 'MAXLEN', ARGV[4], '*', 'reason', ARGV[3], 'entry', ARGV[2], 'b', request.b or '')
+local lane, dead = unpack(KEYS)
+local owner, entry, reason, max_dead = unpack(ARGV)
+if not held_by(lane, entry, owner) then return 'fenced' end
+local request = read_entry(lane, entry) or {}
+drop(lane, entry)
+redis.pcall('XADD', dead, 'MAXLEN', max_dead, '*', 'reason', reason, 'entry', entry, 'b', request.b or '')
 return 'ok'

@@ -4,9 +4,11 @@
 -- ARGV  consumer
 -- Returns 1 where it is gone, 0 where it holds entries
 -- include: lane
-local reply = redis.pcall('XPENDING', KEYS[1], GROUP, '-', '+', 1, ARGV[1])
+local lane = KEYS[1]
+local consumer = ARGV[1]
+local reply = redis.pcall('XPENDING', lane, GROUP, '-', '+', 1, consumer)
 if reply.err and reply.err:find('NOGROUP', 1, true) then return 1 end
 if reply.err or reply[1] then return 0 end
-redis.call('XACK', KEYS[1], GROUP, '0-0')  -- changes nothing: it passes at maxmemory, and so does what follows
-redis.call('XGROUP', 'DELCONSUMER', KEYS[1], GROUP, ARGV[1])
+redis.call('XACK', lane, GROUP, '0-0')  -- changes nothing: it passes at maxmemory, and so does what follows
+redis.call('XGROUP', 'DELCONSUMER', lane, GROUP, consumer)
 return 1

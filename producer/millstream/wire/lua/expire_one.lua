@@ -6,8 +6,10 @@
 -- ARGV  id, ttl ms, publish command, events channel, control channel
 -- Returns 1 where this call ended it, else 0
 -- include: clock, expiry
-local deadline, now = redis.call('ZSCORE', KEYS[4], ARGV[1]), now_ms()
+local job_key, tokens, delayed, deadlines, bytes = unpack(KEYS, 1, 5)
+local id, ttl_ms, publish, events, control = unpack(ARGV)
+local deadline, now = redis.call('ZSCORE', deadlines, id), now_ms()
 if not deadline or tonumber(deadline) > now then return 0 end
-local k = {job = KEYS[1], tokens = KEYS[2], delayed = KEYS[3], deadlines = KEYS[4], bytes = KEYS[5],
-  publish = ARGV[3], events = ARGV[4], control = ARGV[5], parking = {unpack(KEYS, 6)}}
-return expire_job(k, {}, ARGV[1], now, tonumber(ARGV[2])) and 1 or 0
+local k = {job = job_key, tokens = tokens, delayed = delayed, deadlines = deadlines, bytes = bytes,
+  publish = publish, events = events, control = control, parking = {unpack(KEYS, 6)}}
+return expire_job(k, {}, id, now, tonumber(ttl_ms)) and 1 or 0

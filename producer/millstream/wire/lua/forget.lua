@@ -3,8 +3,9 @@
 -- KEYS  job, tokens
 -- Returns forgotten | not_found | the state of a job that has not ended: it stays
 -- include: job
-local state = read_job(KEYS[1], 'state').state
+local job_key, tokens = unpack(KEYS)
+local state = read_job(job_key, 'state').state
 if not state then return 'not_found' end
 if not TERMINAL[state] then return state end
-redis.call('UNLINK', KEYS[1], KEYS[2])
+redis.call('UNLINK', job_key, tokens)
 return 'forgotten'

@@ -5,10 +5,12 @@
 -- ARGV  attempt, owner, entry, alone '1' or '', died, died alone
 -- Returns ok | fenced
 -- include: job, deaths
-local job = read_job(KEYS[1], 'state', 'attempt', 'owner', 'entry', 'died', 'died_alone')
-if job.state ~= 'running' or not belongs(job, ARGV[1], ARGV[2], ARGV[3]) then return 'fenced' end
+local job_key = KEYS[1]
+local attempt, owner, entry, alone, died, died_alone = unpack(ARGV)
+local job = read_job(job_key, 'state', 'attempt', 'owner', 'entry', 'died', 'died_alone')
+if job.state ~= 'running' or not belongs(job, attempt, owner, entry) then return 'fenced' end
 
-redis.call('PERSIST', KEYS[1])  -- first: it passes at maxmemory, and so does all that follows
-redis.call('HSET', KEYS[1], 'alone', ARGV[4] == '1' and ARGV[1] or '')
-raise_deaths(KEYS[1], job, ARGV[5], ARGV[6])
+redis.call('PERSIST', job_key)  -- first: it passes at maxmemory, and so does all that follows
+redis.call('HSET', job_key, 'alone', alone == '1' and attempt or '')
+raise_deaths(job_key, job, died, died_alone)
 return 'ok'

@@ -3,13 +3,15 @@
 -- KEYS  dead
 -- ARGV  where to go on ('+', or '(' and the last entry), how many, most bytes of each request
 -- Returns {{entry, bytes of the request, {field, value, …}}, …}
+local dead = KEYS[1]
+local start, limit, most_bytes = unpack(ARGV)
 local page = {}
-for i, found in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
+for i, found in ipairs(redis.call('XREVRANGE', dead, start, '-', 'COUNT', limit)) do
   local fields, size = found[2], 0
   for j = 1, #fields, 2 do
     if fields[j] == 'b' then
       size = #fields[j + 1]
-      fields[j + 1] = fields[j + 1]:sub(1, tonumber(ARGV[3]))
+      fields[j + 1] = fields[j + 1]:sub(1, tonumber(most_bytes))
     end
   end
   page[i] = {found[1], size, fields}

@@ -6,11 +6,12 @@
 --       channel, finished ms as in the result, lane names in the order of their keys
 -- Returns lost (it has ended; only asked: it would) | kept
 -- include: clock, job, lane, ending
-local id = ARGV[1]
-local job = read_job(KEYS[1], 'state', 'lane', 'entry', 'attempt', 'seq', 'bytes', 'place')
+local job_key, tokens, delayed, deadlines, bytes = unpack(KEYS, 1, 5)
+local id, attempt, seq, result, ttl_ms, publish, events, finished_ms = unpack(ARGV, 1, 8)
+local job = read_job(job_key, 'state', 'lane', 'entry', 'attempt', 'seq', 'bytes', 'place')
 if job.state ~= 'queued' and job.state ~= 'running' then return 'kept' end
-if job.attempt ~= ARGV[2] or job.seq ~= ARGV[3] then return 'kept' end
-if redis.call('ZSCORE', KEYS[3], id) then return 'kept' end
+if job.attempt ~= attempt or job.seq ~= seq then return 'kept' end
+if redis.call('ZSCORE', delayed, id) then return 'kept' end
 local lane
 for i = 9, #ARGV do
   local k = 3 * i - 21
@@ -19,11 +20,11 @@ for i = 9, #ARGV do
 end
 if not lane or not job.entry then return 'kept' end
 if job.entry ~= '' and (read_entry(lane, job.entry) or holder(lane, job.entry)) then return 'kept' end
-if ARGV[4] == '' then return 'lost' end
+if result == '' then return 'lost' end
 
-local k = {job = KEYS[1], tokens = KEYS[2], delayed = KEYS[3], deadlines = KEYS[4], bytes = KEYS[5],
-  publish = ARGV[6], events = ARGV[7]}
+local k = {job = job_key, tokens = tokens, delayed = delayed, deadlines = deadlines, bytes = bytes,
+  publish = publish, events = events}
 job.place = false
-end_job(k, id, job, 'failed', ARGV[4], now_ms(), tonumber(ARGV[5]), ARGV[8])
-redis.call('HSET', KEYS[1], 'owner', '')  -- so that a last worker's finish is fenced, not "already"
+end_job(k, id, job, 'failed', result, now_ms(), tonumber(ttl_ms), finished_ms)
+redis.call('HSET', job_key, 'owner', '')  -- so that a last worker's finish is fenced, not "already"
 return 'lost'

@@ -5,14 +5,15 @@
 -- ARGV  limit of retries, max bytes of parked jobs for each lane, lane names in the order of their keys
 -- Returns the ids moved
 -- include: clock, job, refill, damage
-local delayed, jobs, limit = KEYS[1], KEYS[2], tonumber(ARGV[1])
+local delayed, jobs = unpack(KEYS, 1, 2)
+local limit, most_bytes = unpack(ARGV, 1, 2)
 local lanes, moved, now = {}, {}, now_ms()
 redis.call('ZREM', delayed, '')  -- changes nothing: it is not refused at maxmemory, and no write after it is
 for i = 3, #ARGV do
   local k = 3 * (i - 2)
   local l = {lane = KEYS[k], parked = KEYS[k + 1], tenants = KEYS[k + 2], jobs = jobs}
   lanes[ARGV[i]] = l
-  local refilled, refused = refill(l, WINDOW, tonumber(ARGV[2]))
+  local refilled, refused = refill(l, WINDOW, tonumber(most_bytes))
   if refused then return refused end
   for _, id in ipairs(refilled) do moved[#moved + 1] = id end
   forget_tenants(l)

@@ -6,14 +6,16 @@
 -- ARGV  owner, min idle ms, died '1' or '', entry, owner seen, entry, owner seen, …
 -- Returns {{entry, deliveries, fields}, …}
 -- include: job, lane
-local lane, owner, min_idle = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local lane, jobs = unpack(KEYS)
+local owner, min_idle_ms, died = unpack(ARGV, 1, 3)
+min_idle_ms = tonumber(min_idle_ms)
 local taken = {}
 for i = 4, #ARGV, 2 do
   local entry, seen = ARGV[i], ARGV[i + 1]
   local held = holder(lane, entry)
-  if held and held[2] == seen and (seen == RELEASED or held[3] >= min_idle) then
+  if held and held[2] == seen and (seen == RELEASED or held[3] >= min_idle_ms) then
     local request = read_entry(lane, entry)
-    local key = KEYS[2] .. (request and request.id or '')
+    local key = jobs .. (request and request.id or '')
     local job = read_job(key, 'state', 'entry', 'attempt', 'alone')
     if not request or not job.state or TERMINAL[job.state] or job.entry ~= entry then
       drop(lane, entry)
@@ -22,7 +24,7 @@ for i = 4, #ARGV, 2 do
       local claimed = redis.call('XCLAIM', lane, GROUP, owner, 0, entry)[1]
       if job.state == 'running' then
         redis.call('HSET', key, 'state', 'queued', 'owner', '')
-        if ARGV[3] == '1' and seen ~= RELEASED then
+        if died == '1' and seen ~= RELEASED then
           redis.call('HINCRBY', key, 'died', 1)
           if job.alone == job.attempt then redis.call('HINCRBY', key, 'died_alone', 1) end
         end

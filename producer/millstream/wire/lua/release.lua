@@ -6,9 +6,10 @@
 --       died, died alone (in all, as far as the worker knows)
 -- Returns ok | already | fenced
 -- include: job, lane, deaths
-local attempt, owner, entry = ARGV[2], ARGV[3], ARGV[4]
-local job = read_job(KEYS[1], 'state', 'attempt', 'owner', 'entry', 'left', 'died', 'died_alone')
-local held = holder(KEYS[2], entry)
+local job_key, lane = unpack(KEYS)
+local id, attempt, owner, entry, publish, control, died, died_alone = unpack(ARGV)
+local job = read_job(job_key, 'state', 'attempt', 'owner', 'entry', 'left', 'died', 'died_alone')
+local held = holder(lane, entry)
 local stale = not job.state or TERMINAL[job.state] or job.entry ~= entry
 
 if attempt ~= '' then
@@ -19,19 +20,19 @@ elseif not held then
 elseif held[2] ~= owner then
   return held[2] == RELEASED and 'already' or 'fenced'
 elseif stale then
-  drop(KEYS[2], entry)
+  drop(lane, entry)
   return 'ok'
 end
 
-redis.call('PERSIST', KEYS[1])  -- first: it passes at maxmemory, and so does all that follows
+redis.call('PERSIST', job_key)  -- first: it passes at maxmemory, and so does all that follows
 if held then
   -- A day idle, so that scanners in any language find it overdue. The delivery is taken back from the count.
-  redis.call('XCLAIM', KEYS[2], GROUP, RELEASED, 0, entry, 'IDLE', 86400000,
+  redis.call('XCLAIM', lane, GROUP, RELEASED, 0, entry, 'IDLE', 86400000,
     'RETRYCOUNT', math.max(held[4] - 1, 0), 'JUSTID')
 end
 if job.state == 'running' and job.owner == owner then  -- also where only the reply of its start was lost
-  redis.call('HSET', KEYS[1], 'state', 'queued', 'owner', '', 'left', job.attempt .. ' ' .. owner)
-  raise_deaths(KEYS[1], job, ARGV[7], ARGV[8])
+  redis.call('HSET', job_key, 'state', 'queued', 'owner', '', 'left', job.attempt .. ' ' .. owner)
+  raise_deaths(job_key, job, died, died_alone)
 end
-redis.pcall(ARGV[5], ARGV[6], 'released')
+redis.pcall(publish, control, 'released')
 return 'ok'

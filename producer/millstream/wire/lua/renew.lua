@@ -5,7 +5,8 @@
 -- ARGV  owner, id, entry, id, entry, …
 -- Returns {{lost ids}, {ids to cancel}}
 -- include: job, lane
-local lane, owner = KEYS[1], ARGV[1]
+local lane = KEYS[1]
+local owner = ARGV[1]
 local lost, cancelled = {}, {}
 for i = 2, #KEYS do
   local id, entry = ARGV[2 * i - 2], ARGV[2 * i - 1]

@@ -7,32 +7,33 @@
 --         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, started ms (of the first attempt),
 --          admitted ms or '', first token ms or '', seed, log}
 -- include: clock, job, lane
-local entry, owner, nonce = ARGV[1], ARGV[2], ARGV[3]
-local job = read_job(KEYS[1], 'state', 'entry', 'nonce', 'attempt', 'seq', 'died', 'died_alone',
+local job_key, tokens, lane = unpack(KEYS)
+local entry, owner, nonce, publish, events, presses, first_seed = unpack(ARGV)
+local job = read_job(job_key, 'state', 'entry', 'nonce', 'attempt', 'seq', 'died', 'died_alone',
   'cancel', 'submitted_ms', 'started_ms', 'admitted_ms', 'first_token_ms', 'seed')
 
 if not job.state or TERMINAL[job.state] or job.entry ~= entry then
-  drop(KEYS[3], entry)
+  drop(lane, entry)
   return {}
 end
-if not held_by(KEYS[3], entry, owner) then return {} end
+if not held_by(lane, entry, owner) then return {} end
 
-local attempt, seed = tonumber(job.attempt), job.seed or ARGV[7]
+local attempt, seed = tonumber(job.attempt), job.seed or first_seed
 if job.state ~= 'running' or job.nonce ~= nonce then
   attempt = attempt + 1
   -- HDEL changes nothing: it is not refused at maxmemory, and no write after it is.
-  if ARGV[6] == '1' then redis.call('HDEL', KEYS[1], '') end
+  if presses == '1' then redis.call('HDEL', job_key, '') end
   -- The resume marker: from here on the log takes nothing older. Written first, as it may fail at maxmemory.
   local marker = attempt .. '-' .. job.seq
-  redis.call('XADD', KEYS[2], marker, 'k', 'm', 'b', '')
-  redis.call('HSET', KEYS[1], 'state', 'running', 'attempt', attempt, 'owner', owner, 'nonce', nonce,
+  redis.call('XADD', tokens, marker, 'k', 'm', 'b', '')
+  redis.call('HSET', job_key, 'state', 'running', 'attempt', attempt, 'owner', owner, 'nonce', nonce,
     'seed', seed)
   if not job.started_ms then
     job.started_ms = now_ms()
-    redis.call('HSET', KEYS[1], 'started_ms', job.started_ms)
+    redis.call('HSET', job_key, 'started_ms', job.started_ms)
   end
-  redis.pcall(ARGV[4], ARGV[5], marker .. ' m ')
+  redis.pcall(publish, events, marker .. ' m ')
 end
 return {attempt, tonumber(job.seq), tonumber(job.died), tonumber(job.died_alone or 0), job.cancel and 1 or 0,
   tonumber(job.submitted_ms), tonumber(job.started_ms or 0), job.admitted_ms or '', job.first_token_ms or '',
-  seed, redis.call('XRANGE', KEYS[2], '-', '+')}
+  seed, redis.call('XRANGE', tokens, '-', '+')}

@@ -7,14 +7,16 @@
 -- ARGV  consumer, max entries, max bytes
 -- Returns {{number of the lane, entry, fields}, …}
 -- include: lane, refill
-local taken, room, bytes = {}, tonumber(ARGV[2]), tonumber(ARGV[3])
+local jobs = KEYS[1]
+local consumer, max_entries, max_bytes = unpack(ARGV)
+local taken, room, bytes = {}, tonumber(max_entries), tonumber(max_bytes)
 for number = 1, (#KEYS - 1) / 3 do
   local lane = KEYS[3 * number - 1]
   if room > 0 and bytes > 0 then
-    refill({lane = lane, parked = KEYS[3 * number], tenants = KEYS[3 * number + 1], jobs = KEYS[1]}, room, bytes)
+    refill({lane = lane, parked = KEYS[3 * number], tenants = KEYS[3 * number + 1], jobs = jobs}, room, bytes)
   end
   while room > 0 and bytes > 0 do
-    local reply = redis.call('XREADGROUP', 'GROUP', GROUP, ARGV[1], 'COUNT', 1, 'STREAMS', lane, '>')
+    local reply = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', 1, 'STREAMS', lane, '>')
     if not reply then break end
     local entry, fields = unpack(reply[1][2][1])
     for _, text in ipairs(fields) do bytes = bytes - #text end
