@@ -11,6 +11,7 @@ from the record whom to blame.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
