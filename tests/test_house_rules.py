@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("producer/**/*.py"), *ROOT.glob("worker/**/*.py"), *ROOT.glob("ops/**/*.py")])
 EXECUTES_ON_LOAD = {
@@ -56,40 +54,39 @@ def _imports(line: int, modules: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_executes_on_load(path: Path) -> None:
-    assert forbidden(ast.parse(path.read_text())) == []
+def test_nothing_executes_on_load() -> None:
+    found = {str(path.relative_to(ROOT)): forbidden(ast.parse(path.read_text())) for path in SOURCES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import pickle",
-        "from marshal import loads",
-        "torch.load(f)",
-        "torch.serialization.load(f)",
-        "from torch import load",
-        "numpy.load(f)",
-        "np.load(f, allow_pickle=True)",
-        "yaml.load(f)",
-        "import yaml",
-        "eval(text)",
-        "exec(text)",
-        "builtins.eval(text)",
-        "compile(text, '', 'exec')",
-        "__import__(name)",
-        "os.system(line)",
-        "os.popen(line)",
-        "subprocess.run(line, shell=True)",
-        "subprocess.run(line, shell=shell)",
-        "asyncio.create_subprocess_shell(line)",
-        "AutoModel.from_pretrained(x, trust_remote_code=True)",
-        "AutoModel.from_pretrained(x, trust_remote_code=trust)",
-        "AutoModel.from_pretrained(x, **{'trust_remote_code': True})",
-    ],
-)
-def test_the_rule_finds_what_it_forbids(code: str) -> None:
-    assert forbidden(ast.parse(code))
+FORBIDDEN = [
+    "import pickle",
+    "from marshal import loads",
+    "torch.load(f)",
+    "torch.serialization.load(f)",
+    "from torch import load",
+    "numpy.load(f)",
+    "np.load(f, allow_pickle=True)",
+    "yaml.load(f)",
+    "import yaml",
+    "eval(text)",
+    "exec(text)",
+    "builtins.eval(text)",
+    "compile(text, '', 'exec')",
+    "__import__(name)",
+    "os.system(line)",
+    "os.popen(line)",
+    "subprocess.run(line, shell=True)",
+    "subprocess.run(line, shell=shell)",
+    "asyncio.create_subprocess_shell(line)",
+    "AutoModel.from_pretrained(x, trust_remote_code=True)",
+    "AutoModel.from_pretrained(x, trust_remote_code=trust)",
+    "AutoModel.from_pretrained(x, **{'trust_remote_code': True})",
+]
+
+
+def test_the_rule_finds_what_it_forbids() -> None:
+    assert [code for code in FORBIDDEN if not forbidden(ast.parse(code))] == []
 
 
 def test_client_imports_nothing_heavy() -> None:

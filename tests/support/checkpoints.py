@@ -124,6 +124,22 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "youtu": ("youtu", {**_LATENT}),
 }  # fmt: skip
 
+# One for each mechanism: the fast tests' share of CASES.
+MECHANISMS = {
+    "llama",  # grouped queries
+    "llama-llama3",  # scaled rotary positions, tied embeddings
+    "gpt2",  # learned positions, Conv1D
+    "phi",  # rotary positions of a part of each head
+    "phi3-longrope",  # rotary positions by the longest row, merged siblings
+    "qwen3",  # norms of queries and keys
+    "mistral",  # a sliding window
+    "gemma2",  # soft caps, windows in some layers
+    "smollm3",  # layers without positions
+    "mixtral",  # experts
+    "deepseek_v3",  # latent attention, routed experts
+    "gpt_oss",  # learned sinks
+}
+
 
 def build(case: str, folder: Path, *, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:
     """Write the checkpoint of a case to a folder of its own under `folder` and return that."""

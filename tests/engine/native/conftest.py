@@ -1,7 +1,8 @@
-"""The compiled library, made once for all tests."""
+"""The compiled libraries: each is made once, for all test processes and all runs in this checkout."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable
@@ -25,16 +26,32 @@ BFLOAT16 = {
 PLAIN = tuple(flag for flag in FLAGS if flag != "-march=native")
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+CACHE = Path(__file__).parents[3] / ".pytest_cache" / "libraries"
+
+
+def built(flags: tuple[str, ...] = FLAGS) -> Library:
+    """One process builds, the others wait for it."""
     if shutil.which("g++") is None:
         pytest.skip("needs a C++ compiler")
-    return tmp_path_factory.mktemp("cache")
+    CACHE.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build(CACHE, flags)
 
 
 @pytest.fixture(scope="session")
-def library(cache: Path) -> Library:
-    return build(cache)
+def library() -> Library:
+    return built()
+
+
+@pytest.fixture(scope="session")
+def cache(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that holds this library and nothing else."""
+    folder = tmp_path_factory.mktemp("cache")
+    name = f"kernels-{building._digest(*building._compiler(), FLAGS)}.so"
+    (folder / "native").mkdir(mode=0o700)
+    shutil.copy(CACHE / "native" / name, folder / "native" / name)
+    return folder
 
 
 @pytest.fixture
@@ -43,33 +60,31 @@ def native(library: Library) -> Backend:
 
 
 @pytest.fixture(scope="session")
-def plain_library(cache: Path) -> Library:
+def plain_library() -> Library:
     """For any processor of this kind: no wide vectors, no products of pairs."""
-    return build(cache, PLAIN)
+    return built(PLAIN)
 
 
 @pytest.fixture(scope="session")
-def avx2_library(cache: Path) -> Library:
+def avx2_library() -> Library:
     """For processors that have nothing wider."""
     if not {"avx2", "fma"} <= set(processor().split()):
         pytest.skip("needs AVX2")
-    return build(cache, (*PLAIN, "-mavx2", "-mfma"))
+    return built((*PLAIN, "-mavx2", "-mfma"))
 
 
 @pytest.fixture(scope="session")
-def compiler_defines(cache: Path) -> frozenset[str]:
+def compiler_defines() -> frozenset[str]:
     """The macros of the processor that the compiler compiles for."""
     command, _ = building._compiler()
     return frozenset(building._run(*command, *FLAGS, "-dM", "-E", "-x", "c++", os.devnull).split())
 
 
 @pytest.fixture(scope="session", params=BFLOAT16)
-def bfloat16_library(
-    request: pytest.FixtureRequest, cache: Path, compiler_defines: frozenset[str]
-) -> Library:
+def bfloat16_library(request: pytest.FixtureRequest, compiler_defines: frozenset[str]) -> Library:
     """As it would be where products of pairs are faster, where they are not, and where there are tiles."""
     if "__AVX512BF16__" not in compiler_defines:
         pytest.skip("needs AVX-512 with bfloat16")
-    library = build(cache, (*FLAGS, *BFLOAT16[request.param]))
+    library = built((*FLAGS, *BFLOAT16[request.param]))
     assert library.bfloat16_products == request.param
     return library

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.checkpoints import CASES, CONTEXT, VOCABULARY, generate, logits, plain, quiet
+from support.checkpoints import CASES, CONTEXT, MECHANISMS, VOCABULARY, generate, logits, plain, quiet
 from support.planning import Segment, pack
 from support.serving import runner_of, serve
 
@@ -24,6 +24,7 @@ from millstream_worker.engine.runner.support import PROVEN
 TOLERANCE = 5e-5  # of logits and logprobs, which are of the order of 5
 CLEAR = 1e-3  # least distance of the two highest logits at every token of a row: rounding must not decide
 BLOCK = 4
+TIERED = [pytest.param(case, marks=() if case in MECHANISMS else pytest.mark.slow) for case in CASES]
 Load = Callable[[str], LoadedModel]
 
 
@@ -93,7 +94,7 @@ def test_every_supported_family_has_a_case() -> None:
     assert {family for family, _ in CASES.values()} == PROVEN
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", TIERED)
 def test_the_batch_gives_the_tokens_of_generate(case: str, texts: Texts, load: Load) -> None:
     rows = texts.mixed()
     sampling = SamplingSpec(temperature=0.0, top_logprobs=0)
@@ -114,7 +115,7 @@ def test_the_batch_gives_the_tokens_of_generate(case: str, texts: Texts, load: L
     assert len({token for row in rows for token in row.output}) >= 10, "outputs too uniform to prove anything"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", TIERED)
 def test_logits_and_their_dependence_on_every_part_of_the_cache(case: str, texts: Texts, load: Load) -> None:
     """Logits at every position of rows that are computed in pieces; then the last token of each row again,
     with one thing wrong: the same comparison must see it."""
