@@ -47,10 +47,14 @@ def layer(inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True) -
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
 @pytest.mark.usefixtures("_three_threads")
 @torch.inference_mode()
-def test_answers_what_linear_does(dtype: torch.dtype, bias: bool, inputs: int, outputs: int) -> None:
+def test_answers_what_linear_does(dtype: torch.dtype, bias: bool) -> None:
+    for inputs, outputs in SIZES:
+        answers_what_linear_does(dtype, bias, inputs, outputs)
+
+
+def answers_what_linear_does(dtype: torch.dtype, bias: bool, inputs: int, outputs: int) -> None:
     module = layer(inputs, outputs, dtype, bias=bias)
     replacement = PanelLinear(module.weight, module.bias)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
@@ -63,11 +67,14 @@ def test_answers_what_linear_does(dtype: torch.dtype, bias: bool, inputs: int, o
     assert torch.equal(replacement.weight, module.weight)
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
 @torch.inference_mode()
-def test_a_row_gets_the_same_alone_and_among_many(dtype: torch.dtype, inputs: int, outputs: int) -> None:
+def test_a_row_gets_the_same_alone_and_among_many(dtype: torch.dtype) -> None:
     """To the last bit, with one thread and with three, however the work is shared out."""
-    module = layer(inputs, outputs, dtype)
+    for inputs, outputs in SIZES:
+        gets_the_same_alone_and_among_many(layer(inputs, outputs, dtype), dtype, inputs)
+
+
+def gets_the_same_alone_and_among_many(module: nn.Linear, dtype: torch.dtype, inputs: int) -> None:
     replacement = PanelLinear(module.weight, module.bias)
     rows, before = torch.randn(700, inputs).to(dtype), torch.get_num_threads()
     try:
