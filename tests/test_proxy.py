@@ -133,6 +133,7 @@ async def test_cuts_concern_the_share_that_is_asked_for(proxy: Proxy) -> None:
         await one.aclose()
 
 
+@pytest.mark.slow
 async def test_weather_concerns_a_share_of_old_and_new_connections(proxy: Proxy) -> None:
     proxy.turn(Weather(Line.LOSE_REPLIES, share=0.5))
     endpoint = Endpoint.of(proxy.url)

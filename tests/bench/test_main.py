@@ -62,6 +62,7 @@ def test_make_bench_measures_parts_that_there_are() -> None:
     assert all(name in PARTS for name, *_ in DEFAULT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["alone", "group"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_part_is_given_the_time_to_end_what_it_has_started(

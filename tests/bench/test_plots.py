@@ -27,6 +27,7 @@ def test_the_same_rows_as_a_table() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_a_picture_with_gaps_tails_and_limits(tmp_path: Path, logarithmic: bool) -> None:
     curves = [

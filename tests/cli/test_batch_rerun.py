@@ -154,6 +154,7 @@ def test_an_extra_that_is_missing_is_named(
     assert (done.exit_code, "'.[cli]'" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [gzip.compress, bytes])
 def test_standard_input_is_kept_until_the_run_has_ended(
     valkey: Server, source: Path, tmp_path: Path, packing: Any

@@ -228,6 +228,7 @@ async def test_in_a_cluster_each_node_is_waited_for(kind: str) -> None:
             assert not any(job.created for job in again if isinstance(job, Submitted))
 
 
+@pytest.mark.slow
 async def test_lost_answers_queue_nothing_twice_and_tell_nothing_wrong(
     master: Server, replica: Server
 ) -> None:

@@ -166,6 +166,7 @@ async def test_a_worker_writes_nothing_of_what_it_was_sent(
     assert "token_capacity" in beats
 
 
+@pytest.mark.slow
 async def test_where_it_is_asked_for_requests_and_answers_are_written(
     locked: Server, tokenizer: Path, tmp_path: Path, admin: redis.asyncio.Redis
 ) -> None:

@@ -101,6 +101,7 @@ async def test_jobs_live_and_end_between_a_producer_and_a_worker(
     assert refusals(secured) == []
 
 
+@pytest.mark.slow
 async def test_a_worker_takes_over_drains_and_buries(
     secured: SecuredServer, tokenizer: Path, gate: Path
 ) -> None:

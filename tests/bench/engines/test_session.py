@@ -54,6 +54,7 @@ def test_a_line_that_was_not_finished_costs_only_itself(tmp_path: Path) -> None:
     assert turn.runs == {"a": RUN}
 
 
+@pytest.mark.slow
 def test_a_turn_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     fifo = tmp_path / "alive"
     os.mkfifo(fifo)

@@ -24,6 +24,7 @@ def setting(tiny: Path, tmp_path: Path) -> Setting:
     return quiet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["rows", "context", "pool", "queue", "workers"])
 def test_a_part_measures_each_size_beside_its_limit(part: str, setting: Setting) -> None:
     outcome = experiment.PARTS[part](setting)
@@ -77,6 +78,7 @@ def test_rows_are_drawn_and_kept_beside_the_picture(tmp_path: Path) -> None:
     assert (tmp_path / "growth_rows.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tiny: Path, tmp_path: Path) -> None:
     monkeypatch.setattr("os.environ", dict(os.environ))
     monkeypatch.setattr("ops.bench.machine.measure", lambda threads, device: Limits(1e15, 1e15))

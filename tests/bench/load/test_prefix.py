@@ -49,6 +49,7 @@ def test_loads_in_proportion_where_it_cannot() -> None:
     assert rates == pytest.approx([4.0 * load / 19.81 for load in (10, 15, 25)])
 
 
+@pytest.mark.slow
 def test_every_load_with_and_without_sharing(tiny: Path, tmp_path: Path) -> None:
     chosen = options(pictures=tmp_path, loads=[20.0, 40.0], seconds=0.5)
     rows = prefix.run(chosen, tiny, size_of(tiny), LIMITS)
@@ -96,6 +97,7 @@ def test_loads_rise_until_each_way_is_saturated(tiny: Path, monkeypatch: pytest.
     assert [point.offered_s for point in points[False]] == [10.0, 40.0, 80.0]  # three, as were published
 
 
+@pytest.mark.slow
 def test_a_small_machine_is_told_so(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_on_processors_with_less(name: str, dtype: torch.dtype, plain_library: L
         compare(rows, new)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_bfloat16_is_multiplied_in_every_way(name: str, bfloat16_library: Library) -> None:
     """Each processor has its fastest way; tiles are emulated."""

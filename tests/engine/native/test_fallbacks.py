@@ -49,9 +49,14 @@ def arm(patch: pytest.MonkeyPatch, folder: Path) -> None:
     ("lack", "reason", "linear"),
     [
         (no_compiler, "there is no C++ compiler", packed.PackedLinear),
-        (broken_compiler, "broken failed with status 1: error: no headers", packed.PackedLinear),
-        (no_wide_vectors, "attention: compiled for this processor", packed.PackedLinear),
-        (arm, "attention: compiled for this processor", nn.Linear),
+        *(
+            pytest.param(*lack, marks=pytest.mark.slow)
+            for lack in (
+                (broken_compiler, "broken failed with status 1: error: no headers", packed.PackedLinear),
+                (no_wide_vectors, "attention: compiled for this processor", packed.PackedLinear),
+                (arm, "attention: compiled for this processor", nn.Linear),
+            )
+        ),
     ],
     ids=["no compiler", "broken compiler", "no wide vectors", "ARM"],
 )

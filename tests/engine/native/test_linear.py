@@ -125,6 +125,7 @@ def test_one_weight_that_is_wider_keeps_all_of_them_wide(used: Library, number: 
     assert PanelLinear(torch.ones(70, 7), None).panels.dtype == torch.float32  # no whole pairs
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_bfloat16_is_multiplied_in_every_way(bfloat16_library: Library) -> None:
     """Each processor has its fastest way; all are right, and none looks at who shares a step."""

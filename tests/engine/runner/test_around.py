@@ -29,7 +29,10 @@ def logits(loaded: LoadedModel, tokens: int, wanted: int) -> torch.Tensor:
     return forward(loaded.model, ids, places, wanted_places)
 
 
-@pytest.mark.parametrize("case", ["llama", "gpt2", "gemma2", "gpt_oss"])
+_SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ("gpt2", "gemma2", "gpt_oss")]
+
+
+@pytest.mark.parametrize("case", ["llama", *_SLOW])
 def test_the_logits(case: str, load: Load, tmp_path: Path) -> None:
     plain, compiled = load(case), load(case)
     said: list[str] = []
@@ -45,6 +48,7 @@ def test_the_logits(case: str, load: Load, tmp_path: Path) -> None:
     assert counters["stats"]["unique_graphs"] == before
 
 
+@pytest.mark.slow
 def test_what_no_step_has(load: Load, tmp_path: Path) -> None:
     """Tensors made elsewhere, or one that is given twice, would not suit the code, which is not asked."""
     plain, compiled = load("llama"), load("llama")
@@ -56,6 +60,7 @@ def test_what_no_step_has(load: Load, tmp_path: Path) -> None:
     torch.testing.assert_close(forward(compiled.model, ids, places, places), want, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_whose_own_code_cannot_be_traced(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +80,7 @@ def test_a_model_whose_own_code_cannot_be_traced(
         torch.testing.assert_close(logits(loaded, tokens, 1), logits(plain, tokens, 1), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_its_layers_are_forgotten_with_the_model(load: Load, tmp_path: Path) -> None:
     gc.collect()
     loaded, before = load("llama"), set(around._registered)

@@ -107,6 +107,7 @@ def renamed(*args: object, **options: object) -> None:
     raise AttributeError("it is called something else")
 
 
+@pytest.mark.slow
 @packs
 @pytest.mark.usefixtures("no_amx_needed", "fresh_compiler")
 def test_a_compiler_that_cannot_be_told(
@@ -121,6 +122,7 @@ def test_a_compiler_that_cannot_be_told(
     torch.testing.assert_close(logits(loaded, 3), want, atol=2e-2, rtol=1e-2)
 
 
+@pytest.mark.slow
 @packs
 @pytest.mark.usefixtures("no_amx_needed", "fresh_compiler")
 def test_a_model_that_cannot_be_compiled_gets_its_layers_back(

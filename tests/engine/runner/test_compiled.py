@@ -75,6 +75,7 @@ def test_machine_code(load: Load, tmp_path: Path) -> None:
     assert (tmp_path / "kept").stat().st_mode & 0o077 == 0, "others may put code there"
 
 
+@pytest.mark.slow
 def test_operations_go_by_way_of_torchs_where_the_compiler_cannot_be_told(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ def test_without_a_compiler_the_model_stays_as_it_was(load: Load, tmp_path: Path
     assert run(loaded).tokens == want.tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [AssertionError("of theirs"), AttributeError("gone"), IndexError()])
 def test_whatever_a_compiler_raises(error: Exception, load: Load, tmp_path: Path) -> None:
     def broken(graph: torch.fx.GraphModule, inputs: object) -> None:
