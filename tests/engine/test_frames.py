@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_worker.engine import frames
+from millstream_worker.engine import frames, outputs
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
@@ -41,13 +41,13 @@ REQUEST = EngineRequest(
     tenant="a",
     alone=True,
 )
-STEP = frames.Step(
+STEP = outputs.Step(
     handles=[7, 8],
     tokens=[11, 12],
     finished=[(8, "stop")],
     admitted=[(7, 16)],
     logprobs=[(0, -0.5, [11, 3], [-0.5, -1.25])],
-    stats=frames.EngineStats(rows_running=2, step_s=0.01),
+    stats=outputs.EngineStats(rows_running=2, step_s=0.01),
 )
 FRAMES: list[frames.Frame] = [
     frames.Configure(EngineConfig("m", kv_memory="2GiB")),
@@ -57,7 +57,7 @@ FRAMES: list[frames.Frame] = [
     frames.Loading("reading weights"),
     frames.Ready(INFO),
     frames.LoadFailed("no such folder"),
-    frames.Refused(7, "prompt", "too long"),
+    outputs.Refused(7, "prompt", "too long"),
     frames.Beat("step", 1.5),
     frames.LastWords("out of memory"),
     STEP,
@@ -70,7 +70,7 @@ def plain(value: object) -> object:
 
 
 def same(a: frames.Frame, b: frames.Frame) -> bool:
-    if isinstance(a, frames.Step) and isinstance(b, frames.Step):
+    if isinstance(a, outputs.Step) and isinstance(b, outputs.Step):
         return all(plain(getattr(a, name)) == plain(getattr(b, name)) for name in a.__slots__)
     return a == b
 

@@ -7,8 +7,8 @@ from support.counting import CountingRunner, counted
 
 from millstream_worker.engine.brain.plan import Drawn
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.frames import Step
 from millstream_worker.engine.loop import Engine, Later
+from millstream_worker.engine.outputs import Step
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
 

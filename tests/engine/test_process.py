@@ -27,12 +27,11 @@ from millstream_worker.engine.frames import (
     LoadFailed,
     Loading,
     Ready,
-    Refused,
-    Step,
     Stop,
     encode,
 )
 from millstream_worker.engine.loop import Engine, Later
+from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.engine.progress import Mark, Progress
 from millstream_worker.engine.request import EngineRequest
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.noise import row_key, uniform
 from millstream_worker.engine.brain.plan import Drawn, DrawnLogprobs, Plan
-from millstream_worker.engine.brain.scheduler import Scheduler, Settled
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.outputs import Step
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
 WRONG = 50
@@ -203,7 +203,7 @@ class Rig:
         )
         self.now = 0.0
         self.plans: list[Plan] = []
-        self.settled: list[Settled] = []
+        self.settled: list[Step] = []
         self.output: defaultdict[int, list[int]] = defaultdict(list)  # drawn here, without earlier attempts
         self.finished: dict[int, str] = {}
         self.admitted: list[tuple[int, int]] = []
@@ -234,9 +234,8 @@ class Rig:
         for handle in handles:
             self.expected.pop(handle, None)
 
-    def step(self) -> Settled | None:
+    def step(self) -> Step | None:
         """Plan as far ahead as the depth allows, settle the oldest. None: there was nothing to compute."""
-        over = self.scheduler.take_finished()
         self._plan_ahead()
         if self._outstanding:
             plan, drawn = self._outstanding.popleft()
@@ -248,9 +247,8 @@ class Rig:
             if len(settled.handles) == len(plan.noise) and random:  # none dropped: they stand side by side
                 for handle, noise in zip(settled.handles, plan.noise.tolist(), strict=True):
                     assert noise == self._noise[handle][len(self.output[handle])], "another output's noise"
-            settled = replace(settled, finished=over + settled.finished)
-        elif over:
-            settled = Settled([], [], over, [], [])
+        elif over := self.scheduler.take_finished():
+            settled = Step([], [], over, [], [], self.scheduler.stats())
         else:
             return None
         self._note(settled)
@@ -280,7 +278,7 @@ class Rig:
             self.plans.append(plan)
             self._outstanding.append((plan, self.model.launch(plan)))
 
-    def _note(self, settled: Settled) -> None:
+    def _note(self, settled: Step) -> None:
         self.settled.append(settled)
         for handle, token in zip(settled.handles, settled.tokens, strict=True):
             assert handle not in self.finished, f"{handle}: a token after its end"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from millstream_worker.engine.channel import Channel
 from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.frames import EngineStats, Refused, Step
+from millstream_worker.engine.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.process import CannotLoad, serve
 from millstream_worker.engine.request import EngineRequest
 

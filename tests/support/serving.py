@@ -10,7 +10,7 @@ import torch
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.brain.sharing import SharingCosts
-from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine.request import EngineRequest
 from millstream_worker.engine.runner.model import LoadedModel
 from millstream_worker.engine.runner.runner import Launched, Runner

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from millstream_worker.capacity import Capacity
-from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.report import LINE_S, Report
 from millstream_worker.table import JobTable

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from millstream.wire.timing import within
 from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.table import JobTable
 

@@ -13,7 +13,7 @@ import structlog
 from millstream.wire.heartbeat import DRAINING, SERVING, STARTING, Heartbeat
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 
 _log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ from millstream.wire.queue_info import QueueInfo, open_queue
 from millstream.wire.versions import TAKEN
 from millstream_worker.delivery import RetryDelay, Settling, hand_back
 from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.frames import Step
+from millstream_worker.engine.outputs import Step
 from millstream_worker.health import Health
 from millstream_worker.jobs import Job
 from millstream_worker.parts import Shared, Told, assemble

@@ -28,9 +28,8 @@ from millstream_worker.engine.frames import (
     LoadFailed,
     Loading,
     Ready,
-    Refused,
-    Step,
 )
+from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.engine.request import EngineRequest
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
 from millstream_worker.jobs import Job, Phase

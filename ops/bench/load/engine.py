@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ops.bench.load.arrivals import Arrival, Served
 
-from millstream_worker.engine.frames import Refused, Step
+from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
 

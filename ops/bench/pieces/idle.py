@@ -24,8 +24,9 @@ from ops.bench.steps import Watch, row_waste, watched
 from ops.bench.workloads import NAMES, Workload, make
 
 from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import Step, encode
+from millstream_worker.engine.frames import encode
 from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.outputs import Step
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine_link.link import engine_environment
 

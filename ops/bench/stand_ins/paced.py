@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from millstream_worker.engine.channel import Channel
 from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.frames import EngineStats, Refused, Step
+from millstream_worker.engine.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.process import Report, serve
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.request import EngineRequest

@@ -9,7 +9,7 @@ import pytest
 from ops.bench.load.arrivals import Arrival
 from ops.bench.load.engine import drive
 
-from millstream_worker.engine.frames import EngineStats, Step
+from millstream_worker.engine.outputs import EngineStats, Step
 from millstream_worker.engine.request import EngineRequest
 
 

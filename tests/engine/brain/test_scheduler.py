@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from support.brain import SIZES, ask, rig_of
 
-from millstream_worker.engine.brain.scheduler import Refusal, Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.outputs import Refused
 from millstream_worker.engine.request import EngineRequest
 
 
@@ -15,7 +16,7 @@ from millstream_worker.engine.request import EngineRequest
         (
             {"context_length": 100},
             ask(7, 100),
-            Refusal(
+            Refused(
                 7,
                 "prompt",
                 "the prompt has 100 tokens and needs room for one more, but the model's context length is "
@@ -25,19 +26,19 @@ from millstream_worker.engine.request import EngineRequest
         (
             {"blocks": 5},
             ask(7, 25),
-            Refusal(
+            Refused(
                 7,
                 "prompt",
                 "the prompt has 25 tokens and needs room for one more, but this worker's KV cache holds "
                 "20 tokens; shorten it to 19 tokens or fewer, or give the worker more KV memory",
             ),
         ),
-        ({}, ask(7, []), Refusal(7, "prompt", "the prompt has no tokens; give at least one")),
-        ({}, ask(7, 3, max_tokens=0), Refusal(7, "max_tokens", "must be at least 1 (got 0)")),
+        ({}, ask(7, []), Refused(7, "prompt", "the prompt has no tokens; give at least one")),
+        ({}, ask(7, 3, max_tokens=0), Refused(7, "max_tokens", "must be at least 1 (got 0)")),
     ],
 )
 def test_what_can_never_run_is_refused(
-    sizes: dict[str, int], request_: EngineRequest, refusal: Refusal
+    sizes: dict[str, int], request_: EngineRequest, refusal: Refused
 ) -> None:
     scheduler = Scheduler(SchedulerConfig(**SIZES | sizes))
     assert scheduler.add(request_, 0.0) == refusal
@@ -234,11 +235,12 @@ def test_rows_that_must_run_alone_do(depth: int) -> None:
 def test_the_counters_of_a_quiet_run() -> None:
     rig = rig_of()
     rig.add(ask(1, 9, max_tokens=3), ask(2, 3, max_tokens=5))
-    rig.step()
-    stats = rig.scheduler.stats(step_s=0.25, step_tokens=12)
+    step = rig.step()
+    assert step is not None
+    stats = step.stats
     assert (stats.rows_running, stats.rows_waiting, stats.free_rows) == (2, 0, 6)
     assert (stats.blocks_used, stats.blocks_free) == (4, 60)
-    assert (stats.step_s, stats.step_tokens) == (0.25, 12)
+    assert (stats.step_s, stats.step_tokens) == (1.0, 12)
     assert stats.waste_tokens == (12 - 9) + (4 - 3)
     rig.run()
     stats = rig.scheduler.stats()

@@ -12,7 +12,7 @@ from fuzz import valid
 from fuzz.mutation import damage
 from fuzz.target import Target
 from fuzz.values import blob, integer, some
-from millstream_worker.engine import frames
+from millstream_worker.engine import frames, outputs
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.frames import BadFrame, FrameBuffer
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
@@ -37,17 +37,17 @@ def _frame(chance: Random) -> frames.Frame:
         case 5:
             return frames.Beat("step", 0.5)
         case 6:
-            return frames.Refused(handle, "prompt", "no")
+            return outputs.Refused(handle, "prompt", "no")
         case 7:
             return frames.LastWords("out of memory")
         case _:
-            return frames.Step(
+            return outputs.Step(
                 [handle],
                 [1],
                 [(handle, "stop")],
                 [(handle, 0)],
                 [(0, -0.5, [1], [-0.5])],
-                frames.EngineStats(),
+                outputs.EngineStats(),
             )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from millstream.wire.messages import ErrorInfo, FinishReason, State
 from millstream.wire.timing import ServerClock
 from millstream_worker import encoding
-from millstream_worker.engine.frames import Refused, Step
+from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.rows import Row

@@ -12,11 +12,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 
 from millstream_worker.engine.config import EngineConfig, EngineInfo
+from millstream_worker.engine.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -65,15 +66,6 @@ class LoadFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The request can never run here (too long for the context or the pool)."""
-
-    handle: int
-    field: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Beat:
     """What the engine is in, and how long ago it got any further there; from a thread of its own."""
 
@@ -86,46 +78,6 @@ class LastWords:
     """Why the engine ends by itself in the middle of its work."""
 
     message: str
-
-
-class EngineStats(NamedTuple):
-    """State after a step, and counters since the engine started (…_total). A tuple, as Step is: what comes
-    with every step is encoded in a fifth of the time of data classes."""
-
-    rows_running: int = 0
-    rows_waiting: int = 0
-    free_rows: int = 0
-    blocks_used: int = 0  # by rows; these three add up to the pool
-    blocks_cached: int = 0  # by no row, but holding a prefix that can be found again
-    blocks_free: int = 0  # holding nothing
-    step_s: float = 0.0
-    step_tokens: int = 0
-    prefix_queried_total: int = 0  # prompt tokens looked up in the prefix cache
-    prefix_hit_total: int = 0
-    prompt_computed_total: int = 0
-    output_total: int = 0
-    preemptions_total: int = 0
-    steps_total: int = 0
-    swapped_out_total: int = 0  # KV blocks copied to host memory
-    swapped_in_total: int = 0
-    waste_tokens: int = 0  # places in the blocks of the batch that hold nothing: below one block a row
-
-
-class Step(NamedTuple):
-    """One settled step, in parallel lists. A handle's first token is its admission's proof.
-
-    `admitted`: (handle, cached prompt tokens) of requests whose first choice entered the batch for the first
-    time. `logprobs`: (index into tokens, logprob, top ids, top logprobs) for rows that asked.
-    `finished`: (handle, reason) of choices that ended, reason "stop" (an end id was drawn: it is in `tokens`,
-    counts as output and is no part of the text), "length", or "error" (its logits were no numbers).
-    """
-
-    handles: list[int]
-    tokens: list[int]
-    finished: list[tuple[int, str]]
-    admitted: list[tuple[int, int]]
-    logprobs: list[tuple[int, float, list[int], list[float]]]
-    stats: EngineStats
 
 
 Frame = Configure | Add | Abort | Stop | Loading | Ready | LoadFailed | Refused | Beat | Step | LastWords

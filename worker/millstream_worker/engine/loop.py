@@ -7,12 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from millstream_worker.engine.brain.plan import Drawn, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler
-from millstream_worker.engine.frames import Refused, Step
+from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.engine.request import EngineRequest
 
 H = TypeVar("H")
@@ -56,8 +55,7 @@ class Engine(Generic[H]):
         self._later = later
         self._clock = clock
         self._busy_s = 0.0
-        self._in_flight: deque[tuple[H, float, int]] = deque()  # handle, launch time, tokens
-        self._settled_at = -inf  # the step before: the device computes one after the other
+        self._in_flight: deque[H] = deque()
 
     @property
     def idle(self) -> bool:
@@ -65,8 +63,7 @@ class Engine(Generic[H]):
 
     def add(self, request: EngineRequest) -> Refused | None:
         """Take a request into the waiting rows; a refusal names the field that can never fit."""
-        refusal = self.scheduler.add(request, self._clock())
-        return None if refusal is None else Refused(refusal.handle, refusal.field, refusal.message)
+        return self.scheduler.add(request, self._clock())
 
     def check(self) -> None:
         """Audit rows and KV pool, which hold nothing while idle; AssertionError where anything disagrees."""
@@ -79,24 +76,14 @@ class Engine(Generic[H]):
 
     def step(self) -> Step | None:
         """Launch until `depth` steps are ahead and settle the oldest. None: there was nothing to compute."""
-        over = self.scheduler.take_finished()
         self._launch_ahead()
         if not self._in_flight:
+            over = self.scheduler.take_finished()
             return self.report(over) if over else None
-        handle, launched, tokens = self._in_flight.popleft()
-        drawn = self._runner.settle(handle)
-        now = self._clock()
-        step_s, self._settled_at = now - max(launched, self._settled_at), now
-        self._busy_s += step_s
-        settled = self.scheduler.settle(drawn, now)
-        return Step(
-            handles=settled.handles,
-            tokens=settled.tokens,
-            finished=over + settled.finished,
-            admitted=settled.admitted,
-            logprobs=settled.logprobs,
-            stats=self.scheduler.stats(step_s=step_s, step_tokens=tokens),
-        )
+        drawn = self._runner.settle(self._in_flight.popleft())
+        step = self.scheduler.settle(drawn, self._clock())
+        self._busy_s += step.stats.step_s
+        return step
 
     def take_due(self) -> Callable[[], None] | None:
         """What there is to do once, by now, between two steps; not while an interactive row runs or waits."""
@@ -112,8 +99,7 @@ class Engine(Generic[H]):
 
     def _launch_ahead(self) -> None:
         while len(self._in_flight) <= self._depth:
-            now = self._clock()
-            plan = self.scheduler.plan(now)
+            plan = self.scheduler.plan(self._clock())
             if plan is None:
                 return
-            self._in_flight.append((self._runner.launch(plan), now, plan.token_count))
+            self._in_flight.append(self._runner.launch(plan))

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 
 from millstream_worker.engine.brain.hashing import extend_chain, root_hash
 from millstream_worker.engine.brain.rows import Origin, Row
+from millstream_worker.engine.outputs import Refused
 from millstream_worker.engine.request import EngineRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A request that can never run. `field` of it is wrong; `message` says how, and what to do."""
-
-    handle: int
-    field: str
-    message: str
 
 
 class Arrivals:
@@ -48,14 +39,14 @@ class Arrivals:
         """Most tokens of a row, prompt and output."""
         return min(self._context_length, self._capacity)
 
-    def refuse(self, request: EngineRequest) -> Refusal | None:
+    def refuse(self, request: EngineRequest) -> Refused | None:
         """The prompt and at least one token must fit; `max_tokens` is clamped to what is left for it."""
         prompt = len(request.prompt)
         if prompt == 0:
-            return Refusal(request.handle, "prompt", "the prompt has no tokens; give at least one")
+            return Refused(request.handle, "prompt", "the prompt has no tokens; give at least one")
         if request.max_tokens < 1:
             problem = f"must be at least 1 (got {request.max_tokens})"
-            return Refusal(request.handle, "max_tokens", problem)
+            return Refused(request.handle, "max_tokens", problem)
         if prompt < self.longest:
             return None
         if self._context_length <= self._capacity:
@@ -65,7 +56,7 @@ class Arrivals:
             limit = f"this worker's KV cache holds {self._capacity} tokens"
             remedy = f"shorten it to {self.longest - 1} tokens or fewer, or give the worker more KV memory"
         problem = f"the prompt has {prompt} tokens and needs room for one more, but {limit}; {remedy}"
-        return Refusal(request.handle, "prompt", problem)
+        return Refused(request.handle, "prompt", problem)
 
     def rows(self, request: EngineRequest) -> list[Row]:
         """A row for each choice that has not ended in an earlier attempt."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from millstream_worker.engine.brain.residents import Residents
-from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine.outputs import EngineStats
 
 
-def engine_stats(residents: Residents, step_s: float, step_tokens: int) -> EngineStats:
-    """State now, and totals since the start."""
+def engine_stats(residents: Residents, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
+    """State now, and totals since the start; of a step that is settled, its seconds and tokens."""
     pool, batch, totals = residents.pool, residents.batch, residents.totals
     return EngineStats(
         rows_running=batch.occupied - len(residents.leaving),

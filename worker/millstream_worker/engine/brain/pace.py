@@ -39,10 +39,11 @@ class Pace:
     def planned(self, tokens: int, now: float) -> None:
         self._planned.append((now, tokens))
 
-    def settled(self, now: float) -> None:
-        """The oldest planned step is done. The device computes one after the other."""
+    def settled(self, now: float) -> float:
+        """The oldest planned step is done; returns its seconds. The device computes one after the other."""
         planned_at, tokens = self._planned.popleft()
-        seconds, self._settled_at = now - max(planned_at, self._settled_at), now
+        seconds = step_s = now - max(planned_at, self._settled_at)
+        self._settled_at = now
         self._steps += 1
         weight = max(_WEIGHT, 1 / self._steps)
         tokens_off = tokens - self._tokens
@@ -58,6 +59,7 @@ class Pace:
             mean = self._seconds / self._tokens
             slope = self._covariance / self._variance if self._variance > 1.0 else mean
             self.token_s = min(max(slope, _LEAST_SLOPE * mean), mean)
+        return step_s
 
     def prompt_tokens(self) -> int:
         """What the next step may compute of prompts beside decode rows that somebody waits for."""

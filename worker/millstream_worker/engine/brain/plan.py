@@ -17,6 +17,8 @@ those once for all of them. A segment is in one family at most, and computes the
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,6 +93,15 @@ class Drawn:
     tokens: Int32  # [L]
     logprobs: dict[int, DrawnLogprobs]  # by index into L, only for rows that asked
     broken: tuple[int, ...] = ()  # indices into L whose logits were no numbers: their token means nothing
+
+    def logprobs_without(self, dropped: Sequence[int]) -> list[tuple[int, float, list[int], list[float]]]:
+        """Of the draws that were not dropped (ascending indices), in their order, by their index among them:
+        as in a Step."""
+        return [
+            (index - bisect_left(dropped, index), one.logprob, list(one.top_ids), list(one.top_logprobs))
+            for index, one in sorted(self.logprobs.items())
+            if index not in dropped
+        ]
 
 
 @dataclass(frozen=True, slots=True)

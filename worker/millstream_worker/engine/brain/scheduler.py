@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from millstream_worker.engine.brain.admission import admit, displace, joining
-from millstream_worker.engine.brain.arrivals import Arrivals, Refusal
+from millstream_worker.engine.brain.arrivals import Arrivals
 from millstream_worker.engine.brain.batch import Batch, blocks_for
 from millstream_worker.engine.brain.blocks import BlockPool
 from millstream_worker.engine.brain.figures import engine_stats
@@ -29,13 +29,10 @@ from millstream_worker.engine.brain.prefixes import Prefixes
 from millstream_worker.engine.brain.residents import Residents
 from millstream_worker.engine.brain.rows import Row, RowState
 from millstream_worker.engine.brain.running import continue_rows
-from millstream_worker.engine.brain.settled import Settled, logprobs_left
 from millstream_worker.engine.brain.sharing import Sharing, SharingCosts
 from millstream_worker.engine.brain.waiting import WaitingRows
-from millstream_worker.engine.frames import EngineStats
+from millstream_worker.engine.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.request import EngineRequest
-
-__all__ = ["Refusal", "Scheduler", "SchedulerConfig", "Settled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ class Scheduler:
         runs = bool((batch.interactive & (batch.decoding | batch.prefilling)).any())
         return runs or self._waiting.interactive
 
-    def add(self, request: EngineRequest, now: float) -> Refusal | None:
+    def add(self, request: EngineRequest, now: float) -> Refused | None:
         """Queue every choice that is not done; refuse what could never run."""
         refusal = self._arrivals.refuse(request)
         if refusal is not None:
@@ -179,10 +176,10 @@ class Scheduler:
             token_s = self._pace.token_s
             host.worth = not token_s or self.config.host_block_s < token_s * self.config.block_size
 
-    def settle(self, drawn: Drawn, now: float) -> Settled:
+    def settle(self, drawn: Drawn, now: float) -> Step:
         """Take what the oldest outstanding plan has drawn."""
         launch = self._outstanding.popleft()
-        self._pace.settled(now)
+        step_s = self._pace.settled(now)
         admitted = [(row.origin.request.handle, cached) for row, cached in launch.admitted if row.lives]
         self._batch.settle(launch.slots, launch.kv_lens)
         self._batch.draw(launch.drawing_slots, launch.drawing_lens, drawn.tokens)
@@ -200,7 +197,8 @@ class Scheduler:
             del handles[index], tokens[index]
         self._residents.totals.steps += 1
         self._residents.totals.output += len(tokens)
-        return Settled(handles, tokens, finished, admitted, logprobs_left(drawn, dropped))
+        stats = engine_stats(self._residents, step_s, launch.tokens)
+        return Step(handles, tokens, finished, admitted, drawn.logprobs_without(dropped), stats)
 
     def _append(self, rows: list[Row], tokens: list[int]) -> tuple[list[int], list[tuple[Row, str]]]:
         """Give each row its token; returns the indices of draws to drop, and the rows that are over and
@@ -237,9 +235,9 @@ class Scheduler:
             if row.lives:
                 self._residents.publish(row, int(launch.drawing_lens[index]))
 
-    def stats(self, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
-        """State now, and totals since the start; the figures of a step are the caller's to measure."""
-        return engine_stats(self._residents, step_s, step_tokens)
+    def stats(self) -> EngineStats:
+        """State now, and totals since the start."""
+        return engine_stats(self._residents)
 
     def check(self) -> None:
         """Audit pool, batch and rows; AssertionError where anything disagrees."""
