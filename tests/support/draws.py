@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from millstream_worker.engine.brain.plan import Drawn, Plan, RowLoad
+from millstream_worker.engine.brain.plan import Drawn, Plan, RowLoad, packed_plan
 from millstream_worker.engine.request import SamplingSpec
 from millstream_worker.engine.runner.sampler import Sampler
 
@@ -31,22 +31,11 @@ def draw_plan(
 ) -> Plan:
     """One decode segment per slot, each with one logit wanted; nothing else is filled in."""
     count = len(slots)
-    nothing = np.zeros(count, np.int32)
-    return Plan(
-        step=0,
-        decodes=count,
+    plan = packed_plan(np.ones(count), np.ones(count), np.zeros((count, 1)), 1, draws=True)
+    return replace(
+        plan,
         loads=loads,
         row_slots=np.array(slots, np.int32),
-        tokens=nothing,
-        from_device=np.zeros(count, np.bool_),
-        positions=nothing,
-        query_lens=np.ones(count, np.int32),
-        query_starts=np.arange(count + 1, dtype=np.int32),
-        kv_lens=np.ones(count, np.int32),
-        block_tables=(np.zeros((count, 1), np.int32),),
-        slot_mapping=(np.zeros(count, np.int64),),
-        logit_indices=np.arange(count, dtype=np.int32),
-        logit_segments=np.arange(count, dtype=np.int32),
         output_indices=np.array(drawn, np.int32),
         noise=np.array(noise, np.float64),
     )

@@ -23,7 +23,7 @@ import torch
 from ops.bench import machine
 from ops.bench.machine import Limits
 
-from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.brain.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
 from millstream_worker.engine.runner.storage import KVStorage
@@ -130,28 +130,7 @@ def _plan(rows: Sequence[Rows]) -> tuple[Plan, int]:
     table = np.zeros((len(each), int(needed.max())), np.int32)
     for row, count in enumerate(needed):
         table[row, :count] = [free.pop() for _ in range(count)]
-    positions = np.concatenate([np.arange(row.known, row.known + row.new) for row in each])
-    slots = table[np.repeat(np.arange(len(each)), lens), positions // BLOCK].astype(np.int64) * BLOCK
-    none = np.empty(0, np.int32)
-    plan = Plan(
-        step=0,
-        decodes=int((lens == 1).sum()),
-        loads=(),
-        row_slots=np.arange(len(each), dtype=np.int32),
-        tokens=np.zeros(len(positions), np.int32),
-        from_device=np.zeros(len(positions), np.bool_),
-        positions=positions.astype(np.int32),
-        query_lens=lens,
-        query_starts=np.concatenate(([0], np.cumsum(lens))).astype(np.int32),
-        kv_lens=ends,
-        block_tables=(table,),
-        slot_mapping=(slots + positions % BLOCK,),
-        logit_indices=none,
-        logit_segments=none,
-        output_indices=none,
-        noise=np.empty(0, np.float64),
-    )
-    return plan, int(needed.sum())
+    return packed_plan(lens, ends, table, BLOCK), int(needed.sum())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from ops.bench import machine
 
-from millstream_worker.engine.brain.plan import Int32, Plan
+from millstream_worker.engine.brain.plan import Int32, Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
 from millstream_worker.engine.runner.storage import KVStorage
 
@@ -57,24 +57,9 @@ def plan_of(case: Case) -> Plan:
     begins = 1 + np.arange(case.families * shared).reshape(case.families, shared)
     rest = 1 + begins.size + np.arange(count * own).reshape(count, own)
     table = np.concatenate([begins.repeat(case.rows, axis=0), rest], axis=1).astype(np.int32)
-    place = case.shared + case.own - 1
-    return Plan(
-        step=0,
-        decodes=count,
-        loads=(),
-        row_slots=_range(count),
-        tokens=np.zeros(count, np.int32),
-        from_device=np.zeros(count, np.bool_),
-        positions=np.full(count, place, np.int32),
-        query_lens=np.ones(count, np.int32),
-        query_starts=_range(count + 1),
-        kv_lens=np.full(count, place + 1, np.int32),
-        block_tables=(table,),
-        slot_mapping=(table[:, place // BLOCK].astype(np.int64) * BLOCK + place % BLOCK,),
-        logit_indices=_range(count),
-        logit_segments=_range(count),
-        output_indices=np.zeros(count, np.int32),
-        noise=np.zeros(count),
+    plan = packed_plan(np.ones(count), np.full(count, case.shared + case.own), table, BLOCK, draws=True)
+    return replace(
+        plan,
         family_lens=np.full(case.families, case.shared, np.int32),
         family_starts=_range(case.families + 1) * np.int32(case.rows),
         family_segments=_range(count),

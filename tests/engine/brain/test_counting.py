@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.counting import WRONG, CountingRunner, counted
 
-from millstream_worker.engine.brain.plan import Plan, RowLoad
+from millstream_worker.engine.brain.plan import Plan, RowLoad, packed_plan
 from millstream_worker.engine.request import SamplingSpec
 
 
@@ -17,21 +17,11 @@ def plan_of(
     token: int, position: int, table: list[int], *, loads: tuple[RowLoad, ...] = (), step: int = 0
 ) -> Plan:
     """One row, one token; blocks of two."""
-    return Plan(
+    return replace(
+        packed_plan([1], [position + 1], [table], 2, draws=True),
         step=step,
-        decodes=1,
         loads=loads,
-        row_slots=np.array([0], np.int32),
         tokens=np.array([token], np.int32),
-        from_device=np.array([False]),
-        positions=np.array([position], np.int32),
-        query_lens=np.array([1], np.int32),
-        query_starts=np.array([0, 1], np.int32),
-        kv_lens=np.array([position + 1], np.int32),
-        block_tables=(np.array([table], np.int32),),
-        slot_mapping=(np.array([table[position // 2] * 2 + position % 2], np.int64),),
-        logit_indices=np.array([0], np.int32),
-        logit_segments=np.array([0], np.int32),
         output_indices=np.array([position], np.int32),
         noise=np.array([0.5]),
     )

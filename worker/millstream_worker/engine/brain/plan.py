@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from millstream_worker.engine.request import SamplingSpec
 
@@ -84,6 +84,39 @@ class Plan:
     @property
     def token_count(self) -> int:
         return len(self.tokens)
+
+
+def packed_plan(
+    query_lens: ArrayLike, kv_lens: ArrayLike, block_table: ArrayLike, block_size: int, *, draws: bool = False
+) -> Plan:
+    """A step made without a scheduler, of segments [S], those with one token first. Segment i is the row in
+    batch slot i, and all tokens are 0. Where it `draws`, each segment draws after its last token."""
+    lens, ends, table = (np.asarray(given, np.int32) for given in (query_lens, kv_lens, block_table))
+    starts = np.concatenate(([0], lens.cumsum())).astype(np.int32)
+    segments = np.arange(len(lens), dtype=np.int32)
+    owners = np.repeat(segments, lens)  # [T]
+    positions = np.arange(starts[-1], dtype=np.int32) + (ends - starts[1:])[owners]
+    drawing = segments if draws else _none()
+    return Plan(
+        step=0,
+        decodes=int(np.argmax(np.append(lens > 1, True))),  # up to the first that has several
+        loads=(),
+        row_slots=segments,
+        tokens=np.zeros(len(positions), np.int32),
+        from_device=np.zeros(len(positions), np.bool_),
+        positions=positions,
+        query_lens=lens,
+        query_starts=starts,
+        kv_lens=ends,
+        block_tables=(table,),
+        slot_mapping=(
+            table[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size,
+        ),
+        logit_indices=starts[1:][drawing] - 1,
+        logit_segments=drawing,
+        output_indices=np.zeros(len(drawing), np.int32),
+        noise=np.zeros(len(drawing)),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from millstream_worker.engine.brain.plan import Plan, RowLoad
+from millstream_worker.engine.brain.plan import Plan, RowLoad, packed_plan
 from millstream_worker.engine.request import SamplingSpec
 from millstream_worker.engine.runner.memory import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.model import LoadedModel
@@ -82,26 +83,13 @@ def largest_step(tokens: int, rows: int, *, context: int, block_size: int, vocab
     rows = min(rows, tokens)
     decodes = rows // 2
     chunks = [len(part) for part in np.array_split(np.arange(tokens - decodes), rows - decodes)]
-    lens = np.array([1] * decodes + [min(chunk, context) for chunk in chunks], np.int32)
-    starts = np.concatenate(([0], lens.cumsum())).astype(np.int32)
-    positions = np.concatenate([np.arange(context - count, context) for count in lens]).astype(np.int32)
-    row = np.arange(rows, dtype=np.int32)
-    return Plan(
-        step=0,
-        decodes=decodes,
-        loads=tuple(RowLoad(slot, _DEAREST, (1, 2, 3), ()) for slot in row.tolist()),
-        row_slots=row,
-        tokens=(np.arange(starts[-1]) % vocab_size).astype(np.int32),
-        from_device=np.zeros(starts[-1], np.bool_),
-        positions=positions,
-        query_lens=lens,
-        query_starts=starts,
-        kv_lens=np.full(rows, context, np.int32),
-        block_tables=(np.zeros((rows, -(-context // block_size)), np.int32),),
-        slot_mapping=((positions % block_size).astype(np.int64),),
-        logit_indices=starts[1:] - 1,
-        logit_segments=row,
-        output_indices=np.zeros(rows, np.int32),
+    lens = [1] * decodes + [min(chunk, context) for chunk in chunks]
+    table = np.zeros((rows, -(-context // block_size)), np.int32)
+    plan = packed_plan(lens, np.full(rows, context), table, block_size, draws=True)
+    return replace(
+        plan,
+        loads=tuple(RowLoad(slot, _DEAREST, (1, 2, 3), ()) for slot in range(rows)),
+        tokens=(np.arange(plan.token_count) % vocab_size).astype(np.int32),
         noise=np.full(rows, 0.5),
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.brain.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.matmul import MatmulAttention
 from millstream_worker.engine.runner.native import linear
@@ -107,27 +107,5 @@ def _given(
 def _plan(lens: Sequence[int], new: Sequence[int]) -> Plan:
     """Rows of such lengths after a step of so many new tokens each; nothing is drawn."""
     order = sorted(range(len(new)), key=lambda row: new[row] > 1)
-    counts = np.array([new[row] for row in order], np.int32)
-    ends = np.array([lens[row] for row in order], np.int32)
-    tables = np.array([np.arange(_WIDTH) * len(new) + row for row in order], np.int32)
-    positions = np.concatenate([np.arange(end - count, end) for end, count in zip(ends, counts, strict=True)])
-    owner = np.repeat(np.arange(len(order)), counts)
-    none = np.empty(0, np.int32)
-    return Plan(
-        step=0,
-        decodes=int((counts == 1).sum()),
-        loads=(),
-        row_slots=np.array(order, np.int32),
-        tokens=np.zeros(len(positions), np.int32),
-        from_device=np.zeros(len(positions), np.bool_),
-        positions=positions.astype(np.int32),
-        query_lens=counts,
-        query_starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
-        kv_lens=ends,
-        block_tables=(tables,),
-        slot_mapping=(tables[owner, positions // _BLOCK].astype(np.int64) * _BLOCK + positions % _BLOCK,),
-        logit_indices=none,
-        logit_segments=none,
-        output_indices=none,
-        noise=np.empty(0, np.float64),
-    )
+    tables = [np.arange(_WIDTH) * len(new) + row for row in order]
+    return packed_plan([new[row] for row in order], [lens[row] for row in order], tables, _BLOCK)
