@@ -56,131 +56,133 @@ class Settings(BaseSettings):
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,
+        use_attribute_docstrings=True,
     )
 
-    redis_url: str = Field("redis://localhost:6379/0", description="Redis or Valkey server")
-    server_check: Literal["warn", "strict", "off"] = Field(
-        "warn", description="of the server's settings under which jobs can be lost; strict: refuse to serve"
-    )
-    queue: str = Field("default", description="queue to serve")
-    shards: int | None = Field(
-        None, ge=1, le=1024, description="shards of the queue; unset: as it was created"
-    )
-    name: str = Field(  # a server takes no other letters in the name of a connection
-        "",
-        max_length=64,
-        pattern=r"^[!-~]*$",
-        description="first part of the worker's name; unset: the host's name",
-    )
+    redis_url: str = "redis://localhost:6379/0"
+    """URL of the Redis or Valkey server."""
+    server_check: Literal["warn", "strict", "off"] = "warn"
+    """Check of the server's persistence and memory settings: warn logs each one that can lose jobs, strict
+    refuses to start, off skips the check."""
+    queue: str = "default"
+    """Name of the queue to serve."""
+    shards: int | None = Field(None, ge=1, le=1024)
+    """Number of shards of the queue; unset uses the number it was created with."""
+    # a server takes no other letters in the name of a connection
+    name: str = Field("", max_length=64, pattern=r"^[!-~]*$")
+    """Prefix of the worker's name; unset uses the host name."""
 
-    model: str = Field("", description="local folder, GGUF file or hub id (required)")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="of weights and KV cache"
-    )
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
-    threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0: from the cores really available")
-    kv_memory: str = Field("auto", description="KV cache: auto, bytes (2GiB) or share of what is free (0.6)")
-    block_size: int = Field(16, ge=1, le=1024, description="tokens per KV block")
-    max_rows: int = Field(64, ge=1, le=65_536, description="rows in the batch")
-    max_step_tokens: int = Field(2048, ge=1, description="new tokens computed in one step")
-    max_context: int = Field(0, ge=0, description="tokens per row, prompt and output; 0: the model's own")
-    step_time_target_ms: int = Field(
-        200,
-        ge=0,
-        le=600_000,
-        description="while interactive rows decode, prompts are computed in pieces: a step takes about "
-        "so long; 0: in whole ones",
-    )
-    step_time_for: Literal["interactive", "all"] = Field(
-        "interactive", description="for whose decoding rows prompts are cut like that: interactive or all"
-    )
-    host_swap: str = Field(
-        "0",
-        description="host memory for KV blocks of preempted rows: auto (on a GPU), bytes (8GiB), or 0: none",
-    )
-    max_prompt_tokens: int = Field(0, ge=0, description="of one job; 0: what the context holds")
-    max_output_tokens: int = Field(0, ge=0, description="of one choice; 0: what the context holds")
-    max_result_bytes: int = Field(
-        64 * 2**20,
-        ge=2**16,
-        le=2**28,  # a server takes no value above 512 MiB
-        description="of one job's result, log-probabilities included; beyond it the job fails with its text",
-    )
-    prefix_cache: bool = Field(True, description="share the KV cache of equal prefixes")
-    prefix_scope: Literal["tenant", "all"] = Field(
-        "tenant", description="among whom: one tenant's jobs, or all, who can then probe each other's prompts"
-    )
-    attention: Literal["auto", "torch", "native", "triton"] = Field(
-        "auto",
-        description="attention backend: auto, torch, native (C++ on the CPU, linear layers too) or triton",
-    )
-    shared_attention: bool = Field(True, description="rows that begin alike read that once a step, together")
-    cuda_graphs: Literal["auto", "on", "off"] = Field(
-        "auto", description="replay recorded steps on a GPU: auto, on (or refuse to start) or off"
-    )
-    compile_model: Literal["auto", "on", "off"] = Field(
-        "auto",
-        description="compile the layers: on (at start), off, or auto: at start on a GPU; on the CPU after "
-        "five busy minutes, and at start once `cache_dir` has the code",
-    )
-    cache_dir: str = Field(
-        "", description="where converted checkpoints and compiled code are kept; unset: ~/.cache/millstream"
-    )
-    engine_command: str = Field("", description="program of the engine process; unset: Millstream's own")
+    model: str = ""
+    """Model to serve: a local folder, a GGUF file or a Hugging Face hub id (required)."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Data type of the weights and the KV cache; auto uses the checkpoint's own, or float32 where the device
+    does not support it."""
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Device to compute on: auto, cpu, cuda or cuda:N."""
+    threads: int = Field(0, ge=0, le=1024)
+    """Number of CPU threads of the engine; 0 uses one per available physical core."""
+    kv_memory: str = "auto"
+    """Size of the KV cache: auto, bytes (2GiB) or a share of the free memory (0.6)."""
+    block_size: int = Field(16, ge=1, le=1024)
+    """Number of tokens per KV cache block."""
+    max_rows: int = Field(64, ge=1, le=65_536)
+    """Largest batch size: sequences that run at the same time."""
+    max_step_tokens: int = Field(2048, ge=1)
+    """Step token budget: most new tokens, prefill and decode, computed in one step."""
+    max_context: int = Field(0, ge=0)
+    """Max model length: most tokens per sequence, prompt and output together; 0 uses the model's own
+    limit."""
+    step_time_target_ms: int = Field(200, ge=0, le=600_000)
+    """Target duration of a step while interactive sequences decode; prefill is split into smaller chunks to
+    meet it; 0 sets no target."""
+    step_time_for: Literal["interactive", "all"] = "interactive"
+    """Sequences whose decoding enforces step_time_target_ms: interactive ones only, or all."""
+    host_swap: str = "0"
+    """Host memory that keeps the KV blocks of preempted sequences: auto (none on a CPU), bytes (8GiB), or 0
+    to recompute them."""
+    max_prompt_tokens: int = Field(0, ge=0)
+    """Most prompt tokens per job; 0 sets no limit below max_context."""
+    max_output_tokens: int = Field(0, ge=0)
+    """Most output tokens per choice; 0 sets no limit below max_context."""
+    # a server takes no value above 512 MiB
+    max_result_bytes: int = Field(64 * 2**20, ge=2**16, le=2**28)
+    """Largest result of a job in bytes, log-probabilities included; a larger one fails the job, which keeps
+    its text so far."""
+    prefix_cache: bool = True
+    """Reuse of KV cache blocks between sequences that begin with the same tokens."""
+    prefix_scope: Literal["tenant", "all"] = "tenant"
+    """Jobs that share cached prefixes: those of one tenant, or all; with all, a tenant can detect other
+    tenants' prompts by timing."""
+    attention: Literal["auto", "torch", "native", "triton"] = "auto"
+    """Attention backend: auto, torch, native (C++ for the CPU, linear layers included) or triton."""
+    shared_attention: bool = True
+    """Shared-prefix attention: a prefix that several sequences share is read once per step."""
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    """Use of CUDA graphs: auto falls back to eager steps, on refuses to start without them, off disables
+    them."""
+    compile_model: Literal["auto", "on", "off"] = "auto"
+    """Compilation of the layers: on compiles at start, off never; auto compiles at start on a GPU, and on a
+    CPU after five busy minutes, or at start if cache_dir holds the compiled code."""
+    cache_dir: str = ""
+    """Folder of converted checkpoints and compiled code; unset uses ~/.cache/millstream."""
+    engine_command: str = ""
+    """Command that starts the engine process; unset starts Millstream's own engine."""
 
-    lease_s: Seconds = Field(
-        30.0, description="a job whose lease is older may be taken over; the same for all workers of a queue"
-    )
-    renew_s: Seconds = Field(
-        10.0, description="how often leases are renewed; the same for all workers of a queue"
-    )
-    grace_s: float = Field(30.0, ge=0, le=86_400, description="on SIGTERM: time for running jobs to finish")
-    flush_ms: int = Field(
-        40, ge=1, le=1000, description="how often the tokens of streamed jobs are published"
-    )
-    log_flush_s: Seconds = Field(1.0, description="how often the tokens of other jobs are written")
-    result_ttl_s: float = Field(86_400.0, ge=1, le=366 * 86_400, description="how long results are kept")
-    block_s: float = Field(1.0, ge=0.01, le=10, description="how long one read of an empty queue waits")
-    max_attempts: int = Field(
-        100,
-        ge=1,
-        le=1000,
-        description="attempts after which a job is a dead letter, without those that died with their worker",
-    )
-    retry_backoff_s: Seconds = Field(
-        5.0, description="pause before a job whose engine was lost is tried elsewhere; doubled with each loss"
-    )
-    retry_backoff_max_s: Seconds = Field(300.0, description="the longest such pause")
-    max_died: int = Field(
-        2, ge=1, le=100, description="deaths of engines and workers with a job after which it runs alone"
-    )
-    max_died_alone: int = Field(
-        2, ge=1, le=100, description="deaths with it alone after which a job is a dead letter"
-    )
-    max_dead: int = Field(10_000, ge=1, description="dead letters kept")
-    engine_restarts: int = Field(
-        5, ge=0, description="starts in a row that may fail before the worker gives up"
-    )
-    progress_timeout_s: Seconds = Field(  # a step of a minute makes progress every few layers
-        120.0, description="an engine that loads or computes and gets no further for so long is killed"
-    )
-    silence_timeout_s: float = Field(  # it says something every second
-        60.0, ge=2, le=86_400, description="a loaded engine that is silent for so long is stuck, and killed"
-    )
-    stuck_s: Seconds = Field(
-        120.0, description="a loop of the worker that makes no turn for so long is stuck: /healthz says so"
-    )
-    stuck_grace_s: Seconds = Field(60.0, description="so much later a worker that is stuck ends itself")
-    lookahead: int = Field(16, ge=1, le=4096, description="jobs held ready beyond those in the batch")
+    lease_s: Seconds = 30.0
+    """Age in seconds at which an unrenewed lease expires and other workers may take over the job; must be
+    equal on all workers of a queue."""
+    renew_s: Seconds = 10.0
+    """Seconds between two renewals of a lease; must be equal on all workers of a queue."""
+    grace_s: float = Field(30.0, ge=0, le=86_400)
+    """Graceful shutdown period in seconds: time that running jobs get to finish after SIGTERM."""
+    flush_ms: int = Field(40, ge=1, le=1000)
+    """Milliseconds between two publications of the tokens of a streamed job."""
+    log_flush_s: Seconds = 1.0
+    """Seconds between two writes of the tokens of other jobs to their logs."""
+    result_ttl_s: float = Field(86_400.0, ge=1, le=366 * 86_400)
+    """Seconds that the server keeps a result."""
+    block_s: float = Field(1.0, ge=0.01, le=10)
+    """Seconds that a read of an empty queue blocks."""
+    max_attempts: int = Field(100, ge=1, le=1000)
+    """Most attempts per job before it becomes a dead letter; attempts that ended with their worker's death
+    do not count."""
+    retry_backoff_s: Seconds = 5.0
+    """Seconds before a job whose engine died is retried; each further death doubles the delay."""
+    retry_backoff_max_s: Seconds = 300.0
+    """Longest retry delay in seconds."""
+    max_died: int = Field(2, ge=1, le=100)
+    """Number of engine or worker deaths with a job in the batch after which the job runs isolated."""
+    max_died_alone: int = Field(2, ge=1, le=100)
+    """Number of deaths in isolation after which a job becomes a dead letter."""
+    max_dead: int = Field(10_000, ge=1)
+    """Most dead letters kept per queue; the oldest are removed first."""
+    engine_restarts: int = Field(5, ge=0)
+    """Number of consecutive failed engine starts that the worker retries before it exits."""
+    # a step of a minute makes progress every few layers
+    progress_timeout_s: Seconds = 120.0
+    """Seconds without progress in loading or computing after which the engine is killed."""
+    # it says something every second
+    silence_timeout_s: float = Field(60.0, ge=2, le=86_400)
+    """Seconds without a heartbeat from a loaded engine after which it is killed."""
+    stuck_s: Seconds = 120.0
+    """Seconds without a turn after which one of the worker's loops counts as stuck and /healthz fails."""
+    stuck_grace_s: Seconds = 60.0
+    """Seconds that a stuck worker waits before it exits with status 3."""
+    lookahead: int = Field(16, ge=1, le=4096)
+    """Number of prepared jobs held in addition to those in the batch."""
 
-    metrics_host: str = Field("127.0.0.1", description="address of /metrics, /healthz and /readyz")
-    metrics_port: int = Field(0, ge=0, le=65_535, description="their port; 0: not served")
-    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="debug, info, warning or error"
-    )
-    log_payloads: bool = Field(False, description="log prompts and texts, too (with log level debug)")
-    burst: bool = Field(False, description="end when the queue is empty")
+    metrics_host: str = "127.0.0.1"
+    """Address that /metrics, /healthz and /readyz listen on."""
+    metrics_port: int = Field(0, ge=0, le=65_535)
+    """Port of /metrics, /healthz and /readyz; 0 disables them."""
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """Format of the log: json, console, or auto, which is console on a terminal and json elsewhere."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is logged: debug, info, warning or error."""
+    log_payloads: bool = False
+    """Logging of prompts and generated texts, at log level debug only."""
+    burst: bool = False
+    """Exit when the queue is empty."""
 
     @field_validator("queue")
     @classmethod
