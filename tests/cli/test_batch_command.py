@@ -27,7 +27,7 @@ from millstream.cli import batch_watch as module
 from millstream.cli.batch_watch import jobs_before
 from millstream.wire.keys import GROUP, Lane, QueueKeys
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "ops" / "batch.md").read_text("utf-8")
 DOCUMENTS = [completion(f"doc-{i}", f"text {i}") for i in range(60)]
 
 
@@ -60,7 +60,7 @@ def test_json_for_programs_and_strict(valkey: Server, source: Path, tmp_path: Pa
         assert done.exit_code == 0
         summary = json.loads(done.stdout)
         assert (summary["completed"], summary["failed"]) == (3, 1)
-        assert [name for name in summary if f"`{name}`" not in README] == []
+        assert [name for name in summary if f"`{name}`" not in PAGE] == []
         assert invoke(*command, "--strict").exit_code == 1
         again = json.loads(invoke(*command).stdout)
         assert (again["completed"], again["failed"], again["skipped"]) == (0, 0, 4)

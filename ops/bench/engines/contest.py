@@ -3,8 +3,9 @@
     python -m ops.bench engine --models tiny14m smol135m --workloads a r b c --repeats 2
 
 Engines take turns, each alone in a process of its own: one repeat of all workloads, then the next engine's
-turn. What a repeat computes is not found by the next (other prompts). What is not installed is said to be
-absent. ops/bench/README.md says how to read the tables, and how to install the peers.
+turn. What a repeat computes is not found by the next (other prompts). An engine that is not installed is
+reported as absent. ops/bench/README.md says how to read the tables, ops/bench/engines/README.md how to
+install the peers.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ MAX_CAUSE = 300  # characters
 
 
 def as_mapping(summary: Summary, journal: Journal, price_per_hour: float | None) -> dict[str, Any]:
-    """JSON-ready; the README lists the fields. None where there was nothing to measure."""
+    """JSON-ready; ops/batch.md lists the fields. None where there was nothing to measure."""
     rows, tokens = _costs(summary, price_per_hour)
     return asdict(summary) | {
         "unknown_fields": dict(summary.unknown_fields),

@@ -33,7 +33,7 @@ class EngineKind:
         return "" if found else f"absent: no {self.needs} in {python}; {self.install}"
 
 
-_OWN_ENVIRONMENT = "install it in an environment of its own (ops/bench/README.md) and give"
+_OWN_ENVIRONMENT = "install it in an environment of its own (ops/bench/engines/README.md) and give"
 ENGINES: dict[str, EngineKind] = {
     "millstream": EngineKind(("millstream", "Millstream"), "millstream_worker", "run make setup"),
     "hf-static": EngineKind(("hf_static", "StaticGenerate"), "transformers", "run make setup"),
