@@ -1,4 +1,5 @@
-"""The README says what is there: files it links to, examples that run, commands and options that exist."""
+"""The README says what is there: files it links to, examples that run, commands and options that exist. The
+example of the client's page runs, too."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from support.servers import Server
 from millstream_worker.settings import load
 
 README = ROOT / "README.md"
+CLIENT = ROOT / "ops" / "client.md"
 SERVER = "redis://127.0.0.1:6379/0"  # in the examples
 
 
@@ -28,21 +30,22 @@ async def test_python_examples_run(
     valkey: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Against a worker that counts: what it does not know is its word w0."""
-    blocks = code_blocks(README, "python")
-    assert blocks
+    blocks = [*code_blocks(README, "python"), *code_blocks(CLIENT, "python")]
+    assert len(blocks) > 1
     async with serving(valkey, model_name(write_tokenizer(tmp_path, chat=True))):
         for block in blocks:
             assert SERVER in block
             code = compile(block.replace(SERVER, valkey.url), "README.md", "exec")
             await asyncio.to_thread(exec, code, {"__name__": "__main__"})
-    assert counted(1, 60) in capsys.readouterr().out  # log lines may part streamed ones
+    shown = capsys.readouterr().out  # log lines may part streamed tokens
+    assert shown.count(counted(1, 60)) >= 2
 
 
 @pytest.mark.slow
 def test_python_examples_are_typed(tmp_path: Path) -> None:
     """As `mypy --strict` sees them in a program of somebody else's."""
     files = []
-    for number, block in enumerate(code_blocks(README, "python")):
+    for number, block in enumerate(code_blocks(README, "python") + code_blocks(CLIENT, "python")):
         files.append(tmp_path / f"block_{number}.py")
         files[-1].write_text(block)
     command = [sys.executable, "-m", "mypy", "--config-file=", "--strict", f"--cache-dir={tmp_path}", *files]
