@@ -13,8 +13,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def broken_links(page: Path) -> list[str]:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
-    return [link for link in links if not (page.parent / link).exists()]
+    """Links to files that are not there, or to headings that their page does not have."""
+    links = re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8"))
+    return [f"{path}#{heading}" for path, heading in links if not _leads(page, path, heading)]
+
+
+def _leads(page: Path, path: str, heading: str) -> bool:
+    target = page.parent / path if path else page
+    return target.exists() and (not heading or heading in _anchors(target))
+
+
+def _anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub links to them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def code_blocks(page: Path, language: str = "") -> list[str]:
