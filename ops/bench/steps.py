@@ -37,13 +37,18 @@ class Watch:
         vars(ours)["forward"] = _timed(model.forward, this)
         vars(replayed)["play"] = _timed(_PLAY, this)
 
-    def launch(self, plan: Plan) -> Any:
+    def forward(self, plan: Plan) -> Any:
         before = time.perf_counter()
-        launched = self.runner.launch(plan)
+        launched = self.runner.forward(plan)
         self.launch_s += time.perf_counter() - before
         self.steps += 1
         self.computed += plan.token_count
         return launched
+
+    def sample(self, launched: Any) -> None:
+        before = time.perf_counter()
+        self.runner.sample(launched)
+        self.launch_s += time.perf_counter() - before
 
     def settle(self, launched: Any) -> Drawn:
         before = time.perf_counter()

@@ -13,7 +13,7 @@ import torch
 from support import checkpoints
 from support.on_device import engine_on, tokens_of
 from support.planning import Segment, greedy_loads, pack
-from support.serving import runner_of
+from support.serving import logits_of, runner_of
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.process import CannotLoad
@@ -83,7 +83,7 @@ def steps() -> list[Plan]:
 def test_replayed_logits_are_those_of_computed_steps(case: str, load: Callable[[str], LoadedModel]) -> None:
     plain, runner = runner_of(load(case), blocks=40, block_size=4)[0], recorded(load(case))
     for plan in steps():
-        want, found = plain.forward(plan), runner.forward(plan)
+        want, found = logits_of(plain, plan), logits_of(runner, plan)
         torch.testing.assert_close(found, want, atol=2e-4, rtol=0)
 
 
@@ -98,7 +98,7 @@ def test_compiled_layers_are_recorded_as_well(load: Callable[[str], LoadedModel]
     compile_layers(loaded, tmp_path / "compiled", lambda _: None)
     plain, runner = runner_of(load("llama"), blocks=40, block_size=4)[0], recorded(loaded)
     for plan in steps():
-        torch.testing.assert_close(runner.forward(plan), plain.forward(plan), atol=2e-4, rtol=0)
+        torch.testing.assert_close(logits_of(runner, plan), logits_of(plain, plan), atol=2e-4, rtol=0)
 
 
 def test_nobody_waits_in_a_launch(load: Callable[[str], LoadedModel], request: pytest.FixtureRequest) -> None:

@@ -80,6 +80,12 @@ class CountingRunner:
         healthy = [self._is_healthy(plan, segment, places[segment]) for segment in segments]
         return self._draw(plan, healthy)
 
+    def forward(self, plan: Plan) -> Drawn:
+        return self.launch(plan)
+
+    def sample(self, handle: Drawn) -> None:
+        """It has its tokens."""
+
     def settle(self, handle: Drawn) -> Drawn:
         return handle
 

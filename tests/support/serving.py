@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.brain.sharing import SharingCosts
 from millstream_worker.engine.outputs import EngineStats
@@ -32,6 +33,13 @@ def runner_of(
     storage = KVStorage(loaded.layers, blocks, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device))
     return Runner(loaded, storage, sampler), storage
+
+
+def logits_of(runner: Runner, plan: Plan) -> torch.Tensor:
+    """Logits [L, vocabulary] of a step, float32; they outlast the next step."""
+    logits = runner.forward(plan).logits
+    assert logits is not None
+    return logits.to(torch.float32, copy=True)
 
 
 def serve(

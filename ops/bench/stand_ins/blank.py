@@ -34,7 +34,10 @@ class Blank:
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
 
-    def launch(self, plan: Plan) -> Drawn:
+    def sample(self, handle: Drawn) -> None:
+        """It has its tokens."""
+
+    def forward(self, plan: Plan) -> Drawn:
         time.sleep(self._step_s)
         return Drawn(np.full(len(plan.logit_indices), 7, np.int32), {})
 

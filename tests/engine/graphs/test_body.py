@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from support.planning import Segment, pack
-from support.serving import runner_of
+from support.serving import logits_of, runner_of
 from torch import nn
 
 from millstream_worker.engine.runner.graphs.body import Body
@@ -27,7 +27,7 @@ def hidden_and_logits(loaded: LoadedModel) -> tuple[Body, torch.Tensor, torch.Te
         body = Body(loaded.model, loaded.modules)
     runner._attention.begin(plan)
     hidden = body.hidden(torch.tensor(TOKENS), torch.arange(5))
-    return body, hidden, runner.forward(plan)
+    return body, hidden, logits_of(runner, plan)
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt2", "opt", "gemma2", "cohere", "granite", "gpt_oss", "phi"])

@@ -12,7 +12,7 @@ import torch
 from support import serving
 from support.planning import Segment, greedy_loads, pack
 from support.recorded import CpuRecorder
-from support.serving import Served, runner_of, serve
+from support.serving import Served, logits_of, runner_of, serve
 from support.static_attention import PlainStatic
 
 from millstream_worker.engine.brain.plan import Plan
@@ -154,7 +154,7 @@ def test_logits_of_any_places_in_any_order(load_static: Load) -> None:
     runner, _ = recorded(load_static("llama"), blocks=9, block_size=4)
     for wanted in places:
         plan = pack([Segment(0, [3, 9, 8, 77, 6], 0, [1, 2], wanted)], 4)
-        assert torch.allclose(runner.forward(plan), plain.forward(plan), atol=1e-5)
+        assert torch.allclose(logits_of(runner, plan), logits_of(plain, plan), atol=1e-5)
 
 
 def test_sizes_are_told_and_all_are_recorded(load_static: Load) -> None:
@@ -177,26 +177,26 @@ def test_a_model_that_waits_for_the_device_is_refused_and_goes_on(load: Load) ->
     loaded = load("llama-dynamic")
     runner, _ = runner_of(loaded, blocks=9, block_size=4)
     plan = pack([Segment(0, [3, 9, 8, 77, 6], 0, [1, 2])], 4)
-    want = runner.forward(plan)
+    want = logits_of(runner, plan)
 
     with pytest.raises(CannotRecord, match="waits for values of the device"):
         runner.record(CpuRecorder(), LIMITS, lambda _: None)
 
-    assert torch.equal(runner.forward(plan), want)
+    assert torch.equal(logits_of(runner, plan), want)
 
 
 def test_an_error_while_recording_is_a_reason_and_no_end(load: Load) -> None:
     loaded = load("llama")
     runner, _ = runner_of(loaded, blocks=9, block_size=4)
     plan = pack([Segment(0, [3, 9, 8, 77, 6], 0, [1, 2])], 4)
-    want = runner.forward(plan)
+    want = logits_of(runner, plan)
     recorder = CpuRecorder()
     recorder.place = _broken  # type: ignore[method-assign]
 
     with pytest.raises(CannotRecord, match="RuntimeError: the driver is in a mood"):
         runner.record(recorder, LIMITS, lambda _: None)
 
-    assert torch.equal(runner.forward(plan), want)
+    assert torch.equal(logits_of(runner, plan), want)
     assert recorder._tape is None, "it would record for ever"
 
 

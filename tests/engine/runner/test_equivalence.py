@@ -15,7 +15,7 @@ import pytest
 import torch
 from support.checkpoints import CASES, CONTEXT, MECHANISMS, VOCABULARY, generate, logits, plain, quiet
 from support.planning import Segment, pack
-from support.serving import runner_of, serve
+from support.serving import logits_of, runner_of, serve
 
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model import LoadedModel
@@ -130,14 +130,14 @@ def test_logits_and_their_dependence_on_every_part_of_the_cache(case: str, texts
         ]
         pieces.sort(key=lambda piece: len(piece.tokens) > 1)
         want = torch.cat([rows[piece.slot].logits[start:end] for piece in pieces])
-        torch.testing.assert_close(runner.forward(pack(pieces, BLOCK)), want, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(logits_of(runner, pack(pieces, BLOCK)), want, atol=TOLERANCE, rtol=0)
 
     def distance(slot: int, tokens: list[int], *, shift: int = 0) -> float:
         """Of the last token's logits from transformers', when it is computed once more."""
         row, last = rows[slot], len(tokens) - 1
         again = pack([Segment(slot, tokens[last:], last, blocks[slot])], BLOCK)
         again.positions[:] += shift
-        return float((runner.forward(again)[0] - row.logits[-1]).abs().max())
+        return float((logits_of(runner, again)[0] - row.logits[-1]).abs().max())
 
     for slot, row in enumerate(rows):
         last_full = blocks[slot][(len(row.tokens) - 1) // BLOCK - 1]
@@ -149,5 +149,5 @@ def test_logits_and_their_dependence_on_every_part_of_the_cache(case: str, texts
         storage.copy_in(torch.tensor([last_full]), kept)
         assert distance(slot, row.tokens) < TOLERANCE
         gap = row.tokens[:-3] + row.tokens[-2:]
-        runner.forward(pack([Segment(slot, gap, 0, blocks[slot])], BLOCK))
+        logits_of(runner, pack([Segment(slot, gap, 0, blocks[slot])], BLOCK))
         assert distance(slot, gap) > 100 * TOLERANCE, "a missing token goes unseen"

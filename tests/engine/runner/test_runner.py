@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from support.checkpoints import generate, plain
 from support.planning import Segment, greedy_loads, pack
-from support.serving import runner_of, serve
+from support.serving import logits_of, runner_of, serve
 
+from millstream_worker.engine.brain.plan import RowLoad
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 
@@ -28,6 +30,28 @@ def test_the_next_token_can_stay_on_the_device(load: Load, checkpoint: Callable[
     tokens = [int(runner.settle(handle).tokens[0]) for handle in handles]
 
     assert tokens == generate(plain(checkpoint("llama")), PROMPT, 5)
+
+
+@pytest.mark.parametrize("sampling", [SamplingSpec(temperature=0.0), SamplingSpec(temperature=1.1, seed=7)])
+def test_one_step_ahead_gives_the_same_tokens(load: Load, sampling: SamplingSpec) -> None:
+    arrivals = [(handle, EngineRequest(handle, tuple(PROMPT), 12, sampling)) for handle in range(3)]
+    at_once, ahead = (serve(load("llama"), arrivals, blocks=60, pipeline_depth=depth) for depth in (0, 1))
+    assert ahead.tokens == at_once.tokens
+    assert ahead.reasons == at_once.reasons
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.3])
+def test_a_masked_token_is_not_sampled(load: Load, temperature: float) -> None:
+    loaded = load("llama")
+    runner, _ = runner_of(loaded, blocks=8, block_size=4)
+    for slot, allowed in enumerate((31, 77)):
+        runner._sampler.load(RowLoad(slot, SamplingSpec(temperature=temperature), (1,), ()))
+        masks = torch.zeros(1, loaded.vocab_size, dtype=torch.bool)
+        masks[0, allowed] = True
+        launched = runner.forward(pack([Segment(slot, PROMPT, 0, [3, 1])], 4))
+        runner.sample(launched, masks)
+        drawn = runner.settle(launched)
+        assert (drawn.tokens.tolist(), drawn.broken) == ([allowed], ())
 
 
 def test_a_chunk_before_the_last_wants_no_logits(load: Load) -> None:
@@ -64,7 +88,7 @@ def test_a_batch_in_bfloat16_agrees_with_transformers_but_for_rounding(
 ) -> None:
     loaded = load_model(str(checkpoint("qwen3")), dtype=torch.bfloat16, device=torch.device("cpu"))
     runner, _ = runner_of(loaded, blocks=8, block_size=4)
-    logits = runner.forward(pack([Segment(0, PROMPT, 0, [3, 1], range(7))], 4))
+    logits = logits_of(runner, pack([Segment(0, PROMPT, 0, [3, 1], range(7))], 4))
     with torch.inference_mode():
         want = plain(checkpoint("qwen3"))(input_ids=torch.tensor([PROMPT])).logits[0]
     assert logits.dtype == torch.float32

@@ -15,6 +15,7 @@ from gpu.parts.finding import NeedsCUDA, Survey
 from gpu.parts.random_model import SHAPE, TINY, folder, random_weights
 from gpu.parts.timing import BLOCK, plan_of
 from support.planning import greedy_loads
+from support.serving import logits_of
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.compiled import compile_layers
@@ -84,7 +85,7 @@ class _Ways:
         torch.manual_seed(1)
         for part in (*self.storage.keys, *self.storage.values):
             part.normal_()
-        return runner.forward(plan)
+        return logits_of(runner, plan)
 
     def measure(self, way: str, runner: Runner) -> None:
         for name, plan in self.plans.items():

@@ -1,5 +1,5 @@
-"""The batch loop: plan, launch, settle. It owns the scheduler and the runner, and knows nothing of processes,
-frames on sockets or Redis; tests run it in their own process."""
+"""The batch loop: plan, forward, sample, settle. It owns the scheduler and the runner, and knows nothing of
+processes, frames on sockets or Redis; tests run it in their own process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ H = TypeVar("H")
 
 
 class StepRunner(Protocol[H]):
-    """What the loop needs of a runner: start a step on the device, and later wait for what it drew."""
+    """What the loop needs of a runner: start a step, sample its tokens, and later wait for them."""
 
-    def launch(self, plan: Plan) -> H: ...
+    def forward(self, plan: Plan) -> H: ...
+
+    def sample(self, handle: H) -> None: ...
 
     def settle(self, handle: H) -> Drawn: ...
 
@@ -102,4 +104,6 @@ class Engine(Generic[H]):
             plan = self.scheduler.plan(self._clock())
             if plan is None:
                 return
-            self._in_flight.append(self._runner.launch(plan))
+            handle = self._runner.forward(plan)
+            self._runner.sample(handle)
+            self._in_flight.append(handle)

@@ -1,4 +1,4 @@
-"""Runs plans: forward over the packed step, then one draw per wanted logit. Knows rows as batch slots only.
+"""Runs plans: forward over the packed step, then one token per wanted logit. Knows rows as batch slots only.
 It marks its progress: a layer attended, or some calls made again, logits there, tokens drawn.
 """
 
@@ -29,13 +29,14 @@ from millstream_worker.engine.runner.transfer import together
 Mark = Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Launched:
-    """A step on its way: what `settle` needs to bring its tokens to the host."""
+    """A step on its way: it has logits after `forward`, and tokens instead after `sample`."""
 
     plan: Plan
-    drawn: DrawnTensors | Drawn
     span: Span | None
+    logits: torch.Tensor | None  # [L, vocabulary]; the next step may use their memory
+    drawn: DrawnTensors | Drawn | None = None
 
 
 class Runner:
@@ -82,8 +83,9 @@ class Runner:
         reconnect(self._loaded, self._attention, self._mark)
 
     @torch.inference_mode()
-    def launch(self, plan: Plan) -> Launched:
-        """Start a step of at least one token; on the CPU it is complete on return."""
+    def forward(self, plan: Plan) -> Launched:
+        """Start a step of at least one token; on the CPU its logits are there on return. Its keys and values
+        are in the storage afterwards."""
         with _LackOfMemory():
             for load in plan.loads:
                 self._sampler.load(load)
@@ -91,14 +93,31 @@ class Runner:
             if self._swap is not None:
                 self._swap.apply(plan)
             logits = self._logits(plan)
-            self._mark()
-            drawn = self._sampler.draw(logits, plan)
-            if span is not None:
-                span.ended.record()
-            return Launched(plan, drawn, span)
+        self._mark()
+        return Launched(plan, span, logits)
+
+    @torch.inference_mode()
+    def sample(self, launched: Launched, masks: torch.Tensor | None = None) -> None:
+        """Start to sample the step's tokens, before the next `forward`. `masks` [L, vocabulary], on the
+        model's device: the tokens that each row of the logits may become; None: all."""
+        logits, launched.logits = launched.logits, None
+        assert logits is not None, "a step is sampled once"
+        with _LackOfMemory():
+            if masks is not None:
+                logits = logits.masked_fill(~masks, -torch.inf)
+            launched.drawn = self._sampler.draw(logits, launched.plan)
+            if launched.span is not None:
+                launched.span.ended.record()
+
+    def launch(self, plan: Plan) -> Launched:
+        """`forward` and `sample` in turn."""
+        launched = self.forward(plan)
+        self.sample(launched)
+        return launched
 
     def settle(self, launched: Launched) -> Drawn:
-        """The tokens of a launched step; waits for them."""
+        """The tokens of a sampled step; waits for them."""
+        assert launched.drawn is not None, "a step is sampled before it is settled"
         with _LackOfMemory():
             drawn = self._sampler.collect(launched.drawn)
             if launched.span is not None and self.clock is not None:
@@ -106,11 +125,6 @@ class Runner:
                 self.clock.settle(launched.span)
         self._mark()
         return drawn
-
-    @torch.inference_mode()
-    def forward(self, plan: Plan) -> torch.Tensor:
-        """Logits [L, vocabulary] of a step, float32; its keys and values are in the storage afterwards."""
-        return self._logits(plan).to(torch.float32, copy=True)  # the next step may use their memory
 
     def _logits(self, plan: Plan) -> torch.Tensor:
         if self._replayed is not None:
@@ -128,8 +142,8 @@ class Runner:
 
 
 class _LackOfMemory:
-    """A device's, or torch's own, lack of memory comes out as everybody's. Entered twice a step: a generator
-    would take several times as long."""
+    """A device's, or torch's own, lack of memory comes out as everybody's. Entered three times a step: a
+    generator would take several times as long."""
 
     def __enter__(self) -> None:
         pass
