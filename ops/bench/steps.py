@@ -12,8 +12,8 @@ from millstream_worker.engine.brain.plan import Drawn, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.runner import forward as eager
 from millstream_worker.engine.runner import model
-from millstream_worker.engine.runner import runner as ours
 from millstream_worker.engine.runner.replay import steps as replayed
 
 _PLAY = replayed.play
@@ -34,7 +34,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         this = weakref.ref(self)  # a module would keep the engine
-        vars(ours)["forward"] = _timed(model.forward, this)
+        vars(eager)["forward"] = _timed(model.forward, this)
         vars(replayed)["play"] = _timed(_PLAY, this)
 
     def forward(self, plan: Plan) -> Any:

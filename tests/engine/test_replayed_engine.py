@@ -13,7 +13,7 @@ from millstream_worker.engine.assembly import build
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.precision import computed_in, has_amx
-from millstream_worker.engine.runner.replay.steps import NotedSteps
+from millstream_worker.engine.runner.replay.steps import CpuReplay
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +47,10 @@ def test_draws_what_it_draws_without(tmp_path: Path) -> None:
         engine.check()
         return drawn
 
-    noted = engine._runner._replayed  # type: ignore[attr-defined]
-    assert isinstance(noted, NotedSteps)
+    noted = engine._runner.model  # type: ignore[attr-defined]
+    assert isinstance(noted, CpuReplay)
     got = tokens()
     assert {1, 2, 4} <= set(noted._steps)
     assert not [line for line in said if "from Python" in line]
-    engine._runner._replayed = None  # type: ignore[attr-defined]
+    engine._runner.model = noted._eager  # type: ignore[attr-defined]
     assert tokens() == got

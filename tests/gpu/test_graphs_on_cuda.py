@@ -13,13 +13,14 @@ import torch
 from support import checkpoints
 from support.on_device import engine_on, tokens_of
 from support.planning import Segment, greedy_loads, pack
-from support.serving import logits_of, runner_of
+from support.serving import eager_of, logits_of, runner_of
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.runner.compiled import compile_layers
 from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.graphs.recording import record
 from millstream_worker.engine.runner.graphs.steps import Limits
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
@@ -56,7 +57,7 @@ def strict() -> Iterator[None]:
 
 def recorded(loaded: LoadedModel) -> Runner:
     runner, _ = runner_of(loaded, blocks=40, block_size=4)
-    runner.record(CudaRecorder(DEVICE), LIMITS, lambda _: None)
+    runner.model = record(eager_of(runner), CudaRecorder(DEVICE), LIMITS, lambda _: None)
     return runner
 
 

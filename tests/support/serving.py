@@ -13,6 +13,7 @@ from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.brain.sharing import SharingCosts
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.model import LoadedModel
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampler import Sampler
@@ -32,7 +33,13 @@ def runner_of(
 ) -> tuple[Runner, KVStorage]:
     storage = KVStorage(loaded.layers, blocks, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device))
-    return Runner(loaded, storage, sampler), storage
+    model = Eager(loaded, storage, sampler.last_tokens)
+    return Runner(model, sampler, loaded.device), storage
+
+
+def eager_of(runner: Runner) -> Eager:
+    assert isinstance(runner.model, Eager)
+    return runner.model
 
 
 def logits_of(runner: Runner, plan: Plan) -> torch.Tensor:

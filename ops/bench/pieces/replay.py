@@ -40,12 +40,12 @@ def measure(model: str, rows: int, options: argparse.Namespace, limits: Limits) 
     engine = _engine(str(folder), size, rows, context, options.threads)
     work = make("a", size.vocab_size, 1.0)
     _fill(engine, work, rows, context - PROMPT)
-    noted = engine._runner._replayed  # type: ignore[attr-defined]
+    noted = engine._runner.model  # type: ignore[attr-defined]
     assert rows in getattr(noted, "_steps", ()), f"{rows} rows of {model} are not noted here"
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(2 * options.turns):
         played = turn % 2 == 1
-        engine._runner._replayed = noted if played else None  # type: ignore[attr-defined]
+        engine._runner.model = noted if played else noted._eager  # type: ignore[attr-defined]
         seconds[played] += [_step_s(engine) for _ in range(TURN)][1:]
     called, played_s = (statistics.median(seconds[played]) for played in (False, True))
     least = rows / decode_tokens_s(size, rows, PROMPT + TURN * options.turns, limits)

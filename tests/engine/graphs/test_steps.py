@@ -12,13 +12,14 @@ import torch
 from support import serving
 from support.planning import Segment, greedy_loads, pack
 from support.recorded import CpuRecorder
-from support.serving import Served, logits_of, runner_of, serve
+from support.serving import Served, eager_of, logits_of, runner_of, serve
 from support.static_attention import PlainStatic
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.graphs.steps import Limits, StepGraphs
+from millstream_worker.engine.runner.graphs.recording import record
+from millstream_worker.engine.runner.graphs.steps import CudaGraphs, Limits
 from millstream_worker.engine.runner.model import LoadedModel
 from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.storage import KVStorage
@@ -37,20 +38,20 @@ def load_static(load: Load) -> Load:
 def replayed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """What became of the steps of a recorded runner."""
     counts: Counter[str] = Counter()
-    run = StepGraphs.run
+    replay = CudaGraphs.replay
 
-    def counted(self: StepGraphs, plan: Plan) -> torch.Tensor | None:
-        decode, logits = self._decode_for(plan), run(self, plan)
+    def counted(self: CudaGraphs, plan: Plan) -> torch.Tensor | None:
+        decode, logits = self._decode_for(plan), replay(self, plan)
         counts["computed" if logits is None else "mixed" if decode is None else "decode"] += 1
         return logits
 
-    monkeypatch.setattr(StepGraphs, "run", counted)
+    monkeypatch.setattr(CudaGraphs, "replay", counted)
     return counts
 
 
 def recorded(loaded: LoadedModel, limits: Limits = LIMITS, **pool: int) -> tuple[Runner, KVStorage]:
     runner, storage = runner_of(loaded, **pool)
-    runner.record(CpuRecorder(), limits, lambda _: None)
+    runner.model = record(eager_of(runner), CpuRecorder(), limits, lambda _: None)
     return runner, storage
 
 
@@ -162,9 +163,9 @@ def test_sizes_are_told_and_all_are_recorded(load_static: Load) -> None:
     marks: list[None] = []
     loaded, recorder = load_static("llama"), CpuRecorder()
     runner, _ = runner_of(loaded, blocks=9, block_size=4)
-    runner._mark = lambda: marks.append(None)
+    eager_of(runner).mark = lambda: marks.append(None)
 
-    runner.record(recorder, LIMITS, told.append)
+    runner.model = record(eager_of(runner), recorder, LIMITS, told.append)
 
     assert told[0] == "recording CUDA graphs: 4 sizes up to 8 rows; 2 sizes up to 24 tokens"
     assert told[1].startswith("recorded CUDA graphs in ")
@@ -180,7 +181,7 @@ def test_a_model_that_waits_for_the_device_is_refused_and_goes_on(load: Load) ->
     want = logits_of(runner, plan)
 
     with pytest.raises(CannotRecord, match="waits for values of the device"):
-        runner.record(CpuRecorder(), LIMITS, lambda _: None)
+        runner.model = record(eager_of(runner), CpuRecorder(), LIMITS, lambda _: None)
 
     assert torch.equal(logits_of(runner, plan), want)
 
@@ -194,7 +195,7 @@ def test_an_error_while_recording_is_a_reason_and_no_end(load: Load) -> None:
     recorder.place = _broken  # type: ignore[method-assign]
 
     with pytest.raises(CannotRecord, match="RuntimeError: the driver is in a mood"):
-        runner.record(recorder, LIMITS, lambda _: None)
+        runner.model = record(eager_of(runner), recorder, LIMITS, lambda _: None)
 
     assert torch.equal(logits_of(runner, plan), want)
     assert recorder._tape is None, "it would record for ever"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support import checkpoints
-from support.serving import Served, serve
+from support.serving import Served, eager_of, serve
 from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine.brain.sharing import SharingCosts
@@ -24,7 +24,7 @@ from millstream_worker.engine.runner.compiled import compile_layers
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 from millstream_worker.engine.runner.native import listening
 from millstream_worker.engine.runner.replay import steps, tape
-from millstream_worker.engine.runner.replay.steps import Noted, NotedSteps
+from millstream_worker.engine.runner.replay.steps import CpuReplay, Noted
 from millstream_worker.engine.runner.replay.tape import CannotReplay, Tape
 from millstream_worker.engine.runner.replay.workspace import Workspace
 from millstream_worker.engine.runner.runner import Runner
@@ -75,7 +75,7 @@ class Watch:
         monkeypatch.setattr(steps, "play", counted)
 
     def prepare(self, runner: Runner) -> None:
-        runner.note_steps(self.said.append)
+        runner.model = steps.replayed(eager_of(runner), self.said.append)
         self.runners.append(runner)
 
 
@@ -111,13 +111,13 @@ def test_a_size_is_compared_only_if_it_calls_something_else(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One row has code of its own."""
-    compare, compared = NotedSteps._compare, []
+    compare, compared = CpuReplay._compare, []
 
-    def noted(self: NotedSteps, step: Noted) -> None:
+    def noted(self: CpuReplay, step: Noted) -> None:
         compared.append(len(step.tokens))
         compare(self, step)
 
-    monkeypatch.setattr(NotedSteps, "_compare", noted)
+    monkeypatch.setattr(CpuReplay, "_compare", noted)
     run(compiled, watch.prepare)
     assert len(compared) == 2
     assert 1 in compared
@@ -126,8 +126,8 @@ def test_a_size_is_compared_only_if_it_calls_something_else(
 
 def test_a_size_is_noted_when_it_comes_for_the_third_time(compiled: LoadedModel, watch: Watch) -> None:
     run(compiled, watch.prepare)
-    [noted] = [runner._replayed for runner in watch.runners]
-    assert isinstance(noted, NotedSteps)
+    [noted] = [runner.model for runner in watch.runners]
+    assert isinstance(noted, CpuReplay)
     assert set(noted._steps) == {rows for rows, times in noted._seen.items() if times > steps._PASSED}
     assert all(times <= steps._PASSED + 1 for times in noted._seen.values())
 

@@ -15,11 +15,13 @@ from gpu.parts.finding import NeedsCUDA, Survey
 from gpu.parts.random_model import SHAPE, TINY, folder, random_weights
 from gpu.parts.timing import BLOCK, plan_of
 from support.planning import greedy_loads
-from support.serving import logits_of
+from support.serving import eager_of, logits_of
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.compiled import compile_layers
+from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.graphs.recording import record
 from millstream_worker.engine.runner.graphs.steps import Limits
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
@@ -78,7 +80,7 @@ class _Ways:
         sampler = Sampler(loaded.vocab_size, self.rows, self.device)
         for load in greedy_loads(range(self.rows)):
             sampler.load(load)
-        return Runner(loaded, self.storage, sampler)
+        return Runner(Eager(loaded, self.storage, sampler.last_tokens), sampler, self.device)
 
     def logits(self, runner: Runner, plan: Plan) -> torch.Tensor:
         """After the same keys and values, whatever steps have left there."""
@@ -112,7 +114,9 @@ class _Ways:
         if self.survey.tiny:
             raise NeedsCUDA
         said: list[str] = []
-        runner.record(CudaRecorder(self.device), Limits(self.rows, self.rows + 1024, 64), said.append)
+        runner.model = record(
+            eager_of(runner), CudaRecorder(self.device), Limits(self.rows, self.rows + 1024, 64), said.append
+        )
         return "; ".join(said)
 
 

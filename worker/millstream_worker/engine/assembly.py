@@ -13,7 +13,9 @@ from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
+from millstream_worker.engine.runner.attention.prefill_choice import choose_prefill
 from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
+from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.graphs import recording
 from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.graphs.recorder import CannotRecord
@@ -23,7 +25,7 @@ from millstream_worker.engine.runner.memory import capacity_line, pool_blocks
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 from millstream_worker.engine.runner.precision import DTYPES, computed_in
 from millstream_worker.engine.runner.profiling import step_needs
-from millstream_worker.engine.runner.replay.steps import workspace_bytes
+from millstream_worker.engine.runner.replay.steps import replayed, workspace_bytes
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampler import Sampler
 from millstream_worker.engine.runner.storage import KVStorage, bytes_per_block
@@ -99,30 +101,42 @@ def _build(
     storage = KVStorage(loaded.layers, blocks, config.block_size, loaded.dtype, device)
     swap = open_swap(config, storage, report)
     sampler = Sampler(loaded.vocab_size, config.max_rows, device, loaded.library)
-    runner = Runner(loaded, storage, sampler, mark, swap)
-    if device.type == "cuda":
-        runner.choose_prefill(report)
-    if compilation.done and device.type == "cpu":
-        runner.note_steps(report)
-    if records:
-        _record(config, info, runner, report)
+    eager = Eager(loaded, storage, sampler.last_tokens, mark)
+
+    def compiled_later() -> None:
+        eager.reconnect()
+        runner.model = _forward(config, info, eager, compilation, report)
+
+    runner = Runner(_forward(config, info, eager, compilation, report), sampler, device, mark, swap)
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
     scheduler = _scheduler(config, info, depth, swap)
-    return Engine(scheduler, runner, depth=depth, later=compilation.later(runner)), info
+    return Engine(scheduler, runner, depth=depth, later=compilation.later(compiled_later)), info
 
 
-def _record(config: EngineConfig, info: EngineInfo, runner: Runner, report: Report) -> None:
+def _forward(
+    config: EngineConfig, info: EngineInfo, eager: Eager, compilation: Compilation, report: Report
+) -> Forward:
+    """How steps are computed: called from Python, or replayed where that is possible."""
+    device = eager.loaded.device
+    if device.type == "cuda":
+        choose_prefill(eager.attention.backend, report)
+    if recording.wanted(config.cuda_graphs, device):
+        return _cuda_graphs(config, info, eager, report)
+    if device.type == "cpu" and compilation.done:
+        return replayed(eager, report)
+    return eager
+
+
+def _cuda_graphs(config: EngineConfig, info: EngineInfo, eager: Eager, report: Report) -> Forward:
     width = min(-(-info.context_length // config.block_size), info.blocks)
+    limits = Limits(config.max_rows, config.max_step_tokens, width)
     try:
-        runner.record(
-            CudaRecorder(torch.device(info.device)),
-            Limits(config.max_rows, config.max_step_tokens, width),
-            report,
-        )
+        return recording.record(eager, CudaRecorder(torch.device(info.device)), limits, report)
     except CannotRecord as error:
         if config.cuda_graphs == "on":
             raise ValueError(f"cuda_graphs 'on': the model cannot be recorded: {error}") from error
         report(f"no CUDA graphs, steps are launched one operation at a time: {error}")
+        return eager
 
 
 def _device(name: str) -> torch.device:

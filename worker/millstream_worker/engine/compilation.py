@@ -8,6 +8,7 @@ short runs never wait for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millstream_worker.engine.config import EngineConfig, cache_folder
@@ -18,7 +19,6 @@ from millstream_worker.engine.runner.compiled import CannotCompile, compile_laye
 from millstream_worker.engine.runner.kept_code import KeptCode
 from millstream_worker.engine.runner.memory import free_bytes
 from millstream_worker.engine.runner.model import LoadedModel
-from millstream_worker.engine.runner.runner import Runner
 
 NAMES = ("auto", "on", "off")
 BUSY_S = 300.0  # of computing before it is done: it has been paid back when the run is twice as long
@@ -48,11 +48,12 @@ class Compilation:
         elif self._automatic and (self._on_gpu or self._kept.ready):
             self._compile_unless_abandoned()
 
-    def later(self, runner: Runner) -> Later | None:
-        """What is left for a busy worker; None where there is nothing to do, or it was done at start."""
+    def later(self, finish: Callable[[], None]) -> Later | None:
+        """What is left for a busy worker; None where there is nothing to do, or it was done at start.
+        `finish` is called after the try."""
         if not self._automatic or self._on_gpu or self._kept.ready:
             return None
-        return Later(BUSY_S, lambda: self._compile_between_steps(runner))
+        return Later(BUSY_S, lambda: self._compile_between_steps(finish))
 
     @property
     def _asked(self) -> bool:
@@ -70,15 +71,13 @@ class Compilation:
     def _kept(self) -> KeptCode:
         return KeptCode(cache_folder(self.config.cache_dir), self.loaded)
 
-    def _compile_between_steps(self, runner: Runner) -> None:
+    def _compile_between_steps(self, finish: Callable[[], None]) -> None:
         free = free_bytes(self.loaded.device)
         if free < _ROOM:
             self._go_without(f"only {free / 2**30:.1f} GiB of memory are free; it may take {_ROOM >> 30}")
             return
         self._compile_unless_abandoned()
-        runner.reconnect()
-        if self.done:
-            runner.note_steps(self.report)
+        finish()
 
     def _compile_unless_abandoned(self) -> None:
         if self._kept.abandoned:

@@ -10,6 +10,7 @@ import torch
 
 from millstream_worker.engine.brain.plan import Plan, RowLoad, packed_plan
 from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.memory import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.model import LoadedModel
 from millstream_worker.engine.runner.runner import Mark, Runner
@@ -73,7 +74,9 @@ def run_largest_step(
         tokens, rows, context=loaded.context_length, block_size=block_size, vocab_size=loaded.vocab_size
     )
     storage = KVStorage(loaded.layers, 1, block_size, loaded.dtype, loaded.device)
-    runner = Runner(loaded, storage, Sampler(loaded.vocab_size, rows, loaded.device), mark)
+    sampler = Sampler(loaded.vocab_size, rows, loaded.device)
+    model = Eager(loaded, storage, sampler.last_tokens, mark)
+    runner = Runner(model, sampler, loaded.device, mark)
     runner.settle(runner.launch(plan))
 
 

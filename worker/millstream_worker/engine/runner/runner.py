@@ -8,23 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-import numpy as np
 import torch
 
 from millstream_worker.engine.brain.plan import Drawn, Plan
-from millstream_worker.engine.runner.attention.prefill_choice import choose_prefill
 from millstream_worker.engine.runner.device_clock import DeviceClock, Span, clock_of
-from millstream_worker.engine.runner.graphs.recorder import Recorder
-from millstream_worker.engine.runner.graphs.recording import record
-from millstream_worker.engine.runner.graphs.steps import Limits, StepGraphs
+from millstream_worker.engine.runner.forward import Forward
 from millstream_worker.engine.runner.host_swap import HostSwap
-from millstream_worker.engine.runner.inputs import drawn_in, token_ids
-from millstream_worker.engine.runner.model import LoadedModel, connect, forward, reconnect
-from millstream_worker.engine.runner.replay.steps import NotedSteps, refused
-from millstream_worker.engine.runner.replay.tape import CannotReplay
 from millstream_worker.engine.runner.sampler import DrawnTensors, Sampler
-from millstream_worker.engine.runner.storage import KVStorage
-from millstream_worker.engine.runner.transfer import together
 
 Mark = Callable[[], None]
 
@@ -40,47 +30,22 @@ class Launched:
 
 
 class Runner:
-    """One model over one storage. Steps are settled in the order they were launched in, at once or later."""
+    """Steps are settled in the order they were sampled in, at once or later. Between two steps `model` may be
+    given another form."""
 
     def __init__(
         self,
-        loaded: LoadedModel,
-        storage: KVStorage,
+        model: Forward,
         sampler: Sampler,
+        device: torch.device,
         mark: Mark = lambda: None,
         swap: HostSwap | None = None,
     ) -> None:
-        self._loaded = loaded
-        self._attention = connect(loaded, storage, mark)
+        self.model = model
         self._sampler = sampler
         self._mark = mark
         self._swap = swap
-        self._replayed: StepGraphs | NotedSteps | None = None
-        self.clock: DeviceClock | None = clock_of(loaded.device)
-
-    @torch.inference_mode()
-    def choose_prefill(self, report: Callable[[str], None]) -> None:
-        """Where the device has several ways to prefill, find out the fastest; before the first step."""
-        choose_prefill(self._attention.backend, report)
-
-    def record(self, recorder: Recorder, limits: Limits, report: Callable[[str], None]) -> None:
-        """Record the steps that may come, before the first of them, to replay them from then on. Raises
-        `CannotRecord`: then they are computed as before."""
-        self._replayed = record(
-            self._loaded, self._attention, self._sampler.last_tokens, recorder, limits, report, self._mark
-        )
-
-    def note_steps(self, report: Callable[[str], None]) -> None:
-        """On the CPU, once the model is compiled: note the calls of a decode step when its size comes for the
-        third time, and make them again from then on."""
-        try:
-            self._replayed = NotedSteps(self._loaded, self._attention, report, self._mark)
-        except CannotReplay as error:
-            report(refused(error))
-
-    def reconnect(self) -> None:
-        """After something else, a compilation, has had the model's attention modules."""
-        reconnect(self._loaded, self._attention, self._mark)
+        self.clock: DeviceClock | None = clock_of(device)
 
     @torch.inference_mode()
     def forward(self, plan: Plan) -> Launched:
@@ -92,7 +57,7 @@ class Runner:
             span = self.clock.start() if self.clock else None
             if self._swap is not None:
                 self._swap.apply(plan)
-            logits = self._logits(plan)
+            logits = self.model.run(plan)
         self._mark()
         return Launched(plan, span, logits)
 
@@ -125,20 +90,6 @@ class Runner:
                 self.clock.settle(launched.span)
         self._mark()
         return drawn
-
-    def _logits(self, plan: Plan) -> torch.Tensor:
-        if self._replayed is not None:
-            logits = self._replayed.run(plan)
-            if logits is not None:
-                return logits
-        self._attention.begin(plan)
-        arrays = [array.astype(np.int64) for array in (plan.tokens, plan.positions, plan.logit_indices)]
-        if plan.from_device.any():
-            arrays.append(drawn_in(plan))
-        tokens, positions, wanted, *sources = together(arrays, self._loaded.device)
-        if sources:
-            tokens = token_ids(tokens, sources[0], self._sampler.last_tokens)
-        return forward(self._loaded.model, tokens, positions, wanted)
 
 
 class _LackOfMemory:

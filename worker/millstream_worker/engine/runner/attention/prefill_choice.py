@@ -31,6 +31,7 @@ class TwoWays(AttentionBackend, Protocol):
     def choose_prefill(self, theirs: flash_prefill.Attend | None, time: Time) -> list[str]: ...
 
 
+@torch.inference_mode()
 def choose_prefill(backend: AttentionBackend, report: Callable[[str], None]) -> None:
     """On the device, before any row is in the storage."""
     if isinstance(backend, TwoWays):

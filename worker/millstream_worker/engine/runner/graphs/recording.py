@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from millstream_worker.engine.runner.attention.breakable import BreakableAttention
+from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.graphs.body import Body
 from millstream_worker.engine.runner.graphs.recorder import CannotRecord, Recorder
-from millstream_worker.engine.runner.graphs.steps import Limits, StepGraphs
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.graphs.steps import CudaGraphs, Limits
 
 NAMES = ("auto", "on", "off")
 _MIB = 2**20
@@ -28,25 +26,17 @@ def wanted(name: str, device: torch.device) -> bool:
 
 
 @torch.inference_mode()
-def record(
-    loaded: LoadedModel,
-    attention: BreakableAttention,
-    last_tokens: Tensor,
-    recorder: Recorder,
-    limits: Limits,
-    report: Callable[[str], None],
-    mark: Callable[[], None],
-) -> StepGraphs:
+def record(eager: Eager, recorder: Recorder, limits: Limits, report: Callable[[str], None]) -> CudaGraphs:
     """The recorded steps of a model. Raises `CannotRecord`; everything works without."""
 
     before, start = recorder.used_bytes(), time.monotonic()
     try:
-        with attention.left_out():
-            body = Body(loaded.model, loaded.modules)
-        graphs = StepGraphs(body, attention, last_tokens, recorder, limits)
+        with eager.attention.left_out():
+            body = Body(eager.loaded.model, eager.loaded.modules)
+        graphs = CudaGraphs(eager, body, recorder, limits)
         rows, tokens = graphs.sizes
         report(f"recording CUDA graphs: {_ladder('rows', rows)}; {_ladder('tokens', tokens)}")
-        graphs.record(mark)
+        graphs.record(eager.mark)
     except CannotRecord:
         raise
     except Exception as error:  # of the model's code, a compiler, a library: steps can do without

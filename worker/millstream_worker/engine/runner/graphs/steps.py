@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.attention.static import StaticAttention, StaticStep
+from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.graphs.body import Body
 from millstream_worker.engine.runner.graphs.chain import Chain, record_chain
 from millstream_worker.engine.runner.graphs.ladder import fitting, row_rungs, token_rungs
@@ -48,21 +48,21 @@ class _Mixed:
     chain: Chain
 
 
-class StepGraphs:
+class CudaGraphs:
     """The recorded steps of one model over one storage. Recording needs the device for itself."""
 
     def __init__(
         self,
+        eager: Eager,
         body: Body,
-        attention: BreakableAttention,
-        last_tokens: Tensor,
         recorder: Recorder,
         limits: Limits,
     ) -> None:
-        device = last_tokens.device
+        attention, device = eager.attention, eager.last_tokens.device
+        self._eager = eager
         self._body = body
         self._attention = attention
-        self._last_tokens = last_tokens
+        self._last_tokens = eager.last_tokens
         self._recorder = recorder
         self._width = limits.width
         most = max(limits.tokens, limits.rows)
@@ -91,7 +91,11 @@ class StepGraphs:
                     self._decodes[rows, families] = self._record_decode(rows, families)
                     mark()
 
-    def run(self, plan: Plan) -> Tensor | None:
+    def run(self, plan: Plan) -> Tensor:
+        logits = self.replay(plan)
+        return self._eager.run(plan) if logits is None else logits
+
+    def replay(self, plan: Plan) -> Tensor | None:
         """Logits [L, vocabulary] of a step by replaying it; None: none of its size is recorded."""
         decode = self._decode_for(plan)
         if decode is not None:

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner import around
-from millstream_worker.engine.runner.attention.breakable import BreakableAttention
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay.tape import CannotReplay, Tape
@@ -69,24 +68,28 @@ def workspace_bytes(vocab_size: int) -> int:
     return MOST_ROWS * (4 * vocab_size + _ROW_BYTES)
 
 
-class NotedSteps:
-    """Computes steps of decoding rows alone, on the CPU, for a compiled model. Raises CannotReplay."""
+def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
+    """The form that a compiled model gets on the CPU."""
+    try:
+        return CpuReplay(eager, report)
+    except CannotReplay as error:
+        report(refused(error))
+        return eager
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        attention: BreakableAttention,
-        report: Callable[[str], None],
-        mark: Callable[[], None],
-    ) -> None:
-        backend = attention.backend
+
+class CpuReplay:
+    """Replays steps of decoding rows alone, on the CPU, for a compiled model. Raises CannotReplay."""
+
+    def __init__(self, eager: Eager, report: Callable[[str], None]) -> None:
+        loaded, backend = eager.loaded, eager.attention.backend
         if not isinstance(backend, NativeAttention) or not backend.library.replayed_arguments:
             raise CannotReplay("attention is not computed by our library")
+        self._eager = eager
         self._loaded = loaded
-        self._attention = attention
+        self._attention = eager.attention
         self._library = backend.library
         self._report = report
-        self._mark = mark
+        self._mark = eager.mark
         self._most_rows = MOST_ROWS
         try:
             self._workspace = Workspace(workspace_bytes(loaded.vocab_size))
@@ -98,7 +101,11 @@ class NotedSteps:
         self._steps: dict[int, Noted] = {}
         self._compared: set[tuple[int, ...]] = set()  # functions of steps that answered what they should
 
-    def run(self, plan: Plan) -> Tensor | None:
+    def run(self, plan: Plan) -> Tensor:
+        logits = self.replay(plan)
+        return self._eager.run(plan) if logits is None else logits
+
+    def replay(self, plan: Plan) -> Tensor | None:
         """Logits [rows, vocabulary], in place until the next step; None for a step that is not of ours."""
         rows = plan.token_count
         if rows > self._most_rows or not rows == plan.decodes == len(plan.logit_indices):

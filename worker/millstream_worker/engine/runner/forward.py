@@ -1,0 +1,54 @@
+"""How a step's logits are computed: a model over one storage, from Python. Other forms compute the steps that
+they know faster, and have this one for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.runner.inputs import drawn_in, token_ids
+from millstream_worker.engine.runner.model import LoadedModel, connect, forward, reconnect
+from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.transfer import together
+
+
+class Forward(Protocol):
+    """What the runner needs of a model."""
+
+    def run(self, plan: Plan) -> Tensor:
+        """Logits [L, vocabulary] of a step, valid until the next; its keys and values are in the storage."""
+
+
+class Eager:
+    """Every step, called from Python. `last_tokens` [slots]: what each row sampled last; `mark` is called
+    with each layer."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        storage: KVStorage,
+        last_tokens: Tensor,
+        mark: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.loaded = loaded
+        self.last_tokens = last_tokens
+        self.mark = mark
+        self.attention = connect(loaded, storage, mark)
+
+    def reconnect(self) -> None:
+        """After something else, a compilation, has had the model's attention modules."""
+        reconnect(self.loaded, self.attention, self.mark)
+
+    def run(self, plan: Plan) -> Tensor:
+        self.attention.begin(plan)
+        arrays = [array.astype(np.int64) for array in (plan.tokens, plan.positions, plan.logit_indices)]
+        if plan.from_device.any():
+            arrays.append(drawn_in(plan))
+        tokens, positions, wanted, *sources = together(arrays, self.loaded.device)
+        if sources:
+            tokens = token_ids(tokens, sources[0], self.last_tokens)
+        return forward(self.loaded.model, tokens, positions, wanted)
