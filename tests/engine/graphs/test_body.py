@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from support.planning import Segment, pack
-from support.serving import logits_of, runner_of
+from support.serving import eager_of, logits_of, runner_of
 from torch import nn
 
 from millstream_worker.engine.runner.graphs.body import Body
@@ -23,9 +23,10 @@ def hidden_and_logits(loaded: LoadedModel) -> tuple[Body, torch.Tensor, torch.Te
     """Of a row of 5 tokens, and its body."""
     runner, _ = runner_of(loaded, blocks=4, block_size=4)
     plan = pack([Segment(0, TOKENS, 0, [0, 1], range(5))], 4)
-    with runner._attention.left_out():
+    attention = eager_of(runner).attention
+    with attention.left_out():
         body = Body(loaded.model, loaded.modules)
-    runner._attention.begin(plan)
+    attention.begin(plan)
     hidden = body.hidden(torch.tensor(TOKENS), torch.arange(5))
     return body, hidden, logits_of(runner, plan)
 

@@ -74,7 +74,7 @@ def test_an_engine_starts_and_generates(
     said: list[str] = []
     engine = engine_on("cpu", checkpoint, said.append, cache_dir=str(cache))
     assert [line for line in said if reason in line]
-    assert linear in map(type, engine._runner._loaded.model.modules())
+    assert linear in map(type, engine._runner.model.loaded.model.modules())
     assert tokens_of(engine) == want
 
 

@@ -241,7 +241,7 @@ def test_progress_is_marked_on_the_way(
     marks: list[int] = []
 
     def prepare(runner: Runner) -> None:
-        runner._mark = lambda: marks.append(len(watch.played))
+        runner._mark = eager_of(runner).mark = lambda: marks.append(len(watch.played))
         watch.prepare(runner)
 
     assert run(compiled, prepare).tokens == run(compiled).tokens
