@@ -25,12 +25,12 @@ MOST_TESTS = 60  # of one mutant: the more a line is run, the sooner one of them
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     path: Path
     row: int  # from 0
 
 
-def find(root: Path, mutant: Mutant) -> Place | None:
+def find(root: Path, mutant: Mutant) -> Position | None:
     """Its line: in its file, else in the one file of the area that has it."""
     area = sources(root, AREAS[mutant.area])
     own = [path for path in area if str(path.relative_to(root)) == mutant.path]
@@ -41,16 +41,16 @@ def find(root: Path, mutant: Mutant) -> Place | None:
     return None
 
 
-def _find_in(path: Path, mutant: Mutant) -> Place | None:
+def _find_in(path: Path, mutant: Mutant) -> Position | None:
     lines = path.read_text().splitlines()
     functions = functions_of(path, lines)
     rows = [
         r for r, line in enumerate(lines) if line.strip() == mutant.line and functions[r] == mutant.function
     ]
-    return Place(path, rows[mutant.nth]) if mutant.nth < len(rows) else None
+    return Position(path, rows[mutant.nth]) if mutant.nth < len(rows) else None
 
 
-def apply(place: Place, mutant: Mutant) -> str:
+def apply(place: Position, mutant: Mutant) -> str:
     """Change the file; its text before."""
     before = place.path.read_text()
     lines = before.splitlines(keepends=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.answering import answering, completion, read_rows, write_lines
@@ -44,6 +45,14 @@ async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server,
     with Journal(out) as journal:
         assert not journal.under_way
     assert len(worker.answered) <= 3
+
+
+@pytest.mark.parametrize(("field", "value"), [("lane", "fast"), ("on_change", "ask")])
+def test_a_word_that_is_none_of_them_is_named(field: str, value: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {field: value}
+    with Client() as client, pytest.raises(InvalidRequest, match=f"{field}: must be one of .*'{value}'"):
+        client.batch_run(tmp_path / "in.jsonl", tmp_path / "out.jsonl", **options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_program_without_asyncio_does_so_too(valkey: Server, tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, TypeVar
 
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
@@ -14,7 +15,10 @@ from millstream.batch.run import BatchRun, RunOptions
 from millstream.batch.survey import OnChange, begin
 from millstream.batch.tally import Summary
 from millstream.client.async_client import AsyncClient
+from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class BatchFields(TypedDict, total=False):
@@ -41,8 +45,9 @@ async def batch_run(
     retry_failed: bool = False,
 ) -> Summary:
     """See AsyncClient.batch_run."""
-    options = RunOptions(queue=queue, lane=Lane(lane), tenant=tenant, keep_results=keep_results)
-    journal, path, change = Journal(Path(out)), Path(source), OnChange(on_change)
+    lane, change = _one_of(Lane, "lane", lane), _one_of(OnChange, "on_change", on_change)
+    options = RunOptions(queue=queue, lane=lane, tenant=tenant, keep_results=keep_results)
+    journal, path = Journal(Path(out)), Path(source)
     await asyncio.to_thread(journal.__enter__)
     try:
         survey = await asyncio.to_thread(begin, path, journal, options, change, retry_failed=retry_failed)
@@ -53,3 +58,10 @@ async def batch_run(
     finally:
         await asyncio.to_thread(journal.close)
     return summary
+
+
+def _one_of(kind: type[E], field: str, value: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidRequest(field, value, f"must be one of {', '.join(kind)}") from None

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from millstream.batch import marks
 from millstream.batch.compressed import pack, unpack
-from millstream.batch.place import Place
+from millstream.batch.paths import RunPaths
 from millstream.batch.rowfile import WriteFailed, append_to, drop_rows, rows_of, sync_folder, write_rows
 from millstream.batch.runfile import Begun, RunFile, identity, line_digest_of
 from millstream.batch.written import is_answer, is_failure, key_of
@@ -33,7 +33,7 @@ class Journal:
     ) -> None:
         """`model`: what the run computes with, where that is known. `begins` False: only a run that is there
         is taken up. `copy` gets all rows of OUT, those of earlier runs first."""
-        place = self.place = Place(out)
+        place = self.place = RunPaths(out)
         self.out, self.rows, self.errors = place.out, place.rows, place.errors
         self.run_file, self.spool = place.run_file, place.spool
         self.model = model

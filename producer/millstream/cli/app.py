@@ -10,13 +10,13 @@ import typer
 
 from millstream.cli import batch, dead, jobs
 from millstream.cli.exits import epilog
-from millstream.cli.help import Command, Group
+from millstream.cli.help import HelpCommand, HelpGroup
 from millstream.cli.queue import queue
 from millstream.cli.terminal import answers
 from millstream.version import version
 
 app = typer.Typer(
-    cls=Group,
+    cls=HelpGroup,
     help="Queue prompts for LLM workers, stream their tokens, collect their results.",
     epilog=epilog(),
     no_args_is_help=True,
@@ -44,8 +44,8 @@ def _millstream(
 app.add_typer(batch.app, name="batch")
 app.add_typer(dead.app, name="dead")
 for command in jobs.COMMANDS:
-    app.command(cls=Command)(command)
-app.command(cls=Command)(queue)
+    app.command(cls=HelpCommand)(command)
+app.command(cls=HelpCommand)(queue)
 
 
 def run() -> None:

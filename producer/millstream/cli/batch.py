@@ -18,7 +18,7 @@ from millstream.cli.batch_files import STANDARD, check_input, place_of
 from millstream.cli.batch_run import Given, carry_out, report
 from millstream.cli.conduct import reported
 from millstream.cli.exits import ExitCode
-from millstream.cli.help import Command, Group
+from millstream.cli.help import HelpCommand, HelpGroup
 from millstream.cli.options import AsJson, DurabilityOf, DurabilityTimeout, Model, RedisUrl, Replicas
 from millstream.cli.stack import choose_model
 from millstream.cli.terminal import say
@@ -27,7 +27,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
 
-app = typer.Typer(cls=Group, help="Files of many requests.", no_args_is_help=True)
+app = typer.Typer(cls=HelpGroup, help="Files of many requests.", no_args_is_help=True)
 
 
 @app.callback()
@@ -35,7 +35,7 @@ def _batch() -> None:
     """Files of many requests."""
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpCommand)
 def run(
     source: Annotated[Path, typer.Argument(metavar="IN", help="JSONL in the OpenAI Batch input format.")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where the answers go.")],
@@ -122,7 +122,7 @@ def run(
         raise typer.Exit(ExitCode.FAILED)
 
 
-app.command(cls=Command)(cancel)
+app.command(cls=HelpCommand)(cancel)
 
 
 def _on_change(*, redo: bool, keep: bool) -> OnChange:

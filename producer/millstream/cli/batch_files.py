@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millstream.batch.journal import Journal
 from millstream.batch.lines import InputFile
-from millstream.batch.place import Place
+from millstream.batch.paths import RunPaths
 from millstream.batch.spool import spool
 from millstream.cli.terminal import say
 from millstream.errors import InvalidRequest
@@ -31,7 +31,7 @@ def place_of(out: Path, journal_file: Path | None) -> Path:
 
 def check_input(source: Path, out: Path) -> None:
     """Before OUT is made."""
-    place = Place(out)
+    place = RunPaths(out)
     if source != STANDARD:
         with InputFile(source):
             pass

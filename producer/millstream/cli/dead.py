@@ -9,7 +9,7 @@ import typer
 
 from millstream.cli.conduct import reported, run_with_client
 from millstream.cli.exits import exit_code
-from millstream.cli.help import Command, Group
+from millstream.cli.help import HelpCommand, HelpGroup
 from millstream.cli.letters import as_mapping, print_letter, print_line
 from millstream.cli.options import AsJson, Queue, RedisUrl
 from millstream.cli.terminal import answers, complain, print_json, say
@@ -18,7 +18,7 @@ from millstream.client.status import JobStatus
 from millstream.errors import Conflict, InvalidRequest, MillstreamError, NotDead, NotFound, ProtocolError
 from millstream.wire.dead import DeadLetter
 
-app = typer.Typer(cls=Group, help="Jobs that were given up: dead letters.", no_args_is_help=True)
+app = typer.Typer(cls=HelpGroup, help="Jobs that were given up: dead letters.", no_args_is_help=True)
 
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="ID", help="Of letters, as `list` prints them, or of jobs.")
@@ -27,7 +27,7 @@ All = Annotated[bool, typer.Option("--all", help="All that there are now.")]
 REFUSED = (NotDead, InvalidRequest, Conflict)  # of one letter: the others go on
 
 
-@app.command("list", cls=Command)
+@app.command("list", cls=HelpCommand)
 def list_letters(
     limit: Annotated[int, typer.Option(min=1, help="No more than this; the newest first.")] = 50,
     redis_url: RedisUrl = None,
@@ -51,7 +51,7 @@ def list_letters(
         run_with_client(redis_url, queue, work)
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpCommand)
 def show(
     letter_id: Annotated[str, typer.Argument(metavar="ID", help="Of a letter or a job.")],
     redis_url: RedisUrl = None,
@@ -80,7 +80,7 @@ async def _status(client: AsyncClient, letter: DeadLetter) -> JobStatus | None:
         return None
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpCommand)
 def requeue(
     ids: Ids = None,
     everything: All = False,
@@ -101,7 +101,7 @@ def requeue(
     _each(ids, everything, redis_url, queue, act, as_json=as_json, shown="requeued_as", jobs_only=True)
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpCommand)
 def drop(
     ids: Ids = None,
     everything: All = False,

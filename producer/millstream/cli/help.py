@@ -8,12 +8,12 @@ from typing import Any
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 
-class Command(TyperCommand):
+class HelpCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _plain(super().get_params(ctx))
 
 
-class Group(TyperGroup):
+class HelpGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _plain(super().get_params(ctx))
 

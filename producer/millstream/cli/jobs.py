@@ -22,7 +22,7 @@ from millstream.cli.options import (
     Replicas,
 )
 from millstream.cli.stack import Stack
-from millstream.cli.submission import Submission, input_of, parameters_of
+from millstream.cli.submit_command import SubmitCommand, input_of, parameters_of
 from millstream.cli.terminal import answers, print_json
 from millstream.cli.transcript import Follower, print_result
 from millstream.client.async_client import AsyncClient
@@ -88,7 +88,7 @@ def submit(
             "stream": follow,
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        submission = Submission(place, parameters_of(param or []) | given, follow, wait, as_json)
+        submission = SubmitCommand(place, parameters_of(param or []) | given, follow, wait, as_json)
         place.run(submission.carry_out, model, with_worker=follow or wait)
 
 

@@ -14,7 +14,7 @@ from millstream.batch.compressed import check_packing, packing_of
 from millstream.errors import InvalidRequest
 
 
-class Place:
+class RunPaths:
     """Of one OUT. Raises InvalidRequest for one without a name."""
 
     def __init__(self, out: Path) -> None:

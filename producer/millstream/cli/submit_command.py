@@ -19,7 +19,7 @@ from millstream.wire.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class SubmitCommand:
     """`fields`: the arguments of `AsyncClient.submit`. `follow`, `wait`: how its answer is shown."""
 
     place: JobPlace
