@@ -1,4 +1,4 @@
-"""Where the files of a batch run lie.
+"""The paths of a batch run's files, and whether OUT can be written there.
 
 OUT.jsonl             answers, as rows of the OpenAI Batch output format, in the order in which jobs end
 OUT.errors.jsonl      rows of lines that got none
@@ -15,7 +15,7 @@ from millstream.errors import InvalidRequest
 
 
 class RunPaths:
-    """Of one OUT. Raises InvalidRequest for one without a name."""
+    """The paths beside one OUT. Raises InvalidRequest for an OUT without a name."""
 
     def __init__(self, out: Path) -> None:
         if not out.name:

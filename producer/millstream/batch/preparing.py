@@ -1,4 +1,4 @@
-"""What is done before a run's first job: are its queues there, which rows and which jobs are to go."""
+"""Prepares a run before its first job: checks its queues, removes outdated rows, cancels outdated jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One batch run of the command line, once its options are understood: from the look at IN to the report."""
+"""Carries out one `millstream batch run` with parsed options: survey, server, worker, run, summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--help` without types that say nothing: of arguments, whose name says it, and of flags, which take no
+"""Leaves the types of arguments and flags out of `--help`: an argument's name is enough, and a flag takes no
 value."""
 
 from __future__ import annotations

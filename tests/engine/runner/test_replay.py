@@ -150,9 +150,7 @@ def test_a_call_that_was_not_noted_is_missed(
     note = Tape.call
     monkeypatch.setattr(Tape, "call", call)
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
-    assert watch.said == [
-        "steps are called from Python: a step whose calls were made again has another answer"
-    ]
+    assert watch.said == ["CPU replay is off: a step whose calls were made again has another answer"]
     assert len(watch.played) == 1
 
 
@@ -162,7 +160,7 @@ def test_a_tensor_that_will_lie_elsewhere_is_refused(
     monkeypatch.setattr(Tape, "empty", lambda self, like, shape: like.new_empty(shape))
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     [said] = watch.said
-    assert said.startswith("steps are called from Python: a tensor [")
+    assert said.startswith("CPU replay is off: a tensor [")
     assert watch.played == []
 
 
@@ -192,7 +190,7 @@ def test_whatever_is_in_the_way(
     tape._address.cache_clear()
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     [said] = watch.said
-    assert re.match(f"steps are called from Python: {problem}", said)
+    assert re.match(f"CPU replay is off: {problem}", said)
     assert not listening._listeners
 
 
@@ -262,7 +260,7 @@ def test_attention_of_torchs_is_called_by_python(tmp_path: Path, watch: Watch) -
     folder = checkpoints.build("llama", tmp_path)
     loaded = load_model(str(folder), dtype=torch.float32, device=CPU, attention="torch")
     run(loaded, watch.prepare)
-    assert watch.said == ["steps are called from Python: attention is not computed by our library"]
+    assert watch.said == ["CPU replay is off: attention is not computed by our library"]
     assert watch.played == []
 
 

@@ -1,5 +1,5 @@
-"""From a delivered entry to a started one: asked for until the server takes it, given back where the worker
-stops, left alone where its version is not one this worker takes.
+"""Starts delivered entries: retries until the server accepts, releases entries when the worker stops, and
+leaves alone those whose message version this worker does not take. Admission decides about started jobs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""How a step's logits are computed: a model over one storage, from Python. Other forms compute the steps that
-they know faster, and have this one for the rest."""
+"""Computes the logits of a step. `Eager` calls the model from Python; the other forms (`replay`, `graphs`)
+replay recorded steps and fall back to it. Knows nothing of sampling."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Forward(Protocol):
 
 
 class Eager:
-    """Every step, called from Python. `last_tokens` [slots]: what each row sampled last; `mark` is called
-    with each layer."""
+    """Calls the model from Python, for any step. `last_tokens` [slots] holds the last sampled token of each
+    slot; `mark` is called with each layer."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Eager:
         self.attention = connect(loaded, storage, mark)
 
     def reconnect(self) -> None:
-        """After something else, a compilation, has had the model's attention modules."""
+        """Connect the attention modules again after a compilation has replaced them."""
         reconnect(self.loaded, self.attention, self.mark)
 
     def run(self, plan: Plan) -> Tensor:

@@ -1,5 +1,5 @@
 """Runs plans: forward over the packed step, then one token per wanted logit. Knows rows as batch slots only.
-It marks its progress: a layer attended, or some calls made again, logits there, tokens drawn.
+Reports progress after each layer, after the logits and after sampling.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Mark = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class Launched:
-    """A step on its way: it has logits after `forward`, and tokens instead after `sample`."""
+    """A step in flight: `forward` sets its logits, `sample` replaces them by tokens."""
 
     plan: Plan
     span: Span | None

@@ -60,7 +60,7 @@ def play(library: Library, step: Noted, mark: Callable[[], None] = lambda: None)
 
 def refused(error: CannotReplay) -> str:
     """For the operator."""
-    return f"steps are called from Python: {error}"
+    return f"CPU replay is off: {error}"
 
 
 def workspace_bytes(vocab_size: int) -> int:
