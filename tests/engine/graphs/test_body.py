@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from support.planning import Segment, pack
 from support.serving import eager_of, logits_of, runner_of
-from torch import nn
 
+from millstream_worker.engine.runner.anatomy import Argument
 from millstream_worker.engine.runner.graphs.body import Body
 from millstream_worker.engine.runner.graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.model import LoadedModel
@@ -23,10 +25,8 @@ def hidden_and_logits(loaded: LoadedModel) -> tuple[Body, torch.Tensor, torch.Te
     """Of a row of 5 tokens, and its body."""
     runner, _ = runner_of(loaded, blocks=4, block_size=4)
     plan = pack([Segment(0, TOKENS, 0, [0, 1], range(5))], 4)
-    attention = eager_of(runner).attention
-    with attention.left_out():
-        body = Body(loaded.model, loaded.modules)
-    attention.begin(plan)
+    body = Body(loaded)
+    eager_of(runner).attention.begin(plan)
     hidden = body.hidden(torch.tensor(TOKENS), torch.arange(5))
     return body, hidden, logits_of(runner, plan)
 
@@ -53,28 +53,19 @@ def test_the_model_is_whole_again_after_the_head(load: Load) -> None:
     assert torch.equal(again, want)
 
 
-def test_layers_without_a_module_of_their_own_cannot_be_recorded(load: Load) -> None:
+def refusal(loaded: LoadedModel, **changes: Any) -> str:
+    body = loaded.anatomy.body
+    assert body is not None
+    with pytest.raises(CannotRecord) as raised:
+        Body(replace(loaded, anatomy=replace(loaded.anatomy, body=replace(body, **changes))))
+    return str(raised.value)
+
+
+def test_what_cannot_be_recorded(load: Load) -> None:
     loaded = load("llama")
     with pytest.raises(CannotRecord, match="no module of their own"):
-        Body(loaded.model, [*loaded.modules, nn.Linear(1, 1)])
-
-
-def test_a_head_that_computes_for_its_layers_cannot_be_recorded(load: Load) -> None:
-    loaded = load("llama")
-    runner_of(loaded, blocks=4, block_size=4)
-    inner = loaded.model.model
-    loaded.model.register_forward_pre_hook(
-        lambda _, args, named: (args, named | {"attention_mask": torch.ones(1, 1)}), with_kwargs=True
-    )
-    with pytest.raises(CannotRecord, match="in every step anew"), torch.inference_mode():
-        _observed(loaded, inner)
-
-
-def _observed(loaded: LoadedModel, inner: nn.Module) -> Body:
-    inner.forward = lambda **_: _Output()  # its layers would attend
-    return Body(loaded.model, loaded.modules)
-
-
-class _Output:
-    last_hidden_state = torch.zeros(1, 1, 32)
-    past_key_values = hidden_states = attentions = None
+        Body(replace(loaded, anatomy=replace(loaded.anatomy, body=None)))
+    given = {"input_ids": Argument.TOKENS, "position_ids": Argument.POSITIONS}
+    assert "as they are" in refusal(loaded, options={"input_ids": Argument.TOKENS})
+    assert "in every step anew" in refusal(loaded, options=given | {"attention_mask": Argument.OTHER})
+    assert "hidden states" in refusal(loaded, width=None)

@@ -15,7 +15,7 @@ from support.serving import Served, serve
 from torch._dynamo.utils import counters
 
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner import compiled, operation
+from millstream_worker.engine.runner import operation
 from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers
 from millstream_worker.engine.runner.model import LoadedModel
 
@@ -118,7 +118,8 @@ def test_a_model_whose_code_cannot_be_traced_goes_on_without(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want, loaded = run(load("llama")), load("llama")
-    layer = type(compiled._layers(loaded)[0])
+    assert loaded.anatomy.layers is not None
+    layer = type(loaded.anatomy.layers[0])
     original = layer.forward
 
     def forward(self: torch.nn.Module, *args: object, **options: object) -> object:

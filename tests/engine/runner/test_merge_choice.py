@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from millstream_worker.engine.runner import merge_choice
+from millstream_worker.engine.runner import merge_choice, merged
+from millstream_worker.engine.runner.anatomy import calls_of, siblings_of
 from millstream_worker.engine.runner.merge_choice import Trial, merge
-from millstream_worker.engine.runner.merged import MergedLinear, Siblings
+from millstream_worker.engine.runner.merged import MergedLinear
 
 
 class Layer(nn.Module):
@@ -43,13 +45,17 @@ class Clock:
         return sum(self.price(product.shape[-1]) for product in products)
 
 
-def seen(model: nn.Module) -> Siblings:
-    with torch.no_grad(), Siblings(model) as siblings:
+def siblings(model: nn.Module) -> Sequence[Sequence[str]]:
+    with torch.no_grad(), calls_of(model) as calls:
         model(torch.randn(1, 8, dtype=next(model.parameters()).dtype))
-    return siblings
+    return siblings_of(model, calls)
 
 
-def merged(model: nn.Module) -> set[str]:
+def merge_seen(model: nn.Module, *given: Any, **named: Any) -> int:
+    return merged.merge(model, siblings(model), *given, **named)
+
+
+def names(model: nn.Module) -> set[str]:
     return {name for name, module in model.named_modules() if isinstance(module, MergedLinear)}
 
 
@@ -61,8 +67,8 @@ def test_those_are_merged_that_are_faster_as_one(bias: bool) -> None:
     want = model(rows)
     trial = Trial(Clock(lambda outputs: 1e-5 if outputs <= 16 else 1e-3))
 
-    assert seen(model).merge(trial.pays) == 6
-    assert merged(model) == {f"{layer}.{name}" for layer in (0, 1) for name in "qkv"}
+    assert merge_seen(model, trial.pays) == 6
+    assert names(model) == {f"{layer}.{name}" for layer in (0, 1) for name in "qkv"}
     torch.testing.assert_close(model(rows), want)
     assert trial.found == [
         "linear layers of 8 to 8+4+4: apart 30 us, as one product 10 us",
@@ -73,7 +79,7 @@ def test_those_are_merged_that_are_faster_as_one(bias: bool) -> None:
 def test_a_kind_is_tried_once() -> None:
     clock = Clock(lambda outputs: 1.0)
     trial = Trial(clock)
-    seen(nn.Sequential(*(Layer() for _ in range(5)))).merge(trial.pays)
+    merge_seen(nn.Sequential(*(Layer() for _ in range(5))), trial.pays)
 
     assert clock.ways == 2 * 2 * merge_choice._REPEATS
     assert len(trial.found) == 2
@@ -82,14 +88,14 @@ def test_a_kind_is_tried_once() -> None:
 def test_a_hair_is_no_reason() -> None:
     trial = Trial(Clock(lambda outputs: 0.99 if outputs > 12 else 0.5 if outputs == 12 else 0.33))
 
-    assert seen(Layer()).merge(trial.pays) == 0
+    assert merge_seen(Layer(), trial.pays) == 0
 
 
 def test_float32_stays_as_it_is_whatever_a_clock_says() -> None:
     """A start that merged, and one that did not, would draw different tokens now and then."""
     trial = Trial(Clock(lambda outputs: 1.0))
 
-    assert seen(Layer().float()).merge(trial.pays) == 0
+    assert merge_seen(Layer().float(), trial.pays) == 0
     assert trial.found == []
 
 
@@ -97,14 +103,14 @@ def test_where_there_is_no_memory_to_try_it_stays_as_it_is() -> None:
     def full(way: Callable[[], object]) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert seen(Layer()).merge(Trial(full).pays) == 0
+    assert merge_seen(Layer(), Trial(full).pays) == 0
 
 
 def test_memory_is_given_back_as_it_becomes_free() -> None:
     """Else all parts and all products would be there at a time."""
     model = nn.Sequential(Layer(), Layer())
     left = []
-    seen(model).merge(freed=lambda: left.append(len(merged(model))))
+    merge_seen(model, freed=lambda: left.append(len(names(model))))
 
     assert left == [2, 5, 7, 10]
 
@@ -113,5 +119,5 @@ def test_on_the_cpu_all_are_merged_untried(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(merge_choice, "Trial", None)
     model = Layer()
 
-    assert merge(seen(model), torch.device("cpu")) == []
-    assert merged(model) == {"q", "k", "v", "gate", "up"}
+    assert merge(model, siblings(model), torch.device("cpu")) == []
+    assert names(model) == {"q", "k", "v", "gate", "up"}

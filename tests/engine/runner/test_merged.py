@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from millstream_worker.engine.runner.merged import MergedLinear, Siblings
+from millstream_worker.engine.runner import merged
+from millstream_worker.engine.runner.anatomy import calls_of, siblings_of
+from millstream_worker.engine.runner.merged import MergedLinear
 from millstream_worker.engine.runner.model import load_model
 
 
@@ -27,9 +29,9 @@ class Attention(nn.Module):
 
 
 def merge(model: nn.Module) -> int:
-    with torch.no_grad(), Siblings(model) as siblings:
+    with torch.no_grad(), calls_of(model) as calls:
         model(torch.randn(1, 8))
-    return siblings.merge()
+    return merged.merge(model, siblings_of(model, calls))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -109,10 +111,10 @@ def test_what_does_not_belong_together_is_left(case: str) -> None:
     torch.testing.assert_close(model(rows), want)
 
 
-@pytest.mark.parametrize(("case", "merged"), [("llama", 5), ("qwen3", 5), ("phi3", 0), ("gpt2", 0)])
-def test_models(case: str, merged: int, checkpoint: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(("case", "count"), [("llama", 5), ("qwen3", 5), ("phi3", 0), ("gpt2", 0)])
+def test_models(case: str, count: int, checkpoint: Callable[[str], Path]) -> None:
     """Query, key, value, gate and up, where the model does not have them as one already."""
     loaded = load_model(str(checkpoint(case)), dtype=torch.float32, device=torch.device("cpu"))
     layers = loaded.model.config.num_hidden_layers
     found = [module for module in loaded.model.modules() if isinstance(module, MergedLinear)]
-    assert len(found) == merged * layers
+    assert len(found) == count * layers

@@ -51,7 +51,9 @@ def compile_layers(
     """Have the model's layers run compiled, by one of torch's backends, for steps of up to `most_tokens`; its
     attention modules are connected afterwards. Compiled code is kept in `cache`. Raises CannotCompile, with
     the model as it was."""
-    begun, layers = time.perf_counter(), _layers(loaded)
+    begun, layers = time.perf_counter(), loaded.anatomy.layers
+    if layers is None:
+        raise CannotCompile("its layers are not the members of one list")
     report(f"compiling {len(layers)} layers")
     attentions = [_Blank(spec, mark) for spec in loaded.layers]
     for module, attention in zip(loaded.modules, attentions, strict=True):
@@ -92,17 +94,6 @@ class _Blank:
     ) -> torch.Tensor:
         self._mark()
         return value.new_zeros(len(query), query.shape[1], self._value_dim)
-
-
-def _layers(loaded: LoadedModel) -> tuple[nn.Module, ...]:
-    """The members of the module list each of which holds one of the attention modules."""
-    attentions = set(loaded.modules)
-    for modules in loaded.model.modules():
-        if isinstance(modules, nn.ModuleList):
-            held = [len(attentions.intersection(member.modules())) for member in modules]
-            if held and set(held) == {1} and len(held) == len(attentions):
-                return tuple(modules)
-    raise CannotCompile("its layers are not the members of one list")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from millstream_worker.engine.runner import merged
 from millstream_worker.engine.runner.device_clock import device_seconds
-from millstream_worker.engine.runner.merged import Siblings
 
 _ROWS = 32  # of a decode step
 _REPEATS = 9
@@ -24,14 +24,15 @@ Way = Callable[[], object]
 Time = Callable[[Way], float]  # seconds of the device
 
 
-def merge(siblings: Siblings, device: torch.device) -> list[str]:
-    """Merge those for which it pays; answers what was found, for the operator."""
+def merge(model: nn.Module, groups: Sequence[Sequence[str]], device: torch.device) -> list[str]:
+    """Merge the groups of siblings for which it pays; answers what was found, for the operator."""
     if device.type == "cpu":
-        siblings.merge()
+        merged.merge(model, groups)
     if device.type != "cuda":
         return []
     trial = Trial(ColdTimes(device))
-    siblings.merge(trial.pays, torch.cuda.empty_cache)  # or what was freed would be missing for the next ones
+    # Without `empty_cache` what was freed would be missing for the next groups.
+    merged.merge(model, groups, trial.pays, torch.cuda.empty_cache)
     return trial.found
 
 

@@ -2,83 +2,31 @@
 
 Each call of a matrix kernel has a price of its own, whatever its size: on two EPYC cores one product in place
 of query, key and value's three took 23 to 38 us less a layer, in place of gate and up's two 4 to 16 us: 1.5 %
-(0.6B) to 6 % (15M) of a step of 32 rows. Which layers belong together is not guessed from their names but
-seen in a forward of one token: layers of one module that are called once each, with the same tensor.
+(0.6B) to 6 % (15M) of a step of 32 rows. Which layers belong together the model's anatomy says.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import cast
 
 import torch
 from torch import nn
 
 
-class Siblings:
-    """Notes, while it is entered, which linear layers of a model are called with which tensor."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._calls: list[tuple[nn.Module, torch.Tensor]] = []  # the tensors live: no address is used twice
-        self._hooks: list[Any] = []
-
-    def __enter__(self) -> Siblings:
-        for layer in self._model.modules():
-            if type(layer) is nn.Linear:  # a subclass may compute something else
-                self._hooks.append(layer.register_forward_pre_hook(self._note))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def merge(
-        self,
-        pays: Callable[[Sequence[nn.Linear]], bool] = lambda layers: True,
-        freed: Callable[[], None] = lambda: None,
-    ) -> int:
-        """Have siblings for which it pays computed as one product each; `freed` is called when the weights of
-        some were. Answers how many layers now are parts of others."""
-        groups = [group for group in self._groups() if pays([place.layer for place in group])]
-        self._calls.clear()
-        merged = sum(len(group) for group in groups)
-        while groups:
-            _merge(groups.pop())  # its own weights are freed before the next ones are copied
-            freed()
-        return merged
-
-    def _note(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        self._calls.append((layer, inputs[0]))
-
-    def _groups(self) -> list[list[_Place]]:
-        calls = Counter(layer for layer, _ in self._calls)
-        holders: Counter[torch.Tensor] = Counter(
-            parameter for module in self._model.modules() for parameter in module.parameters(recurse=False)
-        )
-        groups: dict[tuple[object, ...], list[_Place]] = {}
-        places = _places(self._model)
-        for layer, rows in self._calls:
-            assert isinstance(layer, nn.Linear)
-            place, weight = places.get(layer), layer.weight
-            if place is not None and calls[layer] == 1 and holders[weight] == 1:
-                alike = (place.parent, id(rows), weight.dtype, weight.device, layer.bias is None)
-                groups.setdefault(alike, []).append(place)
-        return [group for group in groups.values() if len(group) > 1]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Place:
-    """A linear layer, where its model has it."""
-
-    parent: nn.Module
-    name: str
-    layer: nn.Linear
+def merge(
+    model: nn.Module,
+    groups: Sequence[Sequence[str]],
+    pays: Callable[[Sequence[nn.Linear]], bool] = lambda layers: True,
+    freed: Callable[[], None] = lambda: None,
+) -> int:
+    """Have the groups of linear layers with these names, for which it pays, computed as one product each;
+    `freed` is called when the weights of a group were. Returns how many layers now are parts of others."""
+    chosen = [names for names in groups if pays(_layers(model, names))]
+    for names in reversed(chosen):
+        _merge(model, names)  # its own weights are freed before the next ones are copied
+        freed()
+    return sum(map(len, chosen))
 
 
 class _Held:
@@ -125,20 +73,13 @@ class MergedLinear(nn.Module):
         return answer
 
 
-def _places(model: nn.Module) -> dict[nn.Module, _Place]:
-    """Where each linear layer is; those that are in two places are nowhere."""
-    found = [
-        _Place(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], layer)
-        for name, layer in model.named_modules(remove_duplicate=False)
-        if type(layer) is nn.Linear and name
-    ]
-    times = Counter(place.layer for place in found)
-    return {place.layer: place for place in found if times[place.layer] == 1}
+def _layers(model: nn.Module, names: Sequence[str]) -> list[nn.Linear]:
+    return [cast(nn.Linear, model.get_submodule(name)) for name in names]
 
 
 @torch.no_grad()
-def _merge(group: list[_Place]) -> None:
-    layers = [place.layer for place in group]
+def _merge(model: nn.Module, names: Sequence[str]) -> None:
+    layers = _layers(model, names)
     sizes = [layer.out_features for layer in layers]
     joint = nn.Linear(layers[0].in_features, sum(sizes), bias=layers[0].bias is not None, device="meta")
     joint.weight = _joined([layer.weight for layer in layers])
@@ -146,9 +87,9 @@ def _merge(group: list[_Place]) -> None:
         joint.bias = _joined([layer.bias for layer in layers])
     joint.train(layers[0].training)
     held, begin = _Held(), 0
-    for place, size in zip(group, sizes, strict=True):
-        merged = MergedLinear(joint, held, begin, size, last=place is group[-1])
-        setattr(place.parent, place.name, merged.train(joint.training))
+    for name, size in zip(names, sizes, strict=True):
+        merged = MergedLinear(joint, held, begin, size, last=name is names[-1])
+        model.set_submodule(name, merged.train(joint.training))
         begin += size
 
 

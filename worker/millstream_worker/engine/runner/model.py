@@ -1,9 +1,8 @@
-"""Makes a loaded model ours: finds out what its attention layers compute and gives each its storage. Knows
-transformers' models; knows nothing of rows.
+"""Loads a model and connects its attention modules to their storage. Knows transformers' models; knows
+nothing of rows.
 
 The modelling code is transformers' own. Its attention modules call the function registered here, which
-hands the packed step to the module's `LayerAttention`. Which modules these are, and what they ask for, is
-not guessed from the configuration but seen in a forward of one token.
+hands the packed step to the module's `LayerAttention`.
 """
 
 from __future__ import annotations
@@ -17,24 +16,18 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner import around, guards, merge_choice, packed, support
+from millstream_worker.engine.runner.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
 from millstream_worker.engine.runner.attention.operator import Attention, attend, register
-from millstream_worker.engine.runner.merged import Siblings
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
-from millstream_worker.engine.runner.support import UnsupportedModel
 from millstream_worker.engine.runner.weights import end_ids, load_config, load_weights
 
 ATTENTION = "millstream"  # our name among transformers' attention functions
 _SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
 _NUMBER = "paged_attention_number"  # the one through which its compiled code does
-_KNOWN_TENSORS = {
-    "s_aux",
-    "position_ids",
-    "cache_position",
-}  # tensors that modules hand to an attention function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,19 +35,32 @@ class LoadedModel:
     """A model on its device, and the facts about it that the engine asks for."""
 
     model: PreTrainedModel
-    modules: tuple[nn.Module, ...]  # the attention module of each layer
-    layers: tuple[LayerSpec, ...]
+    anatomy: Anatomy
     architecture: str
     attention: str  # backend: torch | native | triton
     attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
     library: Library | None  # native code, on a CPU that has a compiler
-    vocab_size: int  # width of the logits
     context_length: int  # most tokens of a row
     eos_ids: tuple[int, ...]
     parameters: int
     dtype: torch.dtype
     device: torch.device
     notes: tuple[str, ...] = ()  # what the operator should know
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """The attention module of each layer."""
+        return self.anatomy.attention_modules
+
+    @property
+    def layers(self) -> tuple[LayerSpec, ...]:
+        """What the attention of each layer computes."""
+        return self.anatomy.specs
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return self.anatomy.vocab_size
 
 
 class LayerAttention:
@@ -95,21 +101,18 @@ def load_model(
     context_length = support.context_length(config)
     AttentionInterface.register(ATTENTION, _attend)
     model = load_weights(folder, config, dtype, device, ATTENTION, mark)
-    with Siblings(model) as siblings:
-        modules, layers, vocab_size = _observe(model)
-    merged = merge_choice.merge(siblings, device)
+    anatomy = observe(model, ATTENTION)
+    merged = merge_choice.merge(model, anatomy.siblings, device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     packed.pack(model, chosen.library)
     note = support.context_note(config)
     return LoadedModel(
         model=model,
-        modules=modules,
-        layers=layers,
+        anatomy=anatomy,
         architecture=type(model).__name__,
         attention=chosen.name,
         attend_over=chosen.build,
         library=chosen.library,
-        vocab_size=vocab_size,
         context_length=context_length,
         eos_ids=end_ids(folder, config),
         parameters=parameters,
@@ -163,62 +166,3 @@ def _attend(
     else:  # an operation written in Python costs more than the call
         out = getattr(module, _SLOT)(query, key, value, options)
     return out.unsqueeze(0), None
-
-
-class _Observer:
-    """Stands in every module's slot for one forward: notes who calls with what, and answers zeros."""
-
-    def __init__(self) -> None:
-        self.modules: list[nn.Module] = []
-        self.layers: list[LayerSpec] = []
-        self.tensors: set[str] = set()
-
-    def listen(self, module: nn.Module) -> None:
-        def attend(
-            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
-        ) -> torch.Tensor:
-            self.modules.append(module)
-            self.layers.append(_layer_spec(query, key, value, options))
-            self.tensors |= {name for name, option in options.items() if isinstance(option, torch.Tensor)}
-            return value.new_zeros(len(query), query.shape[1], value.shape[2])
-
-        setattr(module, _SLOT, attend)
-
-
-def _observe(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[LayerSpec, ...], int]:
-    """Run one token through: the attention modules in order, what they compute, and the width of the
-    logits."""
-    name, observer, everyone = type(model).__name__, _Observer(), list(model.modules())
-    for module in everyone:
-        observer.listen(module)
-    zero = torch.zeros(1, dtype=torch.int64, device=model.device)
-    vocab_size = forward(model, zero, zero, zero).shape[1]
-    for module in everyone:
-        delattr(module, _SLOT)
-    calls, callers = len(observer.modules), len(set(observer.modules))
-    layers = model.config.get_text_config().num_hidden_layers
-    if not calls == callers == layers:
-        raise UnsupportedModel(
-            f"{name} is not supported: {calls} calls of the attention interface by {callers} modules "
-            f"in {layers} layers; it must be one a layer"
-        )
-    if unknown := sorted(observer.tensors - _KNOWN_TENSORS):
-        raise UnsupportedModel(f"{name} is not supported: its attention depends on {', '.join(unknown)}")
-    return tuple(observer.modules), tuple(observer.layers), vocab_size
-
-
-def _layer_spec(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
-) -> LayerSpec:
-    """From what an attention module hands over, [T, heads, head_dim] each."""
-    scale = options.get("scaling")
-    return LayerSpec(
-        heads=query.shape[1],
-        kv_heads=key.shape[1],
-        key_dim=key.shape[2],
-        value_dim=value.shape[2],
-        scale=query.shape[2] ** -0.5 if scale is None else float(scale),
-        window=options.get("sliding_window"),
-        softcap=options.get("softcap"),
-        sinks=options.get("s_aux") is not None,
-    )

@@ -31,9 +31,7 @@ def record(eager: Eager, recorder: Recorder, limits: Limits, report: Callable[[s
 
     before, start = recorder.used_bytes(), time.monotonic()
     try:
-        with eager.attention.left_out():
-            body = Body(eager.loaded.model, eager.loaded.modules)
-        graphs = CudaGraphs(eager, body, recorder, limits)
+        graphs = CudaGraphs(eager, Body(eager.loaded), recorder, limits)
         rows, tokens = graphs.sizes
         report(f"recording CUDA graphs: {_ladder('rows', rows)}; {_ladder('tokens', tokens)}")
         graphs.record(eager.mark)
