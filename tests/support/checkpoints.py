@@ -130,7 +130,7 @@ MECHANISMS = {
     "llama-llama3",  # scaled rotary positions, tied embeddings
     "gpt2",  # learned positions, Conv1D
     "phi",  # rotary positions of a part of each head
-    "phi3-longrope",  # rotary positions by the longest row, merged siblings
+    "phi3-longrope",  # rotary positions by the longest row, fused siblings
     "qwen3",  # norms of queries and keys
     "mistral",  # a sliding window
     "gemma2",  # soft caps, windows in some layers

@@ -3,7 +3,6 @@ get it, and that all it is given is right. Run by test_kernels.py, as kernels.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -11,10 +10,9 @@ import torch
 from support.attention_step import RAGGED, Lens, Step, spec
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention import flash_prefill, prefill_choice
+from millstream_worker.engine.runner.attention import flash_prefill
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.prefill_choice import Way
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.storage import KVStorage
 
 LENS: Lens = [*RAGGED, (9, 4)]
 
@@ -58,94 +56,36 @@ def varlen(
     return out
 
 
-@pytest.fixture
-def small_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two segments; in float32, as the stand-in computes in it."""
-    for name, value in (("_SEGMENTS", 2), ("_NEW_TOKENS", 5), ("_CACHED_TOKENS", 20)):
-        monkeypatch.setattr(prefill_choice, name, value)
-    monkeypatch.setattr(flash_prefill, "suits", lambda layer, dtype: not (layer.softcap or layer.sinks))
-
-
-def timed(*seconds: float) -> Callable[[Way], float]:
-    """Of the ways in turn: ours, then theirs."""
-    taken = [*[seconds[0]] * 5, *[seconds[1]] * 5]
-    return lambda way: taken.pop(0)
-
-
-def chosen(
-    layer: LayerSpec, theirs: flash_prefill.Attend, *seconds: float
-) -> tuple[TritonAttention, Step, str]:
-    step = Step(layer, LENS)
-    empty = step.storage.keys[0].clone(), step.storage.values[0].clone()
-    backend = TritonAttention(step.storage)
-    (line,) = backend.choose_prefill(theirs, timed(*seconds))
-    for cache, before in zip((step.storage.keys[0], step.storage.values[0]), empty, strict=True):
-        cache.copy_(before)
-    return backend, step, line
-
-
-@pytest.mark.usefixtures("small_trials")
 @pytest.mark.parametrize("layer", [spec(dim=16), spec(6, 2, 24, window=7), spec(2, 2, 16)])
-def test_the_faster_way_answers_the_same(layer: LayerSpec) -> None:
+def test_it_is_given_what_it_needs(layer: LayerSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
 
     def theirs(*given: Tensor, **named: Tensor) -> Tensor:
         called.append(named)
         return varlen(*given, **named)  # type: ignore[arg-type]
 
-    backend, step, line = chosen(layer, theirs, 2e-3, 1e-3)
-    called.clear()
-    step.check(backend, error=1e-5)
+    monkeypatch.setattr(flash_prefill, "choose", lambda spec, storage: theirs)
+    Step(layer, LENS).check(error=1e-5)
     assert called
-    assert line.endswith("own kernel 2.00 ms, torch's 1.00 ms; torch it is")
 
 
-@pytest.mark.usefixtures("small_trials")
-def test_where_our_kernel_is_faster_it_stays() -> None:
-    backend, step, line = chosen(spec(dim=16), varlen, 1e-3, 2e-3)
-    assert not backend._flash
-    assert line.endswith("own kernel it is")
-    step.check(backend)
+def chosen(layer: LayerSpec, dtype: torch.dtype = torch.bfloat16, block_size: int = 256) -> bool:
+    storage = KVStorage([layer], 1, block_size, dtype, torch.device("meta"))
+    return flash_prefill.choose(layer, storage) is not None
 
 
-@pytest.mark.usefixtures("small_trials")
-def test_what_does_not_run_is_left_with_its_reason() -> None:
-    def broken(*given: Tensor, **named: Tensor) -> Tensor:
-        raise RuntimeError("page size must be a\nmultiple of 256")
-
-    backend, step, line = chosen(spec(dim=16), broken, 2.0, 1.0)
-    assert "(page size must be a multiple of 256); own kernel it is" in line
-    step.check(backend)
-
-
-@pytest.mark.usefixtures("small_trials")
-@pytest.mark.parametrize("wrong", [0.1, float("nan")])
-def test_what_computes_something_else_is_left(wrong: float) -> None:
-    backend, _, line = chosen(spec(dim=16), lambda *given, **named: varlen(*given, **named) + wrong, 2.0, 1.0)
-    assert not backend._flash
-    assert "torch's differs by" in line
-
-
-@pytest.mark.usefixtures("small_trials")
-def test_layers_that_it_does_not_know_and_small_pools_are_not_tried() -> None:
-    for layer in (spec(dim=16, sinks=True), spec(dim=16, softcap=5.0)):
-        assert TritonAttention(Step(layer, LENS).storage).choose_prefill(varlen, timed(1.0, 1.0)) == []
-    small = Step(spec(dim=16), [(3, 1)], block_size=4)
-    assert TritonAttention(small.storage).choose_prefill(varlen, timed(1.0, 1.0)) == []
-    assert TritonAttention(Step(spec(dim=16), LENS).storage).choose_prefill(None, timed(1.0, 1.0)) == []
-
-
-@pytest.mark.parametrize(
-    ("layer", "dtype", "suits"),
-    [
-        (spec(8, 2, 128), torch.bfloat16, True),
-        (spec(8, 2, 80, window=9), torch.float16, True),
-        (spec(8, 2, 128), torch.float32, False),
-        (spec(8, 2, 128, softcap=9.0), torch.bfloat16, False),
-        (spec(8, 2, 128, sinks=True), torch.bfloat16, False),
-        (spec(8, 2, 512), torch.bfloat16, False),
-        (spec(8, 2, 64, value_dim=32), torch.bfloat16, False),
-    ],
-)
-def test_what_it_knows(layer: LayerSpec, dtype: torch.dtype, suits: bool) -> None:
-    assert flash_prefill.suits(layer, dtype) == suits
+def test_which_layers_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash_prefill, "find", lambda: varlen)
+    monkeypatch.setattr(flash_prefill, "capability", lambda device: (8, 0))
+    assert chosen(spec(8, 2, 128))
+    assert chosen(spec(8, 2, 80, window=9), torch.float16, 512)
+    assert not chosen(spec(8, 2, 128), torch.float32)
+    assert not chosen(spec(8, 2, 128), block_size=16)
+    assert not chosen(spec(8, 2, 128, softcap=9.0))
+    assert not chosen(spec(8, 2, 128, sinks=True))
+    assert not chosen(spec(8, 2, 512))
+    assert not chosen(spec(8, 2, 64, value_dim=32))
+    monkeypatch.setattr(flash_prefill, "capability", lambda device: (7, 5))
+    assert not chosen(spec(8, 2, 128))
+    monkeypatch.undo()
+    assert not chosen(spec(8, 2, 128)), "it needs a GPU"

@@ -75,11 +75,11 @@ def test_long_contexts_are_split_and_put_together(layer: LayerSpec) -> None:
     step.check(backend, error=1e-5)
 
 
-def test_tensors_that_are_views_of_a_merged_projection() -> None:
+def test_tensors_that_are_views_of_a_fused_projection() -> None:
     step = Step(spec(4, 2), RAGGED)
     key, value = step.new
-    merged = torch.cat([t.flatten(1) for t in (step.query, key, value)], 1)
-    query, key, value = (part.unflatten(1, (-1, 64)) for part in merged.split([4 * 64, 2 * 64, 2 * 64], 1))
+    fused = torch.cat([t.flatten(1) for t in (step.query, key, value)], 1)
+    query, key, value = (part.unflatten(1, (-1, 64)) for part in fused.split([4 * 64, 2 * 64, 2 * 64], 1))
     backend = TritonAttention(step.storage)
     backend.begin(step.plan)
     found = backend.attend(0, query, key, value)

@@ -122,7 +122,7 @@ def _stored(step: Step, part: list[Tensor], new: Tensor) -> Tensor:
 
 
 def _strided(tensor: Tensor) -> Tensor:
-    """The same numbers within wider rows, as merged projections hand them over."""
+    """The same numbers within wider rows, as fused projections hand them over."""
     tokens, heads, dim = tensor.shape
     wide = tensor.new_zeros(tokens, heads + 3, dim)
     wide[:, 2:-1] = tensor

@@ -13,7 +13,6 @@ from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
-from millstream_worker.engine.runner.attention.prefill_choice import choose_prefill
 from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.graphs import recording
@@ -118,8 +117,6 @@ def _forward(
 ) -> Forward:
     """How steps are computed: called from Python, or replayed where that is possible."""
     device = eager.loaded.device
-    if device.type == "cuda":
-        choose_prefill(eager.attention.backend, report)
     if recording.wanted(config.cuda_graphs, device):
         return _cuda_graphs(config, info, eager, report)
     if device.type == "cpu" and compilation.done:

@@ -79,14 +79,3 @@ def clock_of(device: torch.device) -> DeviceClock | None:
         return None
 
     return DeviceClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-
-
-def device_seconds(work: Callable[[], object]) -> float:
-    """What a GPU takes for what `work` launches, by its own clock; waits for it."""
-    before, after = (torch.Event("cuda", enable_timing=True) for _ in range(2))
-    before.record()
-    work()
-    after.record()
-    after.synchronize()
-    milliseconds: float = before.elapsed_time(after)
-    return milliseconds / 1e3

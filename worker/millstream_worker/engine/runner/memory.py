@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.runner.attention.tiles import MAX_SCORE_BYTES
 from millstream_worker.engine.runner.cgroup import ControlGroups
-from millstream_worker.engine.runner.merged import MergedLinear
+from millstream_worker.engine.runner.linear.fused import FusedLinear
 from millstream_worker.engine.runner.native.linear import PanelLinear
 from millstream_worker.engine.runner.sampler import PIECE_ELEMENTS
 from millstream_worker.engine.sizes import share_of, size_bytes
@@ -84,14 +84,14 @@ def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: in
 
 
 def _widest(model: PreTrainedModel) -> int:
-    """Numbers per token in the output or input of the widest layer, the logits excepted; of merged layers
+    """Numbers per token in the output or input of the widest layer, the logits excepted; of fused layers
     each counts for itself. Each token goes through several experts of a mixture at once."""
-    merged = [module for module in model.modules() if isinstance(module, MergedLinear)]
-    aside = {model.get_output_embeddings(), *(layer.joint for layer in merged)}
+    fused = [module for module in model.modules() if isinstance(module, FusedLinear)]
+    aside = {model.get_output_embeddings(), *(layer.joint for layer in fused)}
     modules = [one for one in model.modules() if not isinstance(one, nn.Embedding) and one not in aside]
     sizes = [size for module in modules for size in _sizes(module)]
     experts: int = getattr(model.config, "num_experts_per_tok", None) or 1
-    return max([*sizes, *(layer.out_features for layer in merged)], default=1) * experts
+    return max([*sizes, *(layer.out_features for layer in fused)], default=1) * experts
 
 
 def _sizes(module: nn.Module) -> list[int]:

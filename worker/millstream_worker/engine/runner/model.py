@@ -15,12 +15,13 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from millstream_worker.engine.runner import around, guards, merge_choice, packed, support
+from millstream_worker.engine.runner import around, guards, packed, support
 from millstream_worker.engine.runner.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
 from millstream_worker.engine.runner.attention.operator import Attention, attend, register
+from millstream_worker.engine.runner.linear.fused import fuse
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.weights import end_ids, load_config, load_weights
@@ -102,7 +103,7 @@ def load_model(
     AttentionInterface.register(ATTENTION, _attend)
     model = load_weights(folder, config, dtype, device, ATTENTION, mark)
     anatomy = observe(model, ATTENTION)
-    merged = merge_choice.merge(model, anatomy.siblings, device)
+    fuse(model, anatomy.siblings)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     packed.pack(model, chosen.library)
     note = support.context_note(config)
@@ -118,7 +119,7 @@ def load_model(
         parameters=parameters,
         dtype=dtype,
         device=device,
-        notes=(*([note] if note else []), f"attention: {chosen.reason}", *merged),
+        notes=(*([note] if note else []), f"attention: {chosen.reason}"),
     )
 
 

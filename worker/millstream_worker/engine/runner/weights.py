@@ -85,7 +85,7 @@ def end_ids(folder: str, config: PretrainedConfig) -> tuple[int, ...]:
 @contextlib.contextmanager
 def _segments_of_their_own() -> Iterator[None]:
     """Transformers takes a GPU's memory for all weights as one segment, which stays as long as any of them.
-    Without that, what layers leave when they are merged can be given back."""
+    Without that, what layers leave when they are fused can be given back."""
     warm_up = getattr(modeling_utils, "caching_allocator_warmup", None)
     if warm_up is None:
         yield

@@ -8,7 +8,6 @@ is how they are tested where there is no GPU.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -16,12 +15,7 @@ import torch
 from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention import (
-    flash_prefill,
-    prefill_choice,
-    triton_calls,
-    triton_step,
-)
+from millstream_worker.engine.runner.attention import flash_prefill, triton_calls, triton_step
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.static import StaticStep
 from millstream_worker.engine.runner.attention.triton_static import StaticDecode
@@ -41,7 +35,7 @@ class TritonAttention:
         self._storage = storage
         self._shapes = [replace(layer, scale=1.0, softcap=None, sinks=False) for layer in storage.layers]
         self._steps: dict[LayerSpec, Step] = {}
-        self._flash: dict[LayerSpec, flash_prefill.Attend] = {}  # of the layers that prefill by torch's
+        self._flash = [flash_prefill.choose(layer, storage) for layer in storage.layers]
         self._programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
 
     def begin(self, plan: Plan) -> None:
@@ -80,49 +74,12 @@ class TritonAttention:
         if step.decodes:
             triton_calls.decode(call)
         if len(step.tile_segments):
-            self._prefill(call)
+            flash = self._flash[layer]
+            if flash is None:
+                triton_calls.prefill(call)
+            else:
+                flash_prefill.prefill(flash, call)
         return out
-
-    def choose_prefill(self, theirs: flash_prefill.Attend | None, time: prefill_choice.Time) -> list[str]:
-        """Let each kind of layer prefill by what is faster here: our kernel, or torch's. The storage must
-        hold no row's keys. Returns what was found, in words."""
-        storage, found = self._storage, []
-        plan = prefill_choice.trial_plan(storage.blocks, storage.block_size)
-        for spec in dict.fromkeys(storage.layers):
-            if theirs is None or plan is None or not flash_prefill.suits(spec, storage.dtype):
-                continue
-            layer = storage.layers.index(spec)
-            tensors = prefill_choice.trial_tensors(spec, plan, storage.keys[layer])
-            used = [
-                cache[: plan.block_tables[0].size] for cache in (storage.keys[layer], storage.values[layer])
-            ]
-            for pages in used:
-                pages.normal_()
-            self.begin(plan)
-            ours, flash = (partial(self._tried, way, layer, tensors) for way in ({}, {spec: theirs}))
-            use, why = prefill_choice.compare(ours, flash, time)
-            for pages in used:
-                pages.zero_()
-            self._flash |= {spec: theirs} if use else {}
-            name = f"{spec.heads}/{spec.kv_heads} heads of {spec.key_dim}"
-            found.append(f"prefill of {name}: {why}; {'torch' if use else 'own kernel'} it is")
-        return found
-
-    def _prefill(self, call: triton_calls.Call) -> None:
-        theirs = self._flash.get(call.spec)
-        if theirs is None:
-            triton_calls.prefill(call)
-        else:
-            flash_prefill.prefill(theirs, call)
-
-    def _tried(
-        self, way: dict[LayerSpec, flash_prefill.Attend], layer: int, tensors: tuple[Tensor, Tensor, Tensor]
-    ) -> Tensor:
-        chosen, self._flash = self._flash, way
-        try:
-            return self.attend(layer, *tensors)
-        finally:
-            self._flash = chosen
 
 
 def _processors(device: torch.device) -> int:

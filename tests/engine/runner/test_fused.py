@@ -1,7 +1,8 @@
-"""Merged linear layers: which are merged, that each still answers its own, and what stays in memory."""
+"""Fused linear layers: which are fused, that each still answers its own, and what stays in memory."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from millstream_worker.engine.runner import merged
 from millstream_worker.engine.runner.anatomy import calls_of, siblings_of
-from millstream_worker.engine.runner.merged import MergedLinear
+from millstream_worker.engine.runner.linear.fused import FusedLinear, fuse
 from millstream_worker.engine.runner.model import load_model
 
 
@@ -28,10 +28,16 @@ class Attention(nn.Module):
         return answer
 
 
-def merge(model: nn.Module) -> int:
+def fuse_seen(model: nn.Module) -> set[str]:
+    """The layers that are fused then."""
     with torch.no_grad(), calls_of(model) as calls:
         model(torch.randn(1, 8))
-    return merged.merge(model, siblings_of(model, calls))
+    fuse(model, siblings_of(model, calls))
+    return fused(model)
+
+
+def fused(model: nn.Module) -> set[str]:
+    return {name for name, module in model.named_modules() if isinstance(module, FusedLinear)}
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -40,12 +46,12 @@ def test_each_answers_what_it_did(bias: bool) -> None:
     model, rows = Attention(bias=bias), torch.randn(5, 8)
     want, weights = model(rows), [layer.weight.clone() for layer in (model.q, model.k, model.v)]
 
-    assert merge(model) == 3
+    assert fuse_seen(model) == {"q", "k", "v"}
 
     torch.testing.assert_close(model(rows), want)
     assert type(model.out) is nn.Linear
     for layer, weight in zip((model.q, model.k, model.v), weights, strict=True):
-        assert isinstance(layer, MergedLinear)
+        assert isinstance(layer, FusedLinear)
         assert torch.equal(layer.weight, weight)
         assert (layer.bias is not None) is bias
     assert len({id(layer.joint) for layer in (model.q, model.k, model.v)}) == 1
@@ -56,7 +62,7 @@ def test_asked_in_another_way_than_when_it_was_seen() -> None:
     """Alone, twice, backwards, with rows of their own: slower, and right."""
     model = Attention()
     layers = {name: getattr(model, name) for name in "qkv"}
-    merge(model)
+    fuse_seen(model)
     one, other = torch.randn(3, 8), torch.randn(2, 8)
     for name, rows in [
         ("v", one),
@@ -73,10 +79,10 @@ def test_asked_in_another_way_than_when_it_was_seen() -> None:
 @torch.no_grad()
 def test_nothing_is_held_between_two_steps() -> None:
     model = Attention()
-    merge(model)
+    fuse_seen(model)
     model(torch.randn(4, 8))
-    assert model.q._held.rows is None
-    assert model.q._held.answer is None
+    assert model.q._product.rows is None
+    assert model.q._product.answer is None
 
 
 class Scaled(nn.Linear):
@@ -105,16 +111,26 @@ def test_what_does_not_belong_together_is_left(case: str) -> None:
     rows = torch.randn(3, 8)
     want = model(rows)
 
-    assert merge(model) == 2
+    assert fuse_seen(model) == {"q", "v"}
 
-    assert not isinstance(model.k, MergedLinear)
     torch.testing.assert_close(model(rows), want)
+
+
+@torch.no_grad()
+def test_memory_is_given_back_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all parts and all products would be there at a time."""
+    model = nn.ModuleDict({"one": Attention(), "other": Attention()})
+    weights = [weakref.ref(layer.q.weight) for layer in (model["one"], model["other"])]
+    alive: list[int] = []
+    monkeypatch.setattr(
+        torch.cuda, "empty_cache", lambda: alive.append(sum(weight() is not None for weight in weights))
+    )
+    fuse(model, [[f"{name}.{layer}" for layer in "qkv"] for name in model])
+    assert alive == [1, 0]
 
 
 @pytest.mark.parametrize(("case", "count"), [("llama", 5), ("qwen3", 5), ("phi3", 0), ("gpt2", 0)])
 def test_models(case: str, count: int, checkpoint: Callable[[str], Path]) -> None:
     """Query, key, value, gate and up, where the model does not have them as one already."""
     loaded = load_model(str(checkpoint(case)), dtype=torch.float32, device=torch.device("cpu"))
-    layers = loaded.model.config.num_hidden_layers
-    found = [module for module in loaded.model.modules() if isinstance(module, MergedLinear)]
-    assert len(found) == count * layers
+    assert len(fused(loaded.model)) == count * loaded.model.config.num_hidden_layers

@@ -1,0 +1,1 @@
+"""Linear layers as the engine computes them."""
