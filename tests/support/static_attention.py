@@ -9,7 +9,7 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.transfer import Arena, Field
 
@@ -19,7 +19,7 @@ class PlainStatic:
 
     def __init__(self, storage: KVStorage) -> None:
         self._storage = storage
-        self._plain = MatmulAttention(storage)
+        self._plain = TorchAttention(storage)
         self._held: PlainStep | None = None
 
     def begin(self, plan: Plan) -> None:

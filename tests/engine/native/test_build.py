@@ -15,7 +15,7 @@ import torch
 
 from millstream_worker.engine.runner.attention import choice
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.native import build as building
 from millstream_worker.engine.runner.native import check
 from millstream_worker.engine.runner.native.attention import NativeAttention
@@ -80,7 +80,7 @@ def test_without_a_compiler_plain_pytorch_computes(tmp_path: Path, monkeypatch: 
     chosen = choice.choose("auto", CPU, torch.float32, str(tmp_path))
     assert chosen.name == "torch"
     assert "there is no C++ compiler (g++, clang++, c++)" in chosen.reason
-    assert isinstance(chosen.build(STORAGE), MatmulAttention)
+    assert isinstance(chosen.build(STORAGE), TorchAttention)
     with pytest.raises(ValueError, match="'native' cannot be had: there is no C\\+\\+ compiler"):
         choice.choose("native", CPU, torch.float32, str(tmp_path))
 

@@ -12,9 +12,9 @@ from support.paged_rows import definition
 from support.planning import Segment, pack
 
 from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention import tiles
+from millstream_worker.engine.runner.attention import torch_backend
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention, sliced
 from millstream_worker.engine.runner.storage import KVStorage
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ class Rows:
         self.qkv = [[torch.empty(0, *dim, dtype=dtype) for dim in dims] for _ in range(count)]
         self.sinks = torch.randn(layer.heads, generator=self._torch) if layer.sinks else None
         self.storage = KVStorage([layer], 900 // block_size, block_size, dtype, CPU)
-        self.attention = MatmulAttention(self.storage)
+        self.attention = TorchAttention(self.storage)
 
     def step(self, new: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Give each row so many tokens: (computed, expected) [T, heads, value_dim] of them."""
@@ -80,18 +80,19 @@ def test_ragged_steps(name: str, block_size: int) -> None:
 
 
 @pytest.mark.parametrize("new", [[127, 128], [129, 1], [300, 256], [1, 257]])
-def test_prompts_longer_than_a_tile(new: list[int]) -> None:
+def test_prompts_longer_than_a_slice(new: list[int]) -> None:
     for name in ("grouped", "window", "sinks"):
         rows = Rows(LAYERS[name], 2, 16, torch.float32)
         rows.step([10, 5])
         torch.testing.assert_close(*rows.step(new), atol=2e-6, rtol=1e-5)
 
 
-def test_buckets_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["_KEY_BYTES", "_SCORE_BYTES", "_LEAST_QUERIES"])
+def test_slices_of_any_size_give_the_same(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = ([3, 9, 17, 1, 40], [1, 5, 1, 1, 1], [1, 1, 1, 1, 1])
     whole, alone = (Rows(LAYERS["grouped"], 5, 4, torch.float32) for _ in range(2))
     want = [whole.step(new)[0] for new in steps]
-    monkeypatch.setattr(tiles, "MAX_GATHER_BYTES", 1)
+    monkeypatch.setattr(torch_backend, limit, 1)
     for new, expected in zip(steps, want, strict=True):
         torch.testing.assert_close(alone.step(new)[0], expected, atol=1e-6, rtol=1e-5)
 
@@ -107,7 +108,7 @@ def test_half_precision(name: str, dtype: torch.dtype, tolerance: float) -> None
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_broken_row_leaves_the_next_user_of_its_block_alone(bad: float) -> None:
-    """The rest of a block, and blocks that only pad a bucket, may hold what is no number."""
+    """The rest of a block, and blocks that only pad a slice, may hold what is no number."""
     layer = LAYERS["grouped"]
     rows = Rows(layer, 2, 16, torch.float32)
     rows.blocks[0] = [7]
@@ -118,17 +119,6 @@ def test_a_broken_row_leaves_the_next_user_of_its_block_alone(bad: float) -> Non
 
     for new in ([3, 40], [1, 1]):
         torch.testing.assert_close(*rows.step(new), atol=2e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["grouped", "window"])
-def test_a_long_context_costs_no_mask_for_what_all_queries_see(name: str) -> None:
-    """2,048 new tokens of a row that has 30,000: a mask of each by each would take 262 MB in every kind of
-    layer, for a whole step."""
-    storage = KVStorage([LAYERS[name]], 2010, 16, torch.float32, CPU)
-    attention = MatmulAttention(storage)
-    attention.begin(pack([Segment(0, [0] * 2048, 30_000, range(2003))], 16))
-    (step,) = attention._steps.values()
-    assert sum(bucket.bias.nbytes for bucket in step.buckets) < 2 * 2**20
 
 
 def test_queries_of_any_strides() -> None:
@@ -153,44 +143,30 @@ def random_plan(seed: int, rows: int, block_size: int) -> Plan:
 
 
 @pytest.mark.parametrize("window", [None, 100])
-def test_tiles_cover_the_step_within_bounds(window: int | None) -> None:
-    for seed in range(20):
-        covers_the_step_within_bounds(seed, window)
-
-
-def covers_the_step_within_bounds(seed: int, window: int | None) -> None:
+def test_slices_cover_the_step_within_bounds(window: int | None) -> None:
     layer = LayerSpec(8, 2, 64, 64, scale=1.0, window=window)
-    plan = random_plan(seed, rows=1 + seed * 3, block_size=16)
-    whole = tiles.cut(plan, layer, 16)
-    buckets = list(tiles.group(whole, layer, 16, itemsize=2))
-
-    asked = np.concatenate([
-        start + np.arange(count) for b in buckets for start, count in zip(b.starts, b.queries, strict=True)
-    ])  # fmt: skip
-    assert sorted(asked) == list(range(plan.token_count)), "each query once"
-    for bucket in buckets:
-        first_key = bucket.first_blocks * 16
-        position = first_key + bucket.offsets
-        assert (position == plan.positions[bucket.starts]).all()
-        lowest_seen = 0 if window is None else np.maximum(position - window + 1, 0)
-        assert (first_key <= lowest_seen).all(), "the window begins within the first block"
-        assert (lowest_seen - first_key < 16).all() or window is None
-        end = position + bucket.queries
-        assert ((first_key + bucket.blocks * 16 >= end) & (first_key + (bucket.blocks - 1) * 16 < end)).all()
-        if len(bucket) > 1:
-            padded = len(bucket) * bucket.blocks.max() * 16
-            assert padded * 2 * 64 * 2 <= tiles.MAX_GATHER_BYTES
-            assert padded * bucket.queries.max() * 8 * 4 <= tiles.MAX_SCORE_BYTES
+    for seed in range(20):
+        plan = random_plan(seed, rows=1 + seed * 3, block_size=16)
+        asked: list[int] = []
+        for rows, first, count in sliced(plan, layer, itemsize=2):
+            starts = plan.query_starts[rows] + first
+            asked += (starts[:, None] + np.arange(count)).flatten().tolist()
+            lens = np.minimum(plan.kv_lens[rows], window or 10**6)
+            assert len(rows) == 1 or count == 1
+            assert len(rows) == 1 or len(rows) * lens.max() * 2 * 64 * 2 <= torch_backend._KEY_BYTES
+            assert lens.max() <= 2 * lens.min()
+            assert count <= 16 or count * 8 * 4 * plan.kv_lens[rows].max() <= torch_backend._SCORE_BYTES
+        assert sorted(asked) == list(range(plan.token_count)), "each query once"
 
 
-def test_equal_rows_share_a_bucket_and_ragged_ones_take_few() -> None:
+def test_equal_rows_share_a_slice_and_ragged_ones_take_few() -> None:
     layer = LayerSpec(9, 3, 64, 64, scale=1.0)
 
-    def buckets(lengths: Sequence[int]) -> int:
+    def slices(lengths: Sequence[int]) -> int:
         segments = [
             Segment(slot, [0], length, range(length // 16 + 1)) for slot, length in enumerate(lengths)
         ]
-        return len(list(tiles.group(tiles.cut(pack(segments, 16), layer, 16), layer, 16, itemsize=2)))
+        return len(list(sliced(pack(segments, 16), layer, itemsize=2)))
 
-    assert buckets([150] * 32) == 1
-    assert buckets(range(64, 320, 8)) <= 4
+    assert slices([150] * 32) == 1
+    assert slices(range(64, 320, 8)) <= 4

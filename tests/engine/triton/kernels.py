@@ -10,7 +10,7 @@ from support.planning import Segment, pack
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
 from millstream_worker.engine.runner.attention.triton_step import prefill_tiles, split
 from millstream_worker.engine.runner.storage import KVStorage
@@ -103,7 +103,7 @@ def test_layers_of_several_kinds_in_one_step_as_the_plain_backend_has_them() -> 
     layers = [spec(), spec(window=5), spec(6, 3, 80, sinks=True)]
     steps = [Step(layer, RAGGED) for layer in layers]
     answers = []
-    for kind in (TritonAttention, MatmulAttention):
+    for kind in (TritonAttention, TorchAttention):
         storage = KVStorage(layers, steps[0].storage.blocks, 16, torch.float32, DEVICE)
         for layer, step in enumerate(steps):
             storage.keys[layer].copy_(step.storage.keys[0].nan_to_num(9.0))

@@ -15,14 +15,14 @@ from support.serving import serve
 from millstream_worker.engine.brain.sharing import SharingCosts
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.attention import triton_calls
-from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
 from millstream_worker.engine.runner.model import load_model
 
 DOCUMENT = tuple(range(3, 16))  # three blocks of four, and one token
 
 
-Backend = type[TritonAttention] | type[MatmulAttention]
+Backend = type[TritonAttention] | type[TorchAttention]
 
 
 def tokens_of(
@@ -55,7 +55,7 @@ def test_reading_together_changes_no_token(
     together = tokens_of(folder, TritonAttention, SharingCosts(row=0, step=0), depth)
 
     assert shared, "nobody read anything together"
-    assert together == tokens_of(folder, MatmulAttention, None, depth)
+    assert together == tokens_of(folder, TorchAttention, None, depth)
     shared.clear()
     assert together == tokens_of(folder, TritonAttention, None, depth)
     assert not shared

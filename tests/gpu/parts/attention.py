@@ -18,7 +18,7 @@ from support.attention_step import Step, spec
 from torch import Tensor
 
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
 
 LAYERS: dict[str, LayerSpec] = {
@@ -101,7 +101,7 @@ def _off(step: Step, programs: int) -> float:
     expected = [
         _stored(step, *pair) for pair in zip((storage.keys, storage.values), tensors[1:], strict=True)
     ]
-    ours, theirs = TritonAttention(storage), MatmulAttention(wide)
+    ours, theirs = TritonAttention(storage), TorchAttention(wide)
     ours._programs = programs
     for backend in (ours, theirs):
         backend.begin(step.plan)

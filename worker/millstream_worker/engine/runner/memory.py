@@ -12,7 +12,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.runner.attention.tiles import MAX_SCORE_BYTES
 from millstream_worker.engine.runner.cgroup import ControlGroups
 from millstream_worker.engine.runner.linear.fused import FusedLinear
 from millstream_worker.engine.runner.native.linear import PanelLinear
@@ -28,7 +27,7 @@ _AUTO_CUDA_SHARE = 0.9  # the rest is for what no step shows: kernels that are l
 _WIDE_TENSORS = 6  # per token, each as wide as the model's widest layer: gate, up, their product, residuals
 _LOGIT_BYTES = 16  # per row and token id: logits, and what was seen, twice while there come to be more rows
 _DRAW_BYTES = 64  # per row and token id of those drawn at a time: changed, weights, logprobs with sort keys
-_SCORES = 5  # times a bucket's scores: as multiplied, in float32, their softmax, and keys or values
+_ATTENTION_BYTES = 160 << 20  # of torch's: the scores of a slice, and the keys or values of a long row
 _WORKSPACE_BYTES = 128 << 20  # of torch's libraries: packed weights, and what their products are summed in
 
 
@@ -80,7 +79,7 @@ def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: in
     elements = rows * vocab_size
     drawing = min(elements, max(PIECE_ELEMENTS[embedding.device.type], vocab_size))
     sampling = elements * _LOGIT_BYTES + drawing * _DRAW_BYTES
-    return activations + sampling + _SCORES * MAX_SCORE_BYTES + _WORKSPACE_BYTES
+    return activations + sampling + _ATTENTION_BYTES + _WORKSPACE_BYTES
 
 
 def _widest(model: PreTrainedModel) -> int:

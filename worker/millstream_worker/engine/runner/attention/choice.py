@@ -40,11 +40,11 @@ def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str =
             f"attention 'triton' needs a CUDA device, this is {device.type}; use 'native', 'torch' or 'auto'"
         )
     if name == "torch":
-        return Choice("torch", "plain PyTorch, as asked for", _matmul)
+        return Choice("torch", "plain PyTorch, as asked for", _torch)
     if device.type != "cpu":
         if name == "native":
             raise ValueError(f"attention 'native' needs the CPU, this is {device.type}; use 'auto'")
-        return Choice("torch", f"plain PyTorch, there is nothing else for {device.type}", _matmul)
+        return Choice("torch", f"plain PyTorch, there is nothing else for {device.type}", _torch)
     return _on_the_cpu(name, dtype, cache_folder(cache_dir))
 
 
@@ -60,7 +60,7 @@ def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> Choice:
         if name == "native":
             raise ValueError(f"attention 'native' cannot be had: {error}; use 'torch' or 'auto'") from error
         return Choice(
-            "torch", f"plain PyTorch, as native code, which is faster, cannot be had: {error}", _matmul
+            "torch", f"plain PyTorch, as native code, which is faster, cannot be had: {error}", _torch
         )
     reason = "compiled for this processor"
     if dtype == torch.bfloat16:
@@ -74,7 +74,7 @@ def _triton(storage: KVStorage) -> AttentionBackend:
     return TritonAttention(storage)
 
 
-def _matmul(storage: KVStorage) -> AttentionBackend:
-    from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+def _torch(storage: KVStorage) -> AttentionBackend:
+    from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 
-    return MatmulAttention(storage)
+    return TorchAttention(storage)

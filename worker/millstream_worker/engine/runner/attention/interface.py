@@ -6,7 +6,7 @@ A backend owns how a step's attention is computed, and writes the step's keys an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -28,6 +28,11 @@ class LayerSpec:
     softcap: float | None = None  # scores become softcap * tanh(score / softcap)
     sinks: bool = False  # one learned logit per head joins the softmax and takes weight from the values
     group: int = 0  # which of the plan's block tables holds this layer
+
+    @property
+    def shape(self) -> LayerSpec:
+        """The layer without what does not matter for the indices and masks of a step."""
+        return replace(self, scale=1.0, softcap=None, sinks=False)
 
     def block_elements(self, block_size: int) -> int:
         """Numbers stored per block: keys and values of `block_size` tokens."""

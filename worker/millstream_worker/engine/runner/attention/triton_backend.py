@@ -7,7 +7,6 @@ is how they are tested where there is no GPU.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -33,7 +32,7 @@ class TritonAttention:
 
     def __init__(self, storage: KVStorage) -> None:
         self._storage = storage
-        self._shapes = [replace(layer, scale=1.0, softcap=None, sinks=False) for layer in storage.layers]
+        self._shapes = [layer.shape for layer in storage.layers]
         self._steps: dict[LayerSpec, Step] = {}
         self._flash = [flash_prefill.choose(layer, storage) for layer in storage.layers]
         self._programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)

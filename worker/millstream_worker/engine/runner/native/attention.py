@@ -7,7 +7,6 @@ layer; all that layers share in a step is laid out once.
 from __future__ import annotations
 
 from ctypes import addressof, sizeof
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ class NativeAttention:
         self.library = library
         self._storage = storage
         self._attend = library.attend(storage.dtype)
-        shapes = [replace(layer, scale=1.0, softcap=None, sinks=False) for layer in storage.layers]
+        shapes = [layer.shape for layer in storage.layers]
         self._shapes = tuple(dict.fromkeys(shapes))
         self._shape_of = [self._shapes.index(shape) for shape in shapes]
         self._layers = [self._layer_numbers(layer) for layer in range(len(storage.layers))]

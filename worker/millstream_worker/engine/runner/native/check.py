@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from millstream_worker.engine.brain.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.matmul import MatmulAttention
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.native import linear
 from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.greedy import NativeGreedy
@@ -47,7 +47,7 @@ def _check_attention(library: Library) -> None:
     random = torch.Generator().manual_seed(0)
     for dtype in ENTRIES:
         storages = [KVStorage(_LAYERS, 3 * _WIDTH, _BLOCK, dtype, torch.device("cpu")) for _ in range(2)]
-        native, plain = NativeAttention(storages[0], library), MatmulAttention(storages[1])
+        native, plain = NativeAttention(storages[0], library), TorchAttention(storages[1])
         lens = [0, 0, 0]
         for new in _STEPS:
             lens = [length + count for length, count in zip(lens, new, strict=True)]
