@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Drawn, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.runner import forward as eager
-from millstream_worker.engine.runner import model
-from millstream_worker.engine.runner.replay import steps as replayed
-
-_PLAY = replayed.play
+from millstream_worker.engine.runner.forward import Forward
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Watch:
     """Stands where the runner stands, and asks it. Seconds on the host, summed up over the steps since
     `restart`: on a device that works on by itself they are no device time."""
 
     runner: Any
-    forward_s: float = 0.0
-    launch_s: float = 0.0  # forward, the inputs before it and the draw behind it
+    forward_s: float = 0.0  # inputs and logits
+    launch_s: float = 0.0  # forward, and the sampling behind it
     settle_s: float = 0.0
     steps: int = 0
     computed: int = 0  # tokens
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
-        this = weakref.ref(self)  # a module would keep the engine
-        vars(eager)["forward"] = _timed(model.forward, this)
-        vars(replayed)["play"] = _timed(_PLAY, this)
+        self.runner.model = _TimedForward(self.runner.model, self)
 
     def forward(self, plan: Plan) -> Any:
         before = time.perf_counter()
@@ -74,17 +68,18 @@ class Watch:
         return None if clock is None else float(clock.times.idle_share)
 
 
-def _timed(compute: Callable[..., Any], watch: weakref.ref[Watch]) -> Callable[..., Any]:
-    """`compute`, whose seconds are added to the watch's `forward_s`; noting is not counted."""
+class _TimedForward:
+    """Adds the seconds of a form of `Forward` to a watch's."""
 
-    def computed(*arguments: Any) -> Any:
+    def __init__(self, forward: Forward, watch: Watch) -> None:
+        self._forward = forward
+        self._watch = watch
+
+    def run(self, plan: Plan) -> Tensor:
         before = time.perf_counter()
-        answer = compute(*arguments)
-        if (seeing := watch()) is not None:
-            seeing.forward_s += time.perf_counter() - before
-        return answer
-
-    return computed
+        logits = self._forward.run(plan)
+        self._watch.forward_s += time.perf_counter() - before
+        return logits
 
 
 def watched(config: EngineConfig) -> tuple[Engine[Any], EngineInfo, Watch]:

@@ -19,8 +19,8 @@ from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.compiled import CannotCompile
-from millstream_worker.engine.runner.kept_code import KeptCode
+from millstream_worker.engine.runner.compiled.cache import KeptCode
+from millstream_worker.engine.runner.compiled.compile import CannotCompile
 from millstream_worker.engine.runner.model import LoadedModel, load_model
 from millstream_worker.engine.runner.native.linear import PanelLinear
 
@@ -35,7 +35,7 @@ class Compiler:
         self.calls = 0
         self.error: Exception | None = None
 
-    def __call__(self, loaded: LoadedModel, cache: Path, *_: object, most_tokens: int) -> None:
+    def __call__(self, loaded: LoadedModel, cache: Path, *_: object) -> None:
         self.calls += 1
         if self.error is not None:
             raise self.error
@@ -44,7 +44,7 @@ class Compiler:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     compiler = Compiler()
-    monkeypatch.setattr(compilation, "compile_layers", compiler)
+    monkeypatch.setattr(compilation, "compile_model", compiler)
     return compiler
 
 
@@ -272,6 +272,6 @@ def test_in_the_middle_of_a_row(folder: str, tmp_path: Path, monkeypatch: pytest
     tokens = run(engine, due_after=5)
 
     assert tokens == run(plain)
-    assert said[-1].startswith("layers compiled in ")
+    assert said[-1].startswith("model compiled in ")
     assert engine.take_due() is None
     assert len(list((tmp_path / "compiled").glob("*/ready"))) == 1

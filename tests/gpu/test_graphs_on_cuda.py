@@ -17,7 +17,7 @@ from support.serving import eager_of, logits_of, runner_of
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.process import CannotLoad
-from millstream_worker.engine.runner.compiled import compile_layers
+from millstream_worker.engine.runner.compiled.compile import compile_model
 from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.graphs.recording import record
@@ -96,7 +96,7 @@ def test_a_mixture_that_waits_for_its_router_is_not_recorded(load: Callable[[str
 
 def test_compiled_layers_are_recorded_as_well(load: Callable[[str], LoadedModel], tmp_path: Path) -> None:
     loaded = load("llama")
-    compile_layers(loaded, tmp_path / "compiled", lambda _: None)
+    compile_model(loaded, tmp_path / "compiled", lambda _: None)
     plain, runner = runner_of(load("llama"), blocks=40, block_size=4)[0], recorded(loaded)
     for plan in steps():
         torch.testing.assert_close(logits_of(runner, plan), logits_of(plain, plan), atol=2e-4, rtol=0)

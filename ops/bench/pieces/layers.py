@@ -23,8 +23,8 @@ from ops.bench.models.checkpoints import shaped_checkpoint
 from ops.bench.models.shapes import SHAPES
 from torch import nn
 
-from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers
-from millstream_worker.engine.runner.model import LoadedModel, forward, load_model, occupy
+from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
+from millstream_worker.engine.runner.model import LoadedModel, load_model, occupy
 from millstream_worker.engine.runner.packed import PackedLinear
 
 
@@ -43,7 +43,7 @@ def _compare(shape: str, options: argparse.Namespace, cache: Path) -> None:
     _unpack(models["plain"].model)
     wall, used = time.perf_counter(), time.process_time()
     try:
-        compile_layers(models["compiled"], cache, lambda message: None)
+        compile_model(models["compiled"], cache, lambda message: None)
     except CannotCompile as error:
         print(f"{shape}: not compiled: {error}")
         del models["compiled"]
@@ -71,7 +71,7 @@ def _timed(loaded: LoadedModel, tokens: list[torch.Tensor]) -> Callable[[], floa
 
     def run() -> float:
         start = time.process_time()
-        forward(loaded.model, *tokens)
+        loaded.logits(*tokens)
         return (time.process_time() - start) * 1e3
 
     run()

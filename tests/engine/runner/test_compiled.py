@@ -1,4 +1,4 @@
-"""Compiled layers: the same tokens, one compilation per kind of layer, and a model that goes on without.
+"""A compiled model: the same tokens, one compilation for all steps, and a model that goes on without.
 
 Most cases are traced and run as they were traced, which takes no compiler; one goes all the way.
 """
@@ -11,19 +11,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import checkpoints
 from support.serving import Served, serve
 from torch._dynamo.utils import counters
 
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner import operation
-from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers
+from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
 from millstream_worker.engine.runner.model import LoadedModel
 
 Load = Callable[[str], LoadedModel]
-ALIKE = ["llama", "gpt2"]  # all layers of one kind
-MIXED = ["gemma2", "gpt_oss"]
 
 
+UNTRACED = {"llama-dynamic"}  # its rotary angles depend on the longest position of a step
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
@@ -41,13 +40,32 @@ def compilations() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize("case", [*ALIKE, *MIXED])
+def regions(case: str, load: Load, folder: Path) -> int:
+    """The graphs inside of the model's: one for each kind of layer."""
+    kinds: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
+        kinds.append(sum(isinstance(module, torch.fx.GraphModule) for module in graph.children()))
+        return graph.forward
+
+    compile_model(load(case), folder, lambda message: None, backend=backend)
+    [count] = kinds
+    return count
+
+
+@pytest.mark.parametrize(("case", "kinds"), [("llama", 1), ("gpt_oss", 1), ("deepseek_v3", 2)])
+def test_a_kind_of_layer_is_compiled_once(case: str, kinds: int, load: Load, tmp_path: Path) -> None:
+    """Layers that differ in what their attention sees are of one kind; dense and routed ones are of two."""
+    assert regions(case, load, tmp_path) == kinds
+
+
 @pytest.mark.slow
-def test_the_tokens_and_how_often_it_is_compiled(case: str, load: Load, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", sorted(checkpoints.CASES.keys() - UNTRACED))
+def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path) -> None:
     want, loaded = run(load(case)), load(case)
     said: list[str] = []
 
-    compile_layers(loaded, tmp_path, said.append, backend="aot_eager")
+    compile_model(loaded, tmp_path, said.append, backend="aot_eager")
     before = compilations()
     torch.compiler.set_stance("fail_on_recompile")  # in the middle of the work, or run what is not compiled
     got = run(loaded)
@@ -55,10 +73,9 @@ def test_the_tokens_and_how_often_it_is_compiled(case: str, load: Load, tmp_path
     assert got.tokens == want.tokens
     for handle, logprobs in want.logprobs.items():
         assert got.logprobs[handle] == pytest.approx(logprobs, abs=5e-5)
-    assert 4 <= before <= (4 if case in ALIKE else 6)  # one token, and more: of layers, and what is around
-    assert compilations() == before
-    assert said[0] == "compiling 2 layers"
-    assert said[1].startswith("layers compiled in ")
+    assert compilations() == before == 1
+    assert said[0].startswith("compiling ")
+    assert said[1].startswith("model compiled in ")
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
@@ -66,33 +83,18 @@ def test_the_tokens_and_how_often_it_is_compiled(case: str, load: Load, tmp_path
 @pytest.mark.slow
 def test_machine_code(load: Load, tmp_path: Path) -> None:
     want, loaded = run(load("llama")), load("llama")
-    compile_layers(loaded, tmp_path / "kept", lambda message: None)
-    with torch.profiler.profile() as profile:
-        assert run(loaded).tokens == want.tokens
-    called = {event.key for event in profile.key_averages()}
-    assert not [name for name in called if name.startswith("millstream::")], "calls by way of torch's"
+    compile_model(loaded, tmp_path / "kept", lambda message: None)
+    torch.compiler.set_stance("fail_on_recompile")
+    assert run(loaded).tokens == want.tokens
     assert list((tmp_path / "kept").rglob("*.so")), "nothing is there for the next start"
     assert (tmp_path / "kept").stat().st_mode & 0o077 == 0, "others may put code there"
-
-
-@pytest.mark.slow
-def test_operations_go_by_way_of_torchs_where_the_compiler_cannot_be_told(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    want, loaded = run(load("llama")), load("llama")
-    monkeypatch.delattr("torch._inductor.ir.ExternKernel.set_python_kernel_name")
-    with pytest.raises(AttributeError, match="set_python_kernel_name"):
-        operation.call_directly()
-    monkeypatch.setattr(operation, "_lowered", None)  # nobody gets there
-    compile_layers(loaded, tmp_path, lambda message: None, backend="aot_eager")
-    assert run(loaded).tokens == want.tokens
 
 
 def test_without_a_compiler_the_model_stays_as_it_was(load: Load, tmp_path: Path) -> None:
     want, loaded = run(load("llama")), load("llama")
     missing = torch._inductor.config.patch({"cpp.cxx": (None, "no-such-compiler")})
     with missing, pytest.raises(CannotCompile, match="no-such-compiler"):
-        compile_layers(loaded, tmp_path, lambda message: None)
+        compile_model(loaded, tmp_path, lambda message: None)
     assert run(loaded).tokens == want.tokens
 
 
@@ -104,29 +106,19 @@ def test_whatever_a_compiler_raises(error: Exception, load: Load, tmp_path: Path
 
     loaded = load("llama")
     with pytest.raises(CannotCompile):
-        compile_layers(loaded, tmp_path, lambda message: None, backend=broken)
+        compile_model(loaded, tmp_path, lambda message: None, backend=broken)
     assert run(loaded).tokens == run(load("llama")).tokens
 
 
 def test_a_folder_that_cannot_be_made(load: Load, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotCompile, match="Not a directory"):
-        compile_layers(load("llama"), tmp_path / "file" / "kept", lambda message: None)
+        compile_model(load("llama"), tmp_path / "file" / "kept", lambda message: None)
 
 
-def test_a_model_whose_code_cannot_be_traced_goes_on_without(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    want, loaded = run(load("llama")), load("llama")
-    assert loaded.anatomy.layers is not None
-    layer = type(loaded.anatomy.layers[0])
-    original = layer.forward
-
-    def forward(self: torch.nn.Module, *args: object, **options: object) -> object:
-        torch._dynamo.graph_break()
-        return original(self, *args, **options)
-
-    monkeypatch.setattr(layer, "forward", forward)
-    with pytest.raises(CannotCompile, match="graph_break"):
-        compile_layers(loaded, tmp_path, lambda message: None, backend="aot_eager")
+@pytest.mark.parametrize("case", sorted(UNTRACED))
+def test_a_model_whose_code_cannot_be_traced_goes_on_without(case: str, load: Load, tmp_path: Path) -> None:
+    want, loaded = run(load(case)), load(case)
+    with pytest.raises(CannotCompile, match="Data-dependent branching"):
+        compile_model(loaded, tmp_path, lambda message: None, backend="aot_eager")
     assert run(loaded).tokens == want.tokens

@@ -18,7 +18,7 @@ from support.planning import greedy_loads
 from support.serving import eager_of, logits_of
 
 from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.compiled import compile_layers
+from millstream_worker.engine.runner.compiled.compile import compile_model
 from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.graphs.recording import record
@@ -130,7 +130,7 @@ def _plans(rows: int, tiny: bool) -> dict[str, Plan]:
 
 def _compile(loaded: LoadedModel, cache: Path) -> str:
     said: list[str] = []
-    compile_layers(loaded, cache, said.append)
+    compile_model(loaded, cache, said.append)
     return "; ".join(said)
 
 

@@ -15,8 +15,8 @@ from millstream_worker.engine.config import EngineConfig, cache_folder
 from millstream_worker.engine.loop import Later
 from millstream_worker.engine.process import Report
 from millstream_worker.engine.progress import Mark
-from millstream_worker.engine.runner.compiled import CannotCompile, compile_layers
-from millstream_worker.engine.runner.kept_code import KeptCode
+from millstream_worker.engine.runner.compiled.cache import KeptCode
+from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
 from millstream_worker.engine.runner.memory import free_bytes
 from millstream_worker.engine.runner.model import LoadedModel
 
@@ -89,13 +89,7 @@ class Compilation:
         kept = self._kept
         try:
             with kept.compilation():
-                compile_layers(
-                    self.loaded,
-                    kept.folder,
-                    self.report,
-                    self.mark,
-                    most_tokens=self.config.max_step_tokens,
-                )
+                compile_model(self.loaded, kept.folder, self.report, self.mark)
             self.done = True
         except (CannotCompile, OSError) as error:
             self._go_without(str(error))

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from millstream_worker.engine.runner.operation import define
+from millstream_worker.engine.runner.custom_ops import define
 from millstream_worker.engine.runner.packed import PackedLinear
 from millstream_worker.engine.runner.precision import has_amx
 

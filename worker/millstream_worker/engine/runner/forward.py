@@ -11,7 +11,7 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Plan
 from millstream_worker.engine.runner.inputs import drawn_in, token_ids
-from millstream_worker.engine.runner.model import LoadedModel, connect, forward, reconnect
+from millstream_worker.engine.runner.model import LoadedModel, connect, reconnect
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.transfer import together
 
@@ -51,4 +51,4 @@ class Eager:
         tokens, positions, wanted, *sources = together(arrays, self.loaded.device)
         if sources:
             tokens = token_ids(tokens, sources[0], self.last_tokens)
-        return forward(self.loaded.model, tokens, positions, wanted)
+        return self.loaded.logits(tokens, positions, wanted)

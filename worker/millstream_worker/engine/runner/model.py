@@ -15,13 +15,14 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from millstream_worker.engine.runner import around, guards, packed, support
+from millstream_worker.engine.runner import packed, support
 from millstream_worker.engine.runner.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
 from millstream_worker.engine.runner.attention.operator import Attention, attend, register
 from millstream_worker.engine.runner.linear.fused import fuse
+from millstream_worker.engine.runner.logits import LogitsFunction
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
 from millstream_worker.engine.runner.weights import end_ids, load_config, load_weights
@@ -36,6 +37,7 @@ class LoadedModel:
     """A model on its device, and the facts about it that the engine asks for."""
 
     model: PreTrainedModel
+    logits: LogitsFunction  # of the model
     anatomy: Anatomy
     architecture: str
     attention: str  # backend: torch | native | triton
@@ -109,6 +111,7 @@ def load_model(
     note = support.context_note(config)
     return LoadedModel(
         model=model,
+        logits=LogitsFunction(model),
         anatomy=anatomy,
         architecture=type(model).__name__,
         attention=chosen.name,
@@ -143,14 +146,6 @@ def occupy(module: nn.Module, attention: Attention) -> None:
     """Have an attention module, run by Python or compiled, call `attention`."""
     setattr(module, _SLOT, attention)
     setattr(module, _NUMBER, register(attention))
-
-
-@torch.inference_mode()
-def forward(
-    model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tensor, logit_indices: torch.Tensor
-) -> torch.Tensor:
-    """Logits [L, vocabulary] at `logit_indices` of a packed step: tokens and positions [T], all int64."""
-    return guards.computed(lambda: around.forward(model, tokens, positions, logit_indices))
 
 
 def _attend(

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from millstream_worker.engine.runner.custom_ops import define
 from millstream_worker.engine.runner.native import linear
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.operation import define
 from millstream_worker.engine.runner.precision import has_amx
 
 _ROWS = 32  # that weights are packed for; what it is does not limit the rows of a call
@@ -75,20 +74,6 @@ def multiply(rows: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None
     """rows [..., in] with a packed weight [out, in]: [..., out]."""
     answer: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, packed, bias, "none", [], "")
     return answer
-
-
-def compile_directly() -> None:
-    """Have compiled code call oneDNN's operation itself: by way of ours, which is Python, each call took 4 us
-    more. Raises AttributeError where this torch's compiler cannot be told: then it goes that way."""
-    from torch._inductor import lowering  # takes seconds
-
-    theirs = torch.ops.mkldnn._linear_pointwise.default
-    call = lowering.fallback_handler(theirs, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
-
-    def linear(rows: Any, packed: Any, bias: Any) -> Any:
-        return call(rows, packed, bias, "none", [], "")
-
-    lowering.register_lowering(torch.ops.millstream.linear.default, type_promotion_kind=None)(linear)
 
 
 def _packed(layer: nn.Module, library: Library | None) -> nn.Module | None:

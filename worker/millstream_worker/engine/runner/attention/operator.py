@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.runner.operation import define
+from millstream_worker.engine.runner.custom_ops import define
 
 
 class Attention(Protocol):

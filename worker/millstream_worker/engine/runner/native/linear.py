@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from millstream_worker.engine.runner.custom_ops import define
 from millstream_worker.engine.runner.native import listening
 from millstream_worker.engine.runner.native.library import PER, Library, Panels
-from millstream_worker.engine.runner.operation import define
 
 _COMPARED = 1024  # rows of a weight at a time: it is there once, and may be large
 _used: list[Panels] = []  # of the library in use, if any

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner import around
 from millstream_worker.engine.runner.forward import Eager, Forward
+from millstream_worker.engine.runner.logits import FEWEST
 from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay.tape import CannotReplay, Tape
@@ -120,7 +120,8 @@ class CpuReplay:
         return self._play(step, plan)
 
     def _play(self, step: Noted, plan: Plan) -> Tensor | None:
-        step.tokens[:], step.positions[:] = plan.tokens, plan.positions
+        rows = plan.token_count
+        step.tokens[:rows], step.positions[:rows] = plan.tokens, plan.positions
         return step.logits if play(self._library, step, self._mark) else None
 
     def _note(self, plan: Plan) -> Tensor | None:
@@ -145,12 +146,15 @@ class CpuReplay:
 
     def _noted(self, plan: Plan) -> Noted:
         """Computes the step, too."""
-        tokens, positions = plan.tokens.astype(np.int64), plan.positions.astype(np.int64)
-        wanted = np.resize(plan.logit_indices, max(2, plan.token_count)).astype(np.int64)  # all; two at least
+        size = max(FEWEST, plan.token_count)
+        tokens, positions, wanted = (
+            np.resize(array, size).astype(np.int64)
+            for array in (plan.tokens, plan.positions, plan.logit_indices)
+        )
         inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(wanted)
         tape = Tape(self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments)
         with tape.noting():
-            logits = around.forward(self._loaded.model, *inputs)
+            logits = self._loaded.logits(*inputs)
         if not self._workspace.holds(logits):
             raise CannotReplay("the logits are not ours")
         return Noted(tokens, positions, inputs, logits[: plan.token_count], tape.calls)
@@ -160,7 +164,7 @@ class CpuReplay:
         noted would be missing. The keys and values that stay are replaced by the step that comes next."""
         step.tokens[:] = (step.tokens + 1) % self._loaded.vocab_size
         step.positions[:] -= 1
-        expected = around.forward(self._loaded.model, *step.inputs)[: len(step.tokens)].contiguous()
+        expected = self._loaded.logits(*step.inputs)[: len(step.logits)].contiguous()
         self._workspace.spoil()
         played = play(self._library, step)
         if not played or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):

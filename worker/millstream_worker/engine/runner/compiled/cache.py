@@ -18,15 +18,16 @@ from pathlib import Path
 
 import torch
 
-from millstream_worker.engine.runner import blocked, operation, packed
+from millstream_worker.engine.runner import custom_ops, packed
 from millstream_worker.engine.runner.attention import operator
+from millstream_worker.engine.runner.compiled import inductor
 from millstream_worker.engine.runner.model import LoadedModel
 from millstream_worker.engine.runner.native import linear
 from millstream_worker.engine.runner.native.build import processor
 from millstream_worker.engine.runner.trust import written_by_others
 
 # Of what the compiler is told about our operations: it does not look at that when it finds code again.
-_SOURCES = (blocked.__file__, linear.__file__, packed.__file__, operation.__file__, operator.__file__)
+_SOURCES = (custom_ops.__file__, inductor.__file__, linear.__file__, operator.__file__, packed.__file__)
 _TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it
 
 

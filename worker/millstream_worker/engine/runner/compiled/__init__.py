@@ -1,0 +1,1 @@
+"""Compiles a loaded model and keeps the code for later starts. `engine.compilation` says when."""

@@ -1,0 +1,109 @@
+"""Compiles a model with torch.compile: one graph for any number of tokens, in which each kind of layer is
+compiled once and attention is an operation that the compiler does not look into.
+
+Nothing is compiled on the way: a step that the code does not fit is computed without it. Measure with
+`python -m ops.bench layers`.
+"""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.compiled import inductor
+from millstream_worker.engine.runner.model import LoadedModel, occupy
+
+# Dynamo takes two dimensions of one size for the same one, and the sizes 0 and 1 for constants: no dimension
+# of a model has these sizes.
+_TOKENS, _LOGITS = 61, 59
+
+Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class CannotCompile(Exception):
+    """The model stays as it was; the message says why."""
+
+
+def compile_model(
+    loaded: LoadedModel,
+    cache: Path,
+    report: Callable[[str], None],
+    mark: Callable[[], None] = lambda: None,
+    *,
+    backend: str | Callable[..., Any] = "inductor",
+) -> None:
+    """Have the model computed by compiled code, which is kept in `cache`; its attention modules are connected
+    afterwards. `mark` is called as it gets on. A process has one compiled model. Raises CannotCompile."""
+    begun, layers = time.perf_counter(), loaded.anatomy.layers
+    if layers is None:
+        raise CannotCompile("its layers are not the members of one list")
+    report(f"compiling {type(loaded.model).__name__} of {len(layers)} layers")
+    for module, spec in zip(loaded.modules, loaded.layers, strict=True):
+        occupy(module, _Zeros(spec, mark))
+    try:
+        torch.compiler.reset()
+        torch.compiler.set_stance("default")
+        inductor.configure(cache)
+        _compile_once(layers)
+        loaded.logits.compile(lambda function: _compiled(function, backend))
+        _compute(loaded)
+    except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
+        _restore(loaded, layers)
+        raise CannotCompile(_short(error)) from error
+    finally:
+        torch.compiler.set_stance("eager_on_recompile")
+    report(f"model compiled in {time.perf_counter() - begun:.1f} s")
+
+
+class _Zeros:
+    """Stands for a layer's attention: zeros of the shape that it returns."""
+
+    def __init__(self, spec: LayerSpec, mark: Callable[[], None]) -> None:
+        self._value_dim = spec.value_dim
+        self._mark = mark
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+        self._mark()
+        return value.new_zeros(len(query), query.shape[1], self._value_dim)
+
+
+def _compile_once(layers: Sequence[nn.Module]) -> None:
+    """Have layers of one class, which differ in weights alone, share their code."""
+    regions: dict[type[nn.Module], Any] = {}
+    for layer in layers:
+        kind = type(layer)
+        if kind not in regions:
+            regions[kind] = torch.compiler.nested_compile_region(kind.forward)
+        layer.forward = types.MethodType(regions[kind], layer)
+
+
+def _compiled(function: Callable[..., Any], backend: str | Callable[..., Any]) -> Callable[..., Any]:
+    # The model is what it was when it was compiled: guards on its modules would be looked at in each step.
+    options: dict[str, Any] = {"guard_filter_fn": torch.compiler.keep_portable_guards_unsafe}
+    if backend == "inductor":
+        options |= inductor.options()
+    return torch.compile(function, backend=backend, fullgraph=True, dynamic=True, options=options)
+
+
+@torch.inference_mode()
+def _compute(loaded: LoadedModel) -> None:
+    """One step, of tensors as steps have them: code for other ones is not theirs."""
+    sizes = (_TOKENS, _TOKENS, _LOGITS)
+    loaded.logits(*(torch.zeros(size, dtype=torch.int64, device=loaded.device) for size in sizes))
+
+
+def _restore(loaded: LoadedModel, layers: Sequence[nn.Module]) -> None:
+    loaded.logits.restore()
+    for layer in layers:
+        vars(layer).pop("forward", None)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

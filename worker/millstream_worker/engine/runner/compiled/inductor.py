@@ -1,0 +1,53 @@
+"""How torch's compiler is set up. The worker's names of torch that torch does not promise stand here and in
+`replay`: tests/test_private_names.py counts them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+
+def configure(cache: Path) -> None:
+    """Keep compiled code in `cache`, which only its owner may write: torch unpickles what is there. Its own
+    headers, 150 MB that are the same for all models, lie beside, not in a folder that all users share."""
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    import torch._dynamo.config  # takes seconds
+    from torch._inductor import codecache
+
+    codecache._HEADER_DIR = str(cache.parent / "headers")
+    codecache._HEADER_LOCK_DIR = str(cache.parent / "headers" / "locks")
+    torch._dynamo.config.specialize_float = True  # else each number of a module is an input
+
+
+def options() -> dict[str, Any]:
+    """Of torch.compile, for its own backend."""
+    return {
+        "compile_threads": 1,  # no pool of processes beside the engine's
+        "cpp.vec_isa_ok": True,  # else a process is started to try each instruction set
+        "size_asserts": False,  # 0.3 us for each tensor of a layer
+        "post_grad_custom_pre_pass": _shared_results(),
+    }
+
+
+def _shared_results() -> Any:
+    """The pass that has equal operations of a graph computed once: the parts of fused linear layers each ask
+    for the product of all of them."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+    from torch.fx import Graph, Node
+
+    class SharedResults(CustomGraphPass):
+        def __call__(self, graph: Graph) -> None:
+            first: dict[tuple[Any, ...], Node] = {}
+            for node in list(graph.nodes):
+                if node.op == "call_function" and not node.is_impure():
+                    other = first.setdefault((node.target, str(node.args), str(node.kwargs)), node)
+                    if other is not node:
+                        node.replace_all_uses_with(other)
+                        graph.erase_node(node)
+
+        def uuid(self) -> bytes:
+            return get_hash_for_files((__file__,))
+
+    return SharedResults()

@@ -1,0 +1,25 @@
+"""Operations of our own that torch's compiler calls and does not look into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+_library = torch.library.Library("millstream", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+def define(
+    schema: str,
+    run: Callable[..., torch.Tensor],
+    shape: Callable[..., torch.Tensor],
+    keys: Sequence[str] = ("CompositeExplicitAutograd",),
+) -> None:
+    """Make `torch.ops.millstream.<name of the schema>` compute `run`. `shape` answers an empty tensor of the
+    shape that `run` answers. `keys`: torch's dispatch keys; the default is any device."""
+    name = schema.partition("(")[0]
+    tags = (torch.Tag.needs_exact_strides,)  # compiled code gives what the model's own would
+    _library.define(schema, tags=tags)  # type: ignore[no-untyped-call]
+    for key in keys:
+        _library.impl(name, run, key)  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"millstream::{name}", shape, lib=_library)
