@@ -72,13 +72,14 @@ def start(folder: str, tmp_path: Path, said: list[str]) -> Callable[[str], Compi
     return start
 
 
-def work(begun: Compilation) -> list[bool]:
-    """What a worker that has been busy for long enough does; whether it was compiled when that ended."""
+def work(begun: Compilation, step_s: float = 0.01) -> list[bool]:
+    """What a worker does that has been busy for long enough, with steps of this mean duration; whether the
+    model was compiled when that ended."""
     ended: list[bool] = []
     later = begun.later(lambda: ended.append(begun.done))
     assert later is not None
     assert later.busy_s == compilation.BUSY_S
-    later.work()
+    later.work(step_s)
     return ended
 
 
@@ -86,7 +87,7 @@ def nothing() -> None:
     pass
 
 
-def test_on_the_cpu_it_comes_after_busy_minutes_and_then_at_each_start(
+def test_on_the_cpu_it_comes_after_a_busy_minute_and_then_at_each_start(
     start: Callable[..., Compilation], compiler: Compiler
 ) -> None:
     first = start()
@@ -117,15 +118,14 @@ def test_what_ended_badly_twice_is_not_tried_again_unless_asked_for(
     compiler.error = CannotCompile("no compiler")
     assert work(start()) == [False]
     work(start())
-    assert said == ["the model runs without being compiled: no compiler"] * 2
+    assert said == ["the model is not compiled: no compiler"] * 2
 
     said.clear()
     compiler.error = None
     work(start())
     assert compiler.calls == 2
     assert said == [
-        "the model runs without being compiled: earlier tries ended badly; "
-        "MILLSTREAM_COMPILE_MODEL=on tries again"
+        "the model is not compiled: earlier attempts ended badly; MILLSTREAM_COMPILE_MODEL=on tries again"
     ]
     start("on")
     assert compiler.calls == 3
@@ -143,7 +143,7 @@ def test_code_that_kills_the_process_at_start_is_left_alone(
         die_in(begun._kept)
     assert start().later(nothing) is None
     assert compiler.calls == 1
-    assert "earlier tries ended badly" in said[-1]
+    assert "earlier attempts ended badly" in said[-1]
 
 
 def test_on_a_gpu_it_is_done_at_start_unless_that_ended_badly(
@@ -223,10 +223,19 @@ def test_a_folder_that_others_can_write(
 def test_it_needs_memory(
     start: Callable[..., Compilation], compiler: Compiler, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation, "free_bytes", lambda device: 2**30)
+    monkeypatch.setattr(compilation, "free_bytes", lambda device: 2**29)
     work(start())
     assert compiler.calls == 0
-    assert said == ["the model runs without being compiled: only 1.0 GiB of memory are free; it may take 2"]
+    assert said == ["the model is not compiled: compiling needs 1 GiB of memory, 0.5 GiB are free"]
+
+
+def test_long_steps_gain_too_little(
+    start: Callable[..., Compilation], compiler: Compiler, said: list[str]
+) -> None:
+    begun = start()
+    assert work(begun, step_s=1.01 * compilation._LAYER_S * len(begun.loaded.layers)) == []
+    assert compiler.calls == 0
+    assert "steps of 0.02 s gain too little" in said[-1]
 
 
 def test_a_folder_that_cannot_be_written(

@@ -154,7 +154,7 @@ def test_work_for_a_busy_engine_is_done_between_two_steps(front: Front, setup: S
     def build_with_work(
         config: EngineConfig, report: process.Report, mark: Mark
     ) -> tuple[Engine[object], EngineInfo]:
-        later = Later(0.0, lambda: report("compiling"))
+        later = Later(0.0, lambda step_s: report("compiling"))
         return Engine(build(config, report, mark)[0].scheduler, counting(), later=later), INFO
 
     setup.build = build_with_work

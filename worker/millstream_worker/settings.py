@@ -121,8 +121,8 @@ class Settings(BaseSettings):
     """Use of CUDA graphs: auto falls back to eager steps, on refuses to start without them, off disables
     them."""
     compile_model: Literal["auto", "on", "off"] = "auto"
-    """Compilation of the layers: on compiles at start, off never; auto compiles at start on a GPU, and on a
-    CPU after five busy minutes, or at start if cache_dir holds the compiled code."""
+    """Compilation of the model: on compiles at start, off never; auto compiles at start on a GPU, and on a
+    CPU after a busy minute if its steps are short, or at start if cache_dir holds the compiled code."""
     cache_dir: str = ""
     """Folder of converted checkpoints and compiled code; unset uses ~/.cache/millstream."""
     engine_command: str = ""

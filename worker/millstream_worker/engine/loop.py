@@ -3,6 +3,7 @@ processes, frames on sockets or Redis; tests run it in their own process."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -32,7 +33,7 @@ class Later:
     """Work that pays off in a long run, and holds everybody up while it is done."""
 
     busy_s: float  # of computing before it is due
-    work: Callable[[], None]
+    work: Callable[[float], None]  # gets the mean seconds of a step
 
 
 class Engine(Generic[H]):
@@ -57,6 +58,7 @@ class Engine(Generic[H]):
         self._later = later
         self._clock = clock
         self._busy_s = 0.0
+        self._steps = 0
         self._in_flight: deque[H] = deque()
 
     @property
@@ -85,6 +87,7 @@ class Engine(Generic[H]):
         drawn = self._runner.settle(self._in_flight.popleft())
         step = self.scheduler.settle(drawn, self._clock())
         self._busy_s += step.stats.step_s
+        self._steps += 1
         return step
 
     def take_due(self) -> Callable[[], None] | None:
@@ -93,7 +96,7 @@ class Engine(Generic[H]):
         if later is None or self._busy_s < later.busy_s or self._in_flight or self.scheduler.interactive:
             return None
         self._later = None
-        return later.work
+        return functools.partial(later.work, self._busy_s / self._steps)
 
     def report(self, finished: list[tuple[int, str]] | None = None) -> Step:
         """A step without tokens: for its figures, and for choices that had ended before they came here."""
