@@ -10,13 +10,9 @@ from pathlib import Path
 
 WORKER = Path(__file__).parents[1] / "worker" / "millstream_worker"
 COUNTS = {
-    "engine/runner/around.py": 7,
-    "engine/runner/blocked.py": 11,
-    "engine/runner/compiled.py": 7,
+    "engine/runner/compiled/inductor.py": 5,
     "engine/runner/graphs/cuda.py": 1,
-    "engine/runner/guards.py": 1,
-    "engine/runner/operation.py": 5,
-    "engine/runner/packed.py": 4,
+    "engine/runner/packed.py": 2,
     "engine/runner/precision.py": 2,
     "engine/runner/replay/tape.py": 1,
 }

@@ -15,7 +15,7 @@ from millstream_worker.engine import assembly
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.request import EngineRequest
-from millstream_worker.engine.runner import forward, memory
+from millstream_worker.engine.runner import memory
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_step_without_memory_is_a_memory_error(
 
     engine, _ = assembly.build(config, lambda _: None)
     engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
-    monkeypatch.setattr(forward, "forward", full)
+    monkeypatch.setattr(LogitsFunction, "__call__", full)
     with pytest.raises(MemoryError) as raised:
         engine.step()
     assert str(raised.value) == str(error)
@@ -158,6 +158,6 @@ def test_another_error_of_a_step_stays_what_it_is(
 
     engine, _ = assembly.build(config, lambda _: None)
     engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
-    monkeypatch.setattr(forward, "forward", broken)
+    monkeypatch.setattr(LogitsFunction, "__call__", broken)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         engine.step()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,16 @@ def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path)
     assert compilations() == before == 1
     assert said[0].startswith("compiling ")
     assert said[1].startswith("model compiled in ")
+
+
+def test_on_a_gpu_the_body_is_compiled_for_one_token_and_for_more(load: Load, tmp_path: Path) -> None:
+    """CUDA graphs record it, and compute the head apart."""
+    want, loaded = run(load("llama")), load("llama")
+    on_gpu = replace(loaded, device=torch.device("cuda"))
+    compile_model(on_gpu, tmp_path, lambda message: None, backend="aot_eager")
+    assert compilations() == 2
+    torch.compiler.set_stance("fail_on_recompile")
+    assert run(loaded).tokens == want.tokens
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")

@@ -24,8 +24,6 @@ from millstream_worker.engine.runner.model import LoadedModel, occupy
 # of a model has these sizes.
 _TOKENS, _LOGITS = 61, 59
 
-Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
-
 
 class CannotCompile(Exception):
     """The model stays as it was; the message says why."""
@@ -52,8 +50,8 @@ def compile_model(
         torch.compiler.set_stance("default")
         inductor.configure(cache)
         _compile_once(layers)
-        loaded.logits.compile(lambda function: _compiled(function, backend))
-        _compute(loaded)
+        for tokens in _compile(loaded, backend):
+            _compute(loaded, tokens)
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
         _restore(loaded, layers)
         raise CannotCompile(_short(error)) from error
@@ -84,6 +82,17 @@ def _compile_once(layers: Sequence[nn.Module]) -> None:
         layer.forward = types.MethodType(regions[kind], layer)
 
 
+def _compile(loaded: LoadedModel, backend: str | Callable[..., Any]) -> Sequence[int]:
+    """All of the model on the CPU; on a GPU its body, which CUDA graphs record by itself. Returns the numbers
+    of tokens that there is to be code for."""
+    body = loaded.anatomy.body
+    if loaded.device.type == "cpu" or body is None:
+        loaded.logits.compile(lambda function: _compiled(function, backend))
+        return (_TOKENS,)
+    body.module.forward = _compiled(body.module.forward, backend)
+    return _TOKENS, 1
+
+
 def _compiled(function: Callable[..., Any], backend: str | Callable[..., Any]) -> Callable[..., Any]:
     # The model is what it was when it was compiled: guards on its modules would be looked at in each step.
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.keep_portable_guards_unsafe}
@@ -93,16 +102,17 @@ def _compiled(function: Callable[..., Any], backend: str | Callable[..., Any]) -
 
 
 @torch.inference_mode()
-def _compute(loaded: LoadedModel) -> None:
-    """One step, of tensors as steps have them: code for other ones is not theirs."""
-    sizes = (_TOKENS, _TOKENS, _LOGITS)
-    loaded.logits(*(torch.zeros(size, dtype=torch.int64, device=loaded.device) for size in sizes))
+def _compute(loaded: LoadedModel, tokens: int) -> None:
+    """A step, of tensors as steps have them: code for other ones is not theirs."""
+    sizes = (tokens, tokens, _LOGITS)
+    loaded.logits(*(torch.zeros(size, dtype=torch.int64, device=loaded.model.device) for size in sizes))
 
 
 def _restore(loaded: LoadedModel, layers: Sequence[nn.Module]) -> None:
     loaded.logits.restore()
-    for layer in layers:
-        vars(layer).pop("forward", None)
+    body = loaded.anatomy.body
+    for module in (*layers, *([body.module] if body else [])):
+        vars(module).pop("forward", None)
 
 
 def _short(error: Exception) -> str:
