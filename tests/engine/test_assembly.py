@@ -16,6 +16,7 @@ from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.request import EngineRequest
 from millstream_worker.engine.runner import memory
+from millstream_worker.engine.runner.logits import LogitsFunction
 
 
 @pytest.fixture
