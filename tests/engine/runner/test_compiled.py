@@ -18,8 +18,9 @@ from torch._dynamo.utils import counters
 
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.model import LoadedModel, load_model
 
+CPU = torch.device("cpu")
 Load = Callable[[str], LoadedModel]
 
 
@@ -77,6 +78,17 @@ def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path)
     assert compilations() == before == 1
     assert said[0].startswith("compiling ")
     assert said[1].startswith("model compiled in ")
+
+
+def test_steps_of_one_token_with_attention_of_torchs(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Compiled code pads them: the backend gets more rows than the step has tokens."""
+    loaded = load_model(str(checkpoint("llama")), dtype=torch.float32, device=CPU, attention="torch")
+    want = run(loaded)
+    compile_model(loaded, tmp_path, lambda message: None, backend="aot_eager")
+    torch.compiler.set_stance("fail_on_recompile")
+    assert run(loaded).tokens == want.tokens
 
 
 def test_on_a_gpu_the_body_is_compiled_for_one_token_and_for_more(load: Load, tmp_path: Path) -> None:

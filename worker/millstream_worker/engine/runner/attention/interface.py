@@ -57,6 +57,7 @@ class AttentionBackend(Protocol):
 
         query [T, heads, key_dim], key [T, kv_heads, key_dim], value [T, kv_heads, value_dim], of any
         strides with the last one 1; sinks [heads] where the layer has them. Returns [T, heads, value_dim],
-        contiguous.
+        contiguous. T may exceed the step's tokens (compiled code pads a single one): what is returned for the
+        others is arbitrary.
         """
         ...

@@ -59,6 +59,7 @@ class TorchAttention:
         spec = self._storage.layers[layer]
         keys, values = self._storage.keys[layer], self._storage.values[layer]
         blocks, offsets, begun = self._slots[spec.group]
+        key, value = key[: len(blocks)], value[: len(blocks)]
         keys[blocks, :, offsets] = key.to(keys.dtype)
         values[begun] = 0  # may hold what is no number, which a weight of 0 would not undo
         values[blocks, :, offsets] = value.to(values.dtype)
