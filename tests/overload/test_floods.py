@@ -202,7 +202,9 @@ async def test_the_look_ahead_counts_tokens_too(valkey: Server, tokenizer: Path,
         ids = await submit_all(client, ({"prompt": "w1 " * 200, "max_tokens": 2} for _ in range(400)))
 
         async def no_room() -> bool:
-            return worker.service._capacity.room() == 0 and len(worker.service._table) > 0
+            if worker.service.session is None:
+                return False
+            return worker.components.capacity.room() == 0 and len(worker.components.table) > 0
 
         await until(no_room)
         assert (await direct.xpending(BATCH, GROUP))["pending"] <= 1 + 6 + 64  # in the batch, ahead, one read

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from millstream.wire.keys import GROUP, LANES, QueueKeys, ShardKeys
 from millstream_worker.service import Service
 from millstream_worker.settings import Settings
+from millstream_worker.wiring import Components
 from support.fake_engine import COMMAND
 from support.servers import Server
 
@@ -79,6 +80,12 @@ class Worker:
         self.service = service
         self.registry = registry
         self.queue = queue
+
+    @property
+    def components(self) -> Components:
+        """Once the queue is open."""
+        assert self.service.session is not None, "the queue is not open yet"
+        return self.service.session.components
 
     def metric(self, name: str, **labels: str) -> float:
         labels = {"queue": self.queue, **labels}

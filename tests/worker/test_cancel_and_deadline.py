@@ -128,7 +128,7 @@ async def test_a_cancellation_that_comes_while_a_job_is_read_is_remembered(
             return reading.is_set()
 
         async def remembered() -> bool:
-            return bool(worker.service._table._cancelled)
+            return bool(worker.components.table._cancelled)
 
         await until(read)
         if heard:
@@ -141,5 +141,5 @@ async def test_a_cancellation_that_comes_while_a_job_is_read_is_remembered(
         with pytest.raises(JobCancelled) as cancelled:
             await client.wait(job.id, timeout_s=30)
         assert cancelled.value.result.usage.output_tokens == 0
-        assert worker.service._table._cancelled == set()
+        assert worker.components.table._cancelled == set()
     await assert_nothing_left(redis_client)

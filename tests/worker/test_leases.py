@@ -74,7 +74,7 @@ async def test_a_loop_that_tokenizes_for_long_is_not_stuck(
             stuck: set[str] = set()
 
             async def ended() -> bool:
-                stuck.update(vital.name for vital in worker.service._vitals.all if vital.stuck)
+                stuck.update(vital.name for vital in worker.service.health.vitals.all if vital.stuck)
                 return (await client.status(jobs[-1].id)).state is State.COMPLETED
 
             await until(ended)

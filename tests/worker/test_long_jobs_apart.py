@@ -18,9 +18,11 @@ from millstream.wire.messages import Request, State, Timing
 from millstream.wire.replies import LaneEntry, StartReply
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake import Reading, reading
 from millstream_worker.jobs import Job
+from millstream_worker.served_model import ModelSlot, ServedModel
 from millstream_worker.table import JobTable
 from millstream_worker.vitals import Vital
 
@@ -46,12 +48,18 @@ class Bench:
     def __init__(self, redis: Any = None) -> None:
         engine = Engine()
         self.table = JobTable(engine)
-        self.capacity = Capacity(self.table, engine, lookahead=4)
-        self.capacity.reset(INFO)
+        self.model = ModelSlot()
+        self.capacity = Capacity(self.table, engine, self.model, lookahead=4)
+        self.ready(INFO)
         self.reads: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
         vital = Vital("reading", inf)
         self.reading = Reading(redis, self.table, self.capacity, vital, read=self._read)
+
+    def ready(self, info: EngineInfo) -> None:
+        text: Any = None  # nothing is tokenized
+        self.model.publish(ServedModel(text, info))
+        self.capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))
 
     def hold(self, name: str, *, payload: bytes = b"x", logged: int = 0) -> Job:
         """A long job that is put off, named after its tenant: `a1` is one of `a`."""
@@ -159,7 +167,7 @@ async def test_a_flood_that_is_over_lets_the_next_long_job_be_read_at_once(
             case "death":
                 bench.table.suspect(flood)
             case "engine":
-                bench.capacity.reset(replace(INFO, blocks=2 * INFO.blocks))
+                bench.ready(replace(INFO, blocks=2 * INFO.blocks))
         await bench.until(lambda: bench.reads == ["a1"])
 
 

@@ -11,6 +11,7 @@ from millstream_worker.capacity import Capacity
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.report import LINE_S, Report
+from millstream_worker.served_model import ModelSlot
 from millstream_worker.table import JobTable
 
 
@@ -30,12 +31,12 @@ def clock() -> Clock:
 @pytest.fixture
 def capacity() -> Capacity:
     engine = EnginePort()
-    return Capacity(JobTable(engine), engine, lookahead=4)
+    return Capacity(JobTable(engine), engine, ModelSlot(), lookahead=4)
 
 
 @pytest.fixture
 def report(capacity: Capacity, clock: Clock) -> Report:
-    return Report("host-1", capacity, EnginePort(), started_ms=5, monotonic=clock)
+    return Report("host-1", capacity, EnginePort(), ModelSlot(), started_ms=5, monotonic=clock)
 
 
 async def test_rates_are_those_since_the_heartbeat_before(

@@ -351,7 +351,7 @@ async def test_a_job_whose_log_is_damaged_ends_with_its_text(
             (gate / "6").unlink()
 
         async def let_go() -> bool:
-            return len(worker.service._table) == 0
+            return len(worker.components.table) == 0
 
         await until(let_go)
         record = await read_job(redis_client, SHARD, job_id)
@@ -381,7 +381,7 @@ async def test_a_job_that_nobody_can_write_to_is_let_go(
                 (gate / "3").unlink()
 
                 async def let_go() -> bool:
-                    return len(worker.service._table) == 0
+                    return len(worker.components.table) == 0
 
                 await until(let_go)
                 after = await client.submit("w1", max_tokens=2)

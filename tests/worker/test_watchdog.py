@@ -22,7 +22,7 @@ from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.frames import Beat
 from millstream_worker.engine_link import EnginePort, Silence
 from millstream_worker.metrics import Metrics
-from millstream_worker.supervisor import Listener, Supervisor
+from millstream_worker.supervisor import Supervisor
 from millstream_worker.table import JobTable
 from millstream_worker.vitals import Vital
 
@@ -155,8 +155,7 @@ class Killed:
 )
 async def test_what_counts_as_stuck(frame: Any, killed: bool) -> None:
     engine = EnginePort()
-
-    async def ready(info: object) -> None: ...
+    callbacks: Any = None  # none is called
 
     supervisor = Supervisor(
         [],
@@ -164,7 +163,7 @@ async def test_what_counts_as_stuck(frame: Any, killed: bool) -> None:
         engine,
         JobTable(engine),
         Metrics(CollectorRegistry()),
-        Listener(ready, lambda step: None, lambda refused: None, lambda: None),
+        callbacks,
         Vital("step", 60),
         max_died=2,
         max_died_alone=2,

@@ -5,9 +5,9 @@ Work beyond that stays in Redis, where other workers find it.
 from __future__ import annotations
 
 from millstream.wire.timing import within
-from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.served_model import ModelSlot
 from millstream_worker.table import JobTable
 
 _LOOK_AGAIN_S = 1.0
@@ -15,24 +15,15 @@ _WEIGHT = 0.05  # of the newest prompt in the running mean
 
 
 class Capacity:
-    def __init__(self, table: JobTable, engine: EnginePort, lookahead: int) -> None:
+    """`stats`: the engine's last ones; all zero while there is no engine."""
+
+    def __init__(self, table: JobTable, engine: EnginePort, model: ModelSlot, lookahead: int) -> None:
         self._table = table
         self._engine = engine
+        self._model = model
         self._lookahead = lookahead
         self.stats = EngineStats()
-        self.token_capacity = 0  # of the KV pool
-        self.block_size = 1  # KV tokens
         self._typical_tokens = 256.0  # prompt tokens of recent jobs, running mean
-
-    def reset(self, info: EngineInfo) -> None:
-        """A new engine is ready, and empty."""
-        self.token_capacity = info.token_capacity
-        self.block_size = info.block_size
-        self.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))
-
-    def clear(self) -> None:
-        """There is no engine."""
-        self.update(EngineStats())
 
     def update(self, stats: EngineStats) -> None:
         self.stats = stats
@@ -44,16 +35,15 @@ class Capacity:
     @property
     def flooded(self) -> bool:
         """A whole pool of long inputs is ahead already."""
-        return self._table.waiting_tokens >= self.token_capacity
+        served = self._model.current
+        return served is None or self._table.waiting_tokens >= served.info.token_capacity
 
     def room(self) -> int:
         """Jobs. 0 while there is no engine, and while one runs that must be alone."""
-        if not self._engine.up or self._table.has_suspect:
+        if not self._engine.up or self._table.has_suspect or self.flooded:
             return 0
         blocks = self.stats.blocks_free + self.stats.blocks_cached
-        typical_blocks = self._typical_tokens // self.block_size + 1
-        if self.flooded:
-            return 0
+        typical_blocks = self._typical_tokens // self._model.get().info.block_size + 1
         fits = min(self.stats.free_rows, int(blocks // typical_blocks))
         return max(0, fits + self._lookahead - self._table.waiting_rows)
 

@@ -12,9 +12,9 @@ import structlog
 
 from millstream.wire.heartbeat import DRAINING, SERVING, STARTING, Heartbeat
 from millstream_worker.capacity import Capacity
-from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.served_model import ModelSlot
 
 _log = structlog.get_logger(__name__)
 LINE_S = 60.0
@@ -47,47 +47,45 @@ class Report:
         name: str,
         capacity: Capacity,
         engine: EnginePort,
+        model: ModelSlot,
         started_ms: int,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.draining = False
         self._name = name
-        self._max_rows = 0
         self._capacity = capacity
         self._engine = engine
+        self._model = model
         self._started_ms = started_ms
         self._monotonic = monotonic
-        self._model = self._device = ""
         self._package = _package()
         now = monotonic()
         self._of_beats, self._of_lines = Rates(now), Rates(now)
         self._next_line = now + LINE_S
 
-    def ready(self, info: EngineInfo) -> None:
-        """An engine runs this model."""
-        self._model, self._device, self._max_rows = info.model, info.device, info.max_rows
-
     def heartbeat(self) -> Heartbeat:
         """The next one: rates are those since the one before."""
-        stats, capacity = self._capacity.stats, self._capacity
+        stats, served = self._capacity.stats, self._model.current
+        info = served.info if served is not None else None
+        block_size = info.block_size if info else 0
         prompt_per_s, output_per_s = self._of_beats.take(stats, self._monotonic())
         return Heartbeat(
             self._name,
-            self._model,
-            token_capacity=capacity.token_capacity,
-            max_rows=self._max_rows,
+            info.model if info else "",
+            token_capacity=info.token_capacity if info else 0,
+            max_rows=info.max_rows if info else 0,
             rows_running=stats.rows_running,
             rows_waiting=stats.rows_waiting,
-            kv_used=stats.blocks_used * capacity.block_size,
-            kv_cached=stats.blocks_cached * capacity.block_size,
-            kv_free=stats.blocks_free * capacity.block_size,
+            kv_used=stats.blocks_used * block_size,
+            kv_cached=stats.blocks_cached * block_size,
+            kv_free=stats.blocks_free * block_size,
             prompt_per_s=prompt_per_s,
             output_per_s=output_per_s,
             prefix_queried=stats.prefix_queried_total,
             prefix_hit=stats.prefix_hit_total,
             state=DRAINING if self.draining else SERVING if self._engine.up else STARTING,
             started_ms=self._started_ms,
-            device=self._device,
+            device=info.device if info else "",
             package=self._package,
         )
 

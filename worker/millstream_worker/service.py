@@ -1,6 +1,7 @@
-"""One worker: its health, its connections and its queue; when the queue is open, it serves.
+"""One worker: its health server, its connections, and the queue that it opens. A `QueueSession` serves the
+queue.
 
-SIGTERM once: no new work, running jobs get the grace period. Twice: everything is given back at once.
+SIGTERM once: no new work, running jobs get the grace period. Twice: all jobs are released at once.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from secrets import token_hex
+from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -20,17 +22,14 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN
-from millstream_worker.capacity import Capacity
-from millstream_worker.engine_link import EnginePort
 from millstream_worker.health import Health, HealthServer
 from millstream_worker.metrics import Metrics
-from millstream_worker.parts import Shared
+from millstream_worker.queue_session import QueueSession, Stop
 from millstream_worker.server_check import ServerUnfit, check_server
-from millstream_worker.serving import Serving, Stop, shards_of
 from millstream_worker.settings import Settings
-from millstream_worker.table import JobTable
 from millstream_worker.trouble import server_trouble
 from millstream_worker.vitals import Looker, Vitals
+from millstream_worker.wiring import Resources, shards_of
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.1
@@ -42,8 +41,8 @@ class CannotServe(Exception):
 
 
 class Service:
-    """`run` once; `drain` from a signal handler, on the loop. `end_stuck` is called from a thread with what
-    stands still and the engine's pid, when there is no point in waiting for it any longer.
+    """`run` once; `drain` from a signal handler, on the loop. `end_stuck` is called from a thread with the
+    name of the stuck loop and the engine's pid, once waiting longer makes no sense.
     """
 
     def __init__(
@@ -61,51 +60,49 @@ class Service:
         self._registry = registry or CollectorRegistry()
         self._metrics = Metrics(self._registry, settings.queue)
         self._clock = ServerClock()
-        self._engine = EnginePort()
-        self._table = JobTable(self._engine)
-        self._capacity = Capacity(self._table, self._engine, settings.lookahead)
-        self._serving: Serving | None = None  # since the queue is known
-        self._stop = Stop()
         self._outage = server_trouble()
+        self._stop = Stop()
+        self.session: QueueSession | None = None  # once the queue is open
 
     def drain(self) -> None:
-        """Stop taking work, end when the running jobs are done. A second time: give them back, end now."""
+        """Stop taking work, end when the running jobs are done. A second time: release them, end now."""
         if self._stop.asked.is_set():
             self._stop.hurried.set()
-            self._table.changed.set()
+            if self.session is not None:
+                self.session.wake()
         self._stop.asked.set()
 
     async def run(self) -> None:
         """Serve until drained. Raises CannotServe where the queue or the model cannot be used."""
-        settings = self._settings
         try:
-            self._endpoint = Endpoint.of(settings.redis_url)
+            endpoint = Endpoint.of(self._settings.redis_url)
         except InvalidRequest as error:
             raise CannotServe(str(error)) from error
         server = self._serve_health()
         looker = Looker(self._vitals, self._settings.stuck_grace_s, self._end_if_stuck)
         looker.start()
-        self._redis = self._endpoint.commands(self.name)
-        self._renewing = self._endpoint.commands(self.name, connections=1)  # waits behind nobody's commands
+        redis = endpoint.commands(self.name)
+        renewing = endpoint.commands(self.name, connections=1)
         try:
-            info = await self._open_queue()
+            info = await self._open_queue(endpoint, redis)
             if info is not None:
-                self._serving = Serving(self._share(), info, self._stop, self.health, self._loop_vital)
-                await self._serving.run()
-                if self._serving.failure:
-                    raise CannotServe(self._serving.failure)
+                resources = self._resources(endpoint, redis, renewing)
+                self.session = QueueSession(resources, info, self._stop)
+                await self.session.run()
+                if self.session.failure:
+                    raise CannotServe(self.session.failure)
                 _log.info("ended")
         finally:
             looker.stop()
             if server is not None:
                 server.close()
-            if self._serving is not None:
-                await self._serving.aclose()
-            for client in (self._renewing, self._redis):
+            if self.session is not None:
+                await self.session.aclose()
+            for client in (renewing, redis):
                 await client.aclose()
 
     def _end_if_stuck(self, problem: str) -> None:
-        self._end_stuck(problem, self._serving.parts.supervisor.pids if self._serving is not None else ())
+        self._end_stuck(problem, self.session.components.supervisor.pids if self.session is not None else ())
 
     def _serve_health(self) -> HealthServer | None:
         host, port = self._settings.metrics_host, self._settings.metrics_port
@@ -117,43 +114,44 @@ class Service:
             message = f"metrics_port {port} of {host}: {error}; choose another, or 0 for none"
             raise CannotServe(message) from error
 
-    async def _open_queue(self) -> QueueInfo | None:
+    async def _open_queue(self, endpoint: Endpoint, redis: Any) -> QueueInfo | None:
         """The queue, as soon as the server is there; None where the worker is drained before."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stop.asked.is_set():
             self._loop_vital.turn()
             try:
-                await self._clock.sync(self._redis)
-                info = await open_queue(
-                    self._redis, self._settings.queue, shards=self._settings.shards, takes=TAKEN
-                )
-                await check_server(self._redis, self._settings.server_check)
-                for shard in shards_of(self._settings.queue, info):
-                    self._loop_vital.turn()
-                    await calls.run(self._redis, calls.join(shard))
-                return info
+                return await self._try_open(redis)
             except (QueueMismatch, ProtocolError, ServerUnfit) as error:
                 raise CannotServe(str(error)) from error
             except (RedisError, OSError) as error:
                 if (refused := refusal(error)) is not None:
-                    raise CannotServe(f"Redis at {self._endpoint}: {refused}") from error
-                self.health.problem = f"Redis at {self._endpoint}: {error}"
-                self._outage.failed(doing="opening the queue", server=str(self._endpoint), error=str(error))
+                    raise CannotServe(f"Redis at {endpoint}: {refused}") from error
+                self.health.problem = f"Redis at {endpoint}: {error}"
+                self._outage.failed(doing="opening the queue", server=str(endpoint), error=str(error))
                 await within(self._stop.asked, backoff.next_s())
         return None
 
-    def _share(self) -> Shared:
-        return Shared(
+    async def _try_open(self, redis: Any) -> QueueInfo:
+        settings = self._settings
+        await self._clock.sync(redis)
+        info = await open_queue(redis, settings.queue, shards=settings.shards, takes=TAKEN)
+        await check_server(redis, settings.server_check)
+        for shard in shards_of(settings.queue, info):
+            self._loop_vital.turn()
+            await calls.run(redis, calls.join(shard))
+        return info
+
+    def _resources(self, endpoint: Endpoint, redis: Any, renewing: Any) -> Resources:
+        return Resources(
             self._settings,
             self.name,
-            self._endpoint,
-            self._redis,
-            self._renewing,
-            self._table,
-            self._engine,
-            self._capacity,
+            endpoint,
+            redis,
+            renewing,
             self._clock,
             self._metrics,
             self._vitals,
+            self._loop_vital,
+            self.health,
             self._outage,
         )

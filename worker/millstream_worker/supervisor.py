@@ -13,8 +13,8 @@ itself between two steps (it compiles its model, say).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 
@@ -43,15 +43,18 @@ _LONGEST_PAUSE_S = 10.0
 _PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """Who is told: of a ready engine before it gets any job (may raise Unusable), of steps, of refusals, of
-    the engine's end."""
+class EngineCallbacks(Protocol):
+    """What the supervisor reports, in the order in which it happens."""
 
-    ready: Callable[[EngineInfo], Awaitable[None]]
-    step: Callable[[Step], None]
-    refused: Callable[[Refused], None]
-    gone: Callable[[], None]
+    async def ready(self, info: EngineInfo) -> None:
+        """An engine is ready and has no job yet. Raises Unusable."""
+
+    def stepped(self, step: Step) -> None: ...
+
+    def refused(self, refused: Refused) -> None: ...
+
+    def gone(self) -> None:
+        """The engine's output has ended."""
 
 
 class Unusable(Exception):
@@ -68,7 +71,7 @@ class Supervisor:
         engine: EnginePort,
         table: JobTable,
         metrics: Metrics,
-        listener: Listener,
+        callbacks: EngineCallbacks,
         vital: Vital,
         *,
         max_died: int,
@@ -84,7 +87,7 @@ class Supervisor:
         self._engine = engine
         self._table = table
         self._metrics = metrics
-        self._listener = listener
+        self._callbacks = callbacks
         self._vital = vital
         self._max_died = max_died
         self._max_died_alone = max_died_alone
@@ -145,7 +148,7 @@ class Supervisor:
                 self._vital.turn()
                 await self._take(link, frame)
             self._engine.unplug()
-            self._listener.gone()
+            self._callbacks.gone()
             exit_ = await link.reap()
         except BaseException:  # also cancelled: the worker ends by an error, and takes its engine along
             link.abandon()
@@ -164,11 +167,11 @@ class Supervisor:
                 if frame.tokens:
                     self._deaths = 0
                     self._vital.succeed()
-                self._listener.step(frame)
+                self._callbacks.stepped(frame)
             case Refused(handle):
                 if handle == _PROOF.handle:  # so it answers
                     self._has_worked()
-                self._listener.refused(frame)
+                self._callbacks.refused(frame)
             case Beat("step" | "loading" as phase, seconds) if seconds > self._progress_timeout_s:
                 _log.error("engine makes no progress; it is killed", phase=phase, seconds=round(seconds))
                 link.kill()
@@ -205,9 +208,8 @@ class Supervisor:
             token_capacity=info.token_capacity,
             max_rows=info.max_rows,
         )
-        self._metrics.engine_ready(info)
         try:
-            await self._listener.ready(info)
+            await self._callbacks.ready(info)
         except Unusable as error:
             self._fail(str(error))
             link.kill()

@@ -11,6 +11,7 @@ from millstream.wire.messages import Timing
 from millstream.wire.replies import AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
 from millstream_worker.jobs import Job, Phase
+from millstream_worker.served_model import ModelSlot
 
 MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round that never gets through would come again as it was
 
@@ -34,15 +35,17 @@ class Outgoing:
         self,
         owner: str,
         clock: ServerClock,
+        model: ModelSlot,
         pace: Pace,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._owner = owner
         self._clock = clock
+        self._model = model
         self._pace = pace
         self._monotonic = monotonic
 
-    def calls(self, job: Job, model: str) -> list[Call]:
+    def calls(self, job: Job) -> list[Call]:
         """What to send for a job now: the bodies that are not acknowledged, and its end if nothing stands
         before it.
         """
@@ -55,7 +58,7 @@ class Outgoing:
             return self._appends(job, len(job.written))
         # The last body goes with the end, but not with a dead letter's. All others go before it.
         before = len(job.written) if job.letter is not None else len(job.written) - 1
-        return self._appends(job, before) or [self._end(job, model)]
+        return self._appends(job, before) or [self._end(job)]
 
     def _appends(self, job: Job, end: int) -> list[Call]:
         """Of the bodies before `end` as many as go out at once."""
@@ -78,13 +81,14 @@ class Outgoing:
             for place in range(job.acknowledged, stop)
         ]
 
-    def _end(self, job: Job, model: str) -> Call:
+    def _end(self, job: Job) -> Call:
         now_ms = self._clock.now_ms()
         if job.streamed and job.output_tokens:  # published with the end at the latest
             job.send_first_token(now_ms)
             if job.timing.last_token_ms is not None:
                 job.tell_last_token(now_ms)
-        result = job.result(model, now_ms)
+        served = self._model.current
+        result = job.result(served.info.model if served is not None else "", now_ms)
         claim = job.claim(self._owner)
         if job.letter is not None:
             return calls.bury(

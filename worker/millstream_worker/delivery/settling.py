@@ -11,8 +11,8 @@ from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.rows import Row
+from millstream_worker.served_model import ModelSlot
 from millstream_worker.table import JobTable
-from millstream_worker.text import TextModel
 
 FLUSH_STEPS = 16  # so many tokens of a row never wait for the time of the next flush
 
@@ -20,16 +20,19 @@ _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class Settling:
-    """`text` is set as soon as an engine has told which model it runs."""
-
-    text: TextModel
-
     def __init__(
-        self, table: JobTable, clock: ServerClock, metrics: Metrics, *, max_result_bytes: int
+        self,
+        table: JobTable,
+        clock: ServerClock,
+        metrics: Metrics,
+        model: ModelSlot,
+        *,
+        max_result_bytes: int,
     ) -> None:
         self._table = table
         self._clock = clock
         self._metrics = metrics
+        self._model = model
         self._max_result_bytes = max_result_bytes
         self._steps = 0
 
@@ -118,7 +121,7 @@ class Settling:
                 seat[1].add_logprob(self._logprob(step.tokens[place], logprob, top_ids, top_logprobs))
 
     def _logprob(self, token: int, logprob: float, top_ids: list[int], top_logprobs: list[float]) -> bytes:
-        name = self.text.token_text
+        name = self._model.get().text.token_text
         top = [encoding.top_logprob(i, name(i), p) for i, p in zip(top_ids, top_logprobs, strict=True)]
         return encoding.token_logprob(token, name(token), logprob, top)
 

@@ -22,6 +22,7 @@ from millstream_worker.delivery.settling import FLUSH_STEPS
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import is_outage
+from millstream_worker.served_model import ModelSlot
 from millstream_worker.table import JobTable
 from millstream_worker.trouble import Trouble, server_trouble
 from millstream_worker.vitals import Vital
@@ -40,6 +41,7 @@ class Writer:
         table: JobTable,
         clock: ServerClock,
         metrics: Metrics,
+        model: ModelSlot,
         pace: Pace,
         vital: Vital | None = None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -53,13 +55,12 @@ class Writer:
         self._table = table
         self._clock = clock
         self._pace = pace
-        self._outgoing = Outgoing(owner, clock, pace, monotonic)
+        self._outgoing = Outgoing(owner, clock, model, pace, monotonic)
         self._answers = Answers(table, metrics, monotonic, log_payloads=log_payloads)
         self._vital = vital or Vital("writer", inf)
         self._monotonic = monotonic
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._stopping = False
-        self.model = ""  # for results; known when an engine is ready
 
     async def run(self) -> None:
         """Write until `stop`."""
@@ -81,7 +82,7 @@ class Writer:
         planned: list[tuple[Job, list[Call]]] = []
         size = 0
         for job in jobs:
-            batch = self._outgoing.calls(job, self.model) if self._table.holds(job) else []
+            batch = self._outgoing.calls(job) if self._table.holds(job) else []
             if batch:
                 planned.append((job, batch))
                 size += size_of(batch)

@@ -17,12 +17,11 @@ from millstream.wire.record import merged_choices
 from millstream.wire.replies import JobRecord, LaneEntry, LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.capacity import Capacity
-from millstream_worker.engine.config import EngineInfo
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, forget_input, prepare
 from millstream_worker.jobs import Job, Phase
+from millstream_worker.served_model import ModelSlot
 from millstream_worker.table import JobTable
-from millstream_worker.text import TextModel
 from millstream_worker.threads import in_thread
 
 _log = structlog.get_logger(__name__)
@@ -44,12 +43,11 @@ class Limits:
 
 
 class Admission:
-    """`ready` is called with what the engine can do before the first entry is taken."""
-
     def __init__(
         self,
         table: JobTable,
         capacity: Capacity,
+        model: ModelSlot,
         limits: Limits,
         bounds: JobBounds,
         *,
@@ -57,14 +55,10 @@ class Admission:
     ) -> None:
         self._table = table
         self._capacity = capacity
+        self._model = model
         self._limits = limits
         self._bounds = bounds
         self._log_payloads = log_payloads
-        self._text: TextModel | None = None
-        self._info: EngineInfo | None = None
-
-    def ready(self, text: TextModel, info: EngineInfo) -> None:
-        self._text, self._info = text, info
 
     async def admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
         timing = timing_of(started)
@@ -118,17 +112,16 @@ class Admission:
             self._table.conclude(job, job.state)
 
     async def _read(self, job: Job, started: StartReply) -> None:
-        assert self._text is not None, "entries are taken once an engine is ready"
-        assert self._info is not None, "the same"
+        served = self._model.get()
         if job.entry.version not in TAKEN:
             problem = f"there is no version {job.entry.version}; send {FIRST_VERSION} or a later one"
             _refuse(job, InvalidRequest("version", job.entry.version, problem))
             return
         try:
             if _size(job, started) > _LONG_BYTES:
-                await in_thread(prepare, job, started, self._text, self._info, self._bounds)
+                await in_thread(prepare, job, started, served.text, served.info, self._bounds)
             else:
-                prepare(job, started, self._text, self._info, self._bounds)
+                prepare(job, started, served.text, served.info, self._bounds)
         except InvalidRequest as error:
             _refuse(job, error)
         except LogDamaged as error:

@@ -1,0 +1,58 @@
+"""Passes what the engine process reports to the components that act on it. The only place that publishes the
+served model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from millstream_worker.capacity import Capacity
+from millstream_worker.delivery import Settling
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.outputs import EngineStats, Refused, Step
+from millstream_worker.metrics import Metrics
+from millstream_worker.served_model import ModelSlot, ServedModel
+from millstream_worker.supervisor import Unusable
+from millstream_worker.text import TextModel, TokenizerUnusable
+
+
+class EngineEvents:
+    """The supervisor's EngineCallbacks. `on_ready` is called last when an engine is ready."""
+
+    def __init__(
+        self,
+        model: ModelSlot,
+        settling: Settling,
+        capacity: Capacity,
+        metrics: Metrics,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._settling = settling
+        self._capacity = capacity
+        self._metrics = metrics
+        self._on_ready = on_ready
+
+    async def ready(self, info: EngineInfo) -> None:
+        """Raises Unusable where the model's tokenizer cannot be used."""
+        self._metrics.engine_ready(info)
+        try:
+            text = await asyncio.to_thread(TextModel.load, info.tokenizer, info.vocab_size)
+        except TokenizerUnusable as error:
+            raise Unusable(str(error)) from error
+        self._model.publish(ServedModel(text, info))
+        self._capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))  # it is empty
+        self._on_ready()
+
+    def stepped(self, step: Step) -> None:
+        self._settling.step(step)
+        self._metrics.settled(step.stats)
+        self._capacity.update(step.stats)
+
+    def refused(self, refused: Refused) -> None:
+        self._settling.refused(refused)
+
+    def gone(self) -> None:
+        self._metrics.engine_gone()
+        self._capacity.update(EngineStats())  # no rows, no blocks

@@ -1,0 +1,181 @@
+"""A worker at work on one queue: its components in one task group, and their end in the one right order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from redis.exceptions import RedisError
+
+from millstream.wire.queue_info import QueueInfo
+from millstream_worker.delivery import RetryDelay, hand_back
+from millstream_worker.jobs import Job
+from millstream_worker.wiring import Resources, assemble
+
+_log = structlog.get_logger(__name__)
+_ENGINE_STOP_S = 5.0
+_PULSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stop:
+    """`asked`: no new work, running jobs get the grace period. `hurried`: release all jobs at once."""
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    hurried: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class QueueSession:
+    """`failure` says, after `run`, why there will be no engine any more; empty after a drain."""
+
+    def __init__(self, resources: Resources, info: QueueInfo, stop: Stop) -> None:
+        self._resources = resources
+        self._stop = stop
+        self.components = assemble(resources, info, self._engine_ready)
+
+    @property
+    def failure(self) -> str:
+        return self.components.supervisor.failure
+
+    def wake(self) -> None:
+        """The stop was hurried."""
+        self.components.table.changed.set()
+
+    async def run(self) -> None:
+        """Until the stop is asked for, or there is no point in going on."""
+        parts = self.components
+        async with asyncio.TaskGroup() as group:
+            tasks = self._start(group)
+            watches = [group.create_task(watch) for watch in self._watches()]
+            try:
+                await self._stop.asked.wait()
+                await self._drain(tasks)
+                await parts.supervisor.stop(_ENGINE_STOP_S)  # 7 nobody waits for its tokens any more
+                await tasks["supervisor"]
+            finally:  # also after an error: none of these ends by being cancelled alone
+                for task in watches:
+                    task.cancel()
+                await self._stop_all()
+
+    async def aclose(self) -> None:
+        for reader in self.components.readers:
+            await reader.aclose()
+
+    def _start(self, group: asyncio.TaskGroup) -> dict[str, asyncio.Task[None]]:
+        """Every component's loop, by name; those of the shards are "intake 0" and so on."""
+        parts = self.components
+        loops = {
+            "supervisor": parts.supervisor.run(),
+            "writer": parts.writer.run(),
+            **{f"intake {shard}": intake.run() for shard, intake in enumerate(parts.intakes)},
+            "leases": parts.leases.run(),
+            "reading": parts.reading.run(),
+            "quarantine": parts.quarantine.run(),
+            "control": parts.control.run(),
+            "upkeep": parts.upkeep.run(),
+        }
+        return {name: group.create_task(loop, name=name) for name, loop in loops.items()}
+
+    async def _drain(self, tasks: dict[str, asyncio.Task[None]]) -> None:
+        parts = self.components
+        self._begin_drain()
+        intakes = [task for name, task in tasks.items() if name.startswith("intake")]
+        await asyncio.wait([*intakes, tasks["reading"]])  # 1 no new work
+        await self._release(parts.table.put_off)  # 2 others read the long jobs
+        await self._finish_running()  # 3 leases are still renewed here
+        parts.quarantine.stop()
+        await asyncio.wait([tasks["quarantine"]])
+        parts.writer.stop()
+        await tasks["writer"]
+        await parts.writer.write_all()  # 4 what readers do not have yet
+        await self._release(lambda: list(parts.table))  # 5 others go on with the rest
+        parts.leases.stop()  # 6 only now let the leases and the heartbeat go
+        parts.upkeep.stop()
+        await tasks["upkeep"]  # a beat that is under way would come after the last word
+        await self._stop_beating()
+
+    def _begin_drain(self) -> None:
+        parts = self.components
+        parts.report.draining = True
+        self._resources.health.problem = self.failure or "draining"
+        if not self.failure:
+            _log.info("draining")
+        parts.upkeep.wake("heartbeat")
+        for intake in parts.intakes:
+            intake.stop()
+        parts.reading.stop()
+
+    async def _stop_all(self) -> None:
+        parts = self.components
+        for intake in parts.intakes:
+            intake.stop()
+        parts.reading.stop()
+        parts.quarantine.stop()
+        parts.writer.stop()
+        parts.leases.stop()
+        parts.upkeep.stop()
+        await parts.control.stop()
+
+    def _watches(self) -> list[Coroutine[None, None, None]]:
+        watches = [self._pulse(), self._end_on_failure()]
+        return [*watches, self._end_when_empty()] if self._resources.settings.burst else watches
+
+    def _engine_ready(self) -> None:
+        if not self._stop.asked.is_set():
+            self._resources.health.problem = self.components.upkeep.trouble
+
+    async def _finish_running(self) -> None:
+        table, failed = self.components.table, self.components.supervisor.failed
+        grace_s = self._resources.settings.grace_s
+        if len(table):
+            _log.info("finishing running jobs", jobs=len(table), grace_s=grace_s)
+        try:
+            async with asyncio.timeout(grace_s):
+                while len(table) and not self._stop.hurried.is_set() and not failed.is_set():
+                    table.changed.clear()
+                    await table.changed.wait()
+        except TimeoutError:
+            _log.warning("grace period over", jobs=len(table))
+
+    async def _release(self, left: Callable[[], Sequence[Job]]) -> None:
+        resources, supervisor = self._resources, self.components.supervisor
+        delay = RetryDelay(resources.settings.retry_backoff_s, resources.settings.retry_backoff_max_s)
+        if jobs := left():
+            _log.info("giving jobs back", jobs=len(jobs))
+            await hand_back(
+                resources.redis,
+                resources.name,
+                self.components.table,
+                resources.metrics,
+                left,
+                engine_works=supervisor.works,
+                delay=delay if supervisor.failed.is_set() else None,
+            )
+
+    async def _stop_beating(self) -> None:
+        try:
+            await self.components.chores.stop_beating()
+        except (RedisError, OSError):
+            return  # it runs out by itself
+
+    async def _pulse(self) -> None:
+        parts, resources = self.components, self._resources
+        while True:
+            resources.loop_vital.turn()
+            parts.report.tell()
+            resources.metrics.jobs_held.set(len(parts.table))
+            if not self._stop.asked.is_set():
+                resources.health.problem = parts.upkeep.trouble if parts.engine.up else "no engine is ready"
+            await asyncio.sleep(_PULSE_S)
+
+    async def _end_on_failure(self) -> None:
+        await self.components.supervisor.failed.wait()
+        self._stop.asked.set()
+        self.components.table.changed.set()
+
+    async def _end_when_empty(self) -> None:
+        for intake in self.components.intakes:
+            await intake.empty.wait()
+        self._stop.asked.set()

@@ -1,0 +1,30 @@
+"""The model that the worker serves: its tokenizer and the facts of the engine that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream_worker.engine.config import EngineInfo
+from millstream_worker.text import TextModel
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    text: TextModel
+    info: EngineInfo
+
+
+class ModelSlot:
+    """Filled each time an engine is ready, before it is given any job. After an engine's death its model
+    stays until the next one is published."""
+
+    def __init__(self) -> None:
+        self.current: ServedModel | None = None
+
+    def publish(self, served: ServedModel) -> None:
+        self.current = served
+
+    def get(self) -> ServedModel:
+        """For work that is done only after an engine was ready."""
+        assert self.current is not None, "entries are taken once an engine is ready"
+        return self.current
