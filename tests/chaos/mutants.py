@@ -224,7 +224,7 @@ _ALL = (
         (
             CodeEdit(
                 "millstream_worker.supervisor:Supervisor._charge",
-                "if self._table.lone is job and self._proved:",
+                "if self._queue.isolated is job and self._proved:",
                 "if True:",
             ),
         ),

@@ -21,6 +21,7 @@ from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages import Request, Timing
 from millstream.wire.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.intake import admission
 from millstream_worker.intake.preparation import prepare
 from millstream_worker.jobs import Job
@@ -88,7 +89,7 @@ async def test_a_job_whose_keys_are_damaged_costs_no_other_its_lease(valkey: Ser
         await direct.xgroup_create(lane, GROUP, id="0")
         [[_, rows]] = await direct.xreadgroup(GROUP, "worker", {lane: ">"}, count=2)
         entries = [calls.lane_entry("batch", entry_id, fields) for entry_id, fields in rows]
-        table = JobTable(EnginePort())
+        table = JobTable(EngineQueue(EnginePort()))
         table.expect(SHARD, entries)
         await direct.set(SHARD.job(bad.id), "something else")
         await direct.xclaim(lane, GROUP, "worker", 0, [entries[0].entry_id], idle=60_000, justid=True)
@@ -106,7 +107,7 @@ async def test_a_stale_entry_of_the_same_id_costs_a_job_nothing(redis_client: re
     await desk.run(calls.forget(SHARD, job_id="0-a"))
     await desk.submit("0-a")
     stale, entry = [LaneEntry(desk.lane, await desk.deliver("w"), "0-a", 1, b"") for _ in range(2)]
-    table = JobTable(EnginePort())
+    table = JobTable(EngineQueue(EnginePort()))
     table.expect(SHARD, [stale])
     started = await desk.start(entry.entry_id, "w")
     job = Job(SHARD, entry, Request(token_ids=(1,)), started.attempt, 0, Timing(submitted_ms=1))
@@ -117,7 +118,7 @@ async def test_a_stale_entry_of_the_same_id_costs_a_job_nothing(redis_client: re
 
 async def test_lateness_grows_while_the_server_is_away() -> None:
     registry = CollectorRegistry()
-    table = JobTable(EnginePort())
+    table = JobTable(EngineQueue(EnginePort()))
     table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
     async with redis.asyncio.Redis(port=free_port()) as nobody:
         leases = Leases(nobody, "worker", table, Metrics(registry), renew_s=0.05)
@@ -136,7 +137,12 @@ async def test_lateness_grows_while_the_server_is_away() -> None:
 
 async def test_a_stop_while_connecting_is_heard(valkey: Server) -> None:
     control = Control(
-        Endpoint.of(valkey.url), "w", [SHARD], JobTable(EnginePort()), lambda: None, lambda *look: None
+        Endpoint.of(valkey.url),
+        "w",
+        [SHARD],
+        JobTable(EngineQueue(EnginePort())),
+        lambda: None,
+        lambda *look: None,
     )
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(control.run())

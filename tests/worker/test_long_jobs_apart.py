@@ -20,6 +20,7 @@ from millstream_worker.capacity import Capacity
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.intake import Reading, reading
 from millstream_worker.jobs import Job
 from millstream_worker.served_model import ModelSlot, ServedModel
@@ -46,15 +47,15 @@ class Bench:
     """`reads` has what is being read or was; `go_on` ends one of them."""
 
     def __init__(self, redis: Any = None) -> None:
-        engine = Engine()
-        self.table = JobTable(engine)
+        self.queue = EngineQueue(Engine())
+        self.table = JobTable(self.queue)
         self.model = ModelSlot()
-        self.capacity = Capacity(self.table, engine, self.model, lookahead=4)
+        self.capacity = Capacity(self.table, self.queue, self.model, lookahead=4)
         self.ready(INFO)
         self.reads: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
         vital = Vital("reading", inf)
-        self.reading = Reading(redis, self.table, self.capacity, vital, read=self._read)
+        self.reading = Reading(redis, self.table, self.queue, self.capacity, vital, read=self._read)
 
     def ready(self, info: EngineInfo) -> None:
         text: Any = None  # nothing is tokenized
@@ -75,7 +76,7 @@ class Bench:
         name = job.id.removeprefix("0-")
         self.reads.append(name)
         job.unread, job.being_read = None, True
-        self.table.changed.set()
+        self.table.changed.notify()
         await self._gates.setdefault(name, asyncio.Event()).wait()
         job.being_read = False
         self.table.drop(job)
@@ -112,16 +113,16 @@ async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> 
         job.alone = True
         bench.table.take(job)
     bench.hold("a1")
-    assert bench.table.try_turn() is None
+    assert bench.queue.try_isolate() is None
     async with running(bench):
         await bench.until(lambda: bench.reads == ["a1"])
         bench.go_on("a1")
         await bench.until(lambda: len(bench.table) == 2)
     for job in suspects:
-        assert bench.table.try_turn() is job
-        bench.table.seat_lone(job)
+        assert bench.queue.try_isolate() is job
+        bench.queue.hand_over_isolated(job)
         bench.table.drop(job)
-        bench.table.end_turn()
+        bench.queue.end_isolation()
 
 
 async def test_long_jobs_that_wait_take_no_room_before_they_are_many() -> None:

@@ -282,7 +282,7 @@ async def test_a_suspect_waits_for_long_jobs_that_are_read_or_to_be_read(
             return reading.is_set() and (await client.status(job_id)).state is State.RUNNING
 
         await until(taken)
-        assert worker.components.table.try_turn() is None
+        assert worker.components.queue.try_isolate() is None
         go_on.set()
         await client.wait_many([*long, job_id], timeout_s=30)
         assert (await client.result(job_id)).choices[0].text == counted(101, 2)
@@ -303,8 +303,8 @@ async def test_a_suspect_waits_while_a_long_job_is_looked_at(
         async with serving(valkey, model_name(tokenizer, context=40_000, blocks=10_000)) as worker:
 
             def looking(payload: bytes) -> Any:
-                table = worker.components.table
-                lone.append(table.try_turn() or table.lone)
+                queue = worker.components.queue
+                lone.append(queue.try_isolate() or queue.isolated)
                 return outline(payload)
 
             monkeypatch.setattr(admission, "outline", looking)

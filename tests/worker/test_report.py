@@ -10,6 +10,7 @@ import structlog
 from millstream_worker.capacity import Capacity
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.report import LINE_S, Report
 from millstream_worker.served_model import ModelSlot
 from millstream_worker.table import JobTable
@@ -30,8 +31,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def capacity() -> Capacity:
-    engine = EnginePort()
-    return Capacity(JobTable(engine), engine, ModelSlot(), lookahead=4)
+    queue = EngineQueue(EnginePort())
+    return Capacity(JobTable(queue), queue, ModelSlot(), lookahead=4)
 
 
 @pytest.fixture

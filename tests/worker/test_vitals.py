@@ -25,6 +25,7 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.keys import QueueKeys
 from millstream.wire.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.leases import Leases
 from millstream_worker.metrics import Metrics
 from millstream_worker.table import JobTable
@@ -112,7 +113,7 @@ async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
     async with await asyncio.start_server(swallow, "127.0.0.1", 0) as hole:
         port = hole.sockets[0].getsockname()[1]
         redis = Endpoint.of(f"redis://127.0.0.1:{port}").commands("w", timeout_s=0.1)
-        table = JobTable(EnginePort())
+        table = JobTable(EngineQueue(EnginePort()))
         table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
         vital = Vital("renewal", 60)
         leases = Leases(redis, "w", table, Metrics(CollectorRegistry()), 0.05, vital)

@@ -21,6 +21,7 @@ from millstream import AsyncClient, JobFailed
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.frames import Beat
 from millstream_worker.engine_link import EnginePort, Silence
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.metrics import Metrics
 from millstream_worker.supervisor import Supervisor
 from millstream_worker.table import JobTable
@@ -155,13 +156,15 @@ class Killed:
 )
 async def test_what_counts_as_stuck(frame: Any, killed: bool) -> None:
     engine = EnginePort()
+    queue = EngineQueue(engine)
     callbacks: Any = None  # none is called
 
     supervisor = Supervisor(
         [],
         EngineConfig("m"),
         engine,
-        JobTable(engine),
+        JobTable(queue),
+        queue,
         Metrics(CollectorRegistry()),
         callbacks,
         Vital("step", 60),

@@ -4,9 +4,8 @@ Work beyond that stays in Redis, where other workers find it.
 
 from __future__ import annotations
 
-from millstream.wire.timing import within
 from millstream_worker.engine.outputs import EngineStats
-from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.served_model import ModelSlot
 from millstream_worker.table import JobTable
 
@@ -17,9 +16,9 @@ _WEIGHT = 0.05  # of the newest prompt in the running mean
 class Capacity:
     """`stats`: the engine's last ones; all zero while there is no engine."""
 
-    def __init__(self, table: JobTable, engine: EnginePort, model: ModelSlot, lookahead: int) -> None:
+    def __init__(self, table: JobTable, queue: EngineQueue, model: ModelSlot, lookahead: int) -> None:
         self._table = table
-        self._engine = engine
+        self._queue = queue
         self._model = model
         self._lookahead = lookahead
         self.stats = EngineStats()
@@ -27,7 +26,7 @@ class Capacity:
 
     def update(self, stats: EngineStats) -> None:
         self.stats = stats
-        self._table.changed.set()
+        self._table.changed.notify()
 
     def learn(self, prompt_tokens: int) -> None:
         self._typical_tokens += _WEIGHT * (prompt_tokens - self._typical_tokens)
@@ -40,7 +39,7 @@ class Capacity:
 
     def room(self) -> int:
         """Jobs. 0 while there is no engine, and while one runs that must be alone."""
-        if not self._engine.up or self._table.has_suspect or self.flooded:
+        if not self._queue.engine.up or self._table.has_suspect or self.flooded:
             return 0
         blocks = self.stats.blocks_free + self.stats.blocks_cached
         typical_blocks = self._typical_tokens // self._model.get().info.block_size + 1
@@ -51,6 +50,5 @@ class Capacity:
         """The room there is, as soon as something has changed about it; it may still be 0."""
         if (room := self.room()) > 0:
             return room
-        self._table.changed.clear()
-        await within(self._table.changed, _LOOK_AGAIN_S)
+        await self._table.changed.wait(_LOOK_AGAIN_S)
         return self.room()

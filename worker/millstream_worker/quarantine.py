@@ -21,7 +21,8 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.messages import ErrorInfo, State
 from millstream.wire.replies import EndOutcome
-from millstream.wire.timing import Backoff, within
+from millstream.wire.timing import Backoff
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import MOST_REFUSALS, is_damage
@@ -44,6 +45,7 @@ class Quarantine:
         redis: Any,
         owner: str,
         table: JobTable,
+        queue: EngineQueue,
         metrics: Metrics,
         vital: Vital,
         *,
@@ -53,6 +55,7 @@ class Quarantine:
         self._redis = redis
         self._owner = owner
         self._table = table
+        self._queue = queue
         self._metrics = metrics
         self._vital = vital
         self._try_prove = try_prove
@@ -62,7 +65,7 @@ class Quarantine:
 
     def stop(self) -> None:
         self._stopping = True
-        self._table.turned.set()
+        self._queue.isolation_changed.notify()
         if self._reader is not None:
             self._reader.cancel()
 
@@ -72,15 +75,16 @@ class Quarantine:
         """
         with self._vital:
             while not self._stopping:
-                job = self._table.try_turn()
+                job = self._queue.try_isolate()
                 if job is None:
-                    await self._turned()
+                    await self._change()
                     continue
-                await self._give_turn(job)
+                await self._run_isolated(job)
                 if not self._stopping:
-                    self._table.end_turn()
+                    self._queue.end_isolation()
+                    self._table.changed.notify()  # others are read again
 
-    async def _give_turn(self, job: Job) -> None:
+    async def _run_isolated(self, job: Job) -> None:
         _log.info("suspect runs alone", job_id=job.id, died=job.losses, died_alone=job.losses_alone)
         proved = await self._proved(job)
         if proved and await self._record(job, alone=True):
@@ -88,28 +92,28 @@ class Quarantine:
                 self._reader = asyncio.current_task()
                 await self._read(job)
                 self._reader = None
-            if self._table.waits_alone(job):
-                self._table.seat_lone(job)
-        while self._table.holds(job) and (job.phase is Phase.ENDED or self._table.sits(job)):
+            if self._queue.awaits_isolated_run(job):
+                self._queue.hand_over_isolated(job)
+        while self._table.holds(job) and (job.phase is Phase.ENDED or self._queue.computes(job)):
             if self._stopping:
                 return
-            await self._turned()
+            await self._change()
         if proved and self._table.holds(job):
             await self._record(job, alone=False)
 
     async def _proved(self, job: Job) -> bool:
         """An engine that never works would make any suspect look guilty."""
         while not self._try_prove():
-            if self._stopping or not self._table.waits_alone(job):
+            if self._stopping or not self._queue.awaits_isolated_run(job):
                 return False
-            await self._turned()
+            await self._change()
         return True
 
     async def _record(self, job: Job, *, alone: bool) -> bool:
         """Until the server has answered. False: the job is no longer ours, or has no engine to run in."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
-            if alone and not self._table.waits_alone(job):
+            if alone and not self._queue.awaits_isolated_run(job):
                 return False
             self._vital.turn()
             try:
@@ -141,7 +145,6 @@ class Quarantine:
             message = f"the job's keys are damaged: {error}"
             self._table.conclude(job, State.FAILED, ErrorInfo(code="keys_damaged", message=message))
 
-    async def _turned(self) -> None:
+    async def _change(self) -> None:
         self._vital.turn()
-        self._table.turned.clear()
-        await within(self._table.turned, _LOOK_S)
+        await self._queue.isolation_changed.wait(_LOOK_S)

@@ -41,7 +41,7 @@ class QueueSession:
 
     def wake(self) -> None:
         """The stop was hurried."""
-        self.components.table.changed.set()
+        self.components.table.changed.notify()
 
     async def run(self) -> None:
         """Until the stop is asked for, or there is no point in going on."""
@@ -134,8 +134,7 @@ class QueueSession:
         try:
             async with asyncio.timeout(grace_s):
                 while len(table) and not self._stop.hurried.is_set() and not failed.is_set():
-                    table.changed.clear()
-                    await table.changed.wait()
+                    await table.changed.wait(_PULSE_S)
         except TimeoutError:
             _log.warning("grace period over", jobs=len(table))
 
@@ -173,7 +172,7 @@ class QueueSession:
     async def _end_on_failure(self) -> None:
         await self.components.supervisor.failed.wait()
         self._stop.asked.set()
-        self.components.table.changed.set()
+        self.components.table.changed.notify()
 
     async def _end_when_empty(self) -> None:
         for intake in self.components.intakes:

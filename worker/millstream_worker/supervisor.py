@@ -32,6 +32,7 @@ from millstream_worker.engine.frames import (
 from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.engine.request import EngineRequest
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.table import JobTable
@@ -70,6 +71,7 @@ class Supervisor:
         config: EngineConfig,
         engine: EnginePort,
         table: JobTable,
+        queue: EngineQueue,
         metrics: Metrics,
         callbacks: EngineCallbacks,
         vital: Vital,
@@ -86,6 +88,7 @@ class Supervisor:
         self._config = config
         self._engine = engine
         self._table = table
+        self._queue = queue
         self._metrics = metrics
         self._callbacks = callbacks
         self._vital = vital
@@ -131,7 +134,7 @@ class Supervisor:
     def _has_worked(self) -> None:
         if not self._proved:
             self._proved = self.works = True
-            self._table.turned.set()
+            self._queue.isolation_changed.notify()
 
     async def _run_one(self) -> None:
         self._proved = self._asked = self._aside = False
@@ -154,7 +157,7 @@ class Supervisor:
             link.abandon()
             raise
         self._link = None
-        lost = self._table.vacate()
+        lost = self._queue.engine_lost()
         if not self._stopping.is_set() and not self.failed.is_set():
             self._died(str(exit_), [] if self._aside else lost)
 
@@ -215,7 +218,7 @@ class Supervisor:
             link.kill()
             return
         self._engine.plug(link)
-        self._table.seat_all()
+        self._queue.engine_ready()
 
     def _died(self, how: str, jobs: Sequence[Job]) -> None:
         """`jobs` are charged."""
@@ -230,7 +233,7 @@ class Supervisor:
 
     def _charge(self, job: Job, how: str) -> None:
         job.deaths += 1
-        if self._table.lone is job and self._proved:
+        if self._queue.isolated is job and self._proved:
             job.deaths_alone += 1
         if job.losses >= self._max_died:
             self._table.suspect(job)

@@ -20,6 +20,7 @@ from millstream_worker.capacity import Capacity
 from millstream_worker.delivery import Pace, Settling, Writer
 from millstream_worker.engine_events import EngineEvents
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.health import Health
 from millstream_worker.intake import Admission, Intake, JobBounds, LaneReader, Limits, Reading, Starting
 from millstream_worker.leases import Control, Leases
@@ -55,6 +56,7 @@ class Resources:
 @dataclass(frozen=True, slots=True, eq=False)
 class Components:
     table: JobTable
+    queue: EngineQueue
     engine: EnginePort
     capacity: Capacity
     report: Report
@@ -76,12 +78,15 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     metrics, watch, outage = resources.metrics, resources.vitals.watch, resources.outage
     shards = shards_of(settings.queue, info)
     engine, model = EnginePort(), ModelSlot()
-    table = JobTable(engine)
-    capacity = Capacity(table, engine, model, settings.lookahead)
+    queue = EngineQueue(engine)
+    table = JobTable(queue)
+    capacity = Capacity(table, queue, model, settings.lookahead)
     report = Report(name, capacity, engine, model, resources.clock.now_ms())
-    settling = Settling(table, resources.clock, metrics, model, max_result_bytes=settings.max_result_bytes)
+    settling = Settling(
+        table, queue, resources.clock, metrics, model, max_result_bytes=settings.max_result_bytes
+    )
     events = EngineEvents(model, settling, capacity, metrics, on_engine_ready)
-    supervisor = _supervisor(resources, engine, table, events)
+    supervisor = _supervisor(resources, engine, table, queue, events)
     reclaimer = Reclaimer(
         redis, name, metrics, lease_s=settings.lease_s, renew_s=settings.renew_s, outage=outage
     )
@@ -100,13 +105,14 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     upkeep = Upkeep(chores.schedule(settings.renew_s), watch("upkeep"), outage)
     admission = Admission(
         table,
+        queue,
         capacity,
         model,
         Limits(settings.max_attempts, settings.max_died, settings.max_died_alone),
         JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes),
         log_payloads=settings.log_payloads,
     )
-    starting = Starting(redis, name, table, engine, admission, outage=outage)
+    starting = Starting(redis, name, table, queue, admission, outage=outage)
     readers = [resources.endpoint.blocking(name, block_s=settings.block_s) for _ in shards]
     leases = Leases(
         resources.renewing, name, table, metrics, settings.renew_s, watch("renewal", settings.renew_s), outage
@@ -136,6 +142,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
 
     return Components(
         table=table,
+        queue=queue,
         engine=engine,
         capacity=capacity,
         report=report,
@@ -144,7 +151,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
         chores=chores,
         upkeep=upkeep,
         control=Control(resources.endpoint, name, shards, table, lambda: upkeep.wake("scan"), lost.asked),
-        reading=Reading(redis, table, capacity, watch("reading"), read=admission.read, outage=outage),
+        reading=Reading(redis, table, queue, capacity, watch("reading"), read=admission.read, outage=outage),
         readers=readers,
         intakes=[intake(reader, shard) for reader, shard in zip(readers, shards, strict=True)],
         supervisor=supervisor,
@@ -152,6 +159,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
             redis,
             name,
             table,
+            queue,
             metrics,
             watch("quarantine"),
             try_prove=supervisor.try_prove,
@@ -193,7 +201,7 @@ def _writer(resources: Resources, table: JobTable, model: ModelSlot) -> Writer:
 
 
 def _supervisor(
-    resources: Resources, engine: EnginePort, table: JobTable, events: EngineEvents
+    resources: Resources, engine: EnginePort, table: JobTable, queue: EngineQueue, events: EngineEvents
 ) -> Supervisor:
     settings = resources.settings
     return Supervisor(
@@ -201,6 +209,7 @@ def _supervisor(
         settings.engine_config(),
         engine,
         table,
+        queue,
         resources.metrics,
         events,
         resources.vitals.watch("step"),

@@ -12,6 +12,7 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.messages import Request, State, Timing
 from millstream.wire.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.leases.control import Control
 from millstream_worker.table import JobTable
@@ -38,7 +39,7 @@ class Ignored(Exception):
 
 def _deliver(message: bytes) -> None:
     """The job that it names is cancelled, and no other."""
-    table, hints, looks = JobTable(EnginePort()), [], []
+    table, hints, looks = JobTable(EngineQueue(EnginePort())), [], []
     job = Job(SHARD, LaneEntry("batch", "1-1", HELD, 1, b""), Request(token_ids=(0,)), 1, 0, Timing())
     table.take(job)
     control = Control(

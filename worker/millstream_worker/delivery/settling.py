@@ -8,6 +8,7 @@ from millstream.wire.messages import ErrorInfo, FinishReason, State
 from millstream.wire.timing import ServerClock
 from millstream_worker import encoding
 from millstream_worker.engine.outputs import Refused, Step
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.rows import Row
@@ -23,6 +24,7 @@ class Settling:
     def __init__(
         self,
         table: JobTable,
+        queue: EngineQueue,
         clock: ServerClock,
         metrics: Metrics,
         model: ModelSlot,
@@ -30,6 +32,7 @@ class Settling:
         max_result_bytes: int,
     ) -> None:
         self._table = table
+        self._queue = queue
         self._clock = clock
         self._metrics = metrics
         self._model = model
@@ -40,20 +43,20 @@ class Settling:
         now_ms = self._clock.now_ms()
         begun_ms = now_ms - round(step.stats.step_s * 1000)  # admitted into it, not by its end
         for handle, cached_tokens in step.admitted:
-            if handle in self._table.rows:
-                self._admit(self._table.rows[handle][0], cached_tokens, begun_ms)
+            if handle in self._queue.rows:
+                self._admit(self._queue.rows[handle][0], cached_tokens, begun_ms)
         if step.logprobs:
             self._take_logprobs(step)
         watched = self._take_tokens(step, now_ms)
         ended = []
         for handle, reason in step.finished:
-            if handle in self._table.rows and reason == "error":
+            if handle in self._queue.rows and reason == "error":
                 self._break(handle)
-            elif handle in self._table.rows:
+            elif handle in self._queue.rows:
                 ended.append(self._end_row(handle, reason))
         for job, row in watched:
-            if row.feed() and row.index + job.handle in self._table.rows:
-                self._table.stop_row(job, row)
+            if row.feed() and row.index + job.handle in self._queue.rows:
+                self._queue.stop_row(job, row)
                 ended.append(job)
         for job in ended:
             self._end_if_done(job, now_ms)
@@ -76,8 +79,8 @@ class Settling:
 
     def refused(self, refused: Refused) -> None:
         """The engine can never run it: the answer goes to whoever submitted it."""
-        if refused.handle in self._table.rows:
-            job, _ = self._table.rows[refused.handle]
+        if refused.handle in self._queue.rows:
+            job, _ = self._queue.rows[refused.handle]
             error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
             self._table.conclude(job, State.FAILED, error)
 
@@ -90,7 +93,7 @@ class Settling:
 
     def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, Row]]:
         """The hot loop: every token passes here. Answers the rows whose text has to be looked at."""
-        rows = self._table.rows
+        rows = self._queue.rows
         watched = []
         for handle, token in zip(step.handles, step.tokens, strict=True):
             seat = rows.get(handle)
@@ -116,7 +119,7 @@ class Settling:
 
     def _take_logprobs(self, step: Step) -> None:
         for place, logprob, top_ids, top_logprobs in step.logprobs:
-            seat = self._table.rows.get(step.handles[place])
+            seat = self._queue.rows.get(step.handles[place])
             if seat is not None and seat[1].logprobs is not None:
                 seat[1].add_logprob(self._logprob(step.tokens[place], logprob, top_ids, top_logprobs))
 
@@ -126,13 +129,13 @@ class Settling:
         return encoding.token_logprob(token, name(token), logprob, top)
 
     def _end_row(self, handle: int, reason: str) -> Job:
-        job, row = self._table.end_row(handle)
+        job, row = self._queue.end_row(handle)
         row.reason = _REASONS[reason]
         return job
 
     def _break(self, handle: int) -> None:
         """The model gave no numbers for this row: its job fails with the text so far; others go on."""
-        job, row = self._table.rows[handle]
+        job, row = self._queue.rows[handle]
         message = (
             f"the model's logits were not finite after {len(row.ids)} output tokens; "
             "its weights may be damaged or its dtype too narrow: try float32 or bfloat16"

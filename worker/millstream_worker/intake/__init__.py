@@ -62,7 +62,7 @@ class Intake:
 
     def stop(self) -> None:
         self._stopping = True
-        self._table.changed.set()
+        self._table.changed.notify()
 
     async def run(self) -> None:
         with self._vital:

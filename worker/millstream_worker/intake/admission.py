@@ -17,6 +17,7 @@ from millstream.wire.record import merged_choices
 from millstream.wire.replies import JobRecord, LaneEntry, LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.capacity import Capacity
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, forget_input, prepare
 from millstream_worker.jobs import Job, Phase
@@ -46,6 +47,7 @@ class Admission:
     def __init__(
         self,
         table: JobTable,
+        queue: EngineQueue,
         capacity: Capacity,
         model: ModelSlot,
         limits: Limits,
@@ -54,6 +56,7 @@ class Admission:
         log_payloads: bool = False,
     ) -> None:
         self._table = table
+        self._queue = queue
         self._capacity = capacity
         self._model = model
         self._limits = limits
@@ -73,10 +76,10 @@ class Admission:
         elif job.alone:
             job.told, job.unread = _told(started.log), started
         elif _size(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
-            with self._table.reading():  # a part of it
+            with self._queue.reading():  # a part of it
                 await self._put_off(job, started)
         else:
-            with self._table.reading():
+            with self._queue.reading():
                 await self._read(job, started)
         if started.cancelled:
             job.end(State.CANCELLED)

@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.keys import LANES
 from millstream.wire.messages import State
-from millstream.wire.timing import within
 from millstream_worker.capacity import Capacity
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.jobs import ENTRY_LOST, Job, Phase
 from millstream_worker.refusals import is_outage
 from millstream_worker.table import JobTable
@@ -39,6 +39,7 @@ class Reading:
         self,
         redis: Any,
         table: JobTable,
+        queue: EngineQueue,
         capacity: Capacity,
         vital: Vital,
         *,
@@ -49,6 +50,7 @@ class Reading:
         self._unread = Trouble("long jobs not read yet")
         self._redis = redis
         self._table = table
+        self._queue = queue
         self._capacity = capacity
         self._vital = vital
         self._read = read
@@ -60,7 +62,7 @@ class Reading:
 
     def stop(self) -> None:
         self._stopping = True
-        self._table.changed.set()
+        self._table.changed.notify()
         for reader in filter(None, self._readers):
             reader.cancel()
 
@@ -85,10 +87,10 @@ class Reading:
                 await self._give_turn(job)
             finally:
                 self._being_read.remove(job)
-                self._table.changed.set()
+                self._table.changed.notify()
 
     def _next(self) -> Job | None:
-        if self._table.lone is not None or self._capacity.flooded:
+        if self._queue.isolated is not None or self._capacity.flooded:
             return None
         waiting = [job for job in self._table.to_read() if job not in self._being_read]
         tenants = {job.request.tenant for job in (*waiting, *self._being_read)}
@@ -121,11 +123,11 @@ class Reading:
         reader = asyncio.current_task()
         self._readers.add(reader)
         try:
-            with self._table.reading():
+            with self._queue.reading():
                 await self._read(job)
         finally:
             self._readers.discard(reader)
-        self._table.seat_read()
+        self._queue.hand_over()
 
     async def _fetch(self, job: Job) -> bool:
         """Its message, again. False: it is not needed any more, or there is none."""
@@ -148,5 +150,4 @@ class Reading:
         return False
 
     async def _changed(self) -> None:
-        self._table.changed.clear()
-        await within(self._table.changed, _LOOK_S)
+        await self._table.changed.wait(_LOOK_S)

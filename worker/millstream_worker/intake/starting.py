@@ -16,9 +16,9 @@ from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry
-from millstream.wire.timing import Backoff, within
+from millstream.wire.timing import Backoff
 from millstream.wire.versions import FIRST_VERSION, TAKEN
-from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.intake.admission import UNREADABLE, Admission, fail, timing_of
 from millstream_worker.jobs import Job
 from millstream_worker.refusals import is_damage, is_outage
@@ -39,7 +39,7 @@ class Starting:
         redis: Any,
         owner: str,
         table: JobTable,
-        engine: EnginePort,
+        queue: EngineQueue,
         admission: Admission,
         *,
         outage: Trouble | None = None,
@@ -50,7 +50,7 @@ class Starting:
         self._redis = redis
         self._owner = owner
         self._table = table
-        self._engine = engine
+        self._queue = queue
         self._admission = admission
 
     async def take(
@@ -162,17 +162,16 @@ class Starting:
             self._table.take(job)
 
     async def _may_read(self, stopping: Callable[[], bool]) -> bool:
-        """Wait while a suspect has its turn; False where the worker stops before."""
-        while self._table.lone is not None:
+        """Wait while a suspect runs isolated; False where the worker stops before."""
+        while self._queue.isolated is not None:
             if stopping():
                 return False
-            self._table.changed.clear()
-            await within(self._table.changed, _LOOK_S)
+            await self._table.changed.wait(_LOOK_S)
         return True
 
     async def _let_engine_read(self, stopping: Callable[[], bool]) -> None:
         """Wait while the engine is far behind; one that hangs does not hold up a drain."""
-        while not stopping() and not await self._engine.writable(_LOOK_S):
+        while not stopping() and not await self._queue.engine.writable(_LOOK_S):
             continue
 
 

@@ -1,0 +1,147 @@
+"""The jobs that go to the engine: which wait for it, which it computes, and which one runs isolated.
+
+    put ─► waiting ─ hand_over ─► in the engine ─┬─► end_row, stop_row ─► (no rows left)
+             ▲                                   └─ engine_lost ─┐
+             └───────────────────────────────────────────────────┘
+`withdraw` takes a job out from anywhere. A job that is not read yet waits until it is; a suspect until
+everything else is out of the engine, then it runs isolated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from millstream_worker.engine.request import EngineRequest
+from millstream_worker.jobs import Job
+from millstream_worker.rows import Row
+from millstream_worker.signals import Signal
+
+
+class Engine(Protocol):
+    """Whatever engine runs now; without one nothing is sent."""
+
+    @property
+    def up(self) -> bool: ...
+
+    def add(self, request: EngineRequest) -> None: ...
+
+    def abort(self, handles: Sequence[int]) -> None: ...
+
+    async def writable(self, wait_s: float) -> bool:
+        """Wait while the engine is far behind in reading; False where it still is after `wait_s`."""
+
+
+class EngineQueue:
+    """`isolation_changed`: an isolated run may start, goes on differently, or has ended."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.rows: dict[int, tuple[Job, Row]] = {}  # what the running engine computes, by handle
+        self.isolated: Job | None = None  # the suspect that has engine and worker for itself
+        self.isolation_changed = Signal()
+        self._jobs: dict[Job, None] = {}  # all that were put and not withdrawn, in this order
+        self._waiting: dict[Job, None] = {}  # those of them that the running engine was not given
+        self._reading = 0  # payloads being read just now
+        self._next_handle = 1
+
+    def put(self, job: Job) -> None:
+        """Have a job computed, as soon as it is read and there is an engine."""
+        self._jobs[job] = self._waiting[job] = None
+        self.hand_over()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """A payload is being read, which may kill the worker: no isolated run starts meanwhile, nor after a
+        reading that was given up, since its thread goes on.
+        """
+        self._reading += 1
+        yield
+        self._reading -= 1
+        self._notify()
+
+    def hand_over(self) -> None:
+        """Give the engine every job that waits and is read. Suspects come after all others, one by one."""
+        if not self.engine.up or self.isolated is not None:
+            return
+        for job in [job for job in self._waiting if not job.alone and job.is_read]:
+            self._hand_to_engine(job)
+        self._notify()
+
+    def engine_ready(self) -> None:
+        """A new engine, which has no jobs."""
+        assert not self.rows, "the loss of the engine before it was not reported"
+        self.hand_over()
+
+    def engine_lost(self) -> list[Job]:
+        """The engine is gone: all jobs wait for the next one. Returns the jobs that it had, in its batch or
+        waiting before it.
+        """
+        lost = list({job.id: job for job, _ in self.rows.values()}.values())
+        self.rows.clear()
+        for job in lost:
+            job.wait()
+        self._waiting = dict(self._jobs)
+        self._notify()
+        return lost
+
+    def end_row(self, handle: int) -> tuple[Job, Row]:
+        """The engine has ended a choice."""
+        return self.rows.pop(handle)
+
+    def stop_row(self, job: Job, row: Row) -> None:
+        """One choice has ended here, not in the engine: stop computing it."""
+        handle = job.handle + row.index
+        del self.rows[handle]
+        self.engine.abort([handle])
+
+    def withdraw(self, job: Job) -> None:
+        """Compute no more of a job."""
+        handles = range(job.handle, job.handle + len(job.rows))
+        given = [handle for handle in handles if handle in self.rows and self.rows[handle][0] is job]
+        for handle in given:
+            del self.rows[handle]
+        self.engine.abort(given)
+        self._jobs.pop(job, None)
+        self._waiting.pop(job, None)
+        self._notify()
+
+    def try_isolate(self) -> Job | None:
+        """Isolate the first suspect, once no other job is in the engine, waits for it or is being read."""
+        idle = self.engine.up and self.isolated is None and not self.rows and not self._reading
+        if idle and all(job.alone for job in self._waiting):
+            self.isolated = next(iter(self._waiting), None)
+            return self.isolated
+        return None
+
+    def awaits_isolated_run(self, job: Job) -> bool:
+        """It is isolated, was not given to the engine yet, and there is one."""
+        return self.isolated is job and job in self._waiting and self.engine.up
+
+    def hand_over_isolated(self, job: Job) -> None:
+        assert self.isolated is job, "it is not isolated"
+        assert not self.rows, "the engine has other jobs"
+        self._hand_to_engine(job)
+
+    def end_isolation(self) -> None:
+        self.isolated = None
+        self.isolation_changed.notify()
+        self.hand_over()
+
+    def computes(self, job: Job) -> bool:
+        return any(given is job for given, _ in self.rows.values())
+
+    def _hand_to_engine(self, job: Job) -> None:
+        """Under handles that this worker has never used before."""
+        del self._waiting[job]
+        job.handle = self._next_handle
+        self._next_handle += len(job.rows)
+        for row in job.rows:
+            if row.reason is None:
+                self.rows[job.handle + row.index] = (job, row)
+        self.engine.add(job.engine_request())
+
+    def _notify(self) -> None:
+        if self._waiting or self.isolated is not None:
+            self.isolation_changed.notify()
