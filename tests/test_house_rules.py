@@ -1,5 +1,5 @@
-"""Rules that no linter knows: nothing that executes on load, no remote model code, lean imports, a sorted
-public API.
+"""Rules that no linter knows: nothing that executes on load, no remote model code, lean imports, constructors
+with few parameters.
 """
 
 from __future__ import annotations
@@ -96,3 +96,26 @@ def test_client_imports_nothing_heavy() -> None:
     command = [sys.executable, "-c", code]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert answer.stdout.strip() == "[]"
+
+
+MOST_PARAMETERS = 6  # of a constructor
+MORE: dict[str, int] = {}  # classes that still take more; it may only get shorter
+
+
+def constructors(tree: ast.AST) -> dict[str, int]:
+    """How many parameters each class' constructor takes. Dataclasses have fields, not parameters."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for one in node.body:
+                if isinstance(one, ast.FunctionDef) and one.name == "__init__":
+                    given = one.args
+                    found[node.name] = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
+    return found
+
+
+def test_constructors_take_few_parameters() -> None:
+    front = [path for path in SOURCES if not {"engine", "ops"} & {*path.relative_to(ROOT).parts}]
+    counts = {name: n for path in front for name, n in constructors(ast.parse(path.read_text())).items()}
+    assert len(counts) > 50
+    assert {name: count for name, count in counts.items() if count > MOST_PARAMETERS} == MORE

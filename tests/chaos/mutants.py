@@ -223,8 +223,8 @@ _ALL = (
         "the rule that only who dies alone is to blame",
         (
             CodeEdit(
-                "millstream_worker.supervisor:Supervisor._charge",
-                "if self._queue.isolated is job and self._proved:",
+                "millstream_worker.blame:Blame._charge",
+                "if self._queue.isolated is job and self._queue.engine_proved:",
                 "if True:",
             ),
         ),

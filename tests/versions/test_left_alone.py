@@ -23,8 +23,9 @@ from millstream.wire.keys import GROUP, RELEASED, Lane, QueueKeys
 from millstream.wire.messages import Request
 from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry
+from millstream_worker.consumer import Consumer
 from millstream_worker.metrics import Metrics
-from millstream_worker.upkeep import Reclaimer
+from millstream_worker.upkeep import LeaseTimes, Reclaimer
 
 SHARD = QueueKeys("default").shard(0)
 WAIT = "jobs of other versions wait for a worker that takes them; start one, or cancel them"
@@ -44,9 +45,8 @@ class Scanner:
         self.desk = desk
         self.clock = Clock()
         self.registry = CollectorRegistry()
-        self.reclaimer = Reclaimer(
-            desk.redis, "scanner", Metrics(self.registry), lease_s=1, renew_s=10, monotonic=self.clock
-        )
+        consumer = Consumer(desk.redis, "scanner")
+        self.reclaimer = Reclaimer(consumer, Metrics(self.registry), LeaseTimes(1, 10), self.clock)
 
     async def leave(self, *job_ids: str, lane: Lane = Lane.BATCH) -> None:
         """What the worker's intake does with jobs of version 3 that it has read."""

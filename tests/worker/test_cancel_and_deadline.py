@@ -13,7 +13,7 @@ from support.servers import Server
 
 from millstream import AsyncClient, CancelOutcome, EndEvent, JobCancelled, JobExpired, State, TokenEvent
 from millstream.wire.keys import QueueKeys
-from millstream_worker.intake import admission
+from millstream_worker.intake import preparer
 from millstream_worker.intake.preparation import prepare
 
 
@@ -116,7 +116,7 @@ async def test_a_cancellation_that_comes_while_a_job_is_read_is_remembered(
         assert go_on.wait(30)
         prepare(*given)
 
-    monkeypatch.setattr(admission, "prepare", slowly)
+    monkeypatch.setattr(preparer, "prepare", slowly)
     lease = {"lease_s": 600.0, "renew_s": 300.0} if heard else {}
     async with (
         AsyncClient(server.url) as client,

@@ -15,7 +15,7 @@ from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import QueueKeys
 from millstream.wire.record import read_job
 from millstream_worker.delivery import RetryDelay
-from millstream_worker.upkeep import Chores
+from millstream_worker.upkeep import Heartbeats
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -49,14 +49,14 @@ async def test_the_heartbeat_ends_with_the_worker(
 ) -> None:
     """Also where a beat is under way just then."""
     beating = asyncio.Event()
-    beat = Chores._beat
+    send = Heartbeats.send
 
-    async def slowly(chores: Chores, renew_s: float) -> None:
+    async def slowly(heartbeats: Heartbeats) -> None:
         beating.set()
         await asyncio.sleep(0.5)
-        await beat(chores, renew_s)
+        await send(heartbeats)
 
-    monkeypatch.setattr(Chores, "_beat", slowly)
+    monkeypatch.setattr(Heartbeats, "send", slowly)
     async with serving(valkey, model_name(tokenizer), renew_s=5.0, lease_s=30.0) as worker:
         await beating.wait()
         worker.service.drain()

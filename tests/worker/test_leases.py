@@ -20,9 +20,10 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages import Request, Timing
 from millstream.wire.replies import LaneEntry
+from millstream_worker.consumer import Consumer
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.intake import admission
+from millstream_worker.intake import preparer
 from millstream_worker.intake.preparation import prepare
 from millstream_worker.jobs import Job
 from millstream_worker.leases import Control, Leases
@@ -41,7 +42,7 @@ async def test_jobs_keep_their_lease_while_others_are_tokenized(
         time.sleep(0.8)
         prepare(*arguments)
 
-    monkeypatch.setattr(admission, "prepare", slowly)
+    monkeypatch.setattr(preparer, "prepare", slowly)
     model = model_name(tokenizer, context=4096)
     async with AsyncClient(valkey.url) as client:
         jobs = [await client.submit("w1 " * 2000, max_tokens=2) for _ in range(5)]  # long: in a thread
@@ -68,7 +69,7 @@ async def test_a_loop_that_tokenizes_for_long_is_not_stuck(
         time.sleep(0.8)
         prepare(*arguments)
 
-    monkeypatch.setattr(admission, "prepare", slowly)
+    monkeypatch.setattr(preparer, "prepare", slowly)
     async with AsyncClient(valkey.url) as client:
         jobs = [await client.submit("w1 " * 2000, max_tokens=2) for _ in range(8)]
         async with serving(valkey, model_name(tokenizer, context=4096), stuck_s=2.5) as worker:
@@ -93,7 +94,7 @@ async def test_a_job_whose_keys_are_damaged_costs_no_other_its_lease(valkey: Ser
         table.expect(SHARD, entries)
         await direct.set(SHARD.job(bad.id), "something else")
         await direct.xclaim(lane, GROUP, "worker", 0, [entries[0].entry_id], idle=60_000, justid=True)
-        await Leases(direct, "worker", table, Metrics(CollectorRegistry()), renew_s=10).renew()
+        await Leases(Consumer(direct, "worker"), table, Metrics(CollectorRegistry()), renew_s=10).renew()
         [first, _] = await calls.scan_pending(direct, SHARD, lane="batch", start="-", count=9)
         assert entries[0].job_id == good.id
         assert first.idle_ms < 30_000
@@ -112,7 +113,7 @@ async def test_a_stale_entry_of_the_same_id_costs_a_job_nothing(redis_client: re
     started = await desk.start(entry.entry_id, "w")
     job = Job(SHARD, entry, Request(token_ids=(1,)), started.attempt, 0, Timing(submitted_ms=1))
     table.take(job)
-    await Leases(redis_client, "w", table, Metrics(CollectorRegistry()), renew_s=10).renew()
+    await Leases(Consumer(redis_client, "w"), table, Metrics(CollectorRegistry()), renew_s=10).renew()
     assert table.holds(job)
 
 
@@ -121,7 +122,7 @@ async def test_lateness_grows_while_the_server_is_away() -> None:
     table = JobTable(EngineQueue(EnginePort()))
     table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
     async with redis.asyncio.Redis(port=free_port()) as nobody:
-        leases = Leases(nobody, "worker", table, Metrics(registry), renew_s=0.05)
+        leases = Leases(Consumer(nobody, "worker"), table, Metrics(registry), renew_s=0.05)
 
         async def late() -> bool:
             value = registry.get_sample_value(

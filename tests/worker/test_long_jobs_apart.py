@@ -17,6 +17,7 @@ from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import Request, State, Timing
 from millstream.wire.replies import LaneEntry, StartReply
 from millstream_worker.capacity import Capacity
+from millstream_worker.consumer import Consumer
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
@@ -55,7 +56,9 @@ class Bench:
         self.reads: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
         vital = Vital("reading", inf)
-        self.reading = Reading(redis, self.table, self.queue, self.capacity, vital, read=self._read)
+        self.reading = Reading(
+            Consumer(redis, "w"), self.table, self.queue, self.capacity, vital, read=self._read
+        )
 
     def ready(self, info: EngineInfo) -> None:
         text: Any = None  # nothing is tokenized

@@ -36,7 +36,7 @@ from millstream.wire.messages import Request, Timing
 from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry, StartReply
 from millstream_worker.engine.config import EngineInfo
-from millstream_worker.intake import JobBounds, admission
+from millstream_worker.intake import JobBounds, admission, preparer
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input, prepare
 from millstream_worker.jobs import Job
@@ -75,7 +75,7 @@ class Held:
 @contextmanager
 def holding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     held = Held()
-    monkeypatch.setattr(admission, "prepare", held.prepare)
+    monkeypatch.setattr(preparer, "prepare", held.prepare)
     try:
         yield held
     finally:
@@ -110,8 +110,8 @@ async def test_many_long_jobs_of_a_tenant_leave_room_for_others(
     valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor are those that wait unread shown in the log: of their requests nothing is known yet."""
-    for name in ("_LONG_BYTES", "_BESIDE_BYTES"):
-        monkeypatch.setattr(admission, name, 1000)
+    monkeypatch.setattr(preparer, "_LONG_BYTES", 1000)
+    monkeypatch.setattr(admission, "_BESIDE_BYTES", 1000)
     with holding(monkeypatch) as held, structlog.testing.capture_logs() as lines:
         async with AsyncClient(valkey.url) as client:
             async with serving(valkey, model_name(tokenizer), log_payloads=True):

@@ -33,7 +33,7 @@ from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages import ChoiceDelta, Delta, Request, SamplingParams
 from millstream.wire.record import read_job
-from millstream_worker.intake import admission
+from millstream_worker.intake import admission, preparer
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import prepare
 
@@ -121,7 +121,7 @@ async def test_a_suspect_is_recorded_as_alone_before_it_is_read(
             seen.append((alone, attempt))
         prepare(job, *rest)
 
-    monkeypatch.setattr(admission, "prepare", looking)
+    monkeypatch.setattr(preparer, "prepare", looking)
     async with (
         AsyncClient(valkey.url) as client,
         redis.asyncio.Redis.from_url(valkey.url) as direct,
@@ -268,7 +268,7 @@ async def test_a_suspect_waits_for_long_jobs_that_are_read_or_to_be_read(
         assert go_on.wait(30)
         prepare(job, *rest)
 
-    monkeypatch.setattr(admission, "prepare", slowly)
+    monkeypatch.setattr(preparer, "prepare", slowly)
     model = model_name(tokenizer, context=40_000, blocks=10_000)
     async with (
         AsyncClient(valkey.url) as client,
@@ -323,7 +323,7 @@ async def test_the_log_of_a_job_that_is_put_off_counts_as_its_message_does(
         counts.append(0 < logged == job.unread_bytes - len(job.entry.payload))
         prepare(job, started, *rest)
 
-    monkeypatch.setattr(admission, "prepare", looking)
+    monkeypatch.setattr(preparer, "prepare", looking)
     async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
         job_id = await half_done(direct, died=0)
         async with serving(valkey, model_name(tokenizer)):
@@ -341,8 +341,8 @@ async def test_a_suspect_cancelled_while_it_is_read_keeps_its_text(
         assert go_on.wait(30)
         prepare(*given)
 
-    monkeypatch.setattr(admission, "prepare", slowly)
-    monkeypatch.setattr(admission, "_LONG_BYTES", 0)  # in a thread
+    monkeypatch.setattr(preparer, "prepare", slowly)
+    monkeypatch.setattr(preparer, "_LONG_BYTES", 0)  # in a thread
     async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
         job_id = await half_done(direct, died=2)
         async with serving(valkey, model_name(tokenizer)):

@@ -16,8 +16,9 @@ from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.replies import LaneEntry
+from millstream_worker.consumer import Consumer
 from millstream_worker.metrics import Metrics
-from millstream_worker.upkeep import Reclaimer
+from millstream_worker.upkeep import LeaseTimes, Reclaimer
 
 SHARD = QueueKeys("default").shard(0)
 LANE = SHARD.lane("batch")
@@ -39,7 +40,7 @@ def clock() -> Clock:
 def reclaimer(redis_client: redis.asyncio.Redis, clock: Clock) -> Reclaimer:
     metrics = Metrics(CollectorRegistry())
     # Every entry is overdue for the server: what is tested is what the scanner makes of it.
-    return Reclaimer(redis_client, "scanner", metrics, lease_s=0, renew_s=10, monotonic=clock)
+    return Reclaimer(Consumer(redis_client, "scanner"), metrics, LeaseTimes(0, 10), clock)
 
 
 async def deliver(server: Server, redis_client: redis.asyncio.Redis, owner: str) -> str:
@@ -92,7 +93,7 @@ async def test_an_owner_has_time_to_renew_after_a_scan_that_took_long(
         def __getattr__(self, name: str) -> Any:
             return getattr(redis_client, name)
 
-    reclaimer = Reclaimer(Stuck(), "scanner", metrics, lease_s=0, renew_s=10, monotonic=clock)
+    reclaimer = Reclaimer(Consumer(Stuck(), "scanner"), metrics, LeaseTimes(0, 10), clock)
     await reclaimer.scan(SHARD)
     assert await reclaimer.take(SHARD, 5) == []
 
@@ -135,7 +136,7 @@ async def test_no_more_is_taken_at_once_than_one_reply_should_hold(valkey: Serve
             await direct.xgroup_create(lane, GROUP, id="0", mkstream=True)
         await direct.xreadgroup(GROUP, "gone", {LANE: ">"}, count=100)
         metrics = Metrics(CollectorRegistry())
-        reclaimer = Reclaimer(direct, "scanner", metrics, lease_s=0, renew_s=10, monotonic=clock)
+        reclaimer = Reclaimer(Consumer(direct, "scanner"), metrics, LeaseTimes(0, 10), clock)
         await reclaimer.scan(SHARD)
         clock.now += 15.1
         assert [len(await reclaimer.take(SHARD, 100)) for _ in range(10)] == [*[8] * 8, 6, 0]

@@ -24,6 +24,7 @@ from millstream import AsyncClient
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import QueueKeys
 from millstream.wire.replies import LaneEntry
+from millstream_worker.consumer import Consumer
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.leases import Leases
@@ -36,13 +37,13 @@ SHARD = QueueKeys("default").shard(0)
 # A worker one of whose tasks blocks the event loop for good, once a file is there.
 BLOCKING = """
 import os, sys, time
-from millstream_worker.upkeep.chores import Chores
+from millstream_worker.upkeep import QueueFigures
 
-async def block(chores):
+async def block(figures):
     if os.path.exists({flag!r}):
         time.sleep(3600)
 
-Chores._measure = block
+QueueFigures.measure = block
 from millstream_worker.__main__ import main
 sys.exit(main())
 """
@@ -116,7 +117,7 @@ async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
         table = JobTable(EngineQueue(EnginePort()))
         table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
         vital = Vital("renewal", 60)
-        leases = Leases(redis, "w", table, Metrics(CollectorRegistry()), 0.05, vital)
+        leases = Leases(Consumer(redis, "w"), table, Metrics(CollectorRegistry()), 0.05, vital)
 
         async def turned() -> bool:
             return vital.turns >= 5

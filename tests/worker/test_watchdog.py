@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 import structlog
-from prometheus_client import CollectorRegistry
 from support.counting_worker import counted, model_name, serving, until, worker_process
 from support.servers import Server
 
@@ -22,9 +21,7 @@ from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.frames import Beat
 from millstream_worker.engine_link import EnginePort, Silence
 from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.metrics import Metrics
-from millstream_worker.supervisor import Supervisor
-from millstream_worker.table import JobTable
+from millstream_worker.supervisor import EngineLaunch, EngineLimits, Supervisor
 from millstream_worker.vitals import Vital
 
 
@@ -159,21 +156,9 @@ async def test_what_counts_as_stuck(frame: Any, killed: bool) -> None:
     queue = EngineQueue(engine)
     callbacks: Any = None  # none is called
 
-    supervisor = Supervisor(
-        [],
-        EngineConfig("m"),
-        engine,
-        JobTable(queue),
-        queue,
-        Metrics(CollectorRegistry()),
-        callbacks,
-        Vital("step", 60),
-        max_died=2,
-        max_died_alone=2,
-        restarts=5,
-        progress_timeout_s=120,
-        silence_timeout_s=60,
-    )
+    limits = EngineLimits(restarts=5, progress_timeout_s=120, silence_timeout_s=60)
+    launch = EngineLaunch([], EngineConfig("m"))
+    supervisor = Supervisor(launch, engine, queue, callbacks, Vital("step", 60), limits)
     link: Any = Killed()
     await supervisor._take(link, frame)
     assert link.killed == killed

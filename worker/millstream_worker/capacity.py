@@ -14,13 +14,24 @@ _WEIGHT = 0.05  # of the newest prompt in the running mean
 
 
 class Capacity:
-    """`stats`: the engine's last ones; all zero while there is no engine."""
+    """`stats`: the engine's last ones; all zero while there is no engine. `lookahead`: jobs held beyond those
+    in the batch. `shards`: of the queue, which share the room.
+    """
 
-    def __init__(self, table: JobTable, queue: EngineQueue, model: ModelSlot, lookahead: int) -> None:
+    def __init__(
+        self,
+        table: JobTable,
+        queue: EngineQueue,
+        model: ModelSlot,
+        *,
+        lookahead: int,
+        shards: int = 1,
+    ) -> None:
         self._table = table
         self._queue = queue
         self._model = model
         self._lookahead = lookahead
+        self._shards = shards
         self.stats = EngineStats()
         self._typical_tokens = 256.0  # prompt tokens of recent jobs, running mean
 
@@ -46,9 +57,10 @@ class Capacity:
         fits = min(self.stats.free_rows, int(blocks // typical_blocks))
         return max(0, fits + self._lookahead - self._table.waiting_rows)
 
-    async def wait(self) -> int:
-        """The room there is, as soon as something has changed about it; it may still be 0."""
-        if (room := self.room()) > 0:
-            return room
-        await self._table.changed.wait(_LOOK_AGAIN_S)
-        return self.room()
+    async def wait_share(self) -> int:
+        """One shard's share of the room, at least 1 where there is any, as soon as something has changed
+        about it; it may still be 0."""
+        if not self.room():
+            await self._table.changed.wait(_LOOK_AGAIN_S)
+        room = self.room()
+        return max(1, room // self._shards) if room else 0

@@ -5,12 +5,14 @@ served model.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from millstream_worker.blame import Blame
 from millstream_worker.capacity import Capacity
 from millstream_worker.delivery import Settling
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats, Refused, Step
+from millstream_worker.jobs import Job
 from millstream_worker.metrics import Metrics
 from millstream_worker.served_model import ModelSlot, ServedModel
 from millstream_worker.supervisor import Unusable
@@ -26,12 +28,14 @@ class EngineEvents:
         settling: Settling,
         capacity: Capacity,
         metrics: Metrics,
+        blame: Blame,
         on_ready: Callable[[], None],
     ) -> None:
         self._model = model
         self._settling = settling
         self._capacity = capacity
         self._metrics = metrics
+        self._blame = blame
         self._on_ready = on_ready
 
     async def ready(self, info: EngineInfo) -> None:
@@ -56,3 +60,7 @@ class EngineEvents:
     def gone(self) -> None:
         self._metrics.engine_gone()
         self._capacity.update(EngineStats())  # no rows, no blocks
+
+    def died(self, how: str, jobs: Sequence[Job]) -> None:
+        self._metrics.engine_restarts.inc()
+        self._blame.charge(jobs, how)

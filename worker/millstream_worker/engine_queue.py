@@ -18,6 +18,8 @@ from millstream_worker.jobs import Job
 from millstream_worker.rows import Row
 from millstream_worker.signals import Signal
 
+_PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
+
 
 class Engine(Protocol):
     """Whatever engine runs now; without one nothing is sent."""
@@ -34,13 +36,18 @@ class Engine(Protocol):
 
 
 class EngineQueue:
-    """`isolation_changed`: an isolated run may start, goes on differently, or has ended."""
+    """`isolation_changed`: an isolated run may start, goes on differently, or has ended. `engine_proved`: the
+    running engine, or the one that was lost, has computed something; `ever_proved`: one of them has.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.rows: dict[int, tuple[Job, Row]] = {}  # what the running engine computes, by handle
         self.isolated: Job | None = None  # the suspect that has engine and worker for itself
         self.isolation_changed = Signal()
+        self.engine_proved = False
+        self.ever_proved = False
+        self._proof_asked = False
         self._jobs: dict[Job, None] = {}  # all that were put and not withdrawn, in this order
         self._waiting: dict[Job, None] = {}  # those of them that the running engine was not given
         self._reading = 0  # payloads being read just now
@@ -72,7 +79,26 @@ class EngineQueue:
     def engine_ready(self) -> None:
         """A new engine, which has no jobs."""
         assert not self.rows, "the loss of the engine before it was not reported"
+        self.engine_proved = self._proof_asked = False
         self.hand_over()
+
+    def try_prove_engine(self) -> bool:
+        """Whether the running engine has computed anything; if not, it is asked for one token."""
+        if self.engine.up and not self.engine_proved and not self._proof_asked:
+            self._proof_asked = True
+            self.engine.add(_PROOF)
+        return self.engine_proved
+
+    def engine_worked(self) -> None:
+        """The running engine has computed something."""
+        if not self.engine_proved:
+            self.engine_proved = self.ever_proved = True
+            self.isolation_changed.notify()
+
+    def engine_refused(self, handle: int) -> None:
+        """A refusal is an answer, too."""
+        if handle == _PROOF.handle:
+            self.engine_worked()
 
     def engine_lost(self) -> list[Job]:
         """The engine is gone: all jobs wait for the next one. Returns the jobs that it had, in its batch or

@@ -40,6 +40,17 @@ class Phase(Enum):
     ENDED = "ended"  # only its end has to be written
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """`max_died` deaths of engines and workers make a job a suspect, which runs isolated; `max_died_alone`
+    deaths in isolation make it a dead letter. Other deaths never do.
+    """
+
+    max_attempts: int
+    max_died: int
+    max_died_alone: int
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     # from the lane and from `start`

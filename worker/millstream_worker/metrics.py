@@ -25,8 +25,8 @@ _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384
 
 
 class Metrics:
-    """`settled`, `admitted`, `first_token` and `ended` derive values; plain counters are used directly. Every
-    series has the label `queue`."""
+    """`settled`, `admitted`, `first_token` and `ended` derive values; plain counters are used directly.
+    Every series has the label `queue`."""
 
     def __init__(self, registry: CollectorRegistry, queue: str = "default") -> None:
         def counter(name: str, text: str) -> Counter:

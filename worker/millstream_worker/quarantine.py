@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
@@ -22,6 +21,7 @@ from millstream.wire import calls
 from millstream.wire.messages import ErrorInfo, State
 from millstream.wire.replies import EndOutcome
 from millstream.wire.timing import Backoff
+from millstream_worker.consumer import Consumer
 from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
@@ -36,29 +36,24 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class Quarantine:
-    """`try_prove`: whether the engine that runs has computed anything; where it has not, it is asked to.
-    `read` prepares a job.
-    """
+    """`read` prepares a job."""
 
     def __init__(
         self,
-        redis: Any,
-        owner: str,
+        consumer: Consumer,
         table: JobTable,
         queue: EngineQueue,
         metrics: Metrics,
         vital: Vital,
         *,
-        try_prove: Callable[[], bool],
         read: Callable[[Job], Awaitable[None]],
     ) -> None:
-        self._redis = redis
-        self._owner = owner
+        self._redis = consumer.redis
+        self._owner = consumer.name
         self._table = table
         self._queue = queue
         self._metrics = metrics
         self._vital = vital
-        self._try_prove = try_prove
         self._read = read
         self._reader: asyncio.Task[None] | None = None  # that waits for a thread
         self._stopping = False
@@ -103,7 +98,7 @@ class Quarantine:
 
     async def _proved(self, job: Job) -> bool:
         """An engine that never works would make any suspect look guilty."""
-        while not self._try_prove():
+        while not self._queue.try_prove_engine():
             if self._stopping or not self._queue.awaits_isolated_run(job):
                 return False
             await self._change()

@@ -144,18 +144,17 @@ class QueueSession:
         if jobs := left():
             _log.info("giving jobs back", jobs=len(jobs))
             await hand_back(
-                resources.redis,
-                resources.name,
+                resources.consumer,
                 self.components.table,
                 resources.metrics,
                 left,
-                engine_works=supervisor.works,
+                engine_works=self.components.queue.ever_proved,
                 delay=delay if supervisor.failed.is_set() else None,
             )
 
     async def _stop_beating(self) -> None:
         try:
-            await self.components.chores.stop_beating()
+            await self.components.heartbeats.end()
         except (RedisError, OSError):
             return  # it runs out by itself
 

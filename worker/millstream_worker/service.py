@@ -22,6 +22,7 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN
+from millstream_worker.consumer import Consumer
 from millstream_worker.health import Health, HealthServer
 from millstream_worker.metrics import Metrics
 from millstream_worker.queue_session import QueueSession, Stop
@@ -144,14 +145,12 @@ class Service:
     def _resources(self, endpoint: Endpoint, redis: Any, renewing: Any) -> Resources:
         return Resources(
             self._settings,
-            self.name,
             endpoint,
-            redis,
-            renewing,
+            Consumer(redis, self.name, self._outage),
+            Consumer(renewing, self.name, self._outage),
             self._clock,
             self._metrics,
             self._vitals,
             self._loop_vital,
             self.health,
-            self._outage,
         )

@@ -1,24 +1,20 @@
-"""Keeps an engine running: starts it, waits until it is ready, gives it the jobs of the table, passes its
-steps on, and starts the next one when it dies. A death costs no token: rows go on from what the table knows.
+"""Keeps an engine running: starts it, waits until it is ready, reports its steps, and starts the next one
+when it dies. A death costs no token: rows resume from the tokens that the front holds.
 
-An engine that makes no progress for too long, or is silent (its beats come from a thread of their own), is
-killed: it dies like any other.
-
-Who is to blame for a death is decided here: jobs that the engine had are charged, and from `max_died` on
-each of them is a suspect, which runs alone. Only a job that has killed `max_died_alone` engines alone is a
-dead letter, and only engines count that had proved to work. Nobody is charged where the engine was busy with
-itself between two steps (it compiles its model, say).
+An engine that makes no progress for too long, or sends nothing (its beats come from a thread of their own),
+is killed, and handled as if it had died. A death during the engine's own work between two steps (compiling
+its model, say) is charged to no job.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
-from millstream.wire.messages import ErrorInfo, State
 from millstream.wire.timing import doubled, within
 from millstream_worker.engine.config import EngineConfig, EngineInfo
 from millstream_worker.engine.frames import (
@@ -30,18 +26,31 @@ from millstream_worker.engine.frames import (
     Ready,
 )
 from millstream_worker.engine.outputs import Refused, Step
-from millstream_worker.engine.request import EngineRequest
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
 from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.jobs import Job, Phase
-from millstream_worker.metrics import Metrics
-from millstream_worker.table import JobTable
+from millstream_worker.jobs import Job
 from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
-_PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLaunch:
+    """The engine process' command line, without its `--fd`, and its configuration."""
+
+    argv: Sequence[str]
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """`restarts`: after deaths in a row. An engine is killed after seconds without progress, or any frame."""
+
+    restarts: int
+    progress_timeout_s: float
+    silence_timeout_s: float
 
 
 class EngineCallbacks(Protocol):
@@ -57,6 +66,9 @@ class EngineCallbacks(Protocol):
     def gone(self) -> None:
         """The engine's output has ended."""
 
+    def died(self, how: str, jobs: Sequence[Job]) -> None:
+        """It has ended without being asked to. `how`: its exit. `jobs`: those to charge with it."""
+
 
 class Unusable(Exception):
     """What the engine loaded cannot be used here (its tokenizer, say); the message is for the operator."""
@@ -67,42 +79,24 @@ class Supervisor:
 
     def __init__(
         self,
-        argv: Sequence[str],
-        config: EngineConfig,
+        launch: EngineLaunch,
         engine: EnginePort,
-        table: JobTable,
         queue: EngineQueue,
-        metrics: Metrics,
         callbacks: EngineCallbacks,
         vital: Vital,
-        *,
-        max_died: int,
-        max_died_alone: int,
-        restarts: int,
-        progress_timeout_s: float,
-        silence_timeout_s: float,
+        limits: EngineLimits,
     ) -> None:
         self.failed = asyncio.Event()
         self.failure = ""
-        self._argv = argv
-        self._config = config
+        self._launch = launch
         self._engine = engine
-        self._table = table
         self._queue = queue
-        self._metrics = metrics
         self._callbacks = callbacks
         self._vital = vital
-        self._max_died = max_died
-        self._max_died_alone = max_died_alone
-        self._restarts = restarts
-        self._progress_timeout_s = progress_timeout_s
-        self._silence_timeout_s = silence_timeout_s
+        self._limits = limits
         self._link: EngineLink | None = None
         self._stopping = asyncio.Event()
         self._deaths = 0  # in a row, without a step between them
-        self.works = False  # an engine has computed something here
-        self._proved = False  # so has the one that runs
-        self._asked = False  # it was asked to
         self._aside = False  # it does work of its own, which no job has asked for
 
     async def run(self) -> None:
@@ -124,24 +118,12 @@ class Supervisor:
         """Of the engine that runs, if there is one."""
         return [self._link.pid] if self._link is not None else []
 
-    def try_prove(self) -> bool:
-        """Whether the engine that runs has computed anything; where it has not, it is asked for one token."""
-        if self._engine.up and not self._proved and not self._asked:
-            self._asked = True
-            self._engine.add(_PROOF)
-        return self._proved
-
-    def _has_worked(self) -> None:
-        if not self._proved:
-            self._proved = self.works = True
-            self._queue.isolation_changed.notify()
-
     async def _run_one(self) -> None:
-        self._proved = self._asked = self._aside = False
+        self._aside = False
         try:
-            self._link = link = await EngineLink.start(self._argv, self._config)
+            self._link = link = await EngineLink.start(self._launch.argv, self._launch.config)
         except OSError as error:
-            self._fail(f"the engine process {self._argv[0]!r} cannot be started: {error}")
+            self._fail(f"the engine process {self._launch.argv[0]!r} cannot be started: {error}")
             return
         _log.info("engine started", pid=link.pid)
         if self._stopping.is_set():  # by a `stop` that came before there was anything to stop
@@ -166,16 +148,15 @@ class Supervisor:
             case Step():
                 self._aside = False
                 if frame.tokens or frame.finished:
-                    self._has_worked()
+                    self._queue.engine_worked()
                 if frame.tokens:
                     self._deaths = 0
                     self._vital.succeed()
                 self._callbacks.stepped(frame)
             case Refused(handle):
-                if handle == _PROOF.handle:  # so it answers
-                    self._has_worked()
+                self._queue.engine_refused(handle)
                 self._callbacks.refused(frame)
-            case Beat("step" | "loading" as phase, seconds) if seconds > self._progress_timeout_s:
+            case Beat("step" | "loading" as phase, seconds) if seconds > self._limits.progress_timeout_s:
                 _log.error("engine makes no progress; it is killed", phase=phase, seconds=round(seconds))
                 link.kill()
             case LastWords(message):
@@ -197,8 +178,8 @@ class Supervisor:
     def _longest_silence_s(self) -> float:
         """Before it is ready, importing and reading weights may keep its beats back."""
         if self._engine.up:
-            return self._silence_timeout_s
-        return max(self._silence_timeout_s, self._progress_timeout_s)
+            return self._limits.silence_timeout_s
+        return max(self._limits.silence_timeout_s, self._limits.progress_timeout_s)
 
     async def _ready(self, link: EngineLink, info: EngineInfo) -> None:
         _log.info(
@@ -223,27 +204,10 @@ class Supervisor:
     def _died(self, how: str, jobs: Sequence[Job]) -> None:
         """`jobs` are charged."""
         self._deaths += 1
-        self._metrics.engine_restarts.inc()
         _log.error("engine died", how=how, jobs=len(jobs), deaths_in_a_row=self._deaths)
-        for job in jobs:
-            if self._table.holds(job) and job.phase is not Phase.ENDED:
-                self._charge(job, how)
-        if self._deaths > self._restarts:
+        self._callbacks.died(how, jobs)
+        if self._deaths > self._limits.restarts:
             self._fail(f"the engine died {self._deaths} times in a row, the last time by {how}")
-
-    def _charge(self, job: Job, how: str) -> None:
-        job.deaths += 1
-        if self._queue.isolated is job and self._proved:
-            job.deaths_alone += 1
-        if job.losses >= self._max_died:
-            self._table.suspect(job)
-        if job.losses_alone >= self._max_died_alone:
-            message = (
-                f"engines or workers died {job.losses} times computing this job, {job.losses_alone} times "
-                f"alone with it, the last time by {how}"
-            )
-            error = ErrorInfo(code="engine_died", message=message)
-            self._table.conclude(job, State.FAILED, error, letter="engine_died")
 
     def _fail(self, message: str) -> None:
         self.failure = message

@@ -5,7 +5,7 @@ and ends them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,23 +16,45 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import ServerClock
 from millstream.wire.versions import TAKEN
+from millstream_worker.blame import Blame
 from millstream_worker.capacity import Capacity
-from millstream_worker.delivery import Pace, Settling, Writer
+from millstream_worker.consumer import Consumer
+from millstream_worker.delivery import Answers, Outgoing, Pace, Settling, Writer
 from millstream_worker.engine_events import EngineEvents
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.health import Health
-from millstream_worker.intake import Admission, Intake, JobBounds, LaneReader, Limits, Reading, Starting
+from millstream_worker.intake import (
+    Admission,
+    Intake,
+    JobBounds,
+    JobPreparer,
+    LaneReader,
+    Reading,
+    ReadTimes,
+    ShardSource,
+    Starting,
+)
+from millstream_worker.jobs import AttemptLimits
 from millstream_worker.leases import Control, Leases
 from millstream_worker.metrics import Metrics
 from millstream_worker.quarantine import Quarantine
 from millstream_worker.report import Report
 from millstream_worker.served_model import ModelSlot
 from millstream_worker.settings import Settings
-from millstream_worker.supervisor import Supervisor
+from millstream_worker.supervisor import EngineLaunch, EngineLimits, Supervisor
 from millstream_worker.table import JobTable
-from millstream_worker.trouble import Trouble
-from millstream_worker.upkeep import Chores, LostEntries, Reclaimer, Upkeep
+from millstream_worker.upkeep import (
+    Heartbeats,
+    LeaseTimes,
+    LostEntries,
+    Maintenance,
+    PeriodicTask,
+    QueueFigures,
+    Reclaimer,
+    Upkeep,
+    on_all,
+)
 from millstream_worker.vitals import Vital, Vitals
 
 
@@ -41,16 +63,14 @@ class Resources:
     """What the components of a worker share."""
 
     settings: Settings
-    name: str  # of the worker
     endpoint: Endpoint
-    redis: Any  # for commands
-    renewing: Any  # the same server, on a connection of its own: waits behind nobody's commands
+    consumer: Consumer  # for all commands but renewals
+    renewing: Consumer  # on a connection of its own: renewals wait behind no other command
     clock: ServerClock
     metrics: Metrics
     vitals: Vitals
     loop_vital: Vital
     health: Health
-    outage: Trouble  # of the server
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,112 +79,88 @@ class Components:
     queue: EngineQueue
     engine: EnginePort
     capacity: Capacity
-    report: Report
-    writer: Writer
-    leases: Leases
-    chores: Chores
-    upkeep: Upkeep
-    control: Control
-    reading: Reading
-    readers: Sequence[Redis]  # one blocking connection for each intake
-    intakes: Sequence[Intake]
     supervisor: Supervisor
     quarantine: Quarantine
+    readers: Sequence[Redis]  # one blocking connection for each intake
+    intakes: Sequence[Intake]
+    reading: Reading
+    writer: Writer
+    leases: Leases
+    control: Control
+    heartbeats: Heartbeats
+    upkeep: Upkeep
+    report: Report
 
 
 def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[], None]) -> Components:
     """Nothing runs yet, and nothing is connected."""
-    settings, redis, name = resources.settings, resources.redis, resources.name
-    metrics, watch, outage = resources.metrics, resources.vitals.watch, resources.outage
+    settings, consumer = resources.settings, resources.consumer
+    metrics, clock, watch = resources.metrics, resources.clock, resources.vitals.watch
     shards = shards_of(settings.queue, info)
+    limits = AttemptLimits(settings.max_attempts, settings.max_died, settings.max_died_alone)
+    # the held jobs, the engine, and how much it can hold
     engine, model = EnginePort(), ModelSlot()
     queue = EngineQueue(engine)
     table = JobTable(queue)
-    capacity = Capacity(table, queue, model, settings.lookahead)
-    report = Report(name, capacity, engine, model, resources.clock.now_ms())
-    settling = Settling(
-        table, queue, resources.clock, metrics, model, max_result_bytes=settings.max_result_bytes
-    )
-    events = EngineEvents(model, settling, capacity, metrics, on_engine_ready)
-    supervisor = _supervisor(resources, engine, table, queue, events)
-    reclaimer = Reclaimer(
-        redis, name, metrics, lease_s=settings.lease_s, renew_s=settings.renew_s, outage=outage
-    )
-    lost = LostEntries(redis, shards, resources.clock.now_ms, result_ttl_ms=_result_ttl_ms(settings))
-    chores = Chores(
-        redis,
-        shards,
-        reclaimer,
-        lost,
-        resources.clock,
-        metrics,
-        report.heartbeat,
-        partial(_keep_metadata, redis, settings.queue, info),
-        result_ttl_ms=_result_ttl_ms(settings),
-    )
-    upkeep = Upkeep(chores.schedule(settings.renew_s), watch("upkeep"), outage)
-    admission = Admission(
-        table,
-        queue,
-        capacity,
-        model,
-        Limits(settings.max_attempts, settings.max_died, settings.max_died_alone),
-        JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes),
-        log_payloads=settings.log_payloads,
-    )
-    starting = Starting(redis, name, table, queue, admission, outage=outage)
-    readers = [resources.endpoint.blocking(name, block_s=settings.block_s) for _ in shards]
-    leases = Leases(
-        resources.renewing, name, table, metrics, settings.renew_s, watch("renewal", settings.renew_s), outage
-    )
+    capacity = Capacity(table, queue, model, lookahead=settings.lookahead, shards=len(shards))
+    settling = Settling(table, queue, clock, metrics, model, max_result_bytes=settings.max_result_bytes)
+    blame = Blame(table, queue, limits)
+    events = EngineEvents(model, settling, capacity, metrics, blame, on_engine_ready)
+    launch = EngineLaunch(settings.engine_argv, settings.engine_config())
+    supervisor = Supervisor(launch, engine, queue, events, watch("step"), _engine_limits(settings))
+    # in
+    bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
+    preparer = JobPreparer(model, capacity, bounds)
+    admission = Admission(table, queue, preparer, limits, log_payloads=settings.log_payloads)
+    starting = Starting(consumer, table, queue, admission)
+    reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))
+    readers = [resources.endpoint.blocking(consumer.name, block_s=settings.block_s) for _ in shards]
 
     def intake(reader: Redis, shard: ShardKeys) -> Intake:
-        lanes = LaneReader(
-            reader,
-            shard,
-            name,
-            table.entries,
-            block_s=settings.block_s,
-            look_s=settings.renew_s,
-            max_dead=settings.max_dead,
-            outage=outage,
-        )
-        return Intake(
-            lanes,
-            starting,
-            capacity,
-            table,
-            reclaimer,
-            shards=len(shards),
-            burst=settings.burst,
-            vital=watch("read", settings.block_s),
-        )
+        times = ReadTimes(settings.block_s, settings.renew_s)
+        lanes = LaneReader(replace(consumer, redis=reader), shard, table.entries, times, settings.max_dead)
+        source = ShardSource(lanes, reclaimer)
+        turns = watch("read", settings.block_s)
+        return Intake(source, starting, capacity, table, turns, burst=settings.burst)
 
+    # out
+    answers = Answers(table, metrics, log_payloads=settings.log_payloads)
+    outgoing = Outgoing(consumer.name, clock, model, _pace(settings))
+    # leases and upkeep
+    report = Report(consumer.name, capacity, engine, model, clock.now_ms())
+    figures = QueueFigures(consumer.redis, shards, clock, metrics)
+    heartbeats = Heartbeats(consumer.redis, shards, report.heartbeat, figures, settings.renew_s)
+    lost = LostEntries(consumer.redis, shards, clock.now_ms, result_ttl_ms=_result_ttl_ms(settings))
+    tasks = [
+        PeriodicTask("heartbeat", settings.renew_s, heartbeats.send),
+        PeriodicTask(
+            "metadata", settings.renew_s, partial(_keep_metadata, consumer.redis, settings.queue, info)
+        ),
+        *_maintenance(resources, shards),
+        PeriodicTask("lost entries", min(1.0, settings.renew_s), lost.look),
+        PeriodicTask("scan", settings.renew_s, lambda: on_all(shards, reclaimer.scan)),
+        PeriodicTask("queue", min(5.0, settings.renew_s), figures.measure),
+    ]
+    upkeep = Upkeep(tasks, watch("upkeep"), consumer.outage)
+    renewal = watch("renewal", settings.renew_s)
     return Components(
         table=table,
         queue=queue,
         engine=engine,
         capacity=capacity,
-        report=report,
-        writer=_writer(resources, table, model),
-        leases=leases,
-        chores=chores,
-        upkeep=upkeep,
-        control=Control(resources.endpoint, name, shards, table, lambda: upkeep.wake("scan"), lost.asked),
-        reading=Reading(redis, table, queue, capacity, watch("reading"), read=admission.read, outage=outage),
+        supervisor=supervisor,
+        quarantine=Quarantine(consumer, table, queue, metrics, watch("quarantine"), read=admission.read),
         readers=readers,
         intakes=[intake(reader, shard) for reader, shard in zip(readers, shards, strict=True)],
-        supervisor=supervisor,
-        quarantine=Quarantine(
-            redis,
-            name,
-            table,
-            queue,
-            metrics,
-            watch("quarantine"),
-            try_prove=supervisor.try_prove,
-            read=admission.read,
+        reading=Reading(consumer, table, queue, capacity, watch("reading"), read=admission.read),
+        writer=Writer(consumer, table, clock, outgoing, answers, watch("writer")),
+        leases=Leases(resources.renewing, table, metrics, settings.renew_s, renewal),
+        control=Control(
+            resources.endpoint, consumer.name, shards, table, lambda: upkeep.wake("scan"), lost.asked
         ),
+        heartbeats=heartbeats,
+        upkeep=upkeep,
+        report=report,
     )
 
 
@@ -173,49 +169,31 @@ def shards_of(queue: str, info: QueueInfo) -> list[ShardKeys]:
     return [keys.shard(shard) for shard in range(info.shards)]
 
 
-async def _keep_metadata(redis: Any, queue: str, info: QueueInfo) -> None:
-    """Of a queue that somebody has flushed: a client that finds none would create another one. Raises
-    QueueMismatch where one did.
-    """
-    await open_queue(redis, queue, shards=info.shards, pubsub=info.pubsub, takes=TAKEN, known=info)
+def _engine_limits(settings: Settings) -> EngineLimits:
+    return EngineLimits(settings.engine_restarts, settings.progress_timeout_s, settings.silence_timeout_s)
+
+
+def _pace(settings: Settings) -> Pace:
+    return Pace(settings.flush_ms / 1000, settings.log_flush_s, _result_ttl_ms(settings), settings.max_dead)
 
 
 def _result_ttl_ms(settings: Settings) -> int:
     return int(settings.result_ttl_s * 1000)
 
 
-def _writer(resources: Resources, table: JobTable, model: ModelSlot) -> Writer:
-    settings = resources.settings
-    return Writer(
-        resources.redis,
-        resources.name,
-        table,
-        resources.clock,
-        resources.metrics,
-        model,
-        Pace(settings.flush_ms / 1000, settings.log_flush_s, _result_ttl_ms(settings), settings.max_dead),
-        resources.vitals.watch("writer"),
-        log_payloads=settings.log_payloads,
-        outage=resources.outage,
-    )
+def _maintenance(resources: Resources, shards: Sequence[ShardKeys]) -> list[PeriodicTask]:
+    settings, redis = resources.settings, resources.consumer.redis
+    maintenance = Maintenance(redis, shards, result_ttl_ms=_result_ttl_ms(settings))
+    return [
+        PeriodicTask("promote", min(0.5, settings.renew_s), maintenance.promote),
+        PeriodicTask("expire", min(1.0, settings.renew_s), maintenance.expire),
+        PeriodicTask("clock", 60.0, lambda: resources.clock.sync(redis)),
+        PeriodicTask("consumers", 60.0, maintenance.drop_consumers),
+    ]
 
 
-def _supervisor(
-    resources: Resources, engine: EnginePort, table: JobTable, queue: EngineQueue, events: EngineEvents
-) -> Supervisor:
-    settings = resources.settings
-    return Supervisor(
-        settings.engine_argv,
-        settings.engine_config(),
-        engine,
-        table,
-        queue,
-        resources.metrics,
-        events,
-        resources.vitals.watch("step"),
-        max_died=settings.max_died,
-        max_died_alone=settings.max_died_alone,
-        restarts=settings.engine_restarts,
-        progress_timeout_s=settings.progress_timeout_s,
-        silence_timeout_s=settings.silence_timeout_s,
-    )
+async def _keep_metadata(redis: Any, queue: str, info: QueueInfo) -> None:
+    """Write them again if the server was flushed: a client that finds none would create another queue. Raises
+    QueueMismatch where one did.
+    """
+    await open_queue(redis, queue, shards=info.shards, pubsub=info.pubsub, takes=TAKEN, known=info)

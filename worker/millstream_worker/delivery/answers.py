@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
@@ -38,17 +37,9 @@ Reply = AppendReply | EndOutcome | Exception
 
 
 class Answers:
-    def __init__(
-        self,
-        table: JobTable,
-        metrics: Metrics,
-        monotonic: Callable[[], float] = time.monotonic,
-        *,
-        log_payloads: bool = False,
-    ) -> None:
+    def __init__(self, table: JobTable, metrics: Metrics, *, log_payloads: bool) -> None:
         self._table = table
         self._metrics = metrics
-        self._monotonic = monotonic
         self._log_payloads = log_payloads
 
     def take(self, job: Job, reply: Reply, pause_s: float) -> None:
@@ -120,7 +111,7 @@ class Answers:
     def _refused(self, job: Job, error: Exception, pause_s: float) -> None:
         """The server did not take it, or did not answer: it is sent again after a pause; the row runs on."""
         self._metrics.write_troubles.inc()
-        job.not_before = self._monotonic() + pause_s
+        job.not_before = time.monotonic() + pause_s
         job.refusals = job.refusals + 1 if is_damage(error) else 0
         if job.refusals >= MOST_REFUSALS:
             self._give_up(job, error)

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.replies import EndOutcome
 from millstream.wire.timing import doubled
+from millstream_worker.consumer import Consumer
 from millstream_worker.jobs import Job
 from millstream_worker.metrics import Metrics
 from millstream_worker.table import JobTable
@@ -37,8 +38,7 @@ class RetryDelay:
 
 
 async def hand_back(
-    redis: Any,
-    owner: str,
+    consumer: Consumer,
     table: JobTable,
     metrics: Metrics,
     left: Callable[[], Sequence[Job]],
@@ -53,7 +53,9 @@ async def hand_back(
     for _ in range(_TRIES):
         jobs = left()
         try:
-            replies = await calls.run_many(redis, [_call(job, owner, engine_works, delay) for job in jobs])
+            replies = await calls.run_many(
+                consumer.redis, [_call(job, consumer.name, engine_works, delay) for job in jobs]
+            )
         except (RedisError, OSError) as error:
             _log.warning("jobs not given back yet", jobs=len(jobs), error=str(error))
             replies = []

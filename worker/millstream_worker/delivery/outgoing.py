@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream.wire import calls
@@ -37,13 +37,11 @@ class Outgoing:
         clock: ServerClock,
         model: ModelSlot,
         pace: Pace,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._owner = owner
         self._clock = clock
         self._model = model
-        self._pace = pace
-        self._monotonic = monotonic
+        self.pace = pace
 
     def calls(self, job: Job) -> list[Call]:
         """What to send for a job now: the bodies that are not acknowledged, and its end if nothing stands
@@ -51,9 +49,7 @@ class Outgoing:
         """
         if job.acknowledged == len(job.written) or job.phase is Phase.ENDED:
             job.take_delta()
-        job.next_flush = self._monotonic() + (
-            self._pace.streamed_s if job.streamed else self._pace.unstreamed_s
-        )
+        job.next_flush = time.monotonic() + (self.pace.streamed_s if job.streamed else self.pace.unstreamed_s)
         if job.phase is not Phase.ENDED:
             return self._appends(job, len(job.written))
         # The last body goes with the end, but not with a dead letter's. All others go before it.
@@ -97,8 +93,8 @@ class Outgoing:
                 lane=job.entry.lane,
                 reason=job.letter,
                 result=result,
-                ttl_ms=self._pace.result_ttl_ms,
-                max_dead=self._pace.max_dead,
+                ttl_ms=self.pace.result_ttl_ms,
+                max_dead=self.pace.max_dead,
                 timing=job.timing,
             )
         open_body = job.written[-1] if job.acknowledged < len(job.written) else None
@@ -110,7 +106,7 @@ class Outgoing:
             result=result,
             seq=len(job.written) + (open_body is None),
             delta=open_body,
-            ttl_ms=self._pace.result_ttl_ms,
+            ttl_ms=self.pace.result_ttl_ms,
             timing=job.timing,
         )
 

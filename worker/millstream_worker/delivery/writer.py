@@ -6,9 +6,7 @@ of multiplying.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from math import inf
-from typing import Any
+from collections.abc import Sequence
 
 import structlog
 from redis.exceptions import RedisError
@@ -16,15 +14,13 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.messages import State
 from millstream.wire.timing import Backoff, ServerClock, within
+from millstream_worker.consumer import Consumer
 from millstream_worker.delivery.answers import Answers, Reply
-from millstream_worker.delivery.outgoing import MOST_BYTES, Call, Outgoing, Pace, size_of
+from millstream_worker.delivery.outgoing import MOST_BYTES, Call, Outgoing, size_of
 from millstream_worker.delivery.settling import FLUSH_STEPS
 from millstream_worker.jobs import Job, Phase
-from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import is_outage
-from millstream_worker.served_model import ModelSlot
 from millstream_worker.table import JobTable
-from millstream_worker.trouble import Trouble, server_trouble
 from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
@@ -36,29 +32,21 @@ _LONGEST_PAUSE_S = 2.0
 class Writer:
     def __init__(
         self,
-        redis: Any,
-        owner: str,
+        consumer: Consumer,
         table: JobTable,
         clock: ServerClock,
-        metrics: Metrics,
-        model: ModelSlot,
-        pace: Pace,
-        vital: Vital | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-        *,
-        log_payloads: bool = False,
-        outage: Trouble | None = None,
+        outgoing: Outgoing,
+        answers: Answers,
+        vital: Vital,
     ) -> None:
-        self._outage = outage or server_trouble()
-        self._refused = False  # what was written last, by a server that answers
-        self._redis = redis
+        self._outage = consumer.outage
+        self._redis = consumer.redis
         self._table = table
         self._clock = clock
-        self._pace = pace
-        self._outgoing = Outgoing(owner, clock, model, pace, monotonic)
-        self._answers = Answers(table, metrics, monotonic, log_payloads=log_payloads)
-        self._vital = vital or Vital("writer", inf)
-        self._monotonic = monotonic
+        self._outgoing = outgoing
+        self._answers = answers
+        self._vital = vital
+        self._refused = False  # what was written last, by a server that answers
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._stopping = False
 
@@ -107,12 +95,12 @@ class Writer:
 
     async def _wait(self) -> None:
         self._vital.turn()
-        timeout = self._pace.streamed_s if len(self._table) else _IDLE_S
+        timeout = self._outgoing.pace.streamed_s if len(self._table) else _IDLE_S
         await within(self._table.to_write, timeout)
         self._table.to_write.clear()
 
     def _due(self) -> list[Job]:
-        now, now_ms = self._monotonic(), self._clock.now_ms()
+        now, now_ms = time.monotonic(), self._clock.now_ms()
         return [job for job in self._table if now >= job.not_before and self._is_due(job, now, now_ms)]
 
     def _is_due(self, job: Job, now: float, now_ms: int) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -22,8 +23,8 @@ from millstream.wire.keys import GROUP, LANES, ShardKeys
 from millstream.wire.numbers import first_unread
 from millstream.wire.replies import LaneEntry
 from millstream.wire.timing import Backoff
+from millstream_worker.consumer import Consumer
 from millstream_worker.refusals import is_outage
-from millstream_worker.trouble import Trouble, server_trouble
 
 _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read
@@ -33,30 +34,35 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class ReadTimes:
+    """`block_s`: how long a read of empty lanes waits. `look_s`: between two comparisons of the own pending
+    list with what is held."""
+
+    block_s: float
+    look_s: float
+
+
 class LaneReader:
-    """`held` tells what this worker knows to be pending with it; every `look_s` that is compared with what
-    really is. `max_dead` bounds the notes on garbage.
+    """`held` returns the entries that this worker knows to be pending with it. `max_dead` bounds the dead
+    letters that are kept of entries that are no jobs.
     """
 
     def __init__(
         self,
-        redis: Any,
+        consumer: Consumer,
         shard: ShardKeys,
-        owner: str,
         held: Callable[[], Container[tuple[ShardKeys, str, str]]],
-        *,
-        block_s: float,
-        look_s: float,
+        times: ReadTimes,
         max_dead: int,
-        outage: Trouble | None = None,
     ) -> None:
-        self._outage = outage or server_trouble()
+        self._outage = consumer.outage
         self.shard = shard
-        self._redis = redis
-        self._owner = owner
+        self._redis = consumer.redis
+        self._owner = consumer.name
         self._held = held
-        self._block_ms = int(block_s * 1000)
-        self._look_s = look_s
+        self._block_ms = int(times.block_s * 1000)
+        self._look_s = times.look_s
         self._max_dead = max_dead
         self._ungrouped = False  # somebody has deleted the lanes or their groups
         self._next_look = 0.0  # monotonic seconds: at our own pending list, for what we have never seen

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -19,11 +18,12 @@ from millstream.wire import calls
 from millstream.wire.keys import LANES
 from millstream.wire.messages import State
 from millstream_worker.capacity import Capacity
+from millstream_worker.consumer import Consumer
 from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.jobs import ENTRY_LOST, Job, Phase
 from millstream_worker.refusals import is_outage
 from millstream_worker.table import JobTable
-from millstream_worker.trouble import Trouble, server_trouble
+from millstream_worker.trouble import Trouble
 from millstream_worker.vitals import Vital
 
 _AT_ONCE = 2
@@ -37,18 +37,17 @@ class Reading:
 
     def __init__(
         self,
-        redis: Any,
+        consumer: Consumer,
         table: JobTable,
         queue: EngineQueue,
         capacity: Capacity,
         vital: Vital,
         *,
         read: Callable[[Job], Awaitable[None]],
-        outage: Trouble | None = None,
     ) -> None:
-        self._outage = outage or server_trouble()
+        self._outage = consumer.outage
         self._unread = Trouble("long jobs not read yet")
-        self._redis = redis
+        self._redis = consumer.redis
         self._table = table
         self._queue = queue
         self._capacity = capacity

@@ -5,7 +5,6 @@ leaves alone those whose message version this worker does not take. Admission de
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 from uuid import uuid4
 
 import structlog
@@ -18,12 +17,14 @@ from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry
 from millstream.wire.timing import Backoff
 from millstream.wire.versions import FIRST_VERSION, TAKEN
+from millstream_worker.consumer import Consumer
 from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.intake.admission import UNREADABLE, Admission, fail, timing_of
+from millstream_worker.intake.admission import UNREADABLE, Admission, timing_of
+from millstream_worker.intake.preparer import fail
 from millstream_worker.jobs import Job
 from millstream_worker.refusals import is_damage, is_outage
 from millstream_worker.table import JobTable
-from millstream_worker.trouble import Trouble, server_trouble
+from millstream_worker.trouble import Trouble
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
@@ -34,21 +35,12 @@ _LOOK_S = 0.5  # between two looks whether the worker is stopping
 class Starting:
     """Jobs that are started go to `admission`."""
 
-    def __init__(
-        self,
-        redis: Any,
-        owner: str,
-        table: JobTable,
-        queue: EngineQueue,
-        admission: Admission,
-        *,
-        outage: Trouble | None = None,
-    ) -> None:
-        self._outage = outage or server_trouble()
+    def __init__(self, consumer: Consumer, table: JobTable, queue: EngineQueue, admission: Admission) -> None:
+        self._outage = consumer.outage
         self._unstarted = Trouble("jobs not started yet")
         self._damage = Trouble("keys of jobs are damaged; the jobs are left alone", level="error")
-        self._redis = redis
-        self._owner = owner
+        self._redis = consumer.redis
+        self._owner = consumer.name
         self._table = table
         self._queue = queue
         self._admission = admission

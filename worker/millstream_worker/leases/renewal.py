@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
@@ -20,11 +19,12 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import State
 from millstream.wire.replies import RenewReply
 from millstream.wire.timing import jittered, within
+from millstream_worker.consumer import Consumer
 from millstream_worker.jobs import Job, Phase
 from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import is_outage
 from millstream_worker.table import JobTable
-from millstream_worker.trouble import Trouble, server_trouble
+from millstream_worker.trouble import Trouble
 from millstream_worker.vitals import Vital
 
 _log = structlog.get_logger(__name__)
@@ -44,24 +44,22 @@ class Page:
 class Leases:
     def __init__(
         self,
-        redis: Any,
-        owner: str,
+        consumer: Consumer,
         table: JobTable,
         metrics: Metrics,
         renew_s: float,
         vital: Vital | None = None,
-        outage: Trouble | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._redis = redis
-        self._owner = owner
+        self._redis = consumer.redis
+        self._owner = consumer.name
         self._table = table
         self._metrics = metrics
         self._renew_s = renew_s
         self._vital = vital or Vital("renewal", inf)
         self._monotonic = monotonic
         self._stopping = asyncio.Event()
-        self._outage = outage or server_trouble()
+        self._outage = consumer.outage
         self._damage = Trouble("some leases cannot be renewed", level="error", monotonic=monotonic)
 
     def stop(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
@@ -17,15 +16,24 @@ from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
 from millstream.wire.replies import LaneEntry
+from millstream_worker.consumer import Consumer
 from millstream_worker.metrics import Metrics
 from millstream_worker.refusals import is_damage, is_outage
-from millstream_worker.trouble import Trouble, server_trouble
+from millstream_worker.trouble import Trouble
 from millstream_worker.upkeep.strangers import Strangers
 
 _log = structlog.get_logger(__name__)
 _PAGE = 500
 _SURE = 1.5  # renewals' time: a living owner's next one comes a little later than one after its last
 _MOST_CLAIMED = 8  # in one call, which answers with their payloads, of up to 16 MiB each
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Equal on all workers of a queue: the age at which a lease is overdue, and how often it is renewed."""
+
+    lease_s: float
+    renew_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +47,21 @@ class Reclaimer:
 
     def __init__(
         self,
-        redis: Any,
-        owner: str,
+        consumer: Consumer,
         metrics: Metrics,
-        *,
-        lease_s: float,
-        renew_s: float,
-        outage: Trouble | None = None,
+        times: LeaseTimes,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._redis = redis
-        self._owner = owner
+        self._redis = consumer.redis
+        self._owner = consumer.name
         self._metrics = metrics
-        self._lease_ms = int(lease_s * 1000)
-        self._renew_s = renew_s
+        self._lease_ms = int(times.lease_s * 1000)
+        self._renew_s = times.renew_s
         self._monotonic = monotonic
         self._sightings: dict[tuple[ShardKeys, str], dict[str, Sighting]] = {}
-        self._outage = outage or server_trouble()
+        self._outage = consumer.outage
         self._damage = Trouble("overdue jobs not taken over yet", monotonic=monotonic)
-        self._strangers = Strangers(redis, metrics, look_s=renew_s, monotonic=monotonic)
+        self._strangers = Strangers(self._redis, metrics, look_s=times.renew_s, monotonic=monotonic)
 
     async def scan(self, shard: ShardKeys) -> None:
         """Look at all delivered entries of a shard once. Raises redis-py's errors."""

@@ -18,43 +18,24 @@ from millstream.wire.messages import State
 from millstream.wire.record import read_job
 from millstream.wire.timing import ServerClock
 from millstream_worker.metrics import Metrics
-from millstream_worker.upkeep import Chores, LostEntries, Reclaimer, chores
-from millstream_worker.upkeep.chores import Chore
+from millstream_worker.upkeep import Heartbeats, Maintenance, QueueFigures, figures, maintenance
 
 
-async def nothing_to_keep() -> None:
-    return
+def maintenance_of(redis_client: redis.asyncio.Redis, shards: Sequence[ShardKeys]) -> Maintenance:
+    return Maintenance(redis_client, shards, result_ttl_ms=60_000)
 
 
-def chores_of(
-    redis_client: redis.asyncio.Redis, shards: Sequence[ShardKeys], registry: CollectorRegistry | None = None
-) -> dict[str, Chore]:
-    metrics = Metrics(registry or CollectorRegistry())
-    of_all = Chores(
-        redis_client,
-        shards,
-        Reclaimer(redis_client, "w", metrics, lease_s=1, renew_s=1),
-        LostEntries(redis_client, shards, lambda: 0, result_ttl_ms=60_000),
-        ServerClock(),
-        metrics,
-        lambda: Heartbeat("w", "model"),
-        nothing_to_keep,
-        result_ttl_ms=60_000,
-    )
-    return {chore.name: chore for chore in of_all.schedule(renew_s=1)}
-
-
-async def test_a_long_sweep_leaves_the_other_chores_their_turn(
+async def test_a_long_sweep_leaves_the_other_tasks_their_turn(
     redis_client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chores, "_LIMIT", 2)
-    monkeypatch.setattr(chores, "_MOST_CALLS", 2)
+    monkeypatch.setattr(maintenance, "_LIMIT", 2)
+    monkeypatch.setattr(maintenance, "_MOST_CALLS", 2)
     desk = await Desk(redis_client, QueueKeys("docs").shard(0)).open()
     for number in range(7):
         await desk.submit(f"0-{number}", deadline_ms=1)
-    expire = chores_of(redis_client, [desk.keys])["expire"]
+    sweep = maintenance_of(redis_client, [desk.keys])
     for left in (3, 0):
-        await expire.run()
+        await sweep.expire()
         assert await redis_client.zcard(desk.keys.deadlines) == left
 
 
@@ -65,7 +46,7 @@ async def test_one_shard_in_trouble(redis_client: redis.asyncio.Redis) -> None:
         await desks[number].submit(f"{number}-late", deadline_ms=1)
     await redis_client.set(shards[1].deadlines, "damaged")
     with pytest.raises(ResponseError):
-        await chores_of(redis_client, shards)["expire"].run()
+        await maintenance_of(redis_client, shards).expire()
     for number in (0, 2):
         record = await read_job(redis_client, shards[number], f"{number}-late")
         assert record is not None
@@ -79,8 +60,9 @@ async def test_the_figures_of_one_look_are_shown_together(
     registry = CollectorRegistry()
     desk = await Desk(redis_client, QueueKeys("docs").shard(0)).open()
     await desk.submit("0-a")
-    of_all = chores_of(redis_client, [desk.keys], registry)
-    await of_all["heartbeat"].run()
+    shown_by = QueueFigures(redis_client, [desk.keys], ServerClock(), Metrics(registry))
+    beats = Heartbeats(redis_client, [desk.keys], lambda: Heartbeat("w", "model"), shown_by, renew_s=1)
+    await beats.send()
     await calls.run(redis_client, calls.join(desk.keys, owner="w"))
     seen = []
 
@@ -96,8 +78,8 @@ async def test_the_figures_of_one_look_are_shown_together(
         seen.append(shown())
         return found
 
-    monkeypatch.setattr(chores, "read_workers", looking)
+    monkeypatch.setattr(figures, "read_workers", looking)
     before = shown()
-    await of_all["queue"].run()
+    await shown_by.measure()
     assert seen == [before]
     assert shown() == (1, 1)

@@ -1,0 +1,107 @@
+"""One shard's intake loop: takes entries as there is room for them, and has them started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from redis.exceptions import RedisError
+
+from millstream.wire.keys import ShardKeys
+from millstream.wire.replies import LaneEntry
+from millstream_worker.capacity import Capacity
+from millstream_worker.intake.lanes import LaneReader
+from millstream_worker.intake.starting import Starting
+from millstream_worker.table import JobTable
+from millstream_worker.vitals import Vital
+
+
+class Overdue(Protocol):
+    """Entries that nobody keeps a lease on."""
+
+    async def take(self, shard: ShardKeys, room: int) -> list[LaneEntry]: ...
+
+    def shun(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+        """Take these no second time while nobody holds them: another worker has to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardSource:
+    """One shard's entries for this worker: overdue ones of others first, then new ones of its lanes."""
+
+    reader: LaneReader
+    overdue: Overdue
+
+    @property
+    def shard(self) -> ShardKeys:
+        return self.reader.shard
+
+    async def take(self, room: int) -> list[LaneEntry]:
+        return await self.overdue.take(self.shard, room) or await self.reader.read(room)
+
+
+class Intake:
+    """One shard's loop. It ends by `stop`, never by being cancelled. In burst mode `empty` is set once there
+    was nothing to do.
+    """
+
+    def __init__(
+        self,
+        source: ShardSource,
+        starting: Starting,
+        capacity: Capacity,
+        table: JobTable,
+        vital: Vital,
+        *,
+        burst: bool,
+    ) -> None:
+        self.empty = asyncio.Event()
+        self._source = source
+        self._starting = starting
+        self._capacity = capacity
+        self._table = table
+        self._vital = vital
+        self._burst = burst
+        self._stopping = False
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._table.changed.notify()
+
+    async def run(self) -> None:
+        with self._vital:
+            while not self._stopping:
+                self._vital.turn()
+                room = await self._capacity.wait_share()
+                if room and not self._stopping:
+                    await self._take_up_to(room)
+
+    def _is_stopping(self) -> bool:
+        """Asked by whatever waits for long: so it stamps the turn, too."""
+        self._vital.turn()
+        return self._stopping
+
+    async def _take_up_to(self, room: int) -> None:
+        shard = self._source.shard
+        entries = await self._source.take(room)
+        if self._source.reader.trouble:
+            self._vital.turn()
+        else:
+            self._vital.succeed()
+        if entries and self._stopping:  # they came by the read that was waiting when the stop was called
+            await self._starting.leave(shard, entries)
+        elif entries:
+            self.empty.clear()
+            strangers = await self._starting.take(shard, entries, self._is_stopping)
+            self._source.overdue.shun(shard, strangers)
+        elif self._burst and not len(self._table):
+            await self._look_whether_empty()
+
+    async def _look_whether_empty(self) -> None:
+        try:
+            if await self._source.reader.is_empty():
+                self.empty.set()
+        except (RedisError, OSError):
+            return  # the next read meets the same trouble, and waits

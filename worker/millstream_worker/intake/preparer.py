@@ -1,0 +1,70 @@
+"""Reads a job's payload and makes it ready for the engine, in a thread where that takes long. A wrong request
+ends its job, and raises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millstream.errors import InvalidRequest, ProtocolError
+from millstream.wire.messages import Choice, ErrorInfo, State
+from millstream.wire.record import merged_choices
+from millstream.wire.replies import LogEntry, StartReply
+from millstream.wire.versions import FIRST_VERSION, TAKEN
+from millstream_worker.capacity import Capacity
+from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
+from millstream_worker.jobs import Job
+from millstream_worker.served_model import ModelSlot
+from millstream_worker.threads import in_thread
+
+_LONG_BYTES = 4096  # past that reading and tokenizing would hold up the loop
+
+
+class JobPreparer:
+    def __init__(self, model: ModelSlot, capacity: Capacity, bounds: JobBounds) -> None:
+        self._model = model
+        self._capacity = capacity
+        self._bounds = bounds
+
+    async def prepare(self, job: Job, started: StartReply) -> None:
+        served = self._model.get()
+        if job.entry.version not in TAKEN:
+            problem = f"there is no version {job.entry.version}; send {FIRST_VERSION} or a later one"
+            _refuse(job, InvalidRequest("version", job.entry.version, problem))
+            return
+        try:
+            if size_of(job, started) > _LONG_BYTES:
+                await in_thread(prepare, job, started, served.text, served.info, self._bounds)
+            else:
+                prepare(job, started, served.text, served.info, self._bounds)
+        except InvalidRequest as error:
+            _refuse(job, error)
+        except LogDamaged as error:
+            fail(job, "log_damaged", str(error))
+        else:
+            self._capacity.learn(len(job.prompt))
+            if all(row.reason is not None for row in job.rows):
+                job.end(State.COMPLETED)  # only its end was not written
+        if not job.rows:  # readers have had this
+            job.told = told_by(started.log)
+
+
+def size_of(job: Job, started: StartReply) -> int:
+    """Bytes of its message and its log."""
+    return len(job.entry.payload) + sum(len(entry.body) for entry in started.log)
+
+
+def told_by(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
+    """The output of earlier attempts, without a look at the request."""
+    try:
+        return merged_choices(log)
+    except ProtocolError:
+        return ()
+
+
+def fail(job: Job, code: str, message: str) -> None:
+    job.end(State.FAILED, ErrorInfo(code=code, message=message))
+
+
+def _refuse(job: Job, error: InvalidRequest) -> None:
+    job.end(State.FAILED, ErrorInfo(code="bad_request", message=str(error), field=error.field))

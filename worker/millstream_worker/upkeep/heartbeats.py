@@ -1,0 +1,50 @@
+"""The worker's heartbeat: a key per shard that expires unless it is written again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from millstream.wire import calls
+from millstream.wire.heartbeat import Heartbeat, beat
+from millstream.wire.keys import Lane, ShardKeys
+from millstream_worker.upkeep.figures import QueueFigures
+from millstream_worker.upkeep.shards import on_all
+
+
+class Heartbeats:
+    """`heartbeat` makes the next one; `figures` adds the age of each shard's oldest waiting job."""
+
+    def __init__(
+        self,
+        redis: Any,
+        shards: Sequence[ShardKeys],
+        heartbeat: Callable[[], Heartbeat],
+        figures: QueueFigures,
+        renew_s: float,
+    ) -> None:
+        self._redis = redis
+        self._shards = shards
+        self._heartbeat = heartbeat
+        self._figures = figures
+        self._ttl_ms = int(3000 * renew_s)
+
+    async def send(self) -> None:
+        heartbeat = self._heartbeat()
+
+        async def send(shard: ShardKeys) -> None:
+            oldest = self._figures.oldest_ms(shard)
+            one = replace(
+                heartbeat,
+                oldest_interactive_ms=oldest.get(Lane.INTERACTIVE, 0),
+                oldest_batch_ms=oldest.get(Lane.BATCH, 0),
+            )
+            await calls.run(self._redis, beat(shard, one, ttl_ms=self._ttl_ms))
+
+        await on_all(self._shards, send)
+
+    async def end(self) -> None:
+        """Delete it: nobody shall take the worker for alive, or wait for it."""
+        name = self._heartbeat().name
+        await on_all(self._shards, lambda shard: self._redis.delete(shard.worker(name)))

@@ -1,0 +1,49 @@
+"""Transitions that no worker holds a job for: due retries, passed deadlines, consumers of dead workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.wire import calls
+from millstream.wire.keys import GROUP, LANES, RELEASED, ShardKeys
+from millstream_worker.upkeep.shards import on_all
+
+_LIMIT = 200  # jobs in one call: a script holds up the server
+_MOST_CALLS = 50  # in a row: the other tasks, the heartbeat among them, have their turn, too
+
+
+class Maintenance:
+    def __init__(self, redis: Any, shards: Sequence[ShardKeys], *, result_ttl_ms: int) -> None:
+        self._redis = redis
+        self._shards = shards
+        self._result_ttl_ms = result_ttl_ms
+
+    async def promote(self) -> None:
+        """Move retries that are due into their lanes."""
+        await on_all(self._shards, lambda shard: self._exhaust(calls.promote(shard, limit=_LIMIT)))
+
+    async def expire(self) -> None:
+        """End queued jobs whose deadline has passed."""
+        ttl_ms = self._result_ttl_ms
+        await on_all(
+            self._shards, lambda shard: self._exhaust(calls.expire(shard, limit=_LIMIT, ttl_ms=ttl_ms))
+        )
+
+    async def drop_consumers(self) -> None:
+        """Delete consumers of dead workers: they hold nothing, and their heartbeat has expired."""
+        await on_all(self._shards, self._drop_consumers_of)
+
+    async def _exhaust(self, call: calls.Call[tuple[str, ...]]) -> None:
+        """Repeat while there is more than one call may do; the rest waits for the next time."""
+        for _ in range(_MOST_CALLS):
+            if len(await calls.run(self._redis, call)) < _LIMIT:
+                return
+
+    async def _drop_consumers_of(self, shard: ShardKeys) -> None:
+        for lane in LANES:
+            for row in await self._redis.xinfo_consumers(shard.lane(lane), GROUP):
+                name = row["name"].decode(errors="replace")
+                if name == RELEASED or row["pending"] or await self._redis.exists(shard.worker(name)):
+                    continue
+                await calls.run(self._redis, calls.drop_consumer(shard, lane=lane, consumer=name))
