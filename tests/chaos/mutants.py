@@ -223,7 +223,7 @@ _ALL = (
         "the rule that only who dies alone is to blame",
         (
             CodeEdit(
-                "millstream_worker.blame:Blame._charge",
+                "millstream_worker.engine_link.blame:Blame._charge",
                 "if self._queue.isolated is job and self._queue.engine_proved:",
                 "if True:",
             ),

@@ -19,7 +19,7 @@ from support.servers import Server, binary
 from millstream import AsyncClient, ClientOptions, InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint
 from millstream_worker import command
-from millstream_worker.service import Service
+from millstream_worker.service.service import Service
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("CI") != "true" and not (binary("redis") and has_openssl()),

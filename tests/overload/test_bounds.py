@@ -17,8 +17,8 @@ from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import ChoiceDelta, Delta
 from millstream.wire.record import DELTA, read_log
 from millstream.wire.replies import LogEntry
-from millstream_worker import encoding, rows
-from millstream_worker.rows import Row
+from millstream_worker.jobs import encoding, output
+from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel
 
 SHARD = QueueKeys("default").shard(0)
@@ -114,7 +114,7 @@ async def test_much_at_once_is_told_in_pieces(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A minute of many choices' log-probabilities would be an entry that no reader takes."""
-    monkeypatch.setattr(rows, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(output, "PIECE_BYTES", 2000)
     async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer), log_flush_s=600):
         job = await client.submit("w1", max_tokens=300, n=4, logprobs=True, top_logprobs=2)
         result = await client.wait(job.id, timeout_s=30)
@@ -138,7 +138,7 @@ def test_an_end_that_took_much_along_is_read() -> None:
 def test_a_row_knows_its_size(tokenizer: Path) -> None:
     """What it says is what its part of the result takes, to a few bytes."""
     text = TextModel.load(tokenizer)
-    row = Row(0, text.detokenizer())
+    row = ChoiceOutput(0, text.detokenizer())
     row.logprobs = []
     for token in range(200, 400):
         row.ids.append(token)

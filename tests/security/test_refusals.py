@@ -19,7 +19,7 @@ from support.secured import ROLES, SecuredServer, make_acl
 from millstream import AccessDenied, AsyncClient
 from millstream.wire.access import refusal
 from millstream.wire.keys import GROUP, LANES, QueueKeys
-from millstream_worker.service import CannotServe, Service
+from millstream_worker.service.service import CannotServe, Service
 
 SHARD = QueueKeys("default").shard(0)
 LANE = SHARD.lane("batch")

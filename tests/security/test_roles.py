@@ -29,7 +29,7 @@ from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
 from millstream.wire.numbers import first_unread
 from millstream.wire.queue_info import PubSub, open_queue, widen
 from millstream.wire.versions import TAKEN
-from millstream_worker.service import Service
+from millstream_worker.service.service import Service
 
 SHARD = QueueKeys("default").shard(0)
 LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could not, and goes on

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from millstream.wire.keys import GROUP, LANES, QueueKeys, ShardKeys
-from millstream_worker.service import Service
+from millstream_worker.service.service import Service
+from millstream_worker.service.wiring import Components
 from millstream_worker.settings import Settings
-from millstream_worker.wiring import Components
 from support.fake_engine import COMMAND
 from support.servers import Server
 

@@ -23,8 +23,8 @@ from millstream.wire.keys import GROUP, RELEASED, Lane, QueueKeys
 from millstream.wire.messages import Request
 from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry
-from millstream_worker.consumer import Consumer
-from millstream_worker.metrics import Metrics
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep import LeaseTimes, Reclaimer
 
 SHARD = QueueKeys("default").shard(0)
@@ -62,7 +62,7 @@ class Scanner:
             calls.release(self.desk.keys, one.claim("scanner"), lane=one.lane) for one in entries
         ]
         await calls.run_many(self.desk.redis, release)
-        self.reclaimer.shun(self.desk.keys, entries)
+        self.reclaimer.ignore(self.desk.keys, entries)
 
     async def taken(self) -> list[str]:
         """Job ids that a scan, ten seconds later, lets the worker take."""

@@ -20,7 +20,7 @@ from millstream.wire.messages import (
     TopLogprob,
     Usage,
 )
-from millstream_worker import encoding
+from millstream_worker.jobs import encoding
 
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
 reasons = st.sampled_from([None, "stop", "length"])

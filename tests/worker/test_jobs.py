@@ -7,7 +7,7 @@ import pytest
 from millstream.wire.keys import LANES, Lane, QueueKeys
 from millstream.wire.messages import Request, Timing
 from millstream.wire.replies import LaneEntry
-from millstream_worker.jobs import Job
+from millstream_worker.jobs.job import Job
 
 
 @pytest.mark.parametrize("lane", LANES)

@@ -20,15 +20,15 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages import Request, Timing
 from millstream.wire.replies import LaneEntry
-from millstream_worker.consumer import Consumer
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.intake import preparer
 from millstream_worker.intake.preparation import prepare
-from millstream_worker.jobs import Job
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases import Control, Leases
-from millstream_worker.metrics import Metrics
-from millstream_worker.table import JobTable
+from millstream_worker.observe.metrics import Metrics
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -76,7 +76,7 @@ async def test_a_loop_that_tokenizes_for_long_is_not_stuck(
             stuck: set[str] = set()
 
             async def ended() -> bool:
-                stuck.update(vital.name for vital in worker.service.health.vitals.all if vital.stuck)
+                stuck.update(watch.name for watch in worker.service.health.watchdog.all if watch.stuck)
                 return (await client.status(jobs[-1].id)).state is State.COMPLETED
 
             await until(ended)

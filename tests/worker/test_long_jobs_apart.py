@@ -16,17 +16,17 @@ from redis.exceptions import ConnectionError, ResponseError
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import Request, State, Timing
 from millstream.wire.replies import LaneEntry, StartReply
-from millstream_worker.capacity import Capacity
-from millstream_worker.consumer import Consumer
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.intake import Reading, reading
-from millstream_worker.jobs import Job
-from millstream_worker.served_model import ModelSlot, ServedModel
-from millstream_worker.table import JobTable
-from millstream_worker.vitals import Vital
+from millstream_worker.intake.capacity import Capacity
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.served_model import ModelSlot, ServedModel
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.watchdog import LoopWatch
 
 SHARD = QueueKeys("default").shard(0)
 INFO = EngineInfo(
@@ -55,9 +55,9 @@ class Bench:
         self.ready(INFO)
         self.reads: list[str] = []
         self._gates: dict[str, asyncio.Event] = {}
-        vital = Vital("reading", inf)
+        watch = LoopWatch("reading", inf)
         self.reading = Reading(
-            Consumer(redis, "w"), self.table, self.queue, self.capacity, vital, read=self._read
+            Consumer(redis, "w"), self.table, self.queue, self.capacity, watch, read=self._read
         )
 
     def ready(self, info: EngineInfo) -> None:

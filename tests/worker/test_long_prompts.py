@@ -39,8 +39,8 @@ from millstream_worker.engine.config import EngineInfo
 from millstream_worker.intake import JobBounds, admission, preparer
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input, prepare
-from millstream_worker.jobs import Job
-from millstream_worker.service import Service
+from millstream_worker.jobs.job import Job
+from millstream_worker.service.service import Service
 from millstream_worker.text import TextModel
 
 SHARD = QueueKeys("default").shard(0)

@@ -26,11 +26,11 @@ from millstream import AsyncClient, JobFailed, State
 from millstream.wire import calls
 from millstream.wire.heartbeat import Heartbeat, read_workers
 from millstream.wire.keys import QueueKeys
-from millstream_worker import logs
-from millstream_worker.health import Health, HealthServer
-from millstream_worker.server_check import ServerUnfit, advice, check_server, warnings
-from millstream_worker.service import CannotServe, Service
-from millstream_worker.vitals import Vitals
+from millstream_worker.observe import logs
+from millstream_worker.observe.health import Health, HealthServer
+from millstream_worker.observe.server_check import ServerUnfit, advice, check_server, warnings
+from millstream_worker.observe.watchdog import Watchdog
+from millstream_worker.service.service import CannotServe, Service
 
 
 def fetch(port: int, path: str) -> tuple[int, str]:
@@ -278,10 +278,10 @@ async def test_damaged_metadata_of_a_queue_is_named(valkey: Server, tokenizer: P
 
 
 def test_readiness_and_liveness_tell_what_is_wrong() -> None:
-    vitals = Vitals(2.0)
-    health = Health(vitals)
+    watchdog = Watchdog(2.0)
+    health = Health(watchdog)
     server = HealthServer("127.0.0.1", 0, CollectorRegistry(), health)
-    writer = vitals.watch("writer")
+    writer = watchdog.watch("writer")
     try:
         never = "last read: never\nlast renewal: never\nlast step: never\n"
         assert fetch(server.port, "/readyz") == (503, f"starting\n{never}")
@@ -290,12 +290,12 @@ def test_readiness_and_liveness_tell_what_is_wrong() -> None:
         writer.turn()
         for _ in range(3):
             assert fetch(server.port, "/healthz") == (200, "ok\n")
-            vitals.look(1.0)
+            watchdog.look(1.0)
         status, problem = fetch(server.port, "/healthz")
         assert status == 503
         assert re.fullmatch(r"writer has made no turn since \d{4}-\d\d-\d\dT\S+\n", problem)
         writer.turn()
-        vitals.look(1.0)
+        watchdog.look(1.0)
         assert fetch(server.port, "/healthz") == (200, "ok\n")
     finally:
         server.close()

@@ -16,8 +16,8 @@ from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.replies import LaneEntry
-from millstream_worker.consumer import Consumer
-from millstream_worker.metrics import Metrics
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep import LeaseTimes, Reclaimer
 
 SHARD = QueueKeys("default").shard(0)
@@ -122,7 +122,7 @@ async def test_what_was_released_is_free_at_once(
     await reclaimer.scan(SHARD)
     entries = await reclaimer.take(SHARD, 5)
     assert [entry.job_id for entry in entries] == [job_id]
-    reclaimer.shun(SHARD, entries)
+    reclaimer.ignore(SHARD, entries)
     release_again = calls.release(SHARD, Claim(job_id, row.entry_id, "scanner"), lane="batch")
     await calls.run(redis_client, release_again)
     await reclaimer.scan(SHARD)
@@ -166,7 +166,7 @@ async def test_a_damaged_job_of_another_version_costs_no_scan(
         redis_client,
         calls.release(SHARD, Claim(job_id, row.entry_id, "leaving", 1), lane="batch"),
     )
-    reclaimer.shun(SHARD, [LaneEntry("batch", row.entry_id, job_id, 2, b"")])
+    reclaimer.ignore(SHARD, [LaneEntry("batch", row.entry_id, job_id, 2, b"")])
     await redis_client.set(SHARD.job(job_id), "something else")
     for _ in range(2):
         clock.now += 15.1

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pytest
 import structlog
 
-from millstream_worker.capacity import Capacity
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.report import LINE_S, Report
-from millstream_worker.served_model import ModelSlot
-from millstream_worker.table import JobTable
+from millstream_worker.intake.capacity import Capacity
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.served_model import ModelSlot
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.service.report import LINE_S, Report
 
 
 @dataclass

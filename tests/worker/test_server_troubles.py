@@ -20,9 +20,9 @@ from millstream.wire import calls
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.queue_info import open_queue, read_queue
 from millstream.wire.record import read_job, read_log
-from millstream_worker import rows
-from millstream_worker.delivery import answers, outgoing, writer
-from millstream_worker.refusals import is_damage
+from millstream.wire.server_errors import is_damage
+from millstream_worker.delivery import reply_handler, write_builder, writer
+from millstream_worker.jobs import output
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -166,7 +166,7 @@ async def test_a_job_outlasts_a_server_that_takes_no_writes(
     good: str,
 ) -> None:
     """However often it refuses: nothing of that is the job's fault."""
-    monkeypatch.setattr(answers, "MOST_REFUSALS", 3)
+    monkeypatch.setattr(reply_handler, "MOST_REFUSALS", 3)
     (gate / "3").touch()
     (gate / "6").touch()
     async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate)) as worker:
@@ -271,8 +271,8 @@ async def test_one_jobs_long_log_does_not_go_out_all_at_once(
     valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = sent_together(monkeypatch, "append")
-    monkeypatch.setattr(outgoing, "MOST_BYTES", 200)
-    monkeypatch.setattr(rows, "PIECE_BYTES", 5)  # one token
+    monkeypatch.setattr(write_builder, "MOST_BYTES", 200)
+    monkeypatch.setattr(output, "PIECE_BYTES", 5)  # one token
     async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer)):
         job = await client.submit("w1", max_tokens=60)
         await assert_whole(client, job.id, 60)
@@ -340,7 +340,7 @@ async def test_a_job_whose_log_is_damaged_ends_with_its_text(
     monkeypatch: pytest.MonkeyPatch,
     ends: bool,
 ) -> None:
-    monkeypatch.setattr(answers, "MOST_REFUSALS", 3)
+    monkeypatch.setattr(reply_handler, "MOST_REFUSALS", 3)
     (gate / "3").touch()
     (gate / "6").touch()
     async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate)) as worker:
@@ -371,7 +371,7 @@ async def test_a_job_that_nobody_can_write_to_is_let_go(
     redis_client: redis.asyncio.Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(answers, "MOST_REFUSALS", 3)
+    monkeypatch.setattr(reply_handler, "MOST_REFUSALS", 3)
     (gate / "3").touch()
     with structlog.testing.capture_logs() as lines:
         async with AsyncClient(server.url) as client:

@@ -13,8 +13,8 @@ from support.servers import Server
 from millstream import AsyncClient, JobFields, Result
 from millstream.client.options import ClientOptions
 from millstream.wire.keys import Lane, QueueKeys
-from millstream_worker.backlog import waiting_since_ms
-from millstream_worker.service import Service
+from millstream.wire.lane_head import waiting_since_ms
+from millstream_worker.service.service import Service
 
 SHARD = QueueKeys("default").shard(0)
 READ, ROWS, AHEAD, SMALL = 64, 8, 16, 20

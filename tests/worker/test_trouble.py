@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from millstream_worker.trouble import Trouble
+from millstream_worker.observe.trouble import Trouble
 
 
 def test_a_trouble_is_a_line_as_it_begins_one_a_minute_and_one_at_its_end() -> None:

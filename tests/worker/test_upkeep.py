@@ -17,7 +17,7 @@ from millstream.wire.keys import QueueKeys, ShardKeys
 from millstream.wire.messages import State
 from millstream.wire.record import read_job
 from millstream.wire.timing import ServerClock
-from millstream_worker.metrics import Metrics
+from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep import Heartbeats, Maintenance, QueueFigures, figures, maintenance
 
 

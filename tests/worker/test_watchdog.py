@@ -20,9 +20,9 @@ from millstream import AsyncClient, JobFailed
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.frames import Beat
 from millstream_worker.engine_link import EnginePort, Silence
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.supervisor import EngineLaunch, EngineLimits, Supervisor
-from millstream_worker.vitals import Vital
+from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.observe.watchdog import LoopWatch
 
 
 async def answer(client: AsyncClient, prompt: str, count: int) -> tuple[str, int]:
@@ -158,7 +158,7 @@ async def test_what_counts_as_stuck(frame: Any, killed: bool) -> None:
 
     limits = EngineLimits(restarts=5, progress_timeout_s=120, silence_timeout_s=60)
     launch = EngineLaunch([], EngineConfig("m"))
-    supervisor = Supervisor(launch, engine, queue, callbacks, Vital("step", 60), limits)
+    supervisor = Supervisor(launch, engine, queue, callbacks, LoopWatch("step", 60), limits)
     link: Any = Killed()
     await supervisor._take(link, frame)
     assert link.killed == killed

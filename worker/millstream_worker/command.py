@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from millstream_worker import logs, settings, threads
-from millstream_worker.vitals import end_process
+from millstream_worker import settings, threads
+from millstream_worker.observe import logs
+from millstream_worker.observe.watchdog import end_process
 
 if TYPE_CHECKING:
-    from millstream_worker.service import Service
+    from millstream_worker.service.service import Service
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _RETURNED_BYTES = 2**20
@@ -41,7 +42,10 @@ def run(arguments: Sequence[str]) -> int:
     for line in settings.mistyped(os.environ):
         _log.warning(line)
     _leave_torch_out()
-    from millstream_worker.service import CannotServe, Service  # slow to import: not for a wrong setting
+    from millstream_worker.service.service import (  # slow to import: not for a wrong setting
+        CannotServe,
+        Service,
+    )
 
     try:
         asyncio.run(_serve(Service(chosen, end_stuck=end_process), chosen))

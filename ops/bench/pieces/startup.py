@@ -30,7 +30,7 @@ from millstream_worker.engine_link import EngineLink
 _FRONT = """
 from millstream_worker import command
 command._leave_torch_out()
-import millstream_worker.service
+import millstream_worker.service.service
 """
 _ENGINE = (sys.executable, "-m", "millstream_worker.engine")
 _ENGINE_IMPORTS = "import millstream_worker.engine.assembly"

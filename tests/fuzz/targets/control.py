@@ -12,10 +12,10 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.messages import Request, State, Timing
 from millstream.wire.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.jobs import Job, Phase
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases.control import Control
-from millstream_worker.table import JobTable
 
 HELD = "0-held"
 

@@ -23,12 +23,12 @@ from millstream.wire import codec
 from millstream.wire.messages import Request, Result, State, Timing
 from millstream.wire.record import merged_choices
 from millstream.wire.replies import LaneEntry, LogEntry, StartReply
-from millstream_worker import encoding
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.frames import Add, FrameBuffer, encode
 from millstream_worker.engine.request import EngineRequest
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
-from millstream_worker.jobs import Job
+from millstream_worker.jobs import encoding
+from millstream_worker.jobs.job import Job
 from millstream_worker.text import TextModel
 
 BOUNDS = JobBounds(prompt_tokens=0, output_tokens=0, result_bytes=2**20)

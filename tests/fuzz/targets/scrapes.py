@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, Counter
 from fuzz.mutation import damage
 from fuzz.target import Target
 from fuzz.values import blob, weighted
-from millstream_worker.health import Health, HealthServer
-from millstream_worker.vitals import Vitals
+from millstream_worker.observe.health import Health, HealthServer
+from millstream_worker.observe.watchdog import Watchdog
 
 _WAIT_S = 30.0
 _PATHS = (b"/metrics", b"/healthz", b"/readyz", b"/", b"/metrics?name[]=x", b"/%ff", b"/\xff", b"//", b"*")
@@ -42,7 +42,7 @@ def _request(chance: Random) -> bytes:
 def _server() -> HealthServer:
     registry = CollectorRegistry()
     Counter("fuzzed", "of one value", registry=registry).inc()
-    return HealthServer("127.0.0.1", 0, registry, Health(Vitals(limit_s=1e9), ""))
+    return HealthServer("127.0.0.1", 0, registry, Health(Watchdog(limit_s=1e9), ""))
 
 
 def _scrape(data: bytes) -> None:

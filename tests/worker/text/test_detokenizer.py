@@ -12,7 +12,7 @@ from support.tokenizers import KINDS, build
 from tokenizers import Tokenizer
 
 from millstream_worker.text.detokenizer import Detokenizer
-from millstream_worker.text.pieces import Pieces
+from millstream_worker.text.token_bytes import TokenBytes
 
 TEXTS = st.text(
     st.one_of(
@@ -46,13 +46,13 @@ def whole(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 def test_any_text_in_any_pieces_equals_the_full_decode(kind: str, text: str, rng: random.Random) -> None:
     tokenizer = build(kind)
     ids = tokenizer.encode(text).ids
-    assert run(Detokenizer(Pieces(tokenizer)), cut(ids, rng)) == whole(tokenizer, ids)
+    assert run(Detokenizer(TokenBytes(tokenizer)), cut(ids, rng)) == whole(tokenizer, ids)
 
 
 @given(kind=KIND, rng=st.randoms(use_true_random=False))
 def test_random_ids_equal_the_full_decode(kind: str, rng: random.Random) -> None:
     tokenizer = build(kind)
-    pieces = Pieces(tokenizer)
+    pieces = TokenBytes(tokenizer)
     usable = [i for i in range(pieces.vocab_size) if kind not in FALLBACK or not is_lone_byte(pieces.of(i))]
     ids = rng.choices(usable, k=rng.randint(0, 60))
     assert run(Detokenizer(pieces), cut(ids, rng)) == whole(tokenizer, ids)
@@ -70,7 +70,7 @@ def is_lone_byte(piece: bytes) -> bool:
 def test_a_broken_byte_spoils_no_neighbour(kind: str) -> None:
     tokenizer = build(kind)
     ids = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in (*"é".encode(), 0xFF, *"日".encode(), 0xE2)]
-    assert run(Detokenizer(Pieces(tokenizer)), [ids[:3], ids[3:]]) == "é\ufffd日\ufffd"
+    assert run(Detokenizer(TokenBytes(tokenizer)), [ids[:3], ids[3:]]) == "é\ufffd日\ufffd"
 
 
 @given(kind=KIND, text=TEXTS, rng=st.randoms(use_true_random=False))
@@ -78,7 +78,7 @@ def test_no_text_is_taken_back(kind: str, text: str, rng: random.Random) -> None
     tokenizer = build(kind)
     ids = tokenizer.encode(text).ids
     full = whole(tokenizer, ids)
-    detokenizer = Detokenizer(Pieces(tokenizer))
+    detokenizer = Detokenizer(TokenBytes(tokenizer))
     out = ""
     for chunk in cut(ids, rng):
         out += detokenizer.feed(chunk)
@@ -94,14 +94,14 @@ def test_stop_strings_cut_the_text_where_the_first_is_complete(
     ids = tokenizer.encode(text).ids
     full = whole(tokenizer, ids)
     ends = [(full.find(s) + len(s), full.find(s)) for s in stop if s in full]
-    detokenizer = Detokenizer(Pieces(tokenizer), stop)
+    detokenizer = Detokenizer(TokenBytes(tokenizer), stop)
     out = run(detokenizer, cut(ids, rng))
     assert detokenizer.stopped == bool(ends)
     assert out == (full[: min(ends)[1]] if ends else full)
     kept = detokenizer.kept_tokens
-    assert run(Detokenizer(Pieces(tokenizer)), [ids[:kept]]).startswith(out)
+    assert run(Detokenizer(TokenBytes(tokenizer)), [ids[:kept]]).startswith(out)
     if ends and kept:
-        assert len(Detokenizer(Pieces(tokenizer)).feed(ids[: kept - 1])) < max(len(out), 1)
+        assert len(Detokenizer(TokenBytes(tokenizer)).feed(ids[: kept - 1])) < max(len(out), 1)
 
 
 @given(kind=KIND, text=TEXTS, stop=st.lists(st.text("the\n .é日", min_size=1, max_size=4), max_size=2),
@@ -112,12 +112,12 @@ def test_resume_goes_on_after_the_emitted_characters(
     tokenizer = build(kind)
     ids = tokenizer.encode(text).ids
     logged = rng.randint(0, len(ids))
-    before = Detokenizer(Pieces(tokenizer), stop)
+    before = Detokenizer(TokenBytes(tokenizer), stop)
     emitted = "".join(before.feed(chunk) for chunk in cut(ids[:logged], rng))
     lost = rng.randint(0, len(emitted))  # the log may end before what was last released
-    after = Detokenizer(Pieces(tokenizer), stop)
+    after = Detokenizer(TokenBytes(tokenizer), stop)
     text_after = after.resume(ids[:logged], lost) + run(after, cut(ids[logged:], rng))
-    assert emitted[:lost] + text_after == run(Detokenizer(Pieces(tokenizer), stop), [ids])
+    assert emitted[:lost] + text_after == run(Detokenizer(TokenBytes(tokenizer), stop), [ids])
     assert after.stopped or after.kept_tokens == len(ids)
 
 
@@ -127,7 +127,7 @@ def byte_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def test_text_is_held_back_only_while_a_stop_string_can_still_match() -> None:
     tokenizer = build("byte-level")
-    detokenizer = Detokenizer(Pieces(tokenizer), ["STOP"])
+    detokenizer = Detokenizer(TokenBytes(tokenizer), ["STOP"])
     letters = [tokenizer.token_to_id(letter) for letter in "xSTSTOPy"]
     seen = [detokenizer.feed([letter]) for letter in letters]
     assert seen == ["x", "", "", "ST", "", "", "", ""]
@@ -138,7 +138,7 @@ def test_text_is_held_back_only_while_a_stop_string_can_still_match() -> None:
 
 def test_a_held_beginning_comes_out_at_the_end() -> None:
     tokenizer = build("byte-level")
-    detokenizer = Detokenizer(Pieces(tokenizer), ["STOP"])
+    detokenizer = Detokenizer(TokenBytes(tokenizer), ["STOP"])
     letters = [tokenizer.token_to_id(letter) for letter in "xSTO"]
     assert detokenizer.feed(letters) == "x"
     assert detokenizer.flush() == "STO"
@@ -149,7 +149,7 @@ def test_a_held_beginning_comes_out_at_the_end() -> None:
 def test_a_stop_string_that_begins_inside_a_token_keeps_that_token() -> None:
     tokenizer = build("byte-level")
     ids = byte_ids(tokenizer, "the quick brown")
-    detokenizer = Detokenizer(Pieces(tokenizer), ["ick"])
+    detokenizer = Detokenizer(TokenBytes(tokenizer), ["ick"])
     assert len(ids) == 3, "the words are tokens of their own"
     assert detokenizer.feed(ids) == "the qu"
     assert detokenizer.kept_tokens == 2
@@ -157,7 +157,7 @@ def test_a_stop_string_that_begins_inside_a_token_keeps_that_token() -> None:
 
 def test_half_a_character_waits_for_its_end_or_the_flush() -> None:
     tokenizer = build("byte-level")
-    detokenizer = Detokenizer(Pieces(tokenizer))
+    detokenizer = Detokenizer(TokenBytes(tokenizer))
     ids = byte_ids(tokenizer, "🙂")
     assert len(ids) == 4
     assert [detokenizer.feed([i]) for i in ids] == ["", "", "", "🙂"]
@@ -168,7 +168,7 @@ def test_half_a_character_waits_for_its_end_or_the_flush() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_and_ids_beyond_the_vocabulary_have_no_text(kind: str) -> None:
     tokenizer = build(kind)
-    pieces = Pieces(tokenizer)
+    pieces = TokenBytes(tokenizer)
     end = tokenizer.token_to_id("<end>")
     word = tokenizer.encode("the").ids
     detokenizer = Detokenizer(pieces)
@@ -181,7 +181,7 @@ def test_special_tokens_and_ids_beyond_the_vocabulary_have_no_text(kind: str) ->
 def test_the_sentencepiece_space_goes_at_the_start_only() -> None:
     tokenizer = build("bpe-byte-fallback")
     the = tokenizer.token_to_id("▁the")
-    assert run(Detokenizer(Pieces(tokenizer)), [[the], [the], [the]]) == "the the the"
+    assert run(Detokenizer(TokenBytes(tokenizer)), [[the], [the], [the]]) == "the the the"
 
 
 @given(text=TEXTS, rng=st.randoms(use_true_random=False), min_tokens=st.integers(0, 30))
@@ -190,7 +190,7 @@ def test_no_stop_string_is_looked_for_in_the_first_tokens(
 ) -> None:
     """The end is where it would be if the stop strings were looked for in the rest alone."""
     tokenizer = build("byte-level")
-    pieces = Pieces(tokenizer)
+    pieces = TokenBytes(tokenizer)
     ids = tokenizer.encode(text).ids
     stop = ("e", "o", "本", " b")
     free = pieces.join(ids[:min_tokens])

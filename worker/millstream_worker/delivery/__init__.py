@@ -1,9 +1,17 @@
 """From the engine's steps to what readers and pollers see."""
 
-from millstream_worker.delivery.answers import Answers
-from millstream_worker.delivery.handback import RetryDelay, hand_back
-from millstream_worker.delivery.outgoing import Outgoing, Pace
-from millstream_worker.delivery.settling import Settling
+from millstream_worker.delivery.output_processor import OutputProcessor
+from millstream_worker.delivery.release import RetryDelay, release_jobs
+from millstream_worker.delivery.reply_handler import ReplyHandler
+from millstream_worker.delivery.write_builder import FlushPolicy, WriteBuilder
 from millstream_worker.delivery.writer import Writer
 
-__all__ = ["Answers", "Outgoing", "Pace", "RetryDelay", "Settling", "Writer", "hand_back"]
+__all__ = [
+    "ReplyHandler",
+    "WriteBuilder",
+    "FlushPolicy",
+    "RetryDelay",
+    "OutputProcessor",
+    "Writer",
+    "release_jobs",
+]

@@ -13,15 +13,15 @@ from redis.exceptions import RedisError
 
 from millstream.wire import calls
 from millstream.wire.messages import State
+from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import Backoff, ServerClock, within
-from millstream_worker.consumer import Consumer
-from millstream_worker.delivery.answers import Answers, Reply
-from millstream_worker.delivery.outgoing import MOST_BYTES, Call, Outgoing, size_of
-from millstream_worker.delivery.settling import FLUSH_STEPS
-from millstream_worker.jobs import Job, Phase
-from millstream_worker.refusals import is_outage
-from millstream_worker.table import JobTable
-from millstream_worker.vitals import Vital
+from millstream_worker.delivery.output_processor import FLUSH_STEPS
+from millstream_worker.delivery.reply_handler import Reply, ReplyHandler
+from millstream_worker.delivery.write_builder import MOST_BYTES, Call, WriteBuilder, size_of
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
@@ -35,24 +35,24 @@ class Writer:
         consumer: Consumer,
         table: JobTable,
         clock: ServerClock,
-        outgoing: Outgoing,
-        answers: Answers,
-        vital: Vital,
+        builder: WriteBuilder,
+        reply_handler: ReplyHandler,
+        watch: LoopWatch,
     ) -> None:
         self._outage = consumer.outage
         self._redis = consumer.redis
         self._table = table
         self._clock = clock
-        self._outgoing = outgoing
-        self._answers = answers
-        self._vital = vital
+        self._builder = builder
+        self._reply_handler = reply_handler
+        self._watch = watch
         self._refused = False  # what was written last, by a server that answers
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._stopping = False
 
     async def run(self) -> None:
         """Write until `stop`."""
-        with self._vital:
+        with self._watch:
             while not self._stopping:
                 await self._wait()
                 await self.write(self._due())
@@ -70,7 +70,7 @@ class Writer:
         planned: list[tuple[Job, list[Call]]] = []
         size = 0
         for job in jobs:
-            batch = self._outgoing.calls(job) if self._table.holds(job) else []
+            batch = self._builder.calls(job) if self._table.holds(job) else []
             if batch:
                 planned.append((job, batch))
                 size += size_of(batch)
@@ -81,7 +81,7 @@ class Writer:
             await self._send(planned)
 
     async def _send(self, planned: Sequence[tuple[Job, Sequence[Call]]]) -> None:
-        self._vital.turn()
+        self._watch.turn()
         try:
             replies = await calls.run_many(self._redis, [call for _, batch in planned for call in batch])
         except (RedisError, OSError) as error:
@@ -90,12 +90,12 @@ class Writer:
         place = 0
         for job, batch in planned:
             for reply in replies[place : place + len(batch)]:
-                self._answers.take(job, reply, pause_s)
+                self._reply_handler.take(job, reply, pause_s)
             place += len(batch)
 
     async def _wait(self) -> None:
-        self._vital.turn()
-        timeout = self._outgoing.pace.streamed_s if len(self._table) else _IDLE_S
+        self._watch.turn()
+        timeout = self._builder.policy.streamed_s if len(self._table) else _IDLE_S
         await within(self._table.to_write, timeout)
         self._table.to_write.clear()
 

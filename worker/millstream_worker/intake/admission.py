@@ -13,12 +13,12 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import ErrorInfo, Request, State, Timing
 from millstream.wire.replies import JobRecord, LaneEntry, StartReply
 from millstream.wire.versions import TAKEN
-from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input
 from millstream_worker.intake.preparer import JobPreparer, size_of, told_by
-from millstream_worker.jobs import AttemptLimits, Job, Phase
-from millstream_worker.table import JobTable
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import AttemptLimits, Job, Phase
+from millstream_worker.jobs.table import JobTable
 
 _log = structlog.get_logger(__name__)
 _BESIDE_BYTES = 64 * 1024  # past that it would hold up whoever comes behind

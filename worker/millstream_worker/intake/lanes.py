@@ -22,9 +22,9 @@ from millstream.wire import calls
 from millstream.wire.keys import GROUP, LANES, ShardKeys
 from millstream.wire.numbers import first_unread
 from millstream.wire.replies import LaneEntry
+from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import Backoff
-from millstream_worker.consumer import Consumer
-from millstream_worker.refusals import is_outage
+from millstream_worker.jobs.consumer import Consumer
 
 _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read

@@ -11,11 +11,11 @@ from redis.exceptions import RedisError
 
 from millstream.wire.keys import ShardKeys
 from millstream.wire.replies import LaneEntry
-from millstream_worker.capacity import Capacity
+from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.intake.starting import Starting
-from millstream_worker.table import JobTable
-from millstream_worker.vitals import Vital
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.watchdog import LoopWatch
 
 
 class Overdue(Protocol):
@@ -23,7 +23,7 @@ class Overdue(Protocol):
 
     async def take(self, shard: ShardKeys, room: int) -> list[LaneEntry]: ...
 
-    def shun(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+    def ignore(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """Take these no second time while nobody holds them: another worker has to."""
 
 
@@ -53,7 +53,7 @@ class Intake:
         starting: Starting,
         capacity: Capacity,
         table: JobTable,
-        vital: Vital,
+        watch: LoopWatch,
         *,
         burst: bool,
     ) -> None:
@@ -62,7 +62,7 @@ class Intake:
         self._starting = starting
         self._capacity = capacity
         self._table = table
-        self._vital = vital
+        self._watch = watch
         self._burst = burst
         self._stopping = False
 
@@ -71,31 +71,31 @@ class Intake:
         self._table.changed.notify()
 
     async def run(self) -> None:
-        with self._vital:
+        with self._watch:
             while not self._stopping:
-                self._vital.turn()
+                self._watch.turn()
                 room = await self._capacity.wait_share()
                 if room and not self._stopping:
                     await self._take_up_to(room)
 
     def _is_stopping(self) -> bool:
         """Asked by whatever waits for long: so it stamps the turn, too."""
-        self._vital.turn()
+        self._watch.turn()
         return self._stopping
 
     async def _take_up_to(self, room: int) -> None:
         shard = self._source.shard
         entries = await self._source.take(room)
         if self._source.reader.trouble:
-            self._vital.turn()
+            self._watch.turn()
         else:
-            self._vital.succeed()
+            self._watch.succeed()
         if entries and self._stopping:  # they came by the read that was waiting when the stop was called
             await self._starting.leave(shard, entries)
         elif entries:
             self.empty.clear()
-            strangers = await self._starting.take(shard, entries, self._is_stopping)
-            self._source.overdue.shun(shard, strangers)
+            foreign = await self._starting.take(shard, entries, self._is_stopping)
+            self._source.overdue.ignore(shard, foreign)
         elif self._burst and not len(self._table):
             await self._look_whether_empty()
 

@@ -14,11 +14,11 @@ from millstream.wire.messages import INPUTS, ChoiceDelta, Delta, Request, read_r
 from millstream.wire.record import DELTA
 from millstream.wire.replies import LogEntry, StartReply
 from millstream.wire.sampling import SamplingParams
-from millstream_worker import encoding
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.intake.outline import outline
-from millstream_worker.jobs import Job
-from millstream_worker.rows import Row
+from millstream_worker.jobs import encoding
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel, TooLong
 
 _LARGE_BYTES = 64 * 1024  # past that a message is looked at before it is decoded
@@ -74,7 +74,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int) -
     job.written = bodies
     job.acknowledged = len(bodies)
     for index in range(asked.n):
-        row = Row(index, text.detokenizer(asked.stop, asked.min_tokens), watched=bool(asked.stop))
+        row = ChoiceOutput(index, text.detokenizer(asked.stop, asked.min_tokens), watched=bool(asked.stop))
         row.logprobs = [] if asked.logprobs else None
         row.resume([delta for delta in deltas if delta.index == index])
         job.rows.append(row)

@@ -11,10 +11,10 @@ from millstream.wire.messages import Choice, ErrorInfo, State
 from millstream.wire.record import merged_choices
 from millstream.wire.replies import LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
-from millstream_worker.capacity import Capacity
+from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
-from millstream_worker.jobs import Job
-from millstream_worker.served_model import ModelSlot
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.threads import in_thread
 
 _LONG_BYTES = 4096  # past that reading and tokenizing would hold up the loop

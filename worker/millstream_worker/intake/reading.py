@@ -17,14 +17,14 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.keys import LANES
 from millstream.wire.messages import State
-from millstream_worker.capacity import Capacity
-from millstream_worker.consumer import Consumer
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.jobs import ENTRY_LOST, Job, Phase
-from millstream_worker.refusals import is_outage
-from millstream_worker.table import JobTable
-from millstream_worker.trouble import Trouble
-from millstream_worker.vitals import Vital
+from millstream.wire.server_errors import is_outage
+from millstream_worker.intake.capacity import Capacity
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import ENTRY_LOST, Job, Phase
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.trouble import Trouble
+from millstream_worker.observe.watchdog import LoopWatch
 
 _AT_ONCE = 2
 _LARGE_BYTES = 2**20  # of which one at a time is read: decoding takes several times as much
@@ -41,7 +41,7 @@ class Reading:
         table: JobTable,
         queue: EngineQueue,
         capacity: Capacity,
-        vital: Vital,
+        watch: LoopWatch,
         *,
         read: Callable[[Job], Awaitable[None]],
     ) -> None:
@@ -51,7 +51,7 @@ class Reading:
         self._table = table
         self._queue = queue
         self._capacity = capacity
-        self._vital = vital
+        self._watch = watch
         self._read = read
         self._being_read: list[Job] = []
         self._readers: set[asyncio.Task[None] | None] = set()  # that wait for a thread
@@ -69,14 +69,14 @@ class Reading:
         """Until `stop`: then what is not read is left to whoever gives the jobs back, and nobody waits for
         the threads that are reading.
         """
-        with self._vital:
+        with self._watch:
             async with asyncio.TaskGroup() as group:
                 for _ in range(_AT_ONCE):
                     group.create_task(self._read_on(), name="reading")
 
     async def _read_on(self) -> None:
         while not self._stopping:
-            self._vital.turn()
+            self._watch.turn()
             job = self._next()
             if job is None:
                 await self._changed()
@@ -131,7 +131,7 @@ class Reading:
     async def _fetch(self, job: Job) -> bool:
         """Its message, again. False: it is not needed any more, or there is none."""
         while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
-            self._vital.turn()
+            self._watch.turn()
             entry_id = job.entry.entry_id
             try:
                 rows = await self._redis.xrange(job.shard.lane(job.entry.lane), entry_id, entry_id)

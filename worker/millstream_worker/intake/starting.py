@@ -15,16 +15,16 @@ from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.record import read_job
 from millstream.wire.replies import LaneEntry
+from millstream.wire.server_errors import is_damage, is_outage
 from millstream.wire.timing import Backoff
 from millstream.wire.versions import FIRST_VERSION, TAKEN
-from millstream_worker.consumer import Consumer
-from millstream_worker.engine_queue import EngineQueue
 from millstream_worker.intake.admission import UNREADABLE, Admission, timing_of
 from millstream_worker.intake.preparer import fail
-from millstream_worker.jobs import Job
-from millstream_worker.refusals import is_damage, is_outage
-from millstream_worker.table import JobTable
-from millstream_worker.trouble import Trouble
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.trouble import Trouble
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
@@ -55,9 +55,9 @@ class Starting:
         """
         self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
         try:
-            known = [entry for entry in entries if not _is_stranger(entry)]
+            known = [entry for entry in entries if not _is_foreign(entry)]
             await self._start_all(shard, known, stopping)
-            return await self._leave_strangers(shard, entries)
+            return await self._leave_foreign(shard, entries)
         finally:
             self._table.expect_no_more(shard, entries)
 
@@ -78,12 +78,12 @@ class Starting:
             if left:
                 await backoff.pause()
 
-    async def _leave_strangers(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> list[LaneEntry]:
-        strangers = [entry for entry in entries if _is_stranger(entry)]
-        if strangers:
-            _log.debug("jobs of another version left alone", jobs=len(strangers))
-            await self.leave(shard, strangers)
-        return strangers
+    async def _leave_foreign(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> list[LaneEntry]:
+        foreign = [entry for entry in entries if _is_foreign(entry)]
+        if foreign:
+            _log.debug("jobs of another version left alone", jobs=len(foreign))
+            await self.leave(shard, foreign)
+        return foreign
 
     async def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """Give back entries that were never started. What does not get through is taken over when it is
@@ -167,6 +167,6 @@ class Starting:
             continue
 
 
-def _is_stranger(entry: LaneEntry) -> bool:
+def _is_foreign(entry: LaneEntry) -> bool:
     """Other workers may take it. What none ever will is answered."""
     return entry.version not in TAKEN and entry.version >= FIRST_VERSION

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from millstream.wire.connection import Endpoint, Subscriptions
 from millstream.wire.keys import LOOK, RELEASED, ShardKeys
-from millstream_worker.table import JobTable
+from millstream_worker.jobs.table import JobTable
 
 _CANCEL = b"cancel "
 _LOOK = f"{LOOK} ".encode()

@@ -18,14 +18,14 @@ from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import State
 from millstream.wire.replies import RenewReply
+from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import jittered, within
-from millstream_worker.consumer import Consumer
-from millstream_worker.jobs import Job, Phase
-from millstream_worker.metrics import Metrics
-from millstream_worker.refusals import is_outage
-from millstream_worker.table import JobTable
-from millstream_worker.trouble import Trouble
-from millstream_worker.vitals import Vital
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.metrics import Metrics
+from millstream_worker.observe.trouble import Trouble
+from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)
 _PAGE = 500  # jobs in one call: a script holds up the server
@@ -48,7 +48,7 @@ class Leases:
         table: JobTable,
         metrics: Metrics,
         renew_s: float,
-        vital: Vital | None = None,
+        watch: LoopWatch | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._redis = consumer.redis
@@ -56,7 +56,7 @@ class Leases:
         self._table = table
         self._metrics = metrics
         self._renew_s = renew_s
-        self._vital = vital or Vital("renewal", inf)
+        self._watch = watch or LoopWatch("renewal", inf)
         self._monotonic = monotonic
         self._stopping = asyncio.Event()
         self._outage = consumer.outage
@@ -69,17 +69,17 @@ class Leases:
         """Renew until `stop`: the last thing a worker ends, as long as it holds anything."""
         due = self._monotonic() + self._renew_s
         pause = self._renew_s
-        with self._vital:
+        with self._watch:
             while not await within(self._stopping, pause):
                 renewed = await self._try_renew()
                 now = self._monotonic()
                 self._metrics.lease_lateness.set(max(0.0, now - due))
                 if renewed:
                     due, pause = now + self._renew_s, self._renew_s
-                    self._vital.succeed()
+                    self._watch.succeed()
                 else:
                     pause = jittered(min(_RETRY_S, self._renew_s))
-                    self._vital.turn()
+                    self._watch.turn()
 
     async def _try_renew(self) -> bool:
         try:
@@ -97,7 +97,7 @@ class Leases:
         refused: list[tuple[Page, Exception]] = []
         for page, reply in zip(pages, await self._run(pages), strict=True):
             if isinstance(reply, RenewReply):
-                self._settle(jobs, reply)
+                self._apply(jobs, reply)
             else:
                 refused.append((page, reply))
         for page, error in refused:  # after the others: one node of a Cluster may be gone
@@ -111,7 +111,7 @@ class Leases:
             raise error
         self._damage.failed(jobs=len(alone) - len(renewed), error=str(error))
         for reply in renewed:
-            self._settle(jobs, reply)
+            self._apply(jobs, reply)
 
     async def _run(self, pages: Sequence[Page]) -> list[RenewReply | Exception]:
         return await calls.run_many(
@@ -131,7 +131,7 @@ class Leases:
             for at in range(0, len(held), _PAGE)
         ]
 
-    def _settle(self, jobs: list[Job], reply: RenewReply) -> None:
+    def _apply(self, jobs: list[Job], reply: RenewReply) -> None:
         """`jobs`: those that were held when it was asked for."""
         lost, cancelled = set(reply.lost), set(reply.cancelled)
         for job in jobs:

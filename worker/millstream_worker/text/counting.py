@@ -10,7 +10,7 @@ import json
 from tokenizers import Tokenizer
 
 from millstream_worker.text.cuts import Cuts, Step, steps
-from millstream_worker.text.pieces import byte_alphabet
+from millstream_worker.text.token_bytes import byte_alphabet
 
 SLICE_BYTES = 64 * 1024
 MOST_UNCUT_BYTES = 512 * 1024  # without a place to cut

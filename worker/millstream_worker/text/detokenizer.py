@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from millstream_worker.text.pieces import Pieces
+from millstream_worker.text.token_bytes import TokenBytes
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -20,8 +20,8 @@ class Detokenizer:
     No stop string is looked for in the text of the first `min_tokens` ids.
     """
 
-    def __init__(self, pieces: Pieces, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
-        self._pieces = pieces
+    def __init__(self, token_bytes: TokenBytes, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
+        self._token_bytes = token_bytes
         self._stop = tuple(stop)
         self._min_tokens = min_tokens
         self._utf8 = _utf8_decoder(errors="replace")
@@ -76,11 +76,11 @@ class Detokenizer:
 
     def _bytes(self, ids: Sequence[int]) -> bytes:
         if self._begun:
-            return self._pieces.join(ids)
+            return self._token_bytes.join(ids)
         for place, token_id in enumerate(ids):
-            if self._pieces.of(token_id):
+            if self._token_bytes.of(token_id):
                 self._begun = True
-                return self._pieces.first(token_id) + self._pieces.join(ids[place + 1 :])
+                return self._token_bytes.first(token_id) + self._token_bytes.join(ids[place + 1 :])
         return b""
 
     def _release(self, text: str, final: bool) -> str:
@@ -113,7 +113,7 @@ class Detokenizer:
 
     def _tokens_before(self, chars: int) -> int:
         """How many leading tokens begin before the text's character number `chars`. Runs once, at a stop."""
-        replay = Detokenizer(self._pieces)
+        replay = Detokenizer(self._token_bytes)
         length = 0
         for place, token_id in enumerate(self._ids):
             if length >= chars:

@@ -16,7 +16,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.messages import ChatMessage, Request
 from millstream_worker.text.counting import Counting
 from millstream_worker.text.detokenizer import Detokenizer
-from millstream_worker.text.pieces import Pieces
+from millstream_worker.text.token_bytes import TokenBytes
 
 # What a template raises on messages it was not written for: its own complaint, or Python's.
 _TEMPLATE_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -38,9 +38,9 @@ class TextModel:
         backend.no_truncation()
         backend.no_padding()
         self._tokenizer = tokenizer
-        self._pieces = Pieces(backend)
+        self._token_bytes = TokenBytes(backend)
         self._counting = Counting(backend)
-        self.vocab_size = vocab_size or self._pieces.vocab_size
+        self.vocab_size = vocab_size or self._token_bytes.vocab_size
 
     @classmethod
     def load(cls, folder: str | Path, vocab_size: int | None = None) -> TextModel:
@@ -80,11 +80,11 @@ class TextModel:
 
     def detokenizer(self, stop: Sequence[str] = (), min_tokens: int = 0) -> Detokenizer:
         """For one choice, ending before the first of these stop strings behind its first `min_tokens` ids."""
-        return Detokenizer(self._pieces, stop, min_tokens)
+        return Detokenizer(self._token_bytes, stop, min_tokens)
 
     def token_text(self, token_id: int) -> str:
         """One token by itself, as logprobs show it; a part of a character is U+FFFD."""
-        return self._pieces.token_text(token_id)
+        return self._token_bytes.token_text(token_id)
 
     def _chat_text(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> str:
         if not self.has_chat_template:

@@ -7,10 +7,10 @@ from typing import Any
 
 from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import LANES, Lane, ShardKeys
+from millstream.wire.lane_head import waiting_since_ms
 from millstream.wire.numbers import read_lanes
 from millstream.wire.timing import ServerClock
-from millstream_worker.backlog import waiting_since_ms
-from millstream_worker.metrics import Metrics
+from millstream_worker.observe.metrics import Metrics
 
 
 class QueueFigures:

@@ -18,7 +18,7 @@ from millstream.wire.keys import ShardKeys, is_job_id
 from millstream.wire.messages import State
 from millstream.wire.record import partial_result, read_job, read_log
 from millstream.wire.replies import JobRecord, LogEntry
-from millstream_worker.jobs import ENTRY_LOST
+from millstream_worker.jobs.job import ENTRY_LOST
 
 _log = structlog.get_logger(__name__)
 _MOST_ASKED = 1000  # anybody may publish; readers ask again

@@ -16,11 +16,11 @@ from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
 from millstream.wire.replies import LaneEntry
-from millstream_worker.consumer import Consumer
-from millstream_worker.metrics import Metrics
-from millstream_worker.refusals import is_damage, is_outage
-from millstream_worker.trouble import Trouble
-from millstream_worker.upkeep.strangers import Strangers
+from millstream.wire.server_errors import is_damage, is_outage
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.observe.metrics import Metrics
+from millstream_worker.observe.trouble import Trouble
+from millstream_worker.upkeep.foreign_versions import ForeignVersions
 
 _log = structlog.get_logger(__name__)
 _PAGE = 500
@@ -61,7 +61,7 @@ class Reclaimer:
         self._sightings: dict[tuple[ShardKeys, str], dict[str, Sighting]] = {}
         self._outage = consumer.outage
         self._damage = Trouble("overdue jobs not taken over yet", monotonic=monotonic)
-        self._strangers = Strangers(self._redis, metrics, look_s=times.renew_s, monotonic=monotonic)
+        self._foreign = ForeignVersions(self._redis, metrics, look_s=times.renew_s, monotonic=monotonic)
 
     async def scan(self, shard: ShardKeys) -> None:
         """Look at all delivered entries of a shard once. Raises redis-py's errors."""
@@ -78,7 +78,7 @@ class Reclaimer:
                     pending.append((lane, entry.entry_id))
                     if entry.owner == RELEASED:
                         released.append((lane, entry.entry_id))
-                        if self._strangers.has(shard, lane, entry.entry_id):
+                        if self._foreign.has(shard, lane, entry.entry_id):
                             continue
                     if self._is_overdue(entry.owner, entry.idle_ms):
                         last = before.get(entry.entry_id)
@@ -86,7 +86,7 @@ class Reclaimer:
                         seen[entry.entry_id] = last if last and same else Sighting(entry.owner, now)
                 start = f"({page[-1].entry_id}"
             self._sightings[shard, lane] = seen
-        await self._strangers.saw(shard, pending, released, began)
+        await self._foreign.saw(shard, pending, released, began)
 
     async def take(self, shard: ShardKeys, room: int) -> list[LaneEntry]:
         """Claim up to `room` entries that are overdue by now; none where the server has trouble."""
@@ -97,9 +97,9 @@ class Reclaimer:
                 taken += await self._claim(shard, lane, found)
         return taken
 
-    def shun(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
+    def ignore(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         """Leave these to workers of other versions, for as long as nobody holds them."""
-        self._strangers.leave(shard, entries)
+        self._foreign.leave(shard, entries)
 
     async def _claim(self, shard: ShardKeys, lane: str, found: Sequence[tuple[str, str]]) -> list[LaneEntry]:
         claims = [  # one by one: each answers, or fails, for itself

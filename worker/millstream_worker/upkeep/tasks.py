@@ -13,10 +13,10 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.errors import ProtocolError, QueueMismatch
+from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import within
-from millstream_worker.refusals import is_outage
-from millstream_worker.trouble import Trouble, server_trouble
-from millstream_worker.vitals import Vital
+from millstream_worker.observe.trouble import Trouble, server_trouble
+from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0  # after a failure
@@ -37,12 +37,12 @@ class Upkeep:
     def __init__(
         self,
         tasks: Sequence[PeriodicTask],
-        vital: Vital | None = None,
+        watch: LoopWatch | None = None,
         outage: Trouble | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tasks = {task.name: task for task in tasks}
-        self._vital = vital or Vital("upkeep", inf)
+        self._watch = watch or LoopWatch("upkeep", inf)
         self._monotonic = monotonic
         self._outage = outage or server_trouble()
         self._woken = asyncio.Event()
@@ -65,7 +65,7 @@ class Upkeep:
         """Until `stop`. A flag, since a cancellation can be lost inside redis-py: on Python 3.11 its
         `timeout(0)` around the check of a pooled connection takes one that is just arriving for its own.
         """
-        with self._vital:
+        with self._watch:
             while not self._stopping:
                 now = self._monotonic()
                 for task in self._tasks.values():
@@ -78,7 +78,7 @@ class Upkeep:
                 self._woken.clear()
 
     async def _do(self, task: PeriodicTask) -> None:
-        self._vital.turn()
+        self._watch.turn()
         try:
             await task.run()
         except (RedisError, OSError, ProtocolError, QueueMismatch) as error:

@@ -20,14 +20,14 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.messages import ErrorInfo, State
 from millstream.wire.replies import EndOutcome
+from millstream.wire.server_errors import is_damage
 from millstream.wire.timing import Backoff
-from millstream_worker.consumer import Consumer
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.jobs import Job, Phase
-from millstream_worker.metrics import Metrics
-from millstream_worker.refusals import MOST_REFUSALS, is_damage
-from millstream_worker.table import JobTable
-from millstream_worker.vitals import Vital
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import MOST_REFUSALS, Job, Phase
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.metrics import Metrics
+from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)
 _LOOK_S = 1.0
@@ -44,7 +44,7 @@ class Quarantine:
         table: JobTable,
         queue: EngineQueue,
         metrics: Metrics,
-        vital: Vital,
+        watch: LoopWatch,
         *,
         read: Callable[[Job], Awaitable[None]],
     ) -> None:
@@ -53,7 +53,7 @@ class Quarantine:
         self._table = table
         self._queue = queue
         self._metrics = metrics
-        self._vital = vital
+        self._watch = watch
         self._read = read
         self._reader: asyncio.Task[None] | None = None  # that waits for a thread
         self._stopping = False
@@ -68,7 +68,7 @@ class Quarantine:
         """Until `stop`: then a suspect that has its turn is left to whoever gives the jobs back, and nobody
         waits for the thread that is reading it.
         """
-        with self._vital:
+        with self._watch:
             while not self._stopping:
                 job = self._queue.try_isolate()
                 if job is None:
@@ -110,7 +110,7 @@ class Quarantine:
         while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
             if alone and not self._queue.awaits_isolated_run(job):
                 return False
-            self._vital.turn()
+            self._watch.turn()
             try:
                 outcome = await calls.run(self._redis, self._call(job, alone))
             except (RedisError, OSError) as error:
@@ -141,5 +141,5 @@ class Quarantine:
             self._table.conclude(job, State.FAILED, ErrorInfo(code="keys_damaged", message=message))
 
     async def _change(self) -> None:
-        self._vital.turn()
+        self._watch.turn()
         await self._queue.isolation_changed.wait(_LOOK_S)

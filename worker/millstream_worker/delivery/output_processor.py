@@ -6,21 +6,21 @@ from __future__ import annotations
 
 from millstream.wire.messages import ErrorInfo, FinishReason, State
 from millstream.wire.timing import ServerClock
-from millstream_worker import encoding
 from millstream_worker.engine.outputs import Refused, Step
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.jobs import Job, Phase
-from millstream_worker.metrics import Metrics
-from millstream_worker.rows import Row
-from millstream_worker.served_model import ModelSlot
-from millstream_worker.table import JobTable
+from millstream_worker.jobs import encoding
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.served_model import ModelSlot
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.metrics import Metrics
 
 FLUSH_STEPS = 16  # so many tokens of a row never wait for the time of the next flush
 
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
-class Settling:
+class OutputProcessor:
     def __init__(
         self,
         table: JobTable,
@@ -91,7 +91,7 @@ class Settling:
         if job.admit(cached_tokens, begun_ms):
             self._metrics.admitted(job.timing, len(job.prompt), queued=queued)
 
-    def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, Row]]:
+    def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, ChoiceOutput]]:
         """The hot loop: every token passes here. Answers the rows whose text has to be looked at."""
         rows = self._queue.rows
         watched = []
@@ -107,7 +107,7 @@ class Settling:
                 self._begin(seat[0], row, now_ms)
         return watched
 
-    def _begin(self, job: Job, row: Row, now_ms: int) -> None:
+    def _begin(self, job: Job, row: ChoiceOutput, now_ms: int) -> None:
         row.begun = True
         if job.streamed:  # its first token counts from when it is sent, at once
             job.next_flush = 0.0

@@ -17,16 +17,17 @@ from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
 from millstream.wire.replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
-from millstream_worker import encoding
-from millstream_worker.encoding import Plain
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.rows import Row
+from millstream_worker.jobs import encoding
+from millstream_worker.jobs.encoding import Plain
+from millstream_worker.jobs.output import ChoiceOutput
 
 _TIMES = tuple(Timing.model_fields)  # in the order in which they come
 _ERRORS = {
     State.CANCELLED: ErrorInfo(code="cancelled", message="it was cancelled before it was done"),
     State.EXPIRED: ErrorInfo(code="expired", message="its deadline passed before it was done"),
 }
+MOST_REFUSALS = 8  # of one job's writes in a row, after which its keys count as damaged
 ENTRY_LOST = ErrorInfo(
     code="entry_lost",
     message="the job's entry was deleted from its lane (XDEL, XTRIM or XADD MAXLEN) before it was done; "
@@ -70,7 +71,7 @@ class Job:
     prompt: tuple[int, ...] = ()
     max_tokens: int = 0
     end_ids: tuple[int, ...] = ()
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ChoiceOutput] = field(default_factory=list)
     # the engine's side
     phase: Phase = Phase.WAITING
     handle: int = 0  # of its first row in the engine that runs now

@@ -24,7 +24,7 @@ EXIT_STUCK = 3  # exit status of a worker that has ended itself
 
 
 @dataclass(slots=True, eq=False)
-class Vital:
+class LoopWatch:
     """One loop. It counts from its first turn until it has left its `with`."""
 
     name: str
@@ -32,7 +32,7 @@ class Vital:
     turns: int = 0
     running: bool = False
     succeeded_at: float | None = None  # monotonic seconds: it did what it is there for
-    # the looker's
+    # the watchdog_thread's
     seen_turns: int = 0
     still_s: float = 0.0  # in looks
     since: str = ""  # when it was last seen to turn
@@ -69,45 +69,45 @@ class Vital:
         return f"{self.name} has made no turn since {self.since}"
 
 
-class Vitals:
+class Watchdog:
     """All loops of a worker. `limit_s`: for how long a turn may take, beyond what it is meant to wait."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self.all: list[Vital] = []
+        self.all: list[LoopWatch] = []
 
-    def watch(self, name: str, waits_s: float = 0.0) -> Vital:
-        vital = Vital(name, self.limit_s + waits_s)
-        self.all.append(vital)
-        return vital
+    def watch(self, name: str, waits_s: float = 0.0) -> LoopWatch:
+        watch = LoopWatch(name, self.limit_s + waits_s)
+        self.all.append(watch)
+        return watch
 
     def look(self, seconds: float) -> None:
-        for vital in list(self.all):
-            vital.look(seconds)
+        for watch in list(self.all):
+            watch.look(seconds)
 
     @property
     def problem(self) -> str:
         """Which loops stand still, and since when; empty while all turn."""
-        return "; ".join(str(vital) for vital in list(self.all) if vital.stuck)
+        return "; ".join(str(watch) for watch in list(self.all) if watch.stuck)
 
     def last(self) -> list[tuple[str, float | None]]:
         """(name, seconds ago) of what the loops last succeeded in; None: never. Of loops of one name the one
         that waits longest."""
         now = time.monotonic()
         found: dict[str, float | None] = {}
-        for vital in list(self.all):
-            ago = None if vital.succeeded_at is None else now - vital.succeeded_at
-            old = found.get(vital.name, 0.0)
-            found[vital.name] = None if ago is None or old is None else max(ago, old)
+        for watch in list(self.all):
+            ago = None if watch.succeeded_at is None else now - watch.succeeded_at
+            old = found.get(watch.name, 0.0)
+            found[watch.name] = None if ago is None or old is None else max(ago, old)
         return list(found.items())
 
 
 @dataclass(slots=True, eq=False)
-class Looker:
+class WatchdogThread:
     """The thread that looks. `end` is called once, from it, when something has stood still for `grace_s`
     more; it need not return."""
 
-    vitals: Vitals
+    watchdog: Watchdog
     grace_s: float
     end: Callable[[str], None]
     look_s: float = LOOK_S
@@ -115,7 +115,7 @@ class Looker:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="vitals", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -126,8 +126,8 @@ class Looker:
     def _run(self) -> None:
         stood_s = 0.0
         while not self._over.wait(self.look_s):
-            self.vitals.look(self.look_s)
-            problem = self.vitals.problem
+            self.watchdog.look(self.look_s)
+            problem = self.watchdog.problem
             stood_s = stood_s + self.look_s if problem else 0.0
             if problem and stood_s > self.grace_s:
                 self.end(problem)

@@ -27,9 +27,9 @@ from millstream_worker.engine.frames import (
 )
 from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.jobs import Job
-from millstream_worker.vitals import Vital
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import Job
+from millstream_worker.observe.watchdog import LoopWatch
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.1
@@ -83,7 +83,7 @@ class Supervisor:
         engine: EnginePort,
         queue: EngineQueue,
         callbacks: EngineCallbacks,
-        vital: Vital,
+        watch: LoopWatch,
         limits: EngineLimits,
     ) -> None:
         self.failed = asyncio.Event()
@@ -92,7 +92,7 @@ class Supervisor:
         self._engine = engine
         self._queue = queue
         self._callbacks = callbacks
-        self._vital = vital
+        self._watch = watch
         self._limits = limits
         self._link: EngineLink | None = None
         self._stopping = asyncio.Event()
@@ -101,7 +101,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Until `stop`, or until there is no point in starting another engine."""
-        with self._vital:
+        with self._watch:
             while not self._stopping.is_set() and not self.failed.is_set():
                 await self._run_one()
                 if not self._stopping.is_set() and not self.failed.is_set():
@@ -130,7 +130,7 @@ class Supervisor:
             link.kill()
         try:
             async for frame in link.frames():
-                self._vital.turn()
+                self._watch.turn()
                 await self._take(link, frame)
             self._engine.unplug()
             self._callbacks.gone()
@@ -151,7 +151,7 @@ class Supervisor:
                     self._queue.engine_worked()
                 if frame.tokens:
                     self._deaths = 0
-                    self._vital.succeed()
+                    self._watch.succeed()
                 self._callbacks.stepped(frame)
             case Refused(handle):
                 self._queue.engine_refused(handle)

@@ -14,10 +14,10 @@ from redis.exceptions import RedisError
 from millstream.wire import calls
 from millstream.wire.replies import EndOutcome
 from millstream.wire.timing import doubled
-from millstream_worker.consumer import Consumer
-from millstream_worker.jobs import Job
-from millstream_worker.metrics import Metrics
-from millstream_worker.table import JobTable
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 _TRIES = 3
@@ -37,7 +37,7 @@ class RetryDelay:
         return round(1000 * longest * random.uniform(0.5, 1.0))
 
 
-async def hand_back(
+async def release_jobs(
     consumer: Consumer,
     table: JobTable,
     metrics: Metrics,

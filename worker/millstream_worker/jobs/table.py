@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import ErrorInfo, State
 from millstream.wire.replies import LaneEntry
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.jobs import Job, Phase
-from millstream_worker.signals import Signal
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.signals import Signal
 
 Entry = tuple[ShardKeys, str, str]  # shard, lane, entry id
 _MOST_PUT_OFF = 256  # long jobs that wait beside the look-ahead; of their messages few are kept

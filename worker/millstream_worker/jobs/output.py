@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from millstream.wire import codec
 from millstream.wire.messages import ChoiceDelta, FinishReason
-from millstream_worker import encoding
-from millstream_worker.encoding import Plain
+from millstream_worker.jobs import encoding
+from millstream_worker.jobs.encoding import Plain
 from millstream_worker.text import Detokenizer
 
 PIECE_BYTES = 256 * 1024  # about, of ids and logprobs told at once: after an outage there may be many
@@ -20,7 +20,7 @@ _ID_BYTES = 5  # of a token id as msgpack, at most
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
     watched: bool = False  # has stop strings: its text is looked at after every step
@@ -32,12 +32,12 @@ class Row:
     reason: FinishReason | None = None
     # how far the ids have come
     fed: int = 0  # ids given to the detokenizer
-    settled: int = 0  # ids that no stop string can take back any more
+    stable_ids: int = 0  # ids that no stop string can take back any more
     logged: int = 0  # ids told in a delta
     told: bool = False  # so is the finish reason
     # text
     fresh: str = ""  # released, not told yet
-    settled_chars: int = 0  # of `fresh`: the text of settled ids (what is told never goes beyond its ids)
+    stable_chars: int = 0  # of `fresh`: the text of settled ids (what is told never goes beyond its ids)
     parts: list[str] = field(default_factory=list)  # told
     told_chars: int = 0  # of those
 
@@ -51,7 +51,7 @@ class Row:
             self.parts.append(delta.text)
             self.told_chars += len(delta.text)
             self.reason = delta.finish_reason or self.reason
-        self.fed = self.settled = self.logged = len(self.ids)
+        self.fed = self.stable_ids = self.logged = len(self.ids)
         self.told = self.reason is not None
         if not self.told:
             self.fresh = self.detokenizer.resume(self.ids, self.told_chars)
@@ -87,7 +87,7 @@ class Row:
         if self.reason is not None:
             self.fresh += self.detokenizer.flush()
         whole = self.reason is not None or not self.watched
-        end, chars = (len(self.ids), len(self.fresh)) if whole else (self.settled, self.settled_chars)
+        end, chars = (len(self.ids), len(self.fresh)) if whole else (self.stable_ids, self.stable_chars)
         if end == self.logged and not chars and self.reason is None:
             return None
         piece_end = self._piece_end(end)
@@ -114,7 +114,7 @@ class Row:
             self.parts.append(text)
             self.told_chars += chars
             self.fresh = self.fresh[chars:]
-            self.settled_chars = 0
+            self.stable_chars = 0
         self.logged = end
         return told
 
@@ -128,13 +128,13 @@ class Row:
     def _look_for_stop(self) -> bool:
         if not self.detokenizer.stopped:
             if not self.detokenizer.undecided:
-                self.settled, self.settled_chars = self.fed, len(self.fresh)
+                self.stable_ids, self.stable_chars = self.fed, len(self.fresh)
             return False
         kept = max(self.detokenizer.kept_tokens, self.logged)
         del self.ids[kept:]
         if self.logprobs is not None:
             self.logprob_bytes -= sum(map(len, self.logprobs[kept:]))
             del self.logprobs[kept:]
-        self.fed = self.settled = kept
+        self.fed = self.stable_ids = kept
         self.reason = "stop"
         return True

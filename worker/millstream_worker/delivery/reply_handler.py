@@ -18,10 +18,10 @@ from millstream.wire.invalid import WHOLE
 from millstream.wire.messages import ErrorInfo, Request, State
 from millstream.wire.replies import AppendOutcome, AppendReply, EndOutcome
 from millstream.wire.sampling import SamplingParams
-from millstream_worker.jobs import Job, Phase
-from millstream_worker.metrics import Metrics
-from millstream_worker.refusals import MOST_REFUSALS, is_damage, is_full
-from millstream_worker.table import JobTable
+from millstream.wire.server_errors import is_damage, is_full
+from millstream_worker.jobs.job import MOST_REFUSALS, Job, Phase
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ _NAMES = {WHOLE, *Request.model_fields, *SamplingParams.model_fields}
 Reply = AppendReply | EndOutcome | Exception
 
 
-class Answers:
+class ReplyHandler:
     def __init__(self, table: JobTable, metrics: Metrics, *, log_payloads: bool) -> None:
         self._table = table
         self._metrics = metrics

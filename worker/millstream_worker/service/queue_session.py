@@ -10,9 +10,9 @@ import structlog
 from redis.exceptions import RedisError
 
 from millstream.wire.queue_info import QueueInfo
-from millstream_worker.delivery import RetryDelay, hand_back
-from millstream_worker.jobs import Job
-from millstream_worker.wiring import Resources, assemble
+from millstream_worker.delivery import RetryDelay, release_jobs
+from millstream_worker.jobs.job import Job
+from millstream_worker.service.wiring import Resources, assemble
 
 _log = structlog.get_logger(__name__)
 _ENGINE_STOP_S = 5.0
@@ -143,7 +143,7 @@ class QueueSession:
         delay = RetryDelay(resources.settings.retry_backoff_s, resources.settings.retry_backoff_max_s)
         if jobs := left():
             _log.info("giving jobs back", jobs=len(jobs))
-            await hand_back(
+            await release_jobs(
                 resources.consumer,
                 self.components.table,
                 resources.metrics,
@@ -161,7 +161,7 @@ class QueueSession:
     async def _pulse(self) -> None:
         parts, resources = self.components, self._resources
         while True:
-            resources.loop_vital.turn()
+            resources.loop_watch.turn()
             parts.report.tell()
             resources.metrics.jobs_held.set(len(parts.table))
             if not self._stop.asked.is_set():

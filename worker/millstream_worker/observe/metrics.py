@@ -25,7 +25,7 @@ _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384
 
 
 class Metrics:
-    """`settled`, `admitted`, `first_token` and `ended` derive values; plain counters are used directly.
+    """`observe_step`, `admitted`, `first_token` and `ended` derive values; plain counters are used directly.
     Every series has the label `queue`."""
 
     def __init__(self, registry: CollectorRegistry, queue: str = "default") -> None:
@@ -111,7 +111,7 @@ class Metrics:
         self._set_blocks(used=0, cached=0, free=0)
         self._info.clear()
 
-    def settled(self, stats: EngineStats) -> None:
+    def observe_step(self, stats: EngineStats) -> None:
         self.rows_running.set(stats.rows_running)
         self.rows_waiting.set(stats.rows_waiting)
         self._set_blocks(used=stats.blocks_used, cached=stats.blocks_cached, free=stats.blocks_free)

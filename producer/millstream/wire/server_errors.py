@@ -6,8 +6,6 @@ import re
 
 from redis.exceptions import ClusterDownError, ConnectionError, OutOfMemoryError, ResponseError, TimeoutError
 
-MOST_REFUSALS = 8  # of one job's writes, in a row, that can never pass
-
 # What a command met, or the script itself. Servers put the place in the script behind any refusal, so that it
 # tells nothing; Redis before 7 in front, and a dash before what it refused without a look at the key.
 _DAMAGE = re.compile(

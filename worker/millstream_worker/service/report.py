@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 import structlog
 
 from millstream.wire.heartbeat import DRAINING, SERVING, STARTING, Heartbeat
-from millstream_worker.capacity import Capacity
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.served_model import ModelSlot
+from millstream_worker.intake.capacity import Capacity
+from millstream_worker.jobs.served_model import ModelSlot
 
 _log = structlog.get_logger(__name__)
 LINE_S = 60.0

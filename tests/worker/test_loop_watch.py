@@ -24,13 +24,13 @@ from millstream import AsyncClient
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import QueueKeys
 from millstream.wire.replies import LaneEntry
-from millstream_worker.consumer import Consumer
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.engine_queue import EngineQueue
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases import Leases
-from millstream_worker.metrics import Metrics
-from millstream_worker.table import JobTable
-from millstream_worker.vitals import EXIT_STUCK, Looker, Vital, Vitals
+from millstream_worker.observe.metrics import Metrics
+from millstream_worker.observe.watchdog import EXIT_STUCK, LoopWatch, Watchdog, WatchdogThread
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -50,31 +50,31 @@ sys.exit(main())
 
 
 def test_a_loop_is_stuck_after_looks_without_a_turn() -> None:
-    vitals = Vitals(3.0)
-    writer, renewal = vitals.watch("writer"), vitals.watch("renewal", waits_s=10.0)
+    watchdog = Watchdog(3.0)
+    writer, renewal = watchdog.watch("writer"), watchdog.watch("renewal", waits_s=10.0)
     for _ in range(9):
-        vitals.look(1.0)
-    assert vitals.problem == ""  # neither has begun
+        watchdog.look(1.0)
+    assert watchdog.problem == ""  # neither has begun
     with writer:
         renewal.turn()
         for _ in range(3):
-            assert vitals.problem == ""
-            vitals.look(1.0)
-        assert vitals.problem == ""  # the first look saw the last turn
-        vitals.look(1.0)
-        assert vitals.problem.startswith("writer has made no turn since 20")
+            assert watchdog.problem == ""
+            watchdog.look(1.0)
+        assert watchdog.problem == ""  # the first look saw the last turn
+        watchdog.look(1.0)
+        assert watchdog.problem.startswith("writer has made no turn since 20")
         writer.turn()
-        vitals.look(1.0)
-        assert vitals.problem == ""
+        watchdog.look(1.0)
+        assert watchdog.problem == ""
     for _ in range(8):
-        vitals.look(1.0)
-    assert vitals.problem == ""  # the writer has ended, and the renewal waits longer by its nature
-    vitals.look(1.0)
-    assert vitals.problem.startswith("renewal ")
+        watchdog.look(1.0)
+    assert watchdog.problem == ""  # the writer has ended, and the renewal waits longer by its nature
+    watchdog.look(1.0)
+    assert watchdog.problem.startswith("renewal ")
 
 
 def test_the_looker_calls_for_the_end_once_the_grace_is_over() -> None:
-    vitals = Vitals(0.02)
+    watchdog = Watchdog(0.02)
     ends: list[str] = []
     over = threading.Event()
 
@@ -82,22 +82,22 @@ def test_the_looker_calls_for_the_end_once_the_grace_is_over() -> None:
         ends.append(problem)
         over.set()
 
-    vital = vitals.watch("writer")
-    looker = Looker(vitals, 0.05, end, look_s=0.01)
-    looker.start()
-    vital.turn()
+    watch = watchdog.watch("writer")
+    watchdog_thread = WatchdogThread(watchdog, 0.05, end, look_s=0.01)
+    watchdog_thread.start()
+    watch.turn()
     assert over.wait(20)
-    looker.stop()
-    assert ends == [str(vital)]
+    watchdog_thread.stop()
+    assert ends == [str(watch)]
 
 
 def test_the_last_success_of_several_loops_is_that_of_the_slowest() -> None:
-    vitals = Vitals(1.0)
-    first, second = vitals.watch("read"), vitals.watch("read")
+    watchdog = Watchdog(1.0)
+    first, second = watchdog.watch("read"), watchdog.watch("read")
     first.succeed()
-    assert dict(vitals.last()) == {"read": None}
+    assert dict(watchdog.last()) == {"read": None}
     second.succeed()
-    [(_, ago)] = vitals.last()
+    [(_, ago)] = watchdog.last()
     assert ago is not None
     assert 0 <= ago < 60
 
@@ -116,11 +116,11 @@ async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
         redis = Endpoint.of(f"redis://127.0.0.1:{port}").commands("w", timeout_s=0.1)
         table = JobTable(EngineQueue(EnginePort()))
         table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
-        vital = Vital("renewal", 60)
-        leases = Leases(Consumer(redis, "w"), table, Metrics(CollectorRegistry()), 0.05, vital)
+        watch = LoopWatch("renewal", 60)
+        leases = Leases(Consumer(redis, "w"), table, Metrics(CollectorRegistry()), 0.05, watch)
 
         async def turned() -> bool:
-            return vital.turns >= 5
+            return watch.turns >= 5
 
         async with asyncio.TaskGroup() as group:
             group.create_task(leases.run())
@@ -128,7 +128,7 @@ async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
             leases.stop()
         await redis.aclose()
     assert swallowed.is_set()
-    assert vital.succeeded_at is None
+    assert watch.succeeded_at is None
 
 
 async def test_a_loop_that_hangs_is_named_while_the_others_turn(
@@ -141,13 +141,13 @@ async def test_a_loop_that_hangs_is_named_while_the_others_turn(
 
     monkeypatch.setattr(Leases, "renew", hang)
     async with serving(valkey, model_name(tokenizer), stuck_s=1, stuck_grace_s=600) as worker:
-        vitals = worker.service.health.vitals
+        watchdog = worker.service.health.watchdog
 
         async def told() -> bool:
-            return "renewal has made no turn since" in vitals.problem
+            return "renewal has made no turn since" in watchdog.problem
 
         await until(told)
-        others = {vital.name for vital in vitals.all if not vital.stuck}
+        others = {watch.name for watch in watchdog.all if not watch.stuck}
         freed.set()
     assert others >= {"event loop", "read", "writer", "upkeep", "step", "quarantine"}
 

@@ -17,7 +17,7 @@ from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import ShardKeys
 from millstream.wire.replies import LaneEntry
 from millstream.wire.versions import TAKEN
-from millstream_worker.metrics import Metrics
+from millstream_worker.observe.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 _TELL_S = 60.0  # between two lines about the same shard
@@ -28,13 +28,13 @@ Key = tuple[str, str]  # lane, entry id
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class ForeignEntry:
     job_id: str
     version: int
     since: float  # monotonic seconds
 
 
-class Strangers:
+class ForeignVersions:
     """Of all shards. `leave` adds what intake has given back; `saw` compares with what a scan found."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Strangers:
         self._metrics = metrics
         self._look_s = look_s
         self._monotonic = monotonic
-        self._left: dict[ShardKeys, dict[Key, Stranger]] = {}  # those looked at last come last
+        self._left: dict[ShardKeys, dict[Key, ForeignEntry]] = {}  # those looked at last come last
         self._waiting: dict[ShardKeys, int] = {}
         self._next_look: dict[ShardKeys, float] = {}
         self._next_line: dict[ShardKeys, float] = {}
@@ -57,7 +57,10 @@ class Strangers:
     def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
         now = self._monotonic()
         self._left.setdefault(shard, {}).update(
-            {(entry.lane, entry.entry_id): Stranger(entry.job_id, entry.version, now) for entry in entries}
+            {
+                (entry.lane, entry.entry_id): ForeignEntry(entry.job_id, entry.version, now)
+                for entry in entries
+            }
         )
 
     def has(self, shard: ShardKeys, lane: str, entry_id: str) -> bool:
@@ -81,7 +84,7 @@ class Strangers:
             await self._forget_ended(shard, waiting)
             await self._tell(shard, waiting, now)
 
-    async def _forget_ended(self, shard: ShardKeys, waiting: Mapping[Key, Stranger]) -> None:
+    async def _forget_ended(self, shard: ShardKeys, waiting: Mapping[Key, ForeignEntry]) -> None:
         """Those cancelled or expired meanwhile nobody may be left to drop: the next scan does."""
         left = self._left[shard]
         some = [key for key in left if key in waiting][:_LOOKED_AT]
@@ -90,11 +93,11 @@ class Strangers:
                 pipeline.hmget(shard.job(left[key].job_id), "state", "entry")
             rows = await pipeline.execute(raise_on_error=False)
         for key, row in zip(some, rows, strict=True):
-            stranger = left.pop(key)
+            one = left.pop(key)
             if isinstance(row, Exception) or row == [b"queued", key[1].encode()]:
-                left[key] = stranger
+                left[key] = one
 
-    async def _tell(self, shard: ShardKeys, waiting: Mapping[Key, Stranger], now: float) -> None:
+    async def _tell(self, shard: ShardKeys, waiting: Mapping[Key, ForeignEntry], now: float) -> None:
         """Say so, unless there are living workers that take them and only have no room yet."""
         if now < self._next_line.get(shard, 0.0):
             return

@@ -22,15 +22,15 @@ from millstream.wire.connection import Endpoint
 from millstream.wire.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN
-from millstream_worker.consumer import Consumer
-from millstream_worker.health import Health, HealthServer
-from millstream_worker.metrics import Metrics
-from millstream_worker.queue_session import QueueSession, Stop
-from millstream_worker.server_check import ServerUnfit, check_server
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.observe.health import Health, HealthServer
+from millstream_worker.observe.metrics import Metrics
+from millstream_worker.observe.server_check import ServerUnfit, check_server
+from millstream_worker.observe.trouble import server_trouble
+from millstream_worker.observe.watchdog import Watchdog, WatchdogThread
+from millstream_worker.service.queue_session import QueueSession, Stop
+from millstream_worker.service.wiring import Resources, shards_of
 from millstream_worker.settings import Settings
-from millstream_worker.trouble import server_trouble
-from millstream_worker.vitals import Looker, Vitals
-from millstream_worker.wiring import Resources, shards_of
 
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.1
@@ -54,9 +54,9 @@ class Service:
     ) -> None:
         self._settings = settings
         self.name = f"{settings.name or socket.gethostname()}-{token_hex(4)}"
-        self._vitals = Vitals(settings.stuck_s)
-        self._loop_vital = self._vitals.watch("event loop", _LONGEST_PAUSE_S)
-        self.health = Health(self._vitals)
+        self._watchdog = Watchdog(settings.stuck_s)
+        self._loop_watch = self._watchdog.watch("event loop", _LONGEST_PAUSE_S)
+        self.health = Health(self._watchdog)
         self._end_stuck = end_stuck
         self._registry = registry or CollectorRegistry()
         self._metrics = Metrics(self._registry, settings.queue)
@@ -80,8 +80,8 @@ class Service:
         except InvalidRequest as error:
             raise CannotServe(str(error)) from error
         server = self._serve_health()
-        looker = Looker(self._vitals, self._settings.stuck_grace_s, self._end_if_stuck)
-        looker.start()
+        watchdog_thread = WatchdogThread(self._watchdog, self._settings.stuck_grace_s, self._end_if_stuck)
+        watchdog_thread.start()
         redis = endpoint.commands(self.name)
         renewing = endpoint.commands(self.name, connections=1)
         try:
@@ -94,7 +94,7 @@ class Service:
                     raise CannotServe(self.session.failure)
                 _log.info("ended")
         finally:
-            looker.stop()
+            watchdog_thread.stop()
             if server is not None:
                 server.close()
             if self.session is not None:
@@ -119,7 +119,7 @@ class Service:
         """The queue, as soon as the server is there; None where the worker is drained before."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stop.asked.is_set():
-            self._loop_vital.turn()
+            self._loop_watch.turn()
             try:
                 return await self._try_open(redis)
             except (QueueMismatch, ProtocolError, ServerUnfit) as error:
@@ -138,7 +138,7 @@ class Service:
         info = await open_queue(redis, settings.queue, shards=settings.shards, takes=TAKEN)
         await check_server(redis, settings.server_check)
         for shard in shards_of(settings.queue, info):
-            self._loop_vital.turn()
+            self._loop_watch.turn()
             await calls.run(redis, calls.join(shard))
         return info
 
@@ -150,7 +150,7 @@ class Service:
             Consumer(renewing, self.name, self._outage),
             self._clock,
             self._metrics,
-            self._vitals,
-            self._loop_vital,
+            self._watchdog,
+            self._loop_watch,
             self.health,
         )

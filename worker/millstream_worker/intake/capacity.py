@@ -5,9 +5,9 @@ Work beyond that stays in Redis, where other workers find it.
 from __future__ import annotations
 
 from millstream_worker.engine.outputs import EngineStats
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.served_model import ModelSlot
-from millstream_worker.table import JobTable
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.served_model import ModelSlot
+from millstream_worker.jobs.table import JobTable
 
 _LOOK_AGAIN_S = 1.0
 _WEIGHT = 0.05  # of the newest prompt in the running mean

@@ -7,15 +7,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from millstream_worker.blame import Blame
-from millstream_worker.capacity import Capacity
-from millstream_worker.delivery import Settling
+from millstream_worker.delivery import OutputProcessor
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats, Refused, Step
-from millstream_worker.jobs import Job
-from millstream_worker.metrics import Metrics
-from millstream_worker.served_model import ModelSlot, ServedModel
-from millstream_worker.supervisor import Unusable
+from millstream_worker.engine_link.blame import Blame
+from millstream_worker.engine_link.supervisor import Unusable
+from millstream_worker.intake.capacity import Capacity
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.served_model import ModelSlot, ServedModel
+from millstream_worker.observe.metrics import Metrics
 from millstream_worker.text import TextModel, TokenizerUnusable
 
 
@@ -25,14 +25,14 @@ class EngineEvents:
     def __init__(
         self,
         model: ModelSlot,
-        settling: Settling,
+        output: OutputProcessor,
         capacity: Capacity,
         metrics: Metrics,
         blame: Blame,
         on_ready: Callable[[], None],
     ) -> None:
         self._model = model
-        self._settling = settling
+        self._output = output
         self._capacity = capacity
         self._metrics = metrics
         self._blame = blame
@@ -50,12 +50,12 @@ class EngineEvents:
         self._on_ready()
 
     def stepped(self, step: Step) -> None:
-        self._settling.step(step)
-        self._metrics.settled(step.stats)
+        self._output.step(step)
+        self._metrics.observe_step(step.stats)
         self._capacity.update(step.stats)
 
     def refused(self, refused: Refused) -> None:
-        self._settling.refused(refused)
+        self._output.refused(refused)
 
     def gone(self) -> None:
         self._metrics.engine_gone()

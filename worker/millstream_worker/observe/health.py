@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, make_wsgi_app
 
-from millstream_worker.vitals import Vitals
+from millstream_worker.observe.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -28,12 +28,12 @@ class Health:
     well.
     """
 
-    vitals: Vitals
+    watchdog: Watchdog
     problem: str = "starting"
 
     def successes(self) -> str:
         """One line each, seconds ago."""
-        last = dict(self.vitals.last())
+        last = dict(self.watchdog.last())
         return "".join(
             f"last {name}: {'never' if (ago := last.get(name)) is None else f'{ago:.1f} s ago'}\n"
             for name in _SUCCESSES
@@ -68,7 +68,7 @@ class HealthServer:
                 page: Callable[..., Iterable[bytes]] = self._metrics
                 return page(environ, respond)
             case "/healthz":
-                return _plain(respond, self._health.vitals.problem)
+                return _plain(respond, self._health.watchdog.problem)
             case "/readyz":
                 return _plain(respond, self._health.problem, self._health.successes())
             case _:

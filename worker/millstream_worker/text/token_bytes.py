@@ -20,7 +20,7 @@ _ToBytes = Callable[[str], bytes]
 _BYTE_NAME = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
-class Pieces:
+class TokenBytes:
     """`join(ids)`: the bytes of tokens that follow others; `first(id)`: of one that opens a text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.wire.messages import ChoiceDelta
-from millstream_worker import rows
-from millstream_worker.rows import Row
+from millstream_worker.jobs import output
+from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel
 
 
@@ -22,7 +22,7 @@ def text(tokenizer: Path) -> TextModel:
     return TextModel.load(tokenizer)
 
 
-def run(row: Row, ids: list[int], flushes: set[int]) -> list[dict[str, Any]]:
+def run(row: ChoiceOutput, ids: list[int], flushes: set[int]) -> list[dict[str, Any]]:
     """Draw these tokens one by one, flushing after those places; ends by length."""
     told = []
     for place, token in enumerate(ids):
@@ -49,9 +49,9 @@ STOPS = (["w3"], ["w2 w3"], ["w1 w2", "2 w3"], ["w9"])
 def test_flushing_changes_nothing(
     text: TextModel, ids: list[int], flushes: set[int], stop: list[str]
 ) -> None:
-    row = Row(0, text.detokenizer(stop), watched=True)
+    row = ChoiceOutput(0, text.detokenizer(stop), watched=True)
     told = run(row, ids, flushes)
-    reference = Row(0, text.detokenizer(stop), watched=True)
+    reference = ChoiceOutput(0, text.detokenizer(stop), watched=True)
     [whole] = run(reference, ids, set())
     assert "".join(part.get("text", "") for part in told) == whole.get("text", "")
     assert [i for part in told for i in part.get("token_ids", [])] == whole.get("token_ids", [])
@@ -77,8 +77,8 @@ def test_a_row_taken_up_from_its_log_tells_the_same(
 ) -> None:
     """The next attempt draws again what was not logged."""
     watched = bool(stop)
-    [whole] = run(Row(0, text.detokenizer(stop), watched=watched), ids, set())
-    first = Row(0, text.detokenizer(stop), watched=watched)
+    [whole] = run(ChoiceOutput(0, text.detokenizer(stop), watched=watched), ids, set())
+    first = ChoiceOutput(0, text.detokenizer(stop), watched=watched)
     log = []
     for place, token in enumerate(ids[: crash + 1]):
         first.ids.append(token)
@@ -86,7 +86,7 @@ def test_a_row_taken_up_from_its_log_tells_the_same(
             return  # it has ended before the crash
         if place in flushes and (delta := first.take()):
             log.append(ChoiceDelta(**delta))
-    second = Row(0, text.detokenizer(stop), watched=watched)
+    second = ChoiceOutput(0, text.detokenizer(stop), watched=watched)
     second.resume(log)
     rest = run(second, ids[len(second.ids) :], set()) if second.reason is None else [second.take()]
     told = [delta.model_dump(exclude_defaults=True) for delta in log] + [part for part in rest if part]
@@ -105,10 +105,10 @@ def test_a_row_told_in_pieces_goes_on_from_any_of_them(
 ) -> None:
     """Pieces of two tokens; the last `lost` of them never came into the log."""
     watched = bool(stop)
-    [whole] = run(Row(0, text.detokenizer(stop), watched=watched), ids, set())
+    [whole] = run(ChoiceOutput(0, text.detokenizer(stop), watched=watched), ids, set())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "PIECE_BYTES", 10)
-        first = Row(0, text.detokenizer(stop), watched=watched)
+        patch.setattr(output, "PIECE_BYTES", 10)
+        first = ChoiceOutput(0, text.detokenizer(stop), watched=watched)
         for token in ids:
             first.ids.append(token)
             if watched and first.feed():
@@ -119,7 +119,7 @@ def test_a_row_told_in_pieces_goes_on_from_any_of_them(
     assert all(len(piece.get("token_ids", [])) <= 2 for piece in pieces)
     assert [piece.get("finish_reason") for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
     log = [ChoiceDelta(**piece) for piece in pieces[: max(0, len(pieces) - lost)]]
-    second = Row(0, text.detokenizer(stop), watched=watched)
+    second = ChoiceOutput(0, text.detokenizer(stop), watched=watched)
     second.resume(log)
     rest = run(second, ids[len(second.ids) :], set()) if second.reason is None else [second.take()]
     told = [delta.model_dump(exclude_defaults=True) for delta in log] + [part for part in rest if part]

@@ -7,7 +7,7 @@ from typing import Any
 from millstream.wire.keys import ShardKeys
 from millstream.wire.numbers import first_unread
 from millstream.wire.record import number
-from millstream_worker.refusals import is_damage
+from millstream.wire.server_errors import is_damage
 
 _FRONT = 64  # parked jobs among which the oldest is: every tenant's first is near the front
 

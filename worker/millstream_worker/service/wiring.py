@@ -16,14 +16,11 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import ServerClock
 from millstream.wire.versions import TAKEN
-from millstream_worker.blame import Blame
-from millstream_worker.capacity import Capacity
-from millstream_worker.consumer import Consumer
-from millstream_worker.delivery import Answers, Outgoing, Pace, Settling, Writer
-from millstream_worker.engine_events import EngineEvents
+from millstream_worker.delivery import FlushPolicy, OutputProcessor, ReplyHandler, WriteBuilder, Writer
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.engine_queue import EngineQueue
-from millstream_worker.health import Health
+from millstream_worker.engine_link.blame import Blame
+from millstream_worker.engine_link.quarantine import Quarantine
+from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
 from millstream_worker.intake import (
     Admission,
     Intake,
@@ -35,15 +32,19 @@ from millstream_worker.intake import (
     ShardSource,
     Starting,
 )
-from millstream_worker.jobs import AttemptLimits
+from millstream_worker.intake.capacity import Capacity
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import AttemptLimits
+from millstream_worker.jobs.served_model import ModelSlot
+from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases import Control, Leases
-from millstream_worker.metrics import Metrics
-from millstream_worker.quarantine import Quarantine
-from millstream_worker.report import Report
-from millstream_worker.served_model import ModelSlot
+from millstream_worker.observe.health import Health
+from millstream_worker.observe.metrics import Metrics
+from millstream_worker.observe.watchdog import LoopWatch, Watchdog
+from millstream_worker.service.engine_events import EngineEvents
+from millstream_worker.service.report import Report
 from millstream_worker.settings import Settings
-from millstream_worker.supervisor import EngineLaunch, EngineLimits, Supervisor
-from millstream_worker.table import JobTable
 from millstream_worker.upkeep import (
     Heartbeats,
     LeaseTimes,
@@ -55,7 +56,6 @@ from millstream_worker.upkeep import (
     Upkeep,
     on_all,
 )
-from millstream_worker.vitals import Vital, Vitals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +68,8 @@ class Resources:
     renewing: Consumer  # on a connection of its own: renewals wait behind no other command
     clock: ServerClock
     metrics: Metrics
-    vitals: Vitals
-    loop_vital: Vital
+    watchdog: Watchdog
+    loop_watch: LoopWatch
     health: Health
 
 
@@ -95,7 +95,7 @@ class Components:
 def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[], None]) -> Components:
     """Nothing runs yet, and nothing is connected."""
     settings, consumer = resources.settings, resources.consumer
-    metrics, clock, watch = resources.metrics, resources.clock, resources.vitals.watch
+    metrics, clock, watch = resources.metrics, resources.clock, resources.watchdog.watch
     shards = shards_of(settings.queue, info)
     limits = AttemptLimits(settings.max_attempts, settings.max_died, settings.max_died_alone)
     # the held jobs, the engine, and how much it can hold
@@ -103,9 +103,9 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     queue = EngineQueue(engine)
     table = JobTable(queue)
     capacity = Capacity(table, queue, model, lookahead=settings.lookahead, shards=len(shards))
-    settling = Settling(table, queue, clock, metrics, model, max_result_bytes=settings.max_result_bytes)
+    output = OutputProcessor(table, queue, clock, metrics, model, max_result_bytes=settings.max_result_bytes)
     blame = Blame(table, queue, limits)
-    events = EngineEvents(model, settling, capacity, metrics, blame, on_engine_ready)
+    events = EngineEvents(model, output, capacity, metrics, blame, on_engine_ready)
     launch = EngineLaunch(settings.engine_argv, settings.engine_config())
     supervisor = Supervisor(launch, engine, queue, events, watch("step"), _engine_limits(settings))
     # in
@@ -124,8 +124,8 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
         return Intake(source, starting, capacity, table, turns, burst=settings.burst)
 
     # out
-    answers = Answers(table, metrics, log_payloads=settings.log_payloads)
-    outgoing = Outgoing(consumer.name, clock, model, _pace(settings))
+    reply_handler = ReplyHandler(table, metrics, log_payloads=settings.log_payloads)
+    builder = WriteBuilder(consumer.name, clock, model, _flush_policy(settings))
     # leases and upkeep
     report = Report(consumer.name, capacity, engine, model, clock.now_ms())
     figures = QueueFigures(consumer.redis, shards, clock, metrics)
@@ -153,7 +153,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
         readers=readers,
         intakes=[intake(reader, shard) for reader, shard in zip(readers, shards, strict=True)],
         reading=Reading(consumer, table, queue, capacity, watch("reading"), read=admission.read),
-        writer=Writer(consumer, table, clock, outgoing, answers, watch("writer")),
+        writer=Writer(consumer, table, clock, builder, reply_handler, watch("writer")),
         leases=Leases(resources.renewing, table, metrics, settings.renew_s, renewal),
         control=Control(
             resources.endpoint, consumer.name, shards, table, lambda: upkeep.wake("scan"), lost.asked
@@ -173,8 +173,10 @@ def _engine_limits(settings: Settings) -> EngineLimits:
     return EngineLimits(settings.engine_restarts, settings.progress_timeout_s, settings.silence_timeout_s)
 
 
-def _pace(settings: Settings) -> Pace:
-    return Pace(settings.flush_ms / 1000, settings.log_flush_s, _result_ttl_ms(settings), settings.max_dead)
+def _flush_policy(settings: Settings) -> FlushPolicy:
+    return FlushPolicy(
+        settings.flush_ms / 1000, settings.log_flush_s, _result_ttl_ms(settings), settings.max_dead
+    )
 
 
 def _result_ttl_ms(settings: Settings) -> int:

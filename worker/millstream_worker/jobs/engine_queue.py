@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from millstream_worker.engine.request import EngineRequest
-from millstream_worker.jobs import Job
-from millstream_worker.rows import Row
-from millstream_worker.signals import Signal
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.signals import Signal
 
 _PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
 
@@ -42,7 +42,7 @@ class EngineQueue:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.rows: dict[int, tuple[Job, Row]] = {}  # what the running engine computes, by handle
+        self.rows: dict[int, tuple[Job, ChoiceOutput]] = {}  # what the running engine computes, by handle
         self.isolated: Job | None = None  # the suspect that has engine and worker for itself
         self.isolation_changed = Signal()
         self.engine_proved = False
@@ -112,11 +112,11 @@ class EngineQueue:
         self._notify()
         return lost
 
-    def end_row(self, handle: int) -> tuple[Job, Row]:
+    def end_row(self, handle: int) -> tuple[Job, ChoiceOutput]:
         """The engine has ended a choice."""
         return self.rows.pop(handle)
 
-    def stop_row(self, job: Job, row: Row) -> None:
+    def stop_row(self, job: Job, row: ChoiceOutput) -> None:
         """One choice has ended here, not in the engine: stop computing it."""
         handle = job.handle + row.index
         del self.rows[handle]

@@ -10,8 +10,8 @@ from millstream.wire import calls
 from millstream.wire.messages import Timing
 from millstream.wire.replies import AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
-from millstream_worker.jobs import Job, Phase
-from millstream_worker.served_model import ModelSlot
+from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.served_model import ModelSlot
 
 MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round that never gets through would come again as it was
 
@@ -21,7 +21,7 @@ Call = calls.Call[AppendReply | EndOutcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FlushPolicy:
     """How often what is written, and for how long it is kept."""
 
     streamed_s: float
@@ -30,18 +30,18 @@ class Pace:
     max_dead: int
 
 
-class Outgoing:
+class WriteBuilder:
     def __init__(
         self,
         owner: str,
         clock: ServerClock,
         model: ModelSlot,
-        pace: Pace,
+        policy: FlushPolicy,
     ) -> None:
         self._owner = owner
         self._clock = clock
         self._model = model
-        self.pace = pace
+        self.policy = policy
 
     def calls(self, job: Job) -> list[Call]:
         """What to send for a job now: the bodies that are not acknowledged, and its end if nothing stands
@@ -49,7 +49,9 @@ class Outgoing:
         """
         if job.acknowledged == len(job.written) or job.phase is Phase.ENDED:
             job.take_delta()
-        job.next_flush = time.monotonic() + (self.pace.streamed_s if job.streamed else self.pace.unstreamed_s)
+        job.next_flush = time.monotonic() + (
+            self.policy.streamed_s if job.streamed else self.policy.unstreamed_s
+        )
         if job.phase is not Phase.ENDED:
             return self._appends(job, len(job.written))
         # The last body goes with the end, but not with a dead letter's. All others go before it.
@@ -93,8 +95,8 @@ class Outgoing:
                 lane=job.entry.lane,
                 reason=job.letter,
                 result=result,
-                ttl_ms=self.pace.result_ttl_ms,
-                max_dead=self.pace.max_dead,
+                ttl_ms=self.policy.result_ttl_ms,
+                max_dead=self.policy.max_dead,
                 timing=job.timing,
             )
         open_body = job.written[-1] if job.acknowledged < len(job.written) else None
@@ -106,7 +108,7 @@ class Outgoing:
             result=result,
             seq=len(job.written) + (open_body is None),
             delta=open_body,
-            ttl_ms=self.pace.result_ttl_ms,
+            ttl_ms=self.policy.result_ttl_ms,
             timing=job.timing,
         )
 

@@ -1,0 +1,1 @@
+"""What an operator sees: metrics, health, the watchdog, the log."""
