@@ -386,7 +386,7 @@ async def test_a_job_that_nobody_can_write_to_is_let_go(
                 await until(let_go)
                 after = await client.submit("w1", max_tokens=2)
                 assert (await client.wait(after.id, timeout_s=30)).choices[0].text == "w2 w3"
-    [line] = [line for line in lines if line["event"] == "job let go, its keys are damaged"]
+    [line] = [line for line in lines if line["event"] == "job dropped: its keys are damaged"]
     assert (line["job_id"], line["log_level"]) == (job_id, "error")
 
 

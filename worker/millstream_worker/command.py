@@ -56,15 +56,17 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _return_large_blocks() -> None:
-    """With each large block that is freed, glibc keeps larger ones for itself, up to 32 MiB: it kept 80 to
-    125 MiB after 16 messages of 16 MiB. With a size that is set, it returns all blocks from that on."""
+    """Whenever a large block is freed, glibc raises its threshold for keeping blocks, up to 32 MiB: it kept
+    80 to 125 MiB after 16 messages of 16 MiB. With a fixed threshold, it returns all larger blocks.
+    """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
 def _leave_torch_out() -> None:
-    """Transformers imports torch wherever it finds it, also for a tokenizer alone: more than half of what
-    this process did before it served, and two thirds of its memory. Only the engine's process computes."""
+    """Transformers imports torch if it is installed, also for a tokenizer alone: that took more than half of
+    the time of a start, and two thirds of the memory. Only the engine process computes.
+    """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that torch is not there
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # as if it were not installed
 

@@ -1,5 +1,5 @@
-"""Work in a thread that may be given up: neither the loop's end nor the process' waits for it, as they do for
-`asyncio.to_thread`.
+"""Runs work in a thread that may be abandoned: neither the end of the loop nor that of the process waits for
+it, as both do for `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _NAME = "given up at the end"
 
 
 async def in_thread(function: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
-    """What it returns or raises. When the caller is cancelled, the thread goes on, and its result is lost."""
+    """Returns or raises what `function` does. When the caller is cancelled, the thread goes on, and its
+    result is lost.
+    """
     future: Future[Result] = Future()
     future.set_running_or_notify_cancel()
 
@@ -36,8 +38,9 @@ async def in_thread(function: Callable[Given, Result], *args: Given.args, **kwar
 
 
 def leave(status: int) -> int:
-    """Where such a thread still runs, the process ends here: Python would take the interpreter apart under
-    a library that computes, which crashes. Else the caller ends it with this status."""
+    """Exit at once if such a thread still runs: Python would finalize the interpreter under a library that
+    computes, which crashes. Otherwise the caller exits with this status.
+    """
     if any(thread.name == _NAME for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""From the engine's steps to what readers and pollers see."""
+"""From the engine's steps to the token log and the result."""
 
 from millstream_worker.delivery.output_processor import OutputProcessor
 from millstream_worker.delivery.release import RetryDelay, release_jobs
@@ -7,11 +7,11 @@ from millstream_worker.delivery.write_builder import FlushPolicy, WriteBuilder
 from millstream_worker.delivery.writer import Writer
 
 __all__ = [
-    "ReplyHandler",
-    "WriteBuilder",
     "FlushPolicy",
-    "RetryDelay",
     "OutputProcessor",
+    "ReplyHandler",
+    "RetryDelay",
+    "WriteBuilder",
     "Writer",
     "release_jobs",
 ]

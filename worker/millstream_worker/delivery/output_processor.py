@@ -1,5 +1,5 @@
-"""What the engine's steps mean for the jobs: tokens to rows, rows to ends. Called once per frame, and free of
-I/O; text is made only where a stop string has to be looked for.
+"""Applies the engine's steps to the jobs: tokens to choices, finish reasons to ends. Runs once per frame,
+without I/O; detokenizes only choices that have stop strings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 
-FLUSH_STEPS = 16  # so many tokens of a row never wait for the time of the next flush
+FLUSH_STEPS = 16  # this many tokens of a row are flushed at once
 
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -41,7 +41,7 @@ class OutputProcessor:
 
     def step(self, step: Step) -> None:
         now_ms = self._clock.now_ms()
-        begun_ms = now_ms - round(step.stats.step_s * 1000)  # admitted into it, not by its end
+        begun_ms = now_ms - round(step.stats.step_s * 1000)  # rows are admitted when it begins
         for handle, cached_tokens in step.admitted:
             if handle in self._queue.rows:
                 self._admit(self._queue.rows[handle][0], cached_tokens, begun_ms)
@@ -66,7 +66,7 @@ class OutputProcessor:
             self._end_oversized()
 
     def _end_oversized(self) -> None:
-        """What grows beyond the bound ends as failed, with its text so far."""
+        """Fail jobs whose result has grown beyond the bound; each keeps its text so far."""
         for job in self._table:
             size = job.result_bytes
             if size > self._max_result_bytes and job.phase is not Phase.ENDED:
@@ -78,7 +78,7 @@ class OutputProcessor:
                 self._table.conclude(job, State.FAILED, error)
 
     def refused(self, refused: Refused) -> None:
-        """The engine can never run it: the answer goes to whoever submitted it."""
+        """The engine can never run this job: it fails, and the submitter gets the reason."""
         if refused.handle in self._queue.rows:
             job, _ = self._queue.rows[refused.handle]
             error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
@@ -92,12 +92,12 @@ class OutputProcessor:
             self._metrics.admitted(job.timing, len(job.prompt), queued=queued)
 
     def _take_tokens(self, step: Step, now_ms: int) -> list[tuple[Job, ChoiceOutput]]:
-        """The hot loop: every token passes here. Answers the rows whose text has to be looked at."""
+        """The hot loop: every token passes here. Returns the rows that have stop strings."""
         rows = self._queue.rows
         watched = []
         for handle, token in zip(step.handles, step.tokens, strict=True):
             seat = rows.get(handle)
-            if seat is None:  # stopped here while the engine was drawing
+            if seat is None:  # stopped here while the engine was sampling
                 continue
             row = seat[1]
             row.ids.append(token)
@@ -134,7 +134,9 @@ class OutputProcessor:
         return job
 
     def _break(self, handle: int) -> None:
-        """The model gave no numbers for this row: its job fails with the text so far; others go on."""
+        """The model's logits for this row were not finite: its job fails with the text so far; others
+        continue.
+        """
         job, row = self._queue.rows[handle]
         message = (
             f"the model's logits were not finite after {len(row.ids)} output tokens; "

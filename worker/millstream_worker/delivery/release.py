@@ -1,4 +1,4 @@
-"""Giving jobs back: what a worker does with those it cannot finish."""
+"""Releases jobs that this worker cannot finish."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RetryDelay:
-    """How long a job whose engine was lost is parked: twice as long after each death, up to `most_s`, and not
-    all jobs for the same time."""
+    """How long a job whose engine died is parked: doubled with each death, up to `most_s`, with jitter."""
 
     first_s: float
     most_s: float
@@ -46,9 +45,10 @@ async def release_jobs(
     engine_works: bool = True,
     delay: RetryDelay | None = None,
 ) -> None:
-    """Release the jobs of the table that are `left`, charged with no more than the engines that died with
-    them here. With `delay`, those are parked for a while instead. An engine that never worked has cost
-    nobody more than one death. What the server does not answer is taken over when its lease is over.
+    """Release the jobs that `left` returns, charged with the engines that died with them here. With `delay`,
+    jobs that lost an engine are parked for that time instead. If no engine ever computed a step, at most one
+    death is charged to each job. Jobs for which the server does not answer are taken over when their lease
+    expires.
     """
     for _ in range(_TRIES):
         jobs = left()
@@ -57,7 +57,7 @@ async def release_jobs(
                 consumer.redis, [_call(job, consumer.name, engine_works, delay) for job in jobs]
             )
         except (RedisError, OSError) as error:
-            _log.warning("jobs not given back yet", jobs=len(jobs), error=str(error))
+            _log.warning("jobs not released yet", jobs=len(jobs), error=str(error))
             replies = []
         for job, reply in zip(jobs, replies, strict=False):
             if isinstance(reply, EndOutcome):

@@ -1,8 +1,8 @@
-"""What the server's answers to a round mean for its jobs: how far their logs are acknowledged, and when they
-leave the table.
+"""Applies the server's replies to the jobs that were written: how far each log is acknowledged, and when a
+job leaves the table.
 
-What the server refuses or does not answer stays in memory and is sent again; the scripts know what they have
-seen.
+Writes that the server refuses or does not answer stay in memory and are repeated; the scripts recognise what
+they have stored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ReplyHandler:
         self._log_payloads = log_payloads
 
     def take(self, job: Job, reply: Reply, pause_s: float) -> None:
-        """One answer. What was refused is due again in `pause_s`."""
+        """Apply one reply. A refused write is due again in `pause_s`."""
         if not self._table.holds(job):
             return
         match reply:
@@ -53,7 +53,7 @@ class ReplyHandler:
                 self._appended(job, outcome, last_seq)
             case EndOutcome.GAP:
                 self._lost_log(job)
-                job.acknowledged = 0  # the next append tells where the log really ends
+                job.acknowledged = 0  # the reply to the next append says where the log really ends
                 self._table.to_write.set()
             case EndOutcome():
                 self._ended(job)
@@ -73,8 +73,8 @@ class ReplyHandler:
             self._table.to_write.set()
 
     def _close_log(self, job: Job) -> None:
-        """Nothing more is appended: what is left goes with the end. A dead letter's takes nothing along; the
-        result has it.
+        """Append nothing more: the end carries the rest. A dead letter's end carries no log; its result has
+        the text.
         """
         if job.letter is None:
             job.merge_open()
@@ -109,22 +109,22 @@ class ReplyHandler:
         _log.warning("job belongs to another attempt now", job_id=job.id, attempt=job.attempt)
 
     def _refused(self, job: Job, error: Exception, pause_s: float) -> None:
-        """The server did not take it, or did not answer: it is sent again after a pause; the row runs on."""
+        """The server refused the write, or did not answer: it is repeated after a pause."""
         self._metrics.write_troubles.inc()
         job.not_before = time.monotonic() + pause_s
         job.refusals = job.refusals + 1 if is_damage(error) else 0
         if job.refusals >= MOST_REFUSALS:
             self._give_up(job, error)
         if is_full(error) and job.phase is Phase.ENDED:
-            self._close_log(job)  # the end passes where the log does not
+            self._close_log(job)  # at maxmemory an end passes, an append does not
 
     def _give_up(self, job: Job, error: Exception) -> None:
-        """Its keys are damaged. Where that is the log, its end can still be written; else it is let go, for
-        nobody can write to it.
+        """The job's keys are damaged. If only the log is, the end can still be written; otherwise the job is
+        dropped, as nobody can write to it.
         """
         job.refusals = 0
         if job.phase is Phase.ENDED and len(job.written) - job.acknowledged <= 1:
-            _log.error("job let go, its keys are damaged", job_id=job.id, error=str(error))
+            _log.error("job dropped: its keys are damaged", job_id=job.id, error=str(error))
             self._table.drop(job)
             return
         message = f"the job's keys are damaged: {error}"
@@ -133,11 +133,13 @@ class ReplyHandler:
 
 
 def _field(path: str | None) -> str | None:
-    """As far as it is ours: what follows may be a key of the sender's metadata, which is in no log."""
+    """The part of the path that names our own fields: what follows may be a key of the sender's metadata,
+    which is never logged.
+    """
     return path and ".".join(takewhile(_NAMES.__contains__, path.split(".")))
 
 
 def _payload(job: Job) -> dict[str, Any]:
-    """What is logged only where that is asked for. An error's message may quote the request."""
+    """Logged only on request. An error message may quote the request."""
     texts = [row.choice().get("text", "") for row in job.rows]
     return {"texts": texts} | ({"message": job.error.message} if job.error else {})

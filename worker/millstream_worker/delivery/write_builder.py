@@ -1,4 +1,4 @@
-"""What is sent for a job: the bodies of its token log that are not acknowledged, then its end."""
+"""Builds the calls that write a job: the unacknowledged bodies of its token log, then its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.wire.timing import ServerClock
 from millstream_worker.jobs.job import Job, Phase
 from millstream_worker.jobs.served_model import ModelSlot
 
-MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round that never gets through would come again as it was
+MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round too large for the line would be repeated unchanged
 
 _SENT = Timing()  # they went with the first body
 
@@ -22,7 +22,9 @@ Call = calls.Call[AppendReply | EndOutcome]
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """How often what is written, and for how long it is kept."""
+    """Seconds between two flushes of streamed and other jobs; how long results, and how many dead letters,
+    are kept.
+    """
 
     streamed_s: float
     unstreamed_s: float
@@ -44,9 +46,7 @@ class WriteBuilder:
         self.policy = policy
 
     def calls(self, job: Job) -> list[Call]:
-        """What to send for a job now: the bodies that are not acknowledged, and its end if nothing stands
-        before it.
-        """
+        """The calls to send now: the unacknowledged bodies, and the end if it may follow."""
         if job.acknowledged == len(job.written) or job.phase is Phase.ENDED:
             job.take_delta()
         job.next_flush = time.monotonic() + (
@@ -59,7 +59,7 @@ class WriteBuilder:
         return self._appends(job, before) or [self._end(job)]
 
     def _appends(self, job: Job, end: int) -> list[Call]:
-        """Of the bodies before `end` as many as go out at once."""
+        """As many of the bodies before `end` as are sent at once."""
         stop, size = job.acknowledged, 0
         while stop < end and size < MOST_BYTES:
             size += len(job.written[stop])

@@ -1,6 +1,6 @@
-"""Tokens and ends from the table of jobs to Redis: all that is due goes out in one round trip, and the next
-round begins when it is answered. So a job never has two writes under way, and under load rounds grow instead
-of multiplying.
+"""Writes tokens and ends of the held jobs to Redis. Each round sends everything that is due in one round
+trip; the next begins when it is answered. So no job ever has two writes in flight, and under load rounds grow
+instead of multiplying.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Writer:
         self._builder = builder
         self._reply_handler = reply_handler
         self._watch = watch
-        self._refused = False  # what was written last, by a server that answers
+        self._refused = False  # the last round, by a server that answers
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._stopping = False
 
@@ -62,11 +62,11 @@ class Writer:
         self._table.to_write.set()
 
     async def write_all(self) -> None:
-        """Write everything there is, once: what is left when the worker goes."""
+        """Write everything once, before the worker ends."""
         await self.write([job for job in self._table if not job.being_read])
 
     async def write(self, jobs: Sequence[Job]) -> None:
-        """One round for these jobs: in one go, unless that is more than a slow line takes in its time."""
+        """One round for these jobs, sent in parts of MOST_BYTES."""
         planned: list[tuple[Job, list[Call]]] = []
         size = 0
         for job in jobs:

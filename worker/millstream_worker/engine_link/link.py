@@ -1,7 +1,7 @@
 """One running engine process, as the front sees it: frames to it, frames from it, and how it ended.
 
-The engine has the other end of a socket pair and a session of its own, so that Ctrl-C on the terminal reaches
-only the front. When the front dies, however it dies, the engine reads the end of the stream and ends too.
+The engine has the other end of a socket pair, and its own session, so that Ctrl-C on the terminal reaches
+only the front. When the front dies, in whatever way, the engine reads the end of the stream and exits.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _EXIT_S = 5.0  # between the end of its stream and the end of the process
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Nothing has come from the engine for so long, not even a beat."""
+    """No frame, not even a beat, has come from the engine for `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How an engine process ended. `code` None: by `signal`, which may also have been ours."""
+    """How an engine process ended. `code` is None if `signal` ended it, which may have been ours."""
 
     code: int | None
     signal: int | None
@@ -105,7 +105,7 @@ class EngineLink:
         return time.monotonic() - self._started_at
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame; after the engine's death it goes nowhere (its jobs are taken up by the next one)."""
+        """Queue a frame. After the engine's death it is discarded; the next engine gets its jobs again."""
         if not self._writer.is_closing():
             self._writer.write(encode(frame))
 
@@ -123,10 +123,10 @@ class EngineLink:
     async def frames(self) -> AsyncIterator[Frame | Silence]:
         """The engine's frames until its stream ends; beats are kept in `last_beat` and passed on as well.
 
-        An engine that sends what is no frame is killed, which ends them, too.
+        An engine that sends an invalid frame is killed, which ends them, too.
 
-        While nothing comes, a Silence each `LOOK_S`. It is measured in looks, not by the clock: when this
-        process was stopped itself, nothing is known of the engine.
+        While nothing comes, a Silence each `LOOK_S`. It is counted in looks, not by the clock: if this
+        process was suspended itself, it says nothing about the engine.
         """
         buffer = FrameBuffer()
         looks = 0
@@ -141,7 +141,7 @@ class EngineLink:
                     if isinstance(frame, Beat):
                         self.last_beat = frame
                     yield frame
-            except BadFrame as error:  # nothing that it says can be believed any more
+            except BadFrame as error:  # its stream is not valid any more
                 yield LastWords(str(error))
                 self.kill()
                 return
@@ -152,7 +152,7 @@ class EngineLink:
         return await self._ended(grace_s)
 
     async def reap(self) -> Exit:
-        """After the end of `frames()`: wait for the process, which has no reason to live on."""
+        """After the end of `frames()`: wait for the process to exit; kill it if it does not."""
         return await self._ended(_EXIT_S)
 
     async def _ended(self, grace_s: float) -> Exit:
@@ -171,7 +171,7 @@ class EngineLink:
         return Exit(code, number, self.last_beat)
 
     def abandon(self) -> None:
-        """Let go of it at once, without waiting for anything."""
+        """Kill it, without waiting."""
         self.kill()
         self._writer.transport.abort()
 
@@ -180,7 +180,7 @@ class EngineLink:
             self._process.kill()
 
     async def _read(self) -> bytes | None:
-        """What has come; empty at the stream's end, None where nothing came for `LOOK_S`."""
+        """The bytes that have come; empty at the end of the stream, None if nothing came for `LOOK_S`."""
         try:
             async with asyncio.timeout(LOOK_S):
                 return await self._reader.read(_READ_BYTES)

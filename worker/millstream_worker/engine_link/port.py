@@ -1,5 +1,5 @@
-"""Where jobs are handed to whatever engine is running now. While there is none nothing is sent: the table of
-jobs is the truth, and the supervisor gives all of them to the next engine.
+"""Sends jobs to whichever engine is running. Without one nothing is sent: the engine queue keeps all jobs,
+and hands them to the next engine.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ class EnginePort:
             self._link.send(Abort(tuple(handles)))
 
     async def writable(self, wait_s: float) -> bool:
-        """Wait while the engine is far behind in reading; False where it still is after `wait_s`."""
+        """Wait while the engine is far behind in reading; False if it still is after `wait_s`."""
         return self._link is None or await self._link.writable(wait_s)

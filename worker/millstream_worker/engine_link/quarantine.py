@@ -1,12 +1,12 @@
-"""Suspects, one by one: a job that was there when engines or workers died gets the engine for itself, so that
-the next death has one cause. Their turn comes after all other work that the worker holds, and while one waits
-no more is taken in: neither keeps the other out.
+"""Runs suspects isolated, one by one: a job that was in the batch when engines or workers died gets the
+engine for itself, so that the next death has one cause. Isolated runs start after all other work that the
+worker holds, and while a suspect waits no more is taken in: neither can starve the other.
 
-    turn ─► the engine proves that it works ─► "alone" is recorded ─► read ─► computed ─► its end is written
-                                                                        └─ the engine died: recorded, next
+    isolated ─► the engine has computed something ─► "alone" is recorded ─► read ─► computed ─► end written
+                                                                              └─ the engine died: recorded
 
-A payload is read in the turn, too, since reading it may be what kills. Whoever finds this worker dead knows
-from the record whom to blame.
+The payload is read in isolation, too, since reading it may be what kills the worker. Whoever finds this
+worker dead learns from the record which job to charge.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Quarantine:
             self._reader.cancel()
 
     async def run(self) -> None:
-        """Until `stop`: then a suspect that has its turn is left to whoever gives the jobs back, and nobody
-        waits for the thread that is reading it.
+        """Until `stop`: a suspect that runs then is released by the drain, and nobody waits for the thread
+        that is reading it.
         """
         with self._watch:
             while not self._stopping:
@@ -80,7 +80,7 @@ class Quarantine:
                     self._table.changed.notify()  # others are read again
 
     async def _run_isolated(self, job: Job) -> None:
-        _log.info("suspect runs alone", job_id=job.id, died=job.losses, died_alone=job.losses_alone)
+        _log.info("suspect runs isolated", job_id=job.id, died=job.losses, died_alone=job.losses_alone)
         proved = await self._proved(job)
         if proved and await self._record(job, alone=True):
             if job.unread is not None:
@@ -97,7 +97,9 @@ class Quarantine:
             await self._record(job, alone=False)
 
     async def _proved(self, job: Job) -> bool:
-        """An engine that never works would make any suspect look guilty."""
+        """Wait until the engine has computed something: with one that never works any suspect would look
+        guilty.
+        """
         while not self._queue.try_prove_engine():
             if self._stopping or not self._queue.awaits_isolated_run(job):
                 return False
@@ -105,7 +107,9 @@ class Quarantine:
         return True
 
     async def _record(self, job: Job, *, alone: bool) -> bool:
-        """Until the server has answered. False: the job is no longer ours, or has no engine to run in."""
+        """Repeat until the server has answered. False: the job is no longer ours, or there is no engine to
+        run it.
+        """
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
             if alone and not self._queue.awaits_isolated_run(job):

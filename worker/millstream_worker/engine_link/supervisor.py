@@ -46,7 +46,9 @@ class EngineLaunch:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """`restarts`: after deaths in a row. An engine is killed after seconds without progress, or any frame."""
+    """`restarts`: how many deaths in a row are followed by another start. The timeouts: seconds without
+    progress, and without any frame, after which an engine is killed.
+    """
 
     restarts: int
     progress_timeout_s: float
@@ -71,11 +73,13 @@ class EngineCallbacks(Protocol):
 
 
 class Unusable(Exception):
-    """What the engine loaded cannot be used here (its tokenizer, say); the message is for the operator."""
+    """The model cannot be served although the engine has loaded it (its tokenizer is missing, say); the
+    message is for the operator.
+    """
 
 
 class Supervisor:
-    """`failed` is set, with `failure`, when there will be no engine any more."""
+    """`failed` is set, and `failure` says why, when no engine will be started any more."""
 
     def __init__(
         self,
@@ -97,10 +101,10 @@ class Supervisor:
         self._link: EngineLink | None = None
         self._stopping = asyncio.Event()
         self._deaths = 0  # in a row, without a step between them
-        self._aside = False  # it does work of its own, which no job has asked for
+        self._aside = False  # it works for itself (compiles, say)
 
     async def run(self) -> None:
-        """Until `stop`, or until there is no point in starting another engine."""
+        """Until `stop`, or until starting another engine makes no sense."""
         with self._watch:
             while not self._stopping.is_set() and not self.failed.is_set():
                 await self._run_one()
@@ -108,7 +112,7 @@ class Supervisor:
                     await self._pause()
 
     async def stop(self, grace_s: float) -> None:
-        """End the engine, kindly if it listens."""
+        """Ask the engine to end; kill it after `grace_s`."""
         self._stopping.set()
         if self._link is not None:
             await self._link.stop(grace_s)
@@ -176,7 +180,7 @@ class Supervisor:
 
     @property
     def _longest_silence_s(self) -> float:
-        """Before it is ready, importing and reading weights may keep its beats back."""
+        """Until it is ready, importing and reading weights may delay its beats."""
         if self._engine.up:
             return self._limits.silence_timeout_s
         return max(self._limits.silence_timeout_s, self._limits.progress_timeout_s)

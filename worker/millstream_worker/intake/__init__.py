@@ -1,4 +1,4 @@
-"""From the lanes, and from workers that are gone, to prepared jobs: as many as the engine can hold."""
+"""From lanes and expired leases to prepared jobs, as many as the engine can hold."""
 
 from millstream_worker.intake.admission import Admission
 from millstream_worker.intake.lanes import LaneReader, ReadTimes

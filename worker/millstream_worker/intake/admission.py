@@ -1,5 +1,5 @@
-"""From a started entry to a job in the table: decoded, tokenized, taken up from its log, or answered with why
-it cannot be computed. A request that is wrong is a failed result, never an exception.
+"""Decides about started entries: a job is prepared at once, put off, or ended as given up. An invalid request
+becomes a failed result, never an exception.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millstream_worker.jobs.job import AttemptLimits, Job, Phase
 from millstream_worker.jobs.table import JobTable
 
 _log = structlog.get_logger(__name__)
-_BESIDE_BYTES = 64 * 1024  # past that it would hold up whoever comes behind
+_BESIDE_BYTES = 64 * 1024  # beyond that it would delay the jobs behind it
 _MOST_KEPT_BYTES = 8 * 2**20  # of messages that wait to be read; others are fetched again
 UNREADABLE = Request(token_ids=(0,))  # stands in for a payload that cannot be decoded
 
@@ -69,7 +69,9 @@ class Admission:
         self._table.take(job)
 
     async def _put_off(self, job: Job, started: StartReply) -> None:
-        """It is read beside all others. Until then only its tenant counts, and what its end would tell."""
+        """It is read later, by Reading. Until then only its tenant and the output of earlier attempts are
+        known.
+        """
         job.unread, job.unread_bytes = started, size_of(job, started)
         job.told = await asyncio.to_thread(told_by, started.log)
         outlined = await asyncio.to_thread(outline, job.entry.payload)
@@ -80,32 +82,33 @@ class Admission:
             job.entry = replace(job.entry, payload=b"")
 
     async def read(self, job: Job) -> None:
-        """What was put off: for a suspect until it is alone, for a long job until it is its tenant's turn. It
-        may end by it. Whoever is cancelled meanwhile gives the thread up, and the job is never written again.
+        """Prepare a job that was put off: a suspect once it is isolated, a long job when it is its tenant's
+        turn. This may end it. If the caller is cancelled the thread is abandoned, and the job is never
+        written again.
         """
         assert job.unread is not None, "it was read before"
         started, job.unread, job.being_read = job.unread, None, True
         await self._preparer.prepare(job, started)
         job.being_read = False
         forget_input(job)
-        if job.rows:  # they know it themselves
+        if job.rows:  # the rows have the output of earlier attempts
             job.told = ()
         if job.phase is Phase.ENDED and self._table.holds(job):
             self._table.conclude(job, job.state)
 
     def _given_up(self, job: Job) -> ErrorInfo | None:
-        """Decided before the payload is looked at: reading it may be what kills."""
+        """Decided before the payload is read: reading it may be what kills workers."""
         counts = f"{job.died} times computing this job, {job.died_alone} times alone with it"
         if job.died_alone >= self._limits.max_died_alone:
             return ErrorInfo(code="engine_died", message=f"engines or workers died {counts}")
-        if job.attempt - job.died > self._limits.max_attempts:  # those that died were not its fault so far
+        if job.attempt - job.died > self._limits.max_attempts:  # deaths in company are not its fault
             message = f"given up at attempt {job.attempt}; engines or workers died {counts}"
             return ErrorInfo(code="too_many_attempts", message=message)
         return None
 
 
 def timing_of(so_far: StartReply | JobRecord) -> Timing:
-    """What earlier attempts came to counts."""
+    """The times that earlier attempts have recorded."""
     return Timing(
         submitted_ms=so_far.submitted_ms,
         started_ms=so_far.started_ms,

@@ -1,5 +1,5 @@
-"""How many more jobs this worker may take from the queue: what its engine can hold, plus a small look-ahead.
-Work beyond that stays in Redis, where other workers find it.
+"""How many more jobs this worker may take from the queue: as many as its engine can hold, plus a small
+look-ahead. Other work stays in Redis, where other workers find it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _WEIGHT = 0.05  # of the newest prompt in the running mean
 
 
 class Capacity:
-    """`stats`: the engine's last ones; all zero while there is no engine. `lookahead`: jobs held beyond those
-    in the batch. `shards`: of the queue, which share the room.
+    """`stats`: of the engine's last step; all zero while there is no engine. `lookahead`: jobs held beyond
+    those in the batch. `shards`: of the queue, which share the room.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Capacity:
 
     @property
     def flooded(self) -> bool:
-        """A whole pool of long inputs is ahead already."""
+        """The waiting inputs would fill the KV pool."""
         served = self._model.current
         return served is None or self._table.waiting_tokens >= served.info.token_capacity
 
     def room(self) -> int:
-        """Jobs. 0 while there is no engine, and while one runs that must be alone."""
+        """Number of jobs; 0 while there is no engine, or while a suspect is held."""
         if not self._queue.engine.up or self._table.has_suspect or self.flooded:
             return 0
         blocks = self.stats.blocks_free + self.stats.blocks_cached
@@ -58,8 +58,9 @@ class Capacity:
         return max(0, fits + self._lookahead - self._table.waiting_rows)
 
     async def wait_share(self) -> int:
-        """One shard's share of the room, at least 1 where there is any, as soon as something has changed
-        about it; it may still be 0."""
+        """One shard's share of the room, at least 1 if there is any. Waits a while for a change if there is
+        none, and may still return 0.
+        """
         if not self.room():
             await self._table.changed.wait(_LOOK_AGAIN_S)
         room = self.room()

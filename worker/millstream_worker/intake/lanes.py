@@ -1,9 +1,8 @@
-"""Reading one shard's lanes as a consumer of their group: which entries become ours, and that none of them is
-forgotten.
+"""Reads one shard's lanes as a consumer of their groups, and loses no entry that was delivered to it.
 
-The connection is this reader's alone. A read that waits is never cancelled, since entries of a reply that
-nobody reads stay pending with us, unseen; whatever is lost that way is found again by looking at our own
-pending list.
+The connection belongs to this reader alone. A blocking read is never cancelled: the entries of an unread
+reply would stay pending with us, unseen. If a reply is lost anyway, its entries are found in our own pending
+list.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ _LONGEST_PAUSE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ReadTimes:
-    """`block_s`: how long a read of empty lanes waits. `look_s`: between two comparisons of the own pending
-    list with what is held."""
+    """`block_s`: how long a read of empty lanes blocks. `look_s`: seconds between two comparisons of our
+    pending list with the held entries.
+    """
 
     block_s: float
     look_s: float
@@ -45,7 +45,7 @@ class ReadTimes:
 
 class LaneReader:
     """`held` returns the entries that this worker knows to be pending with it. `max_dead` bounds the dead
-    letters that are kept of entries that are no jobs.
+    letters kept for entries that are no jobs.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class LaneReader:
         return self._backoff.failures > 0
 
     async def read(self, room: int) -> list[LaneEntry]:
-        """Up to about `room` new entries, the first lane first. Waits up to `block_s` where there are none,
-        and a while where the server has trouble.
+        """Up to about `room` new entries, the first lane first. Blocks up to `block_s` if there are none, and
+        pauses after an error of the server.
         """
         try:
             if self._ungrouped:
@@ -96,13 +96,14 @@ class LaneReader:
             return []
 
     async def _introduce(self) -> None:
-        """Be a consumer of the lanes, by which living workers are found. Redis before 7.2 makes one only of a
-        worker that gets an entry."""
+        """Register as a consumer of the lanes, by which living workers are found. Redis before 7.2 registers
+        only a worker that gets an entry.
+        """
         with contextlib.suppress(ResponseError):
             await calls.run(self._redis, calls.join(self.shard, owner=self._owner))
 
     async def is_empty(self) -> bool:
-        """Nothing is queued here that nobody has taken, and nothing is parked or waiting for a retry."""
+        """No entry is undelivered, and no job is parked or waits for a retry."""
         if await self._redis.zcard(self.shard.delayed):
             return False
         for lane in LANES:
@@ -116,7 +117,7 @@ class LaneReader:
         call = calls.take(self.shard, owner=self._owner, max_entries=count, max_bytes=_MOST_BYTES)
         if delivered := await calls.run(self._redis, call):
             return await self._entries([(one.lane, one.entry_id, one.fields) for one in delivered])
-        # Only to be woken, so one of each: what comes with it is taken by bytes again.
+        # Only a wake-up, so one of each lane: the next read takes entries by bytes again.
         everywhere = dict.fromkeys(self.shard.lanes, ">")
         streams = await self._redis.xreadgroup(GROUP, self._owner, everywhere, count=1, block=self._block_ms)
         lanes = {self.shard.lane(lane).encode(): lane for lane in LANES}
@@ -130,7 +131,7 @@ class LaneReader:
     ) -> LaneEntry | None:
         try:
             return calls.lane_entry(lane, entry_id, fields)
-        except ProtocolError as error:  # there is nobody to answer; a note is kept
+        except ProtocolError as error:  # there is nobody to answer; a dead letter is kept
             _log.warning("entry is not a job", lane=lane, entry_id=entry_id.decode(), error=str(error))
             await self._discard(lane, entry_id.decode(), str(error))
             return None
@@ -147,7 +148,7 @@ class LaneReader:
         await calls.run(self._redis, call)
 
     async def _unseen(self) -> list[LaneEntry]:
-        """Pending with us, but not held: delivered by a reply that never arrived."""
+        """Entries pending with us but not held: delivered by a reply that never arrived."""
         found, held = [], self._held()
         for lane in LANES:
             start = "-"

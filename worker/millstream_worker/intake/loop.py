@@ -1,4 +1,4 @@
-"""One shard's intake loop: takes entries as there is room for them, and has them started."""
+"""One shard's intake loop: takes as many entries as there is room for, and has them started."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from millstream_worker.observe.watchdog import LoopWatch
 
 
 class Overdue(Protocol):
-    """Entries that nobody keeps a lease on."""
+    """Entries whose lease has expired."""
 
     async def take(self, shard: ShardKeys, room: int) -> list[LaneEntry]: ...
 
     def ignore(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
-        """Take these no second time while nobody holds them: another worker has to."""
+        """Leave these to other workers, for as long as nobody holds them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ class Intake:
                     await self._take_up_to(room)
 
     def _is_stopping(self) -> bool:
-        """Asked by whatever waits for long: so it stamps the turn, too."""
+        """Called during long waits; so it counts as a turn of the loop, too."""
         self._watch.turn()
         return self._stopping
 
@@ -90,7 +90,7 @@ class Intake:
             self._watch.turn()
         else:
             self._watch.succeed()
-        if entries and self._stopping:  # they came by the read that was waiting when the stop was called
+        if entries and self._stopping:  # from the read that was blocking when the stop came
             await self._starting.leave(shard, entries)
         elif entries:
             self.empty.clear()

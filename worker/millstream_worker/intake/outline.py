@@ -1,5 +1,5 @@
-"""What a large message says of its input without being unpacked: how much it is, and all else that was asked.
-So one that is far too long can be refused, and a job put off, for the memory of its bytes alone.
+"""Reads the size of a large message's input, and its other fields, without unpacking the input. A job far too
+long is refused, or put off, at no more than the memory of its bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Outline:
 
 
 def outline(payload: bytes) -> Outline | None:
-    """None where the message is not what it should be: whoever decodes it learns why."""
+    """None for a message that is not valid: decoding it will say why."""
     reader = msgpack.Unpacker(
         max_buffer_size=max(1, len(payload)), max_str_len=_MOST_NAME_BYTES, max_bin_len=0, max_array_len=0,
         max_map_len=0, max_ext_len=0,
@@ -69,7 +69,7 @@ def _outline(reader: msgpack.Unpacker, payload: bytes) -> Outline | None:
 
 
 def _length(payload: bytes, at: int, *, a_list: bool) -> int:
-    """Of the text or list that begins there. Raises ValueError where something else does."""
+    """The length of the text or list that begins there. Raises ValueError for any other type."""
     first = payload[at]
     if first & 0xF0 == 0x90 if a_list else first & 0xE0 == 0xA0:
         return first & (0x0F if a_list else 0x1F)

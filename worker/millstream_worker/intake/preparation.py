@@ -1,5 +1,5 @@
-"""What a job needs before an engine can compute it: token ids, bounds, and rows that go on from its log. No
-I/O, so that long inputs can be prepared in a thread.
+"""Prepares a job for the engine: token ids, bounds, and choices that resume from its log. No I/O, so that
+long inputs can be prepared in a thread.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel, TooLong
 
-_LARGE_BYTES = 64 * 1024  # past that a message is looked at before it is decoded
+_LARGE_BYTES = 64 * 1024  # beyond that a message is outlined before it is decoded
 _MOST_JOB_TOKENS = 8 * 2**20  # of all its choices with the prompt: they go to an engine in one frame
 
 
 class LogDamaged(Exception):
-    """The token log of earlier attempts has a hole, or holds what no worker wrote."""
+    """The token log of earlier attempts has a gap, or an entry that no worker wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobBounds:
-    """What one job may take, as the operator has set it. Tokens 0: as much as the context holds."""
+    """The operator's limits per job. Tokens 0: as many as the context holds."""
 
     prompt_tokens: int
     output_tokens: int
@@ -39,8 +39,8 @@ class JobBounds:
 
 
 def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bounds: JobBounds) -> None:
-    """Fill in the job. Raises InvalidRequest where its payload is no request, or one that cannot be computed
-    here, LogDamaged where it cannot go on.
+    """Fill in the job. Raises InvalidRequest if its payload is no valid request, or one that cannot be
+    computed here; LogDamaged if its log cannot be resumed.
     """
     most = _most_input(info, bounds)
     if len(job.entry.payload) > _LARGE_BYTES:
@@ -59,7 +59,7 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
 
 
 def forget_input(job: Job) -> None:
-    """The text has become token ids, or is refused; what else was asked stays."""
+    """Drop the text of the input, which has become token ids or was refused; keep the other fields."""
     if job.unread is None:
         job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
     none = dict.fromkeys((*INPUTS, "chat_template_kwargs"))
@@ -81,7 +81,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int) -
 
 
 def _logged(started: StartReply) -> tuple[list[bytes], list[ChoiceDelta]]:
-    """The log's bodies in order, and what they tell."""
+    """The log's bodies in order, and their deltas."""
     entries: Sequence[LogEntry] = [entry for entry in started.log if entry.kind == DELTA]
     if [entry.seq for entry in entries] != list(range(1, started.last_seq + 1)):
         raise LogDamaged(f"the token log should hold 1 to {started.last_seq}, but has {len(entries)} entries")
@@ -93,7 +93,7 @@ def _logged(started: StartReply) -> tuple[list[bytes], list[ChoiceDelta]]:
 
 
 def _check_told(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> None:
-    """A worker has told nothing else; an engine would die of it, and the next one too."""
+    """No worker wrote anything else; the engine would die of it, and the next one too."""
     if not 0 <= delta.index < asked.n:
         raise LogDamaged(f"the token log tells of choice {delta.index}, and {asked.n} were asked for")
     if any(token >= vocab_size for token in delta.token_ids):
@@ -103,13 +103,13 @@ def _check_told(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> N
 
 
 def _most_input(info: EngineInfo, bounds: JobBounds) -> int:
-    """Tokens: one of output has to fit, too."""
+    """Most prompt tokens: at least one output token has to fit, too."""
     held = min(info.context_length, info.token_capacity) - 1
     return min(held, bounds.prompt_tokens) if bounds.prompt_tokens else held
 
 
 def _check_outline(job: Job, text: TextModel, most: int, info: EngineInfo, bounds: JobBounds) -> None:
-    """Refuse what is certainly too long while it is nothing but bytes."""
+    """Refuse an input that is certainly too long before it is decoded."""
     found = outline(job.entry.payload)
     if found is None:
         return
@@ -155,7 +155,7 @@ def _too_long(field: str, size: str, info: EngineInfo, bounds: JobBounds) -> Inv
 
 
 def _check_result(asked: SamplingParams, bounds: JobBounds) -> None:
-    """What cannot fit even where every token is the shortest is not begun."""
+    """Refuse a request whose result cannot fit even if every token is the shortest."""
     if asked.max_tokens is None:  # its end is not known yet: it is watched while it grows
         return
     a_token = 1 + (encoding.least_logprob_bytes(asked.top_logprobs) if asked.logprobs else 0)
@@ -171,9 +171,7 @@ def _check_result(asked: SamplingParams, bounds: JobBounds) -> None:
 
 
 def _max_tokens(request: Request, prompt_tokens: int, info: EngineInfo, bounds: JobBounds) -> int:
-    """Output tokens a choice may have; the prompt and they have to fit into the model's context and the KV
-    pool.
-    """
+    """Output tokens per choice: with the prompt they have to fit into the model's context and the KV pool."""
     limit = min(info.context_length, info.token_capacity)
     asked = request.sampling.max_tokens
     if asked is not None and prompt_tokens + asked > limit:

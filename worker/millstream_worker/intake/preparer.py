@@ -1,5 +1,5 @@
-"""Reads a job's payload and makes it ready for the engine, in a thread where that takes long. A wrong request
-ends its job, and raises nothing.
+"""Reads a job's payload and prepares it for the engine, in a thread if it is long. An invalid request ends
+its job; nothing is raised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.threads import in_thread
 
-_LONG_BYTES = 4096  # past that reading and tokenizing would hold up the loop
+_LONG_BYTES = 4096  # beyond that reading and tokenizing would delay the loop
 
 
 class JobPreparer:
@@ -45,7 +45,7 @@ class JobPreparer:
             self._capacity.learn(len(job.prompt))
             if all(row.reason is not None for row in job.rows):
                 job.end(State.COMPLETED)  # only its end was not written
-        if not job.rows:  # readers have had this
+        if not job.rows:  # but the output of earlier attempts is published
             job.told = told_by(started.log)
 
 
@@ -55,7 +55,7 @@ def size_of(job: Job, started: StartReply) -> int:
 
 
 def told_by(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
-    """The output of earlier attempts, without a look at the request."""
+    """The output of earlier attempts, whatever the request is."""
     try:
         return merged_choices(log)
     except ProtocolError:

@@ -1,9 +1,9 @@
-"""Reads long jobs beside the loop that takes work in, which goes on meanwhile: short jobs and those of other
-tenants do not wait behind them.
+"""Reads long jobs beside the intake loop, so that short jobs and those of other tenants do not wait behind
+them.
 
-A job that is put off is in the table, unread, with its lease; where many bytes wait its message goes, and is
-fetched again when it has its turn. Tenants take turns, each with one job at a time, `interactive` before
-`batch`. Little is read at once, and nothing while inputs for the whole KV pool are ahead, or a suspect runs.
+A job that was put off is in the table, unread, with its lease. If many bytes wait, its message is dropped and
+fetched again later. Tenants take turns, each with one job at a time, `interactive` before `batch`. Few are
+read at once, and none while the waiting inputs would fill the KV pool, or a suspect runs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from millstream_worker.observe.trouble import Trouble
 from millstream_worker.observe.watchdog import LoopWatch
 
 _AT_ONCE = 2
-_LARGE_BYTES = 2**20  # of which one at a time is read: decoding takes several times as much
-_LOOK_S = 1.0  # between two signs of life; work wakes it sooner
+_LARGE_BYTES = 2**20  # larger ones are read one at a time: decoding takes several times as much
+_LOOK_S = 1.0  # between two turns; work wakes it sooner
 _PAUSE_S = 0.5
 
 
@@ -55,7 +55,7 @@ class Reading:
         self._read = read
         self._being_read: list[Job] = []
         self._readers: set[asyncio.Task[None] | None] = set()  # that wait for a thread
-        self._turns: dict[str, int] = {}  # of tenants that have jobs here: the higher, the later they had one
+        self._turns: dict[str, int] = {}  # per tenant with jobs here: the higher, the later its last turn
         self._turn = 0
         self._stopping = False
 
@@ -66,8 +66,8 @@ class Reading:
             reader.cancel()
 
     async def run(self) -> None:
-        """Until `stop`: then what is not read is left to whoever gives the jobs back, and nobody waits for
-        the threads that are reading.
+        """Until `stop`: unread jobs are then released by the drain, and nobody waits for the threads that are
+        reading.
         """
         with self._watch:
             async with asyncio.TaskGroup() as group:
@@ -94,7 +94,7 @@ class Reading:
         waiting = [job for job in self._table.to_read() if job not in self._being_read]
         tenants = {job.request.tenant for job in (*waiting, *self._being_read)}
         known = {tenant: turn for tenant, turn in self._turns.items() if tenant in tenants}
-        first = min(known.values(), default=self._turn)  # newcomers come with, not before, who waits longest
+        first = min(known.values(), default=self._turn)  # new tenants do not overtake others
         self._turns = dict.fromkeys(tenants, first) | known
         free = [job for job in waiting if self._may_begin(job)]
         if not free:
@@ -129,7 +129,7 @@ class Reading:
         self._queue.hand_over()
 
     async def _fetch(self, job: Job) -> bool:
-        """Its message, again. False: it is not needed any more, or there is none."""
+        """Fetch the message again. False: it is not needed any more, or it was deleted."""
         while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:
             self._watch.turn()
             entry_id = job.entry.entry_id

@@ -29,11 +29,11 @@ from millstream_worker.observe.trouble import Trouble
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
-_LOOK_S = 0.5  # between two looks whether the worker is stopping
+_LOOK_S = 0.5  # between two checks whether the worker is stopping
 
 
 class Starting:
-    """Jobs that are started go to `admission`."""
+    """Passes started jobs to `admission`."""
 
     def __init__(self, consumer: Consumer, table: JobTable, queue: EngineQueue, admission: Admission) -> None:
         self._outage = consumer.outage
@@ -48,10 +48,10 @@ class Starting:
     async def take(
         self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
     ) -> list[LaneEntry]:
-        """Start these entries and hold their jobs. Answers the entries that are left alone: their version is
-        not one this worker takes. While the server takes no writes it is asked again, until `stopping`:
-        entries not started then are given back. At maxmemory one gets through where none of this shard runs
-        here, so that a server that is full of what waits empties itself.
+        """Start these entries and hold their jobs. Returns the entries that are left to others, as this
+        worker does not take their version. While the server refuses writes it is asked again, until
+        `stopping`: entries not started then are released. At maxmemory one is forced through if no job of
+        this shard runs here, so that a server full of waiting jobs empties itself.
         """
         self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
         try:
@@ -86,14 +86,14 @@ class Starting:
         return foreign
 
     async def leave(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
-        """Give back entries that were never started. What does not get through is taken over when it is
+        """Release entries that were never started. If that fails, others take them over when they are
         overdue.
         """
         release = [calls.release(shard, entry.claim(self._owner), lane=entry.lane) for entry in entries]
         try:
             await calls.run_many(self._redis, release)
         except (RedisError, OSError) as error:
-            _log.warning("entries not given back", entries=len(entries), error=str(error))
+            _log.warning("entries not released", entries=len(entries), error=str(error))
 
     async def _start(
         self,
@@ -102,8 +102,8 @@ class Starting:
         nonces: dict[str, str],
         stopping: Callable[[], bool],
     ) -> list[LaneEntry]:
-        """Answers the entries that have to be started again."""
-        idle = not any(job.shard == shard for job in self._table)  # what runs elsewhere makes no room here
+        """Returns the entries that have to be started again."""
+        idle = not any(job.shard == shard for job in self._table)  # other shards may be on other nodes
         starts = [
             calls.start(
                 shard,
@@ -142,7 +142,7 @@ class Starting:
         trouble.failed(doing="start of jobs", jobs=jobs, error=str(error))
 
     async def _fail_unreadable(self, shard: ShardKeys, entry: LaneEntry, error: ProtocolError) -> None:
-        """It is started, but the log that came with the answer is none."""
+        """It was started, but the log in the reply is invalid."""
         try:
             record = await read_job(self._redis, shard, entry.job_id)
         except (RedisError, OSError, ProtocolError):
@@ -154,7 +154,7 @@ class Starting:
             self._table.take(job)
 
     async def _may_read(self, stopping: Callable[[], bool]) -> bool:
-        """Wait while a suspect runs isolated; False where the worker stops before."""
+        """Wait while a suspect runs isolated. False if the worker stops before."""
         while self._queue.isolated is not None:
             if stopping():
                 return False
@@ -162,11 +162,11 @@ class Starting:
         return True
 
     async def _let_engine_read(self, stopping: Callable[[], bool]) -> None:
-        """Wait while the engine is far behind; one that hangs does not hold up a drain."""
+        """Wait while the engine is far behind; one that hangs does not delay a drain."""
         while not stopping() and not await self._queue.engine.writable(_LOOK_S):
             continue
 
 
 def _is_foreign(entry: LaneEntry) -> bool:
-    """Other workers may take it. What none ever will is answered."""
+    """Other workers may take this version. One that none will ever take is answered here."""
     return entry.version not in TAKEN and entry.version >= FIRST_VERSION

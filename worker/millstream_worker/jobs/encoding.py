@@ -1,8 +1,8 @@
-"""Deltas and results as msgpack, written by hand: the same bytes as the protocol's models give (a test
-compares them), without building a model per flush. What equals a field's default is left out.
+"""Deltas and results as msgpack, written by hand: the same bytes as the protocol's models produce (a test
+compares them), without building a model per flush. Fields that equal their default are left out.
 
-Log-probabilities are packed once, when they are drawn: as objects those of one token with its 20 most likely
-ones take 6 KB, as bytes less than one. `logprobs` is everywhere a list of such bytes, one for each token.
+Log-probabilities are packed once, when a token is sampled: the objects for one token with its 20 most likely
+alternatives take 6 KB, the bytes less than one. Everywhere `logprobs` is a list of such bytes, one per token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def token_logprob(token_id: int, token: str, logprob: float, top: Sequence[Plain
 
 
 def least_logprob_bytes(top: int) -> int:
-    """What `token_logprob` takes at least, with `top` likely ones: ids of one byte, tokens without text."""
+    """Fewest bytes that `token_logprob` returns with `top` alternatives: ids of one byte, tokens without
+    text.
+    """
     one = len(codec.pack(top_logprob(0, "", 0.0)))
     return one + (len(codec.pack("top")) + 1 + top * one if top else 0)
 
@@ -102,7 +104,7 @@ def result(
     metadata: dict[str, str],
     version: int = FIRST_VERSION,
 ) -> bytes:
-    """A job's end, as it is stored for pollers."""
+    """A job's result, as it is stored."""
     fields: Plain = {} if version == FIRST_VERSION else {"version": version}
     if state is not State.COMPLETED:
         fields["state"] = state.value
@@ -135,7 +137,7 @@ def _with_choices(fields: Plain) -> bytes:
 
 
 def _map(fields: Plain, packed_name: str, packed: Sequence[bytes]) -> bytes:
-    """A map, one field of which is a list of values that are packed already."""
+    """A map with one field whose value is a list of already packed values."""
     packer = msgpack.Packer()
     parts: list[bytes] = [packer.pack_map_header(len(fields))]
     for name, value in fields.items():

@@ -32,7 +32,7 @@ class Engine(Protocol):
     def abort(self, handles: Sequence[int]) -> None: ...
 
     async def writable(self, wait_s: float) -> bool:
-        """Wait while the engine is far behind in reading; False where it still is after `wait_s`."""
+        """Wait while the engine is far behind in reading; False if it still is after `wait_s`."""
 
 
 class EngineQueue:
@@ -60,8 +60,8 @@ class EngineQueue:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """A payload is being read, which may kill the worker: no isolated run starts meanwhile, nor after a
-        reading that was given up, since its thread goes on.
+        """A payload is being read, which may kill the worker: no isolated run starts meanwhile, nor after an
+        abandoned reading, since its thread goes on.
         """
         self._reading += 1
         yield
@@ -96,7 +96,7 @@ class EngineQueue:
             self.isolation_changed.notify()
 
     def engine_refused(self, handle: int) -> None:
-        """A refusal is an answer, too."""
+        """An engine that refuses a request works, too."""
         if handle == _PROOF.handle:
             self.engine_worked()
 
@@ -117,13 +117,13 @@ class EngineQueue:
         return self.rows.pop(handle)
 
     def stop_row(self, job: Job, row: ChoiceOutput) -> None:
-        """One choice has ended here, not in the engine: stop computing it."""
+        """A choice has ended here, by a stop string: abort it in the engine."""
         handle = job.handle + row.index
         del self.rows[handle]
         self.engine.abort([handle])
 
     def withdraw(self, job: Job) -> None:
-        """Compute no more of a job."""
+        """Stop computing a job."""
         handles = range(job.handle, job.handle + len(job.rows))
         given = [handle for handle in handles if handle in self.rows and self.rows[handle][0] is job]
         for handle in given:
@@ -142,7 +142,7 @@ class EngineQueue:
         return None
 
     def awaits_isolated_run(self, job: Job) -> bool:
-        """It is isolated, was not given to the engine yet, and there is one."""
+        """It is isolated, the engine was not given it yet, and there is an engine."""
         return self.isolated is job and job in self._waiting and self.engine.up
 
     def hand_over_isolated(self, job: Job) -> None:
@@ -159,7 +159,7 @@ class EngineQueue:
         return any(given is job for given, _ in self.rows.values())
 
     def _hand_to_engine(self, job: Job) -> None:
-        """Under handles that this worker has never used before."""
+        """Its handles were never used before by this worker."""
         del self._waiting[job]
         job.handle = self._next_handle
         self._next_handle += len(job.rows)

@@ -61,12 +61,12 @@ class Job:
     attempt: int
     died: int  # engines and workers that died with it before this worker had it
     timing: Timing
-    died_alone: int = 0  # those of them that had nothing else
+    died_alone: int = 0  # those of them in isolation
     sampled_seed: int = 0  # used where the request has none
     unread: StartReply | None = None  # put off: a suspect is read when it is alone, a long job beside others
     unread_bytes: int = 0  # of its message and log, where these are long
     being_read: bool = False  # its rows are made in another thread: nothing of it is written meanwhile
-    told: tuple[Choice, ...] = ()  # by earlier attempts, where it ends unread
+    told: tuple[Choice, ...] = ()  # output of earlier attempts, if it ends unread
     # what it will be computed from
     prompt: tuple[int, ...] = ()
     max_tokens: int = 0
@@ -78,15 +78,15 @@ class Job:
     alone: bool = False  # suspect of having killed an engine: runs in a batch of its own
     deaths: int = 0  # of engines here that had it
     deaths_alone: int = 0
-    refusals: int = 0  # writes in a row that the server can never take
+    refusals: int = 0  # writes in a row that the server can never accept
     cached_tokens: int = 0
-    entered: bool = False  # the batch, here and at some time
+    entered: bool = False  # the batch of an engine here
     # the log: body i has sequence number i + 1
     written: list[bytes] = field(default_factory=list)
     acknowledged: int = 0
     next_flush: float = 0.0  # monotonic seconds
     not_before: float = 0.0  # the same: the server had trouble with its last write
-    first_token_out: bool = False  # its time stands, by this attempt or an earlier one
+    first_token_out: bool = False  # its time is fixed, by this attempt or an earlier one
     # its end
     state: State = State.RUNNING
     error: ErrorInfo | None = None
@@ -116,7 +116,7 @@ class Job:
 
     @property
     def result_bytes(self) -> int:
-        """About what its result takes so far."""
+        """Approximate size of its result so far."""
         return sum(row.size for row in self.rows)
 
     @property
@@ -137,8 +137,9 @@ class Job:
         return self.request.stream
 
     def admit(self, cached_tokens: int, begun_ms: int) -> bool:
-        """It is in the batch, since the step that began at `begun_ms`. False: it was before, in an engine
-        that is gone."""
+        """It is in the batch, since the step that began at `begun_ms`. False if it was before, in an engine
+        that died.
+        """
         assert self.phase is Phase.WAITING, self.phase
         self.phase = Phase.RUNNING
         if self.entered:
@@ -150,7 +151,7 @@ class Job:
         return True
 
     def wait(self) -> None:
-        """Its engine is gone: it goes through the next one's door again."""
+        """Its engine died: it waits to be admitted by the next one."""
         assert self.phase is not Phase.ENDED, "an ended job is not computed again"
         self.phase = Phase.WAITING
 
@@ -162,23 +163,21 @@ class Job:
             self.error = error or _ERRORS.get(state)
 
     def take_delta(self) -> bool:
-        """Put what is new into the log's next body, or several where that is much. False: nothing is."""
+        """Put new output into the log's next body, or several if it is much. False if there is none."""
         before = len(self.written)
         while told := [part for row in self.rows if (part := row.take()) is not None]:
             self.written.append(encoding.delta(told))
         return len(self.written) > before
 
     def merge_open(self) -> None:
-        """Make one body of all that are not acknowledged. Only where it is certain that the log has none of
-        them.
-        """
+        """Merge all unacknowledged bodies into one. Only if it is certain that the log has none of them."""
         open_bodies = self.written[self.acknowledged :]
         if len(open_bodies) > 1:
             told = [part for body in open_bodies for part in codec.unpack(body)["choices"]]
             self.written[self.acknowledged :] = [codec.pack({"choices": told})]
 
     def result(self, model: str, now_ms: int) -> bytes:
-        """The stored end of the job; `take_delta` comes before it."""
+        """The stored result; call `take_delta` before."""
         choices = [row.choice() for row in self.rows] or [plain(choice) for choice in self.told]
         self._time("finished_ms", now_ms)
         return encoding.result(
@@ -199,12 +198,12 @@ class Job:
         return sum(row.logged for row in self.rows) + sum(len(choice.token_ids) for choice in self.told)
 
     def send_first_token(self, now_ms: int) -> None:
-        """It goes out now; where that fails it is sent again, and counts from then."""
+        """It is sent now; if that fails it is sent again, and its time is that of the last try."""
         if not self.first_token_out:
             self._time("first_token_ms", now_ms)
 
     def confirm_first_token(self) -> bool:
-        """It is out. False: it was before, or there is none."""
+        """It was sent. False if it was confirmed before, or there is none."""
         if self.first_token_out or self.timing.first_token_ms is None:
             return False
         self.first_token_out = True
@@ -214,12 +213,14 @@ class Job:
         self._time("last_token_ms", now_ms)
 
     def _time(self, name: str, at_ms: int) -> None:
-        """Not before what came before it: the server's clock is told here to some milliseconds only."""
+        """Never before an earlier time of the job: the server's clock is known here to some milliseconds
+        only.
+        """
         earlier = (getattr(self.timing, other) or 0 for other in _TIMES[: _TIMES.index(name)])
         self.timing = self.timing.model_copy(update={name: max(at_ms, *earlier)})
 
     def engine_request(self) -> EngineRequest:
-        """What the engine is asked for, from what is known now: all tokens so far are prefilled again."""
+        """The request to the engine, with all tokens so far, which are prefilled again."""
         outputs = tuple(tuple(row.ids) for row in self.rows)
         return EngineRequest(
             handle=self.handle,

@@ -1,7 +1,7 @@
-"""One choice of a live job, from the tokens the engine drew to the text that readers get.
+"""One choice of a live job, from the sampled tokens to the published text.
 
-`ids` grows with every step; text is made of them only when a flush or a stop string asks for it. What a delta
-has once told is never taken back: `logged` only grows.
+`ids` grows with every step; they are detokenized only when a flush or a stop string needs the text. A
+published delta is never taken back: `logged` only grows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.text import Detokenizer
 
-PIECE_BYTES = 256 * 1024  # about, of ids and logprobs told at once: after an outage there may be many
+PIECE_BYTES = 256 * 1024  # about, of ids and logprobs in one delta: after an outage there may be many
 _ID_BYTES = 5  # of a token id as msgpack, at most
 
 
@@ -23,26 +23,26 @@ _ID_BYTES = 5  # of a token id as msgpack, at most
 class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
-    watched: bool = False  # has stop strings: its text is looked at after every step
+    watched: bool = False  # has stop strings: it is detokenized after every step
     # filled by the engine's steps
-    begun: bool = False  # it has drawn a token in this attempt
+    begun: bool = False  # a token was sampled in this attempt
     ids: list[int] = field(default_factory=list)
     logprobs: list[bytes] | None = None  # packed, one per id, where they were asked for
     logprob_bytes: int = 0  # of all those
     reason: FinishReason | None = None
-    # how far the ids have come
+    # how many ids have reached which stage
     fed: int = 0  # ids given to the detokenizer
     stable_ids: int = 0  # ids that no stop string can take back any more
-    logged: int = 0  # ids told in a delta
-    told: bool = False  # so is the finish reason
+    logged: int = 0  # ids in deltas
+    told: bool = False  # the finish reason is in a delta, too
     # text
-    fresh: str = ""  # released, not told yet
-    stable_chars: int = 0  # of `fresh`: the text of settled ids (what is told never goes beyond its ids)
-    parts: list[str] = field(default_factory=list)  # told
+    fresh: str = ""  # detokenized, in no delta yet
+    stable_chars: int = 0  # of `fresh`: the text of stable ids (a delta's text never goes beyond its ids)
+    parts: list[str] = field(default_factory=list)  # texts of deltas
     told_chars: int = 0  # of those
 
     def resume(self, deltas: Sequence[ChoiceDelta]) -> None:
-        """Take up what earlier attempts logged of this choice."""
+        """Resume from the deltas that earlier attempts have logged for this choice."""
         for delta in deltas:
             self.ids += delta.token_ids
             if self.logprobs is not None and delta.logprobs:
@@ -59,7 +59,7 @@ class ChoiceOutput:
 
     @property
     def size(self) -> int:
-        """About the bytes that the choice takes in the result, from what is known of it."""
+        """Approximate bytes of the choice in the result."""
         return self.logprob_bytes + _ID_BYTES * len(self.ids) + self.told_chars + len(self.fresh)
 
     def add_logprob(self, packed: bytes) -> None:
@@ -68,19 +68,17 @@ class ChoiceOutput:
         self.logprob_bytes += len(packed)
 
     def feed(self) -> bool:
-        """Turn new ids into text. True: a stop string was found just now, and the choice has ended by it."""
+        """Detokenize new ids. True if a stop string was found just now, which ended the choice."""
         end = len(self.ids)
         if self.reason == "stop":
-            end -= 1  # the end token that was drawn counts as output, but is no text
+            end -= 1  # the sampled end token counts as output, but is no text
         if self.fed < end:
             self.fresh += self.detokenizer.feed(self.ids[self.fed : end])
             self.fed = end
         return self._look_for_stop()
 
     def take(self) -> Plain | None:
-        """The choice's part of the next delta; None where there is nothing new to tell. Where much is, there
-        is more to tell after it.
-        """
+        """The choice's part of the next delta; None if nothing is new. A long one is split: call it again."""
         if self.told:
             return None
         self.feed()
@@ -119,7 +117,7 @@ class ChoiceOutput:
         return told
 
     def choice(self) -> Plain:
-        """The choice as the result tells it: exactly what all deltas together have told."""
+        """The choice in the result: the concatenation of all its deltas."""
         logprobs = self.logprobs[: self.logged] if self.logprobs is not None else None
         return encoding.choice(
             self.index, "".join(self.parts), self.ids[: self.logged], self.reason, logprobs

@@ -1,4 +1,4 @@
-"""The model that the worker serves: its tokenizer and the facts of the engine that runs it."""
+"""The served model: its tokenizer, and what the engine reported about itself."""
 
 from __future__ import annotations
 

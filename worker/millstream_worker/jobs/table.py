@@ -19,8 +19,8 @@ _MOST_PUT_OFF = 256  # long jobs that wait beside the look-ahead; of their messa
 
 
 class JobTable:
-    """`to_write` is set when something must not wait for the next flush; the writer clears it. `changed`: a
-    job has left or moved on, or the engine has, so that there may be room.
+    """`to_write` is set when a write must not wait for the next flush; the writer clears it. `changed`: a job
+    or the engine has changed state, so there may be room for more.
     """
 
     def __init__(self, queue: EngineQueue) -> None:
@@ -44,15 +44,15 @@ class JobTable:
         return self._jobs.get(job.id) is job
 
     def entries(self) -> dict[Entry, str]:
-        """What this worker has a lease on, with its job ids: jobs held, and entries that become jobs."""
+        """What this worker has a lease on, with its job ids: held jobs, and entries that become jobs."""
         return self._coming | {
             (job.shard, job.entry.lane, job.entry.entry_id): job.id for job in self._jobs.values()
         }
 
     @property
     def waiting_rows(self) -> int:
-        """Not in the engine's batch yet. Of a job that is not read at least one; long jobs that wait to be
-        read take nobody's place before they are many, or where they hold logged tokens.
+        """Rows that are not in the engine's batch yet; an unread job counts as at least one. Long jobs that
+        wait to be read do not count until they are many, unless they hold logged tokens.
         """
         put_off = sum(job.unread.last_seq == 0 for job in self.to_read() if job.unread is not None)
         waiting = sum(max(1, len(job.rows)) for job in self._jobs.values() if job.phase is Phase.WAITING)
@@ -60,8 +60,8 @@ class JobTable:
 
     @property
     def waiting_tokens(self) -> int:
-        """Of the inputs of jobs that are not in the engine's batch yet. Suspects wait for all others: if
-        theirs counted, they could wait for a job that is not read because of them.
+        """Prompt tokens of the jobs that are not in the engine's batch yet, without suspects: those wait for
+        all others, so counting them could make a suspect wait for a job that is not read because of it.
         """
         waiting = (job for job in self._jobs.values() if job.phase is Phase.WAITING and not job.alone)
         return sum(len(job.prompt) for job in waiting)
@@ -71,7 +71,7 @@ class JobTable:
         return any(job.alone for job in self._jobs.values())
 
     def to_read(self) -> list[Job]:
-        """Those that were put off for their length alone, in the order in which they came."""
+        """Jobs put off for their length, in the order of arrival."""
         return [
             job
             for job in self._jobs.values()
@@ -79,7 +79,7 @@ class JobTable:
         ]
 
     def put_off(self) -> list[Job]:
-        """Those for their length, whether they wait to be read or their reading was given up."""
+        """The same, and those whose reading was abandoned."""
         return [*self.to_read(), *(job for job in self if job.being_read and not job.alone)]
 
     def expect(self, shard: ShardKeys, entries: Sequence[LaneEntry]) -> None:
@@ -92,7 +92,7 @@ class JobTable:
             self._cancelled.discard(entry.job_id)
 
     def cancel(self, job_id: str) -> None:
-        """End a job that is held, or one that comes, as cancelled; unknown ids are ignored."""
+        """Cancel a held job, or an entry that becomes one; unknown ids are ignored."""
         job = self._jobs.get(job_id)
         if job is not None:
             self.conclude(job, State.CANCELLED)
@@ -115,21 +115,21 @@ class JobTable:
                 self.changed.notify()
 
     def suspect(self, job: Job) -> None:
-        """From here on it runs isolated, and what it takes counts for nobody else."""
+        """From now on it runs isolated, and its input does not count."""
         job.alone = True
         self.changed.notify()
 
     def conclude(
         self, job: Job, state: State, error: ErrorInfo | None = None, letter: str | None = None
     ) -> None:
-        """Decide how a job ends; its rows stop, and its end is written next."""
+        """Decide how a job ends; its rows are aborted, and its end is written next."""
         job.end(state, error, letter)
         self._queue.withdraw(job)
         self.to_write.set()
         self.changed.notify()  # it takes no room any more
 
     def drop(self, job: Job) -> None:
-        """Forget a job without a word: it is written, or not ours any more."""
+        """Forget a job whose end is written, or that is not ours any more."""
         if self.holds(job):
             del self._jobs[job.id]
         self._queue.withdraw(job)

@@ -1,4 +1,4 @@
-"""What keeps a job ours, and what takes it away: renewal, and orders from outside."""
+"""Keeps leases, and receives what ends them: renewal, and the control channel."""
 
 from millstream_worker.leases.control import Control
 from millstream_worker.leases.renewal import Leases

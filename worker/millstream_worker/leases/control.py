@@ -1,5 +1,5 @@
-"""Listens to what concerns this worker at once: cancellations, jobs given back, jobs of which a reader hears
-nothing. Whoever misses a message learns of the first two from the next renewal and scan; readers ask again.
+"""Listens on the control channels: cancellations, released jobs, and jobs that a reader hears nothing of. A
+missed message is made up for by the next renewal or scan; readers ask again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ _LOOK = f"{LOOK} ".encode()
 
 
 class Control:
-    """`on_released` is called when jobs were given back somewhere, `on_look` with the channel and the id of a
-    job that a reader asks about."""
+    """`on_released` is called when any worker released jobs, `on_look` with the channel and the id of a job
+    that a reader asks about.
+    """
 
     def __init__(
         self,
@@ -52,4 +53,4 @@ class Control:
             self._on_look(channel, message.removeprefix(_LOOK).decode(errors="replace"))
 
     def subscribed(self, channel: str) -> None:
-        """What was said before is learnt from the next renewal and the next scan."""
+        """Messages sent before are made up for by the next renewal and scan."""

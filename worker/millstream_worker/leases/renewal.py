@@ -1,6 +1,4 @@
-"""Keeps the lease of every job held, by being alive: a job of any length is this worker's as long as it
-renews.
-"""
+"""Renews the leases of all held jobs: however long a job runs, it stays this worker's while it renews."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one call renews: (job id, entry id) pairs of one lane."""
+    """The (job id, entry id) pairs of one lane that one call renews."""
 
     shard: ShardKeys
     lane: str
@@ -66,7 +64,7 @@ class Leases:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Renew until `stop`: the last thing a worker ends, as long as it holds anything."""
+        """Renew until `stop`, which comes when the worker holds nothing any more."""
         due = self._monotonic() + self._renew_s
         pause = self._renew_s
         with self._watch:
@@ -91,7 +89,7 @@ class Leases:
         return True
 
     async def renew(self) -> None:
-        """Renew all leases once. Raises redis-py's errors where the server is not there."""
+        """Renew all leases once. Raises redis-py's errors if the server does not answer."""
         jobs = list(self._table)
         pages = self._pages()
         refused: list[tuple[Page, Exception]] = []
@@ -104,7 +102,7 @@ class Leases:
             await self._renew_one_by_one(jobs, page, error)
 
     async def _renew_one_by_one(self, jobs: list[Job], page: Page, error: Exception) -> None:
-        """One job whose keys are damaged fails its whole page, and shall not cost the others their lease."""
+        """One job with damaged keys fails its whole page; the others must keep their lease."""
         alone = [Page(page.shard, page.lane, [pair]) for pair in page.held]
         renewed = [reply for reply in await self._run(alone) if isinstance(reply, RenewReply)]
         if not renewed:
@@ -123,7 +121,7 @@ class Leases:
         lanes: dict[tuple[ShardKeys, str], list[tuple[str, str]]] = defaultdict(list)
         for (shard, lane, entry_id), job_id in self._table.entries().items():
             job = self._table.get(job_id)
-            if job is None or job.entry.entry_id == entry_id:  # else one is stale, and answers tell ids only
+            if job is None or job.entry.entry_id == entry_id:  # else one is stale, and replies name ids only
                 lanes[shard, lane].append((job_id, entry_id))
         return [
             Page(shard, lane, held[at : at + _PAGE])
@@ -132,7 +130,7 @@ class Leases:
         ]
 
     def _apply(self, jobs: list[Job], reply: RenewReply) -> None:
-        """`jobs`: those that were held when it was asked for."""
+        """`jobs`: those held when the request was sent."""
         lost, cancelled = set(reply.lost), set(reply.cancelled)
         for job in jobs:
             if not self._table.holds(job) or job.phase is Phase.ENDED:

@@ -1,6 +1,6 @@
-"""The operator's endpoints: `/metrics`, `/healthz` (the process works at all: restart it if not) and
-`/readyz` (it can take jobs; and when it last read the queue, renewed its leases and saw a step). Served from
-a thread of its own, so that a scrape never waits for the loop nor holds it up.
+"""The operator's endpoints: `/metrics`, `/healthz` (the process works: restart it if not) and `/readyz` (it
+can take jobs; seconds since it last read the queue, renewed its leases and got a step). Served from a thread
+of its own, so that a scrape neither waits for the loop nor delays it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Health:
     problem: str = "starting"
 
     def successes(self) -> str:
-        """One line each, seconds ago."""
+        """One line each: seconds since the last success."""
         last = dict(self.watchdog.last())
         return "".join(
             f"last {name}: {'never' if (ago := last.get(name)) is None else f'{ago:.1f} s ago'}\n"
@@ -41,10 +41,10 @@ class Health:
 
 
 class HealthServer:
-    """Listens as soon as it is made; `port` is the real one where 0 was asked for."""
+    """Listens from its construction; `port` is the real one if 0 was asked for."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Health) -> None:
-        # A series of times beside each counter and histogram, which nobody reads.
+        # The creation times of all counters and histograms, which nobody reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         ProcessCollector(registry=registry)  # of the front; the engine is a process of its own
         self._metrics = make_wsgi_app(registry)
@@ -86,7 +86,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _SilentHandler(WSGIRequestHandler):
-    """Scrapes are no news."""
+    """Does not log requests."""
 
     def log_message(self, format: str, *args: object) -> None:
         return

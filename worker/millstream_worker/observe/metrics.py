@@ -105,7 +105,7 @@ class Metrics:
         self._info.labels(self._queue, *values).set(1)
 
     def engine_gone(self) -> None:
-        """Nothing runs, and there is no cache, until there is the next one."""
+        """No engine, and no cache, until the next one is ready."""
         for gauge in (self.rows_running, self.rows_waiting):
             gauge.set(0)
         self._set_blocks(used=0, cached=0, free=0)
@@ -130,12 +130,12 @@ class Metrics:
             self._kv_blocks.labels(self._queue, state).set(count)
 
     def waits(self, lane: str, jobs: int, oldest_s: float) -> None:
-        """What of a lane no worker has taken, over all shards."""
+        """A lane's jobs that no worker has taken, over all shards."""
         self._jobs_queued.labels(self._queue, lane).set(jobs)
         self._oldest_queued.labels(self._queue, lane).set(oldest_s)
 
     def admitted(self, timing: Timing, prompt_tokens: int, *, queued: bool) -> None:
-        """`queued`: until now, and not until an earlier attempt's admission."""
+        """`queued`: it waited until now, not only until an earlier attempt's admission."""
         assert timing.admitted_ms is not None, "called once it is admitted"
         if queued:
             self.queue_time.observe(_seconds(timing.submitted_ms, timing.admitted_ms))
@@ -146,7 +146,7 @@ class Metrics:
         self.ttft.observe(_seconds(timing.submitted_ms, timing.first_token_ms))
 
     def ended(self, state: State, timing: Timing, output_tokens: int) -> None:
-        """A job's end is written."""
+        """A job's end was written."""
         self._ended[state].inc()
         if state is not State.COMPLETED or timing.finished_ms is None:
             return

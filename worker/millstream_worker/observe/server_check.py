@@ -1,5 +1,5 @@
-"""Settings of the server under which accepted jobs or streams can be lost: looked at once, at start. They are
-warned of, or refused where the operator wants to be strict.
+"""Checks once, at start, for settings of the server under which accepted jobs or streams can be lost. It
+warns of them, or refuses to start if the operator wants that.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class ServerUnfit(Exception):
 
 
 async def check_server(redis: Any, how: Literal["warn", "strict", "off"]) -> None:
-    """Log a line for each finding, or raise ServerUnfit with all of them. Where the server does not let us
-    look only `strict` has something to say."""
+    """Log a line for each finding, or raise ServerUnfit with all of them. If the server does not show its
+    settings, only `strict` reports that.
+    """
     if how == "off":
         return
     try:
@@ -65,7 +66,7 @@ def warnings(stored: Mapping[str, str]) -> list[str]:
 
 
 def advice(stored: Mapping[str, str]) -> list[str]:
-    """What loses nothing by itself. A server without a bound is right on a machine of its own."""
+    """Settings that lose nothing by themselves: a server without a bound is right on a machine of its own."""
     if stored.get("maxmemory") == "0":
         return [
             "maxmemory is 0: the server grows until the machine's memory is full; with a bound submits are "

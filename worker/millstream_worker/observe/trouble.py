@@ -1,5 +1,5 @@
-"""What fails again and again, in few lines of the log: one as it begins, at most one a minute while it lasts,
-and one when it is over.
+"""Logs a repeated failure in few lines: one when it begins, at most one a minute while it lasts, and one when
+it is over.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import structlog
 _log = structlog.get_logger(__name__)
 _AGAIN_S = 60.0  # between two lines about the same trouble
 _MOST_NAMED = 20  # job ids in a line
-_OVER_S = 3.0  # without a failure: a part of the parts may work while others fail
+_OVER_S = 3.0  # without a failure: some components may work while others fail
 
 
 class Trouble:
-    """`event` is its line; `over` that of its end, for what tells by `worked` that it works."""
+    """`event`: the line of the failure. `over`: the line of its end, for callers that report success by
+    `worked`.
+    """
 
     def __init__(
         self,
@@ -62,5 +64,5 @@ class Trouble:
 
 
 def server_trouble() -> Trouble:
-    """That of the server: all parts of a worker share one, or each of them would report it."""
+    """Outages of the server. All components share one; otherwise each would report the same outage."""
     return Trouble("server does not answer", "server answers again")

@@ -1,9 +1,8 @@
-"""Whether the worker's loops turn. Each loop stamps its turns; a thread looks at the stamps, so that it also
-sees when the event loop itself stands still.
+"""Detects loops of the worker that stand still. Each loop counts its turns; a thread compares the counts, so
+that it also detects a blocked event loop.
 
-Time is measured in looks, not by the clock: a process that was stopped, or a machine that was suspended, has
-not looked either. A server that is away is no standstill: its loops go on turning, and what they meet is told
-as their trouble.
+Time is counted in looks, not by the clock: while a process or its machine was suspended, the thread did not
+look either. An outage of the server is no standstill: the loops keep turning and report it as their trouble.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ EXIT_STUCK = 3  # exit status of a worker that has ended itself
 
 @dataclass(slots=True, eq=False)
 class LoopWatch:
-    """One loop. It counts from its first turn until it has left its `with`."""
+    """One loop. It is watched from its first turn until it leaves its `with` block."""
 
     name: str
     limit_s: float  # its longest healthy turn
     turns: int = 0
     running: bool = False
-    succeeded_at: float | None = None  # monotonic seconds: it did what it is there for
-    # the watchdog_thread's
+    succeeded_at: float | None = None  # monotonic seconds: its last success
+    # written by the watchdog's thread
     seen_turns: int = 0
     still_s: float = 0.0  # in looks
     since: str = ""  # when it was last seen to turn
@@ -70,7 +69,7 @@ class LoopWatch:
 
 
 class Watchdog:
-    """All loops of a worker. `limit_s`: for how long a turn may take, beyond what it is meant to wait."""
+    """All loops of a worker. `limit_s`: how long a turn may take, in addition to its intended waits."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -87,12 +86,13 @@ class Watchdog:
 
     @property
     def problem(self) -> str:
-        """Which loops stand still, and since when; empty while all turn."""
+        """The loops that stand still, and since when; empty if all turn."""
         return "; ".join(str(watch) for watch in list(self.all) if watch.stuck)
 
     def last(self) -> list[tuple[str, float | None]]:
-        """(name, seconds ago) of what the loops last succeeded in; None: never. Of loops of one name the one
-        that waits longest."""
+        """(name, seconds since its last success) of each loop; None: none yet. For loops of the same name,
+        the longest time.
+        """
         now = time.monotonic()
         found: dict[str, float | None] = {}
         for watch in list(self.all):
@@ -104,8 +104,9 @@ class Watchdog:
 
 @dataclass(slots=True, eq=False)
 class WatchdogThread:
-    """The thread that looks. `end` is called once, from it, when something has stood still for `grace_s`
-    more; it need not return."""
+    """The thread that looks. It calls `end` once, when a loop has stood still for `grace_s` beyond its limit;
+    `end` need not return.
+    """
 
     watchdog: Watchdog
     grace_s: float
@@ -135,9 +136,9 @@ class WatchdogThread:
 
 
 def end_process(problem: str, engine_pids: Sequence[int]) -> None:
-    """The end of a worker that does not work any more: what is wrong, where all threads stand, the engine
-    taken along. Whatever it held goes to others when its leases are over. Nothing here waits for what the
-    rest of the process may hold."""
+    """Ends a stuck worker: prints the problem and the stacks of all threads, kills the engine, exits. Its
+    jobs go to others when the leases expire. It waits for nothing that the rest of the process may hold.
+    """
     message = f"millstream-worker is stuck and ends itself: {problem}\n"
     with contextlib.suppress(OSError):
         os.write(2, message.encode())

@@ -28,7 +28,7 @@ class Stop:
 
 
 class QueueSession:
-    """`failure` says, after `run`, why there will be no engine any more; empty after a drain."""
+    """`failure`, after `run`: why no engine will be started any more; empty after a drain."""
 
     def __init__(self, resources: Resources, info: QueueInfo, stop: Stop) -> None:
         self._resources = resources
@@ -40,19 +40,19 @@ class QueueSession:
         return self.components.supervisor.failure
 
     def wake(self) -> None:
-        """The stop was hurried."""
+        """Notice that the stop was hurried."""
         self.components.table.changed.notify()
 
     async def run(self) -> None:
-        """Until the stop is asked for, or there is no point in going on."""
-        parts = self.components
+        """Until a stop is asked for, or no engine can be started."""
+        components = self.components
         async with asyncio.TaskGroup() as group:
             tasks = self._start(group)
             watches = [group.create_task(watch) for watch in self._watches()]
             try:
                 await self._stop.asked.wait()
                 await self._drain(tasks)
-                await parts.supervisor.stop(_ENGINE_STOP_S)  # 7 nobody waits for its tokens any more
+                await components.supervisor.stop(_ENGINE_STOP_S)  # 7 nobody waits for its tokens any more
                 await tasks["supervisor"]
             finally:  # also after an error: none of these ends by being cancelled alone
                 for task in watches:
@@ -65,58 +65,58 @@ class QueueSession:
 
     def _start(self, group: asyncio.TaskGroup) -> dict[str, asyncio.Task[None]]:
         """Every component's loop, by name; those of the shards are "intake 0" and so on."""
-        parts = self.components
+        components = self.components
         loops = {
-            "supervisor": parts.supervisor.run(),
-            "writer": parts.writer.run(),
-            **{f"intake {shard}": intake.run() for shard, intake in enumerate(parts.intakes)},
-            "leases": parts.leases.run(),
-            "reading": parts.reading.run(),
-            "quarantine": parts.quarantine.run(),
-            "control": parts.control.run(),
-            "upkeep": parts.upkeep.run(),
+            "supervisor": components.supervisor.run(),
+            "writer": components.writer.run(),
+            **{f"intake {shard}": intake.run() for shard, intake in enumerate(components.intakes)},
+            "leases": components.leases.run(),
+            "reading": components.reading.run(),
+            "quarantine": components.quarantine.run(),
+            "control": components.control.run(),
+            "upkeep": components.upkeep.run(),
         }
         return {name: group.create_task(loop, name=name) for name, loop in loops.items()}
 
     async def _drain(self, tasks: dict[str, asyncio.Task[None]]) -> None:
-        parts = self.components
+        components = self.components
         self._begin_drain()
         intakes = [task for name, task in tasks.items() if name.startswith("intake")]
         await asyncio.wait([*intakes, tasks["reading"]])  # 1 no new work
-        await self._release(parts.table.put_off)  # 2 others read the long jobs
+        await self._release(components.table.put_off)  # 2 others read the long jobs
         await self._finish_running()  # 3 leases are still renewed here
-        parts.quarantine.stop()
+        components.quarantine.stop()
         await asyncio.wait([tasks["quarantine"]])
-        parts.writer.stop()
+        components.writer.stop()
         await tasks["writer"]
-        await parts.writer.write_all()  # 4 what readers do not have yet
-        await self._release(lambda: list(parts.table))  # 5 others go on with the rest
-        parts.leases.stop()  # 6 only now let the leases and the heartbeat go
-        parts.upkeep.stop()
-        await tasks["upkeep"]  # a beat that is under way would come after the last word
+        await components.writer.write_all()  # 4 what readers do not have yet
+        await self._release(lambda: list(components.table))  # 5 others go on with the rest
+        components.leases.stop()  # 6 only now let the leases and the heartbeat go
+        components.upkeep.stop()
+        await tasks["upkeep"]  # a heartbeat in flight would be written after its deletion
         await self._stop_beating()
 
     def _begin_drain(self) -> None:
-        parts = self.components
-        parts.report.draining = True
+        components = self.components
+        components.report.draining = True
         self._resources.health.problem = self.failure or "draining"
         if not self.failure:
             _log.info("draining")
-        parts.upkeep.wake("heartbeat")
-        for intake in parts.intakes:
+        components.upkeep.wake("heartbeat")
+        for intake in components.intakes:
             intake.stop()
-        parts.reading.stop()
+        components.reading.stop()
 
     async def _stop_all(self) -> None:
-        parts = self.components
-        for intake in parts.intakes:
+        components = self.components
+        for intake in components.intakes:
             intake.stop()
-        parts.reading.stop()
-        parts.quarantine.stop()
-        parts.writer.stop()
-        parts.leases.stop()
-        parts.upkeep.stop()
-        await parts.control.stop()
+        components.reading.stop()
+        components.quarantine.stop()
+        components.writer.stop()
+        components.leases.stop()
+        components.upkeep.stop()
+        await components.control.stop()
 
     def _watches(self) -> list[Coroutine[None, None, None]]:
         watches = [self._pulse(), self._end_on_failure()]
@@ -142,7 +142,7 @@ class QueueSession:
         resources, supervisor = self._resources, self.components.supervisor
         delay = RetryDelay(resources.settings.retry_backoff_s, resources.settings.retry_backoff_max_s)
         if jobs := left():
-            _log.info("giving jobs back", jobs=len(jobs))
+            _log.info("releasing jobs", jobs=len(jobs))
             await release_jobs(
                 resources.consumer,
                 self.components.table,
@@ -159,13 +159,15 @@ class QueueSession:
             return  # it runs out by itself
 
     async def _pulse(self) -> None:
-        parts, resources = self.components, self._resources
+        components, resources = self.components, self._resources
         while True:
             resources.loop_watch.turn()
-            parts.report.tell()
-            resources.metrics.jobs_held.set(len(parts.table))
+            components.report.tell()
+            resources.metrics.jobs_held.set(len(components.table))
             if not self._stop.asked.is_set():
-                resources.health.problem = parts.upkeep.trouble if parts.engine.up else "no engine is ready"
+                resources.health.problem = (
+                    components.upkeep.trouble if components.engine.up else "no engine is ready"
+                )
             await asyncio.sleep(_PULSE_S)
 
     async def _end_on_failure(self) -> None:

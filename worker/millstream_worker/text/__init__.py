@@ -1,4 +1,4 @@
-"""Text in, token ids out, and back: one tokenizer folder as the worker's front uses it."""
+"""Text to token ids and back, by the model's tokenizer."""
 
 from millstream_worker.text.counting import TooLong
 from millstream_worker.text.detokenizer import Detokenizer

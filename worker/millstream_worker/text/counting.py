@@ -1,6 +1,6 @@
-"""Texts of any length as token ids, in bounded memory. One that has too many is refused by its bytes where
-these tell it; else it is encoded in slices, and no more of them once the limit is passed. (A tokenizer takes
-about 130 bytes for each byte that it is given at once.)
+"""Tokenizes texts of any length in bounded memory. A text with too many tokens is refused by its bytes if
+these prove it; otherwise it is encoded in slices, until the limit is passed. (A tokenizer takes about 130
+bytes for each byte that it is given at once.)
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
 
 class TooLong(Exception):
-    """A text has more tokens than asked for. `size`: what is known of it. `problem`: where it is not their
-    number that is refused.
+    """A text has more tokens than allowed. `size`: what is known of it. `problem`: another reason for the
+    refusal.
     """
 
     def __init__(self, size: str, problem: str = "") -> None:
@@ -51,9 +51,7 @@ class Counting:
             raise TooLong(f"{size} bytes of text")
 
     def ids(self, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
-        """What the tokenizer gives for the whole text. Raises TooLong where that is known to be more than
-        `most` before the text's end is reached.
-        """
+        """The tokenizer's ids of the whole text. Raises TooLong as soon as more than `most` are certain."""
         if most is not None and self.longest_token is not None and 4 * len(text) > most * self.longest_token:
             self.check_bytes(text.encode(), most)
         first, last = (self._first, self._last) if add_special_tokens else ((), ())
@@ -85,7 +83,7 @@ class Counting:
         return len(text), len(text)
 
     def _encode(self, text: str) -> list[int]:
-        """As `encode` would, which keeps Python's lock throughout, and takes twice the memory for offsets."""
+        """As `encode`, which keeps the GIL throughout, and takes twice the memory for offsets."""
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids
@@ -96,7 +94,7 @@ def _size(text: str) -> int:
 
 
 def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that the tokenizer puts before and behind every text."""
+    """The ids that the tokenizer adds before and after every text."""
     encoding = tokenizer.encode("a")
     places = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
     if not places:  # the text itself has none
@@ -105,9 +103,7 @@ def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _longest_token(tokenizer: Tokenizer) -> tuple[int | None, list[int]]:
-    """Most bytes of a text that become one token, but for those that become none; None where that can be any
-    number.
-    """
+    """Most bytes of text in one token; None if that is unbounded. And the bytes that become no token."""
     spec = json.loads(tokenizer.to_str())
     added = tokenizer.get_added_tokens_decoder().values()
     names = tokenizer.get_vocab(with_added_tokens=True)
@@ -126,7 +122,7 @@ def _longest_token(tokenizer: Tokenizer) -> tuple[int | None, list[int]]:
 
 
 def _is_byte_level(spec: Step) -> bool:
-    """Each byte becomes a letter of a token, where the vocabulary has it."""
+    """Each byte becomes a letter of a token, if the vocabulary has it."""
     splitters = steps(spec["pre_tokenizer"])
     return (
         spec["model"]["type"] == "BPE"

@@ -1,8 +1,8 @@
-"""Where a long text may be cut so that the ids of both sides, one after the other, are the ids of the whole.
+"""Places where a long text may be cut so that the ids of both sides, concatenated, are the ids of the whole.
 
-That is behind a letter or digit and before white space or punctuation, where the pre-tokenizer cuts too (each
-of its pieces is encoded by itself), or where no merge can lead across. Each place is tried on the text around
-it. What a tokenizer does elsewhere must not matter: one whose parts look further than that is never cut.
+Such a place is between a letter or digit and white space or punctuation, where the pre-tokenizer cuts too
+(each of its pieces is encoded by itself), or where no merge crosses. Each place is tried on the text around
+it. A tokenizer whose parts look further than that is never cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Step = dict[str, Any]
 
 
 def steps(part: Step | None) -> list[Step]:
-    """What a normalizer or pre-tokenizer of tokenizer.json does, one after the other."""
+    """The steps of a normalizer or pre-tokenizer of tokenizer.json, in order."""
     if part is None:
         return []
     inner = part.get("normalizers") or part.get("pretokenizers")
@@ -75,7 +75,7 @@ class Cuts:
             yield place + 1
 
     def _pieces(self, text: str) -> list[str]:
-        """What is encoded, each by itself."""
+        """The pieces that are encoded separately."""
         pieces = [self._normal(text)]
         if self._pre_tokenizer is not None:
             pieces = [piece for piece, _ in self._pre_tokenizer.pre_tokenize_str(pieces[0])]
@@ -85,19 +85,19 @@ class Cuts:
         return text if self._normalizer is None else str(self._normalizer.normalize_str(text))
 
     def _is_near_added(self, text: str, place: int) -> bool:
-        """Added tokens are found before all else."""
+        """Added tokens are matched before anything else."""
         near = text[max(0, place - self._reach) : place + self._reach + 1]
         normal = self._normal(near)
         return any(name in near or name in normal for name in self._added)
 
 
 def _parts_words(letter: str) -> bool:
-    """No mark that could join what is before it."""
+    """White space or punctuation, and no mark that could join the letter before it."""
     return letter in " \n\r\t" or unicodedata.category(letter)[0] in "ZP"
 
 
 def _begins_words_only(tokenizer: Tokenizer) -> bool:
-    """Spaces stand at the start of tokens only, so that no merge leads from one word to the next."""
+    """Spaces occur only at the start of tokens, so that no merge crosses from one word to the next."""
     names = tokenizer.get_vocab(with_added_tokens=False)
     return _SPACE in names and not any(_WORD_START.search(name) for name in names)
 

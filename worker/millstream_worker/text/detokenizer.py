@@ -1,7 +1,7 @@
-"""One choice's token ids as text, as they come: no half characters, nothing that may yet prove a stop string.
+"""Detokenizes one choice incrementally: no partial characters, and no text that may yet become a stop string.
 
-The text is the same however the ids are cut into calls, and equal to decoding them all at once (but where the
-bytes of byte-fallback tokens are no UTF-8, only the broken ones become U+FFFD). Knows no queue.
+The text does not depend on how the ids are split into calls, and equals decoding them all at once (except
+that of invalid UTF-8 from byte-fallback tokens only the invalid bytes become U+FFFD).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
-    """`feed` what was drawn, `flush` at the choice's end; after `stopped`, nothing more comes.
+    """`feed` sampled ids, `flush` at the choice's end; after `stopped` it returns no more text.
 
-    No stop string is looked for in the text of the first `min_tokens` ids.
+    Stop strings are not searched in the text of the first `min_tokens` ids.
     """
 
     def __init__(self, token_bytes: TokenBytes, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
@@ -39,16 +39,18 @@ class Detokenizer:
 
     @property
     def kept_tokens(self) -> int:
-        """Of all ids fed so far, how many have a part in the text: those that begin before the stop."""
+        """How many of the ids fed so far contribute to the text: those that begin before the stop string."""
         return self._count if self._kept is None else self._kept
 
     @property
     def undecided(self) -> bool:
-        """Characters are held back: the last ids may yet turn out to lie behind a stop string."""
+        """Characters are held back: the last ids may turn out to lie behind a stop string."""
         return bool(self._held) or bool(self._utf8.getstate()[0])
 
     def feed(self, ids: Sequence[int]) -> str:
-        """The text that these ids settle. May be empty, may hold characters begun by earlier ids."""
+        """The text that became certain with these ids. It may be empty, or hold characters begun by earlier
+        ids.
+        """
         if self._kept is not None:
             return ""
         free = max(0, self._min_tokens - self._count) if self._stop else len(ids)
@@ -61,15 +63,16 @@ class Detokenizer:
         return text + self._release(self._utf8.decode(self._bytes(ids[free:])), final=False)
 
     def flush(self) -> str:
-        """What was held back, at the end of the choice: there are no more tokens."""
+        """The text held back, at the end of the choice: no more tokens follow."""
         if self._kept is not None:
             return ""
         return self._release(self._utf8.decode(b"", final=True), final=True)
 
     def resume(self, ids: Sequence[int], emitted_chars: int) -> str:
-        """Take up a choice of an earlier attempt: all its logged ids, and how much text was published.
+        """Resume a choice of an earlier attempt, from all its logged ids and the number of published
+        characters.
 
-        Answers what these ids settle beyond that. A stop string among them counts as ever.
+        Returns the certain text beyond that. A stop string in it counts as usual.
         """
         assert self._count == 0, "resume comes before anything is fed"
         return self.feed(ids)[emitted_chars:]
@@ -102,7 +105,7 @@ class Detokenizer:
         return text
 
     def _undecided(self, text: str) -> int:
-        """Length of the longest end of `text` with which a stop string could begin."""
+        """Length of the longest suffix of `text` with which a stop string could begin."""
         longest = 0
         for stop in self._stop:
             for length in range(min(len(stop) - 1, len(text)), longest, -1):
@@ -112,7 +115,7 @@ class Detokenizer:
         return longest
 
     def _tokens_before(self, chars: int) -> int:
-        """How many leading tokens begin before the text's character number `chars`. Runs once, at a stop."""
+        """How many leading tokens begin before character number `chars` of the text. Runs once, at a stop."""
         replay = Detokenizer(self._token_bytes)
         length = 0
         for place, token_id in enumerate(self._ids):

@@ -1,6 +1,6 @@
 """A model's tokenizer and chat template: requests to token ids, token ids to text. No weights, no network.
 
-All methods may be called from several threads at once: the tokenizer is never reconfigured after loading.
+All methods are thread-safe: the tokenizer is never reconfigured after loading.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TEMPLATE_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, Looku
 
 
 class TokenizerUnusable(Exception):
-    """The folder holds no tokenizer that can be used; the message says what to do."""
+    """The folder has no usable tokenizer; the message says what to do."""
 
 
 class TextModel:
-    """Made by `load`. `vocab_size` bounds the ids that the model can take."""
+    """Made by `load`. `vocab_size` bounds the ids that the model accepts."""
 
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -44,9 +44,9 @@ class TextModel:
 
     @classmethod
     def load(cls, folder: str | Path, vocab_size: int | None = None) -> TextModel:
-        """The tokenizer in a local folder. `vocab_size`: the model's, where it is known.
+        """The tokenizer in a local folder. `vocab_size`: the model's, if it is known.
 
-        Raises TokenizerUnusable, naming the folder, where there is none.
+        Raises TokenizerUnusable, naming the folder, if there is none.
         """
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
@@ -59,11 +59,11 @@ class TextModel:
         return bool(self._tokenizer.chat_template)
 
     def encode(self, request: Request, most: int | None = None) -> list[int]:
-        """The request's input as token ids. Raises InvalidRequest; TooLong where a text is known to have more
-        than `most` tokens before it is encoded in full.
+        """The request's input as token ids. Raises InvalidRequest; TooLong if a text certainly has more than
+        `most` tokens, before it is encoded in full.
 
-        A prompt gets the tokenizer's usual special tokens; messages go through the chat template, up to where
-        the answer begins; token ids are taken as they are.
+        A prompt gets the tokenizer's usual special tokens; messages go through the chat template, with the
+        generation prompt; token ids are used unchanged.
         """
         if request.token_ids is not None:
             return self._checked("token_ids", list(request.token_ids))
@@ -79,11 +79,11 @@ class TextModel:
         self._counting.check_bytes(data, most, start, end)
 
     def detokenizer(self, stop: Sequence[str] = (), min_tokens: int = 0) -> Detokenizer:
-        """For one choice, ending before the first of these stop strings behind its first `min_tokens` ids."""
+        """For one choice, which ends before the first stop string after its first `min_tokens` ids."""
         return Detokenizer(self._token_bytes, stop, min_tokens)
 
     def token_text(self, token_id: int) -> str:
-        """One token by itself, as logprobs show it; a part of a character is U+FFFD."""
+        """The text of a single token, for logprobs; a partial character is U+FFFD."""
         return self._token_bytes.token_text(token_id)
 
     def _chat_text(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""What each token id contributes to the text, as bytes, worked out once from the tokenizer's decoder.
+"""The bytes that each token id contributes to the text, computed once from the tokenizer's decoder.
 
-All decoders in use are the same thing underneath: every token stands for some bytes, whatever its neighbours
-are; only the first token of a text is special (its leading space may go). With the bytes in a table,
+All decoders in use are equivalent to this: every token stands for some bytes, whatever its neighbours are;
+only the first token of a text is special (its leading space may be dropped). With a table of bytes,
 detokenizing is a join and an incremental UTF-8 decoder: several times faster than tokenizers' DecodeStream
-(which cannot be flushed either), and independent of how the tokens were cut into calls.
+(which cannot be flushed either), and independent of how the tokens were split into calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BYTE_NAME = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes:
-    """`join(ids)`: the bytes of tokens that follow others; `first(id)`: of one that opens a text."""
+    """`join(ids)`: the bytes of tokens that follow others; `first(id)`: of the first token of a text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         decoder = json.loads(tokenizer.to_str())["decoder"]
@@ -53,30 +53,32 @@ class TokenBytes:
             return b"".join(map(self.of, ids))
 
     def first(self, token_id: int) -> bytes:
-        """The token's bytes where it opens a text: mostly without the space before a word."""
+        """The token's bytes at the start of a text: mostly without the leading space."""
         piece = self.of(token_id)
         if self._plain_start:
             return piece
         try:
             piece.decode()
         except UnicodeDecodeError:
-            return piece  # a part of a character: no space in front of it
+            return piece  # a partial character: no space in front of it
         text: str = self._tokenizer.decode([token_id], skip_special_tokens=True)
         return text.encode()
 
     def token_text(self, token_id: int) -> str:
-        """The token by itself, as logprobs show it; special tokens by their name."""
+        """The text of a single token, for logprobs; special tokens by their name."""
         return self.of(token_id).decode(errors="replace") or self._names.get(token_id, "")
 
     def _asked(self, token_id: int) -> bytes:
-        """What the tokenizer itself adds for the token where it follows another one."""
+        """The text that the tokenizer itself adds for the token after another one."""
         alone = self._tokenizer.decode([token_id])
         twice: str = self._tokenizer.decode([token_id, token_id])
         return twice.removeprefix(alone).encode()
 
 
 def _rule(decoder: dict[str, Any] | None) -> tuple[_ToBytes | None, bool]:
-    """How a token's name becomes bytes (None: ask), and whether that holds at the start of a text."""
+    """How a token's name becomes bytes (None: ask the tokenizer), and whether that holds at the start of a
+    text.
+    """
     steps = [] if decoder is None else decoder.get("decoders", [decoder])
     kinds = {step["type"] for step in steps}
     if "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse"}:
@@ -88,7 +90,7 @@ def _rule(decoder: dict[str, Any] | None) -> tuple[_ToBytes | None, bool]:
 
 
 def _is_local(step: dict[str, Any]) -> bool:
-    """A step that looks at one token at a time, apart from the start of the text."""
+    """A step that transforms one token at a time, apart from the start of the text."""
     literal = step["type"] != "Replace" or "String" in step["pattern"]
     return literal and not step.get("stop", 0)
 

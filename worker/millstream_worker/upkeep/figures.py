@@ -27,7 +27,7 @@ class QueueFigures:
         return self._oldest.get(shard, {})
 
     async def measure(self) -> None:
-        """Everything is read before any of it is shown."""
+        """Reads everything before it shows any of it."""
         counts = await read_lanes(self._redis, *self._shards)
         for shard in self._shards:
             self._oldest[shard] = {

@@ -1,5 +1,5 @@
-"""Jobs of other versions: delivered here, given back, and left to workers that take them. This worker takes
-them no second time, and tells of those for which no such worker is alive.
+"""Jobs of message versions that this worker does not take: delivered here, released, and left to workers that
+take them. This worker does not claim them again, and warns of those for which no such worker is alive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ForeignEntry:
 
 
 class ForeignVersions:
-    """Of all shards. `leave` adds what intake has given back; `saw` compares with what a scan found."""
+    """For all shards. `leave` adds entries that intake has released; `saw` compares with a scan."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ForeignVersions:
         self._metrics = metrics
         self._look_s = look_s
         self._monotonic = monotonic
-        self._left: dict[ShardKeys, dict[Key, ForeignEntry]] = {}  # those looked at last come last
+        self._left: dict[ShardKeys, dict[Key, ForeignEntry]] = {}  # ordered by their last look
         self._waiting: dict[ShardKeys, int] = {}
         self._next_look: dict[ShardKeys, float] = {}
         self._next_line: dict[ShardKeys, float] = {}
@@ -69,8 +69,9 @@ class ForeignVersions:
     async def saw(
         self, shard: ShardKeys, pending: Iterable[Key], released: Iterable[Key], since: float
     ) -> None:
-        """A scan that began at `since` found these entries delivered, and these of them given back. Raises
-        redis-py's errors."""
+        """A scan that began at `since` found these entries delivered, and these of them released. Raises
+        redis-py's errors.
+        """
         left = self._left.get(shard, {})
         kept = set(pending)
         for key in [key for key, one in left.items() if key not in kept and one.since < since]:
@@ -85,7 +86,7 @@ class ForeignVersions:
             await self._tell(shard, waiting, now)
 
     async def _forget_ended(self, shard: ShardKeys, waiting: Mapping[Key, ForeignEntry]) -> None:
-        """Those cancelled or expired meanwhile nobody may be left to drop: the next scan does."""
+        """Maybe no worker is left to drop those cancelled or expired meanwhile: the next scan does."""
         left = self._left[shard]
         some = [key for key in left if key in waiting][:_LOOKED_AT]
         async with self._redis.pipeline(transaction=False) as pipeline:
@@ -98,7 +99,7 @@ class ForeignVersions:
                 left[key] = one
 
     async def _tell(self, shard: ShardKeys, waiting: Mapping[Key, ForeignEntry], now: float) -> None:
-        """Say so, unless there are living workers that take them and only have no room yet."""
+        """Warn, unless living workers take them and only have no room yet."""
         if now < self._next_line.get(shard, 0.0):
             return
         try:

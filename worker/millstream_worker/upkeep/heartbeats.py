@@ -45,6 +45,6 @@ class Heartbeats:
         await on_all(self._shards, send)
 
     async def end(self) -> None:
-        """Delete it: nobody shall take the worker for alive, or wait for it."""
+        """Delete it, so that nobody takes the worker for alive."""
         name = self._heartbeat().name
         await on_all(self._shards, lambda shard: self._redis.delete(shard.worker(name)))

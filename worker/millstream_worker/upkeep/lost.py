@@ -1,5 +1,5 @@
-"""Jobs whose entry was destroyed. Readers that hear nothing of a job name it on the control channel; here is
-looked whether any worker will ever take it. Knows nothing of when readers ask.
+"""Jobs whose entry was destroyed. Readers that hear nothing of a job name it on the control channel; this
+checks whether any worker will ever take it, and ends it if not.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from millstream_worker.jobs.job import ENTRY_LOST
 
 _log = structlog.get_logger(__name__)
 _MOST_ASKED = 1000  # anybody may publish; readers ask again
-_AT_ONCE = 100  # jobs between two turns of the other chores
+_AT_ONCE = 100  # jobs between two turns of the other tasks
 
 
 class LostEntries:
-    """`asked` by the control channel; `look` is a chore."""
+    """`asked` is called by the control channel; `look` is a periodic task."""
 
     def __init__(
         self, redis: Any, shards: Sequence[ShardKeys], now_ms: Callable[[], int], *, result_ttl_ms: int
@@ -42,12 +42,12 @@ class LostEntries:
             self._asked[channel, job_id] = None
 
     async def look(self) -> None:
-        """At the jobs that were asked about: those that nobody will ever take end as failed."""
+        """Check the jobs that were asked about, and fail those that no worker will ever take."""
         for channel, job_id in list(self._asked)[:_AT_ONCE]:
             try:
                 await self._look_at(self._shards[channel], job_id)
             except (ResponseError, ProtocolError) as error:  # its keys are damaged: nothing can be said of it
-                _log.warning("job cannot be looked at", job_id=job_id, error=f"{error!s:.200}")
+                _log.warning("job cannot be checked", job_id=job_id, error=f"{error!s:.200}")
             self._asked.pop((channel, job_id), None)  # kept where the server did not answer
 
     async def _look_at(self, shard: ShardKeys, job_id: str) -> None:
@@ -71,7 +71,7 @@ class LostEntries:
 
 
 def _result(record: JobRecord, log: Sequence[LogEntry], now_ms: int) -> bytes:
-    """What earlier attempts have told, packed."""
+    """The output of earlier attempts, as a failed result."""
     result = partial_result(record, log)
     timing = result.timing.model_copy(update={"finished_ms": now_ms})
     update = {"state": State.FAILED, "error": ENTRY_LOST, "timing": timing}

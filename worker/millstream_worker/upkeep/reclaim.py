@@ -1,6 +1,6 @@
-"""Finds entries that nobody keeps a lease on. A server that was down, or a clock that jumped, makes every
-entry look idle: hence an entry counts as overdue only when the same owner was seen overdue for one and a
-half renewals on this process' own monotonic clock. In that time every living worker has renewed.
+"""Takes over entries whose lease has expired. A server that was down, or a clock that jumped, makes every
+entry look idle: so an entry counts as overdue only when the same owner was seen overdue for one and a half
+renewal periods of this process' own monotonic clock. In that time every living worker has renewed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Sighting:
 
 
 class Reclaimer:
-    """`scan` looks (upkeep, regularly); `take` claims what was found (intake, when it has room)."""
+    """`scan` looks for overdue entries (a periodic task); `take` claims them (intake, when it has room)."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Reclaimer:
             seen: dict[str, Sighting] = {}
             start = "-"
             while page := await calls.scan_pending(self._redis, shard, lane=lane, start=start, count=_PAGE):
-                now = self._monotonic()  # the answer may have taken long: nothing was seen before it came
+                now = self._monotonic()  # the reply may have taken long: an entry counts as seen when it came
                 for entry in page:
                     pending.append((lane, entry.entry_id))
                     if entry.owner == RELEASED:
@@ -89,7 +89,7 @@ class Reclaimer:
         await self._foreign.saw(shard, pending, released, began)
 
     async def take(self, shard: ShardKeys, room: int) -> list[LaneEntry]:
-        """Claim up to `room` entries that are overdue by now; none where the server has trouble."""
+        """Claim up to `room` overdue entries; none if the server does not answer."""
         taken: list[LaneEntry] = []
         for lane in LANES:
             found = self._ripe(shard, lane, min(room, _MOST_CLAIMED) - len(taken))

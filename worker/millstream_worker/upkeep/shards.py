@@ -1,4 +1,4 @@
-"""The same for each shard of the queue."""
+"""Runs a call on every shard of the queue."""
 
 from __future__ import annotations
 

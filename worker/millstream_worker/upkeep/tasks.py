@@ -1,4 +1,4 @@
-"""The loop of a worker's periodic tasks: named, each failing alone."""
+"""The loop of a worker's periodic tasks; each fails by itself."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ class Upkeep:
         self._woken.set()
 
     async def run(self) -> None:
-        """Until `stop`. A flag, since a cancellation can be lost inside redis-py: on Python 3.11 its
-        `timeout(0)` around the check of a pooled connection takes one that is just arriving for its own.
+        """Until `stop`. That is a flag, since a cancellation can be lost inside redis-py: on Python 3.11 its
+        `timeout(0)` around the check of a pooled connection swallows one that arrives just then.
         """
         with self._watch:
             while not self._stopping:
                 now = self._monotonic()
                 for task in self._tasks.values():
                     if task.due <= now and not self._stopping:
-                        # Many workers started by one command shall not all come at once.
+                        # So that many workers started together do not run it at the same time.
                         task.due = now + task.every_s * random.uniform(0.8, 1.0)
                         await self._do(task)
                 due = min(task.due for task in self._tasks.values())
