@@ -65,7 +65,7 @@ async def test_a_line_a_minute_while_it_works_and_none_while_it_is_idle(
                 capacity.update(EngineStats(rows_running=3, output_total=2 * second, **blocks))
             else:
                 capacity.update(EngineStats(output_total=300, **blocks))
-            report.tell()
+            report.log_line()
     assert [line["rows_running"] for line in lines] == [3, 3, 0]  # the last one is of its last half minute
     assert lines[1] == {
         "event": "working",

@@ -146,5 +146,5 @@ class OutputProcessor:
 
     def _end_if_done(self, job: Job, now_ms: int) -> None:
         if job.phase is not Phase.ENDED and all(row.reason is not None for row in job.rows):
-            job.tell_last_token(now_ms)
+            job.set_last_token(now_ms)
             self._table.conclude(job, State.COMPLETED)

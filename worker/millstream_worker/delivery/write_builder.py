@@ -84,7 +84,7 @@ class WriteBuilder:
         if job.streamed and job.output_tokens:  # published with the end at the latest
             job.send_first_token(now_ms)
             if job.timing.last_token_ms is not None:
-                job.tell_last_token(now_ms)
+                job.set_last_token(now_ms)
         served = self._model.current
         result = job.result(served.info.model if served is not None else "", now_ms)
         claim = job.claim(self._owner)

@@ -112,7 +112,7 @@ class Writer:
         if deadline_ms is not None and now_ms >= deadline_ms:
             self._table.conclude(job, State.EXPIRED)
             return True
-        return now >= job.next_flush or (job.streamed and job.untold_tokens >= FLUSH_STEPS)
+        return now >= job.next_flush or (job.streamed and job.unlogged_tokens >= FLUSH_STEPS)
 
     def _next_pause(self, replies: Sequence[Reply]) -> float:
         trouble = next((reply for reply in replies if isinstance(reply, Exception)), None)

@@ -15,7 +15,7 @@ from millstream.wire.replies import JobRecord, LaneEntry, StartReply
 from millstream.wire.versions import TAKEN
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input
-from millstream_worker.intake.preparer import JobPreparer, size_of, told_by
+from millstream_worker.intake.preparer import JobPreparer, earlier_choices, size_of
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import AttemptLimits, Job, Phase
 from millstream_worker.jobs.table import JobTable
@@ -50,10 +50,10 @@ class Admission:
         job.alone = job.died >= self._limits.max_died
         given_up = self._given_up(job)
         if given_up is not None:
-            job.told = told_by(started.log)
+            job.earlier = earlier_choices(started.log)
             job.end(State.FAILED, given_up, letter=given_up.code)
         elif job.alone:
-            job.told, job.unread = told_by(started.log), started
+            job.earlier, job.unread = earlier_choices(started.log), started
         elif size_of(job, started) > _BESIDE_BYTES and job.entry.version in TAKEN:
             with self._queue.reading():  # a part of it
                 await self._put_off(job, started)
@@ -73,7 +73,7 @@ class Admission:
         known.
         """
         job.unread, job.unread_bytes = started, size_of(job, started)
-        job.told = await asyncio.to_thread(told_by, started.log)
+        job.earlier = await asyncio.to_thread(earlier_choices, started.log)
         outlined = await asyncio.to_thread(outline, job.entry.payload)
         if outlined is not None:
             job.request = outlined.request
@@ -92,7 +92,7 @@ class Admission:
         job.being_read = False
         forget_input(job)
         if job.rows:  # the rows have the output of earlier attempts
-            job.told = ()
+            job.earlier = ()
         if job.phase is Phase.ENDED and self._table.holds(job):
             self._table.conclude(job, job.state)
 

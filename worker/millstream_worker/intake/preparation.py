@@ -70,7 +70,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int) -
     asked = job.request.sampling
     bodies, deltas = _logged(started)
     for delta in deltas:
-        _check_told(delta, asked, vocab_size)
+        _check_logged(delta, asked, vocab_size)
     job.written = bodies
     job.acknowledged = len(bodies)
     for index in range(asked.n):
@@ -92,7 +92,7 @@ def _logged(started: StartReply) -> tuple[list[bytes], list[ChoiceDelta]]:
     return [entry.body for entry in entries], [part for body in bodies for part in body.choices]
 
 
-def _check_told(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> None:
+def _check_logged(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> None:
     """No worker wrote anything else; the engine would die of it, and the next one too."""
     if not 0 <= delta.index < asked.n:
         raise LogDamaged(f"the token log tells of choice {delta.index}, and {asked.n} were asked for")

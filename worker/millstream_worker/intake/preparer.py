@@ -46,7 +46,7 @@ class JobPreparer:
             if all(row.reason is not None for row in job.rows):
                 job.end(State.COMPLETED)  # only its end was not written
         if not job.rows:  # but the output of earlier attempts is published
-            job.told = told_by(started.log)
+            job.earlier = earlier_choices(started.log)
 
 
 def size_of(job: Job, started: StartReply) -> int:
@@ -54,7 +54,7 @@ def size_of(job: Job, started: StartReply) -> int:
     return len(job.entry.payload) + sum(len(entry.body) for entry in started.log)
 
 
-def told_by(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
+def earlier_choices(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
     """The output of earlier attempts, whatever the request is."""
     try:
         return merged_choices(log)

@@ -66,7 +66,7 @@ class Job:
     unread: StartReply | None = None  # put off: a suspect is read when it is alone, a long job beside others
     unread_bytes: int = 0  # of its message and log, where these are long
     being_read: bool = False  # its rows are made in another thread: nothing of it is written meanwhile
-    told: tuple[Choice, ...] = ()  # output of earlier attempts, if it ends unread
+    earlier: tuple[Choice, ...] = ()  # output of earlier attempts, if it ends unread
     # what it will be computed from
     prompt: tuple[int, ...] = ()
     max_tokens: int = 0
@@ -129,7 +129,7 @@ class Job:
         return self.sampled_seed if given is None else given
 
     @property
-    def untold_tokens(self) -> int:
+    def unlogged_tokens(self) -> int:
         return sum(len(row.ids) - row.logged for row in self.rows)
 
     @property
@@ -165,25 +165,25 @@ class Job:
     def take_delta(self) -> bool:
         """Put new output into the log's next body, or several if it is much. False if there is none."""
         before = len(self.written)
-        while told := [part for row in self.rows if (part := row.take()) is not None]:
-            self.written.append(encoding.delta(told))
+        while parts := [part for row in self.rows if (part := row.take()) is not None]:
+            self.written.append(encoding.delta(parts))
         return len(self.written) > before
 
     def merge_open(self) -> None:
         """Merge all unacknowledged bodies into one. Only if it is certain that the log has none of them."""
         open_bodies = self.written[self.acknowledged :]
         if len(open_bodies) > 1:
-            told = [part for body in open_bodies for part in codec.unpack(body)["choices"]]
-            self.written[self.acknowledged :] = [codec.pack({"choices": told})]
+            parts = [part for body in open_bodies for part in codec.unpack(body)["choices"]]
+            self.written[self.acknowledged :] = [codec.pack({"choices": parts})]
 
     def result(self, model: str, now_ms: int) -> bytes:
         """The stored result; call `take_delta` before."""
-        choices = [row.choice() for row in self.rows] or [plain(choice) for choice in self.told]
+        choices = [row.choice() for row in self.rows] or [plain(choice) for choice in self.earlier]
         self._time("finished_ms", now_ms)
         return encoding.result(
             state=self.state,
             choices=choices,
-            usage=encoding.usage(len(self.prompt), self.cached_tokens, self._told_tokens),
+            usage=encoding.usage(len(self.prompt), self.cached_tokens, self._logged_tokens),
             error=self.error,
             timing=self.timing,
             model=model,
@@ -194,8 +194,8 @@ class Job:
         )
 
     @property
-    def _told_tokens(self) -> int:
-        return sum(row.logged for row in self.rows) + sum(len(choice.token_ids) for choice in self.told)
+    def _logged_tokens(self) -> int:
+        return sum(row.logged for row in self.rows) + sum(len(choice.token_ids) for choice in self.earlier)
 
     def send_first_token(self, now_ms: int) -> None:
         """It is sent now; if that fails it is sent again, and its time is that of the last try."""
@@ -209,7 +209,7 @@ class Job:
         self.first_token_out = True
         return True
 
-    def tell_last_token(self, now_ms: int) -> None:
+    def set_last_token(self, now_ms: int) -> None:
         self._time("last_token_ms", now_ms)
 
     def _time(self, name: str, at_ms: int) -> None:

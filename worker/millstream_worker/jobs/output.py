@@ -34,12 +34,12 @@ class ChoiceOutput:
     fed: int = 0  # ids given to the detokenizer
     stable_ids: int = 0  # ids that no stop string can take back any more
     logged: int = 0  # ids in deltas
-    told: bool = False  # the finish reason is in a delta, too
+    finish_logged: bool = False  # the finish reason is in a delta, too
     # text
     fresh: str = ""  # detokenized, in no delta yet
     stable_chars: int = 0  # of `fresh`: the text of stable ids (a delta's text never goes beyond its ids)
     parts: list[str] = field(default_factory=list)  # texts of deltas
-    told_chars: int = 0  # of those
+    logged_chars: int = 0  # of those texts
 
     def resume(self, deltas: Sequence[ChoiceDelta]) -> None:
         """Resume from the deltas that earlier attempts have logged for this choice."""
@@ -49,18 +49,18 @@ class ChoiceOutput:
                 for logprob in delta.logprobs:
                     self.add_logprob(codec.encode(logprob))
             self.parts.append(delta.text)
-            self.told_chars += len(delta.text)
+            self.logged_chars += len(delta.text)
             self.reason = delta.finish_reason or self.reason
         self.fed = self.stable_ids = self.logged = len(self.ids)
-        self.told = self.reason is not None
-        if not self.told:
-            self.fresh = self.detokenizer.resume(self.ids, self.told_chars)
+        self.finish_logged = self.reason is not None
+        if not self.finish_logged:
+            self.fresh = self.detokenizer.resume(self.ids, self.logged_chars)
             self._look_for_stop()
 
     @property
     def size(self) -> int:
         """Approximate bytes of the choice in the result."""
-        return self.logprob_bytes + _ID_BYTES * len(self.ids) + self.told_chars + len(self.fresh)
+        return self.logprob_bytes + _ID_BYTES * len(self.ids) + self.logged_chars + len(self.fresh)
 
     def add_logprob(self, packed: bytes) -> None:
         assert self.logprobs is not None, "only where they were asked for"
@@ -79,7 +79,7 @@ class ChoiceOutput:
 
     def take(self) -> Plain | None:
         """The choice's part of the next delta; None if nothing is new. A long one is split: call it again."""
-        if self.told:
+        if self.finish_logged:
             return None
         self.feed()
         if self.reason is not None:
@@ -90,9 +90,9 @@ class ChoiceOutput:
             return None
         piece_end = self._piece_end(end)
         if piece_end < end:  # the text comes with the last piece: it may lag its ids, never lead them
-            return self._tell(piece_end, 0, None)
-        self.told = self.reason is not None
-        return self._tell(end, chars, self.reason)
+            return self._delta(piece_end, 0, None)
+        self.finish_logged = self.reason is not None
+        return self._delta(end, chars, self.reason)
 
     def _piece_end(self, end: int) -> int:
         if self.logprobs is None:
@@ -104,17 +104,17 @@ class ChoiceOutput:
                 return place + 1
         return end
 
-    def _tell(self, end: int, chars: int, reason: FinishReason | None) -> Plain:
+    def _delta(self, end: int, chars: int, reason: FinishReason | None) -> Plain:
         text = self.fresh[:chars]
         logprobs = self.logprobs[self.logged : end] if self.logprobs is not None else None
-        told = encoding.choice_delta(self.index, self.ids[self.logged : end], text, logprobs, reason)
+        delta = encoding.choice_delta(self.index, self.ids[self.logged : end], text, logprobs, reason)
         if chars:
             self.parts.append(text)
-            self.told_chars += chars
+            self.logged_chars += chars
             self.fresh = self.fresh[chars:]
             self.stable_chars = 0
         self.logged = end
-        return told
+        return delta
 
     def choice(self) -> Plain:
         """The choice in the result: the concatenation of all its deltas."""

@@ -162,7 +162,7 @@ class QueueSession:
         components, resources = self.components, self._resources
         while True:
             resources.loop_watch.turn()
-            components.report.tell()
+            components.report.log_line()
             resources.metrics.jobs_held.set(len(components.table))
             if not self._stop.asked.is_set():
                 resources.health.problem = (

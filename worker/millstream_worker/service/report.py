@@ -89,7 +89,7 @@ class Report:
             package=self._package,
         )
 
-    def tell(self) -> None:
+    def log_line(self) -> None:
         """Once a minute, and only where something was computed."""
         now = self._monotonic()
         if now < self._next_line:

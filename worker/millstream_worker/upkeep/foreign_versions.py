@@ -20,7 +20,7 @@ from millstream.wire.versions import TAKEN
 from millstream_worker.observe.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
-_TELL_S = 60.0  # between two lines about the same shard
+_WARN_S = 60.0  # between two lines about the same shard
 _LOOKED_AT = 500  # jobs in one look: a queue may hold very many
 _NAMED = 5  # versions in one line: anybody may write any number
 
@@ -83,7 +83,7 @@ class ForeignVersions:
         if waiting and now >= self._next_look.get(shard, 0.0):
             self._next_look[shard] = now + self._look_s
             await self._forget_ended(shard, waiting)
-            await self._tell(shard, waiting, now)
+            await self._warn(shard, waiting, now)
 
     async def _forget_ended(self, shard: ShardKeys, waiting: Mapping[Key, ForeignEntry]) -> None:
         """Maybe no worker is left to drop those cancelled or expired meanwhile: the next scan does."""
@@ -98,7 +98,7 @@ class ForeignVersions:
             if isinstance(row, Exception) or row == [b"queued", key[1].encode()]:
                 left[key] = one
 
-    async def _tell(self, shard: ShardKeys, waiting: Mapping[Key, ForeignEntry], now: float) -> None:
+    async def _warn(self, shard: ShardKeys, waiting: Mapping[Key, ForeignEntry], now: float) -> None:
         """Warn, unless living workers take them and only have no room yet."""
         if now < self._next_line.get(shard, 0.0):
             return
@@ -111,7 +111,7 @@ class ForeignVersions:
             version: count for version, count in jobs.items() if not any(version in one for one in windows)
         }
         if stuck:
-            self._next_line[shard] = now + _TELL_S
+            self._next_line[shard] = now + _WARN_S
             _log.warning(
                 "jobs of other versions wait for a worker that takes them; start one, or cancel them",
                 jobs=sum(stuck.values()),
