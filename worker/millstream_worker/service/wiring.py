@@ -98,7 +98,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     metrics, clock, watch = resources.metrics, resources.clock, resources.watchdog.watch
     shards = shards_of(settings.queue, info)
     limits = AttemptLimits(settings.max_attempts, settings.max_died, settings.max_died_alone)
-    # the held jobs, the engine, and how much it can hold
+    # the held jobs, and the engine
     engine, model = EnginePort(), ModelSlot()
     queue = EngineQueue(engine)
     table = JobTable(queue)
@@ -108,38 +108,36 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     events = EngineEvents(model, output, capacity, metrics, blame, on_engine_ready)
     launch = EngineLaunch(settings.engine_argv, settings.engine_config())
     supervisor = Supervisor(launch, engine, queue, events, watch("step"), _engine_limits(settings))
-    # in
+    # intake: from the lanes to prepared jobs
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
     preparer = JobPreparer(model, capacity, bounds)
     admission = Admission(table, queue, preparer, limits, log_payloads=settings.log_payloads)
     starting = Starting(consumer, table, queue, admission)
     reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))
     readers = [resources.endpoint.blocking(consumer.name, block_s=settings.block_s) for _ in shards]
-
-    def intake(reader: Redis, shard: ShardKeys) -> Intake:
-        times = ReadTimes(settings.block_s, settings.renew_s)
-        lanes = LaneReader(replace(consumer, redis=reader), shard, table.entries, times, settings.max_dead)
-        source = ShardSource(lanes, reclaimer)
-        turns = watch("read", settings.block_s)
-        return Intake(source, starting, capacity, table, turns, burst=settings.burst)
-
-    # out
+    sources = [
+        ShardSource(_lane_reader(resources, table, reader, shard), reclaimer)
+        for reader, shard in zip(readers, shards, strict=True)
+    ]
+    intakes = [
+        Intake(source, starting, capacity, table, watch("read", settings.block_s), burst=settings.burst)
+        for source in sources
+    ]
+    # delivery: from steps to the log and the result
     reply_handler = ReplyHandler(table, metrics, log_payloads=settings.log_payloads)
     builder = WriteBuilder(consumer.name, clock, model, _flush_policy(settings))
     # leases and upkeep
     report = Report(consumer.name, capacity, engine, model, clock.now_ms())
+    lost = LostEntries(consumer.redis, shards, clock.now_ms, result_ttl_ms=_result_ttl_ms(settings))
     figures = QueueFigures(consumer.redis, shards, clock, metrics)
     heartbeats = Heartbeats(consumer.redis, shards, report.heartbeat, figures, settings.renew_s)
-    lost = LostEntries(consumer.redis, shards, clock.now_ms, result_ttl_ms=_result_ttl_ms(settings))
     tasks = [
         PeriodicTask("heartbeat", settings.renew_s, heartbeats.send),
-        PeriodicTask(
-            "metadata", settings.renew_s, partial(_keep_metadata, consumer.redis, settings.queue, info)
-        ),
-        *_maintenance(resources, shards),
+        *_maintenance(resources, info),
         PeriodicTask("lost entries", min(1.0, settings.renew_s), lost.look),
         PeriodicTask("scan", settings.renew_s, lambda: on_all(shards, reclaimer.scan)),
         PeriodicTask("queue", min(5.0, settings.renew_s), figures.measure),
+        PeriodicTask("clock", 60.0, lambda: clock.sync(consumer.redis)),
     ]
     upkeep = Upkeep(tasks, watch("upkeep"), consumer.outage)
     renewal = watch("renewal", settings.renew_s)
@@ -151,7 +149,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
         supervisor=supervisor,
         quarantine=Quarantine(consumer, table, queue, metrics, watch("quarantine"), read=admission.read),
         readers=readers,
-        intakes=[intake(reader, shard) for reader, shard in zip(readers, shards, strict=True)],
+        intakes=intakes,
         reading=Reading(consumer, table, queue, capacity, watch("reading"), read=admission.read),
         writer=Writer(consumer, table, clock, builder, reply_handler, watch("writer")),
         leases=Leases(resources.renewing, table, metrics, settings.renew_s, renewal),
@@ -183,13 +181,22 @@ def _result_ttl_ms(settings: Settings) -> int:
     return int(settings.result_ttl_s * 1000)
 
 
-def _maintenance(resources: Resources, shards: Sequence[ShardKeys]) -> list[PeriodicTask]:
+def _lane_reader(resources: Resources, table: JobTable, reader: Redis, shard: ShardKeys) -> LaneReader:
+    settings = resources.settings
+    consumer = replace(resources.consumer, redis=reader)
+    times = ReadTimes(settings.block_s, settings.renew_s)
+    return LaneReader(consumer, shard, table.entries, times, settings.max_dead)
+
+
+def _maintenance(resources: Resources, info: QueueInfo) -> list[PeriodicTask]:
     settings, redis = resources.settings, resources.consumer.redis
+    shards = shards_of(settings.queue, info)
     maintenance = Maintenance(redis, shards, result_ttl_ms=_result_ttl_ms(settings))
+    keep_metadata = partial(_keep_metadata, redis, settings.queue, info)
     return [
+        PeriodicTask("metadata", settings.renew_s, keep_metadata),
         PeriodicTask("promote", min(0.5, settings.renew_s), maintenance.promote),
         PeriodicTask("expire", min(1.0, settings.renew_s), maintenance.expire),
-        PeriodicTask("clock", 60.0, lambda: resources.clock.sync(redis)),
         PeriodicTask("consumers", 60.0, maintenance.drop_consumers),
     ]
 
