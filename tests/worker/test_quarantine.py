@@ -293,7 +293,7 @@ async def test_a_suspect_waits_while_a_long_job_is_looked_at(
     valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It came in the same read; its tenant is looked for in its bytes, which others have written."""
-    lone: list[Any] = []
+    isolated: list[Any] = []
     async with (
         AsyncClient(valkey.url) as client,
         redis.asyncio.Redis.from_url(valkey.url) as direct,
@@ -304,12 +304,12 @@ async def test_a_suspect_waits_while_a_long_job_is_looked_at(
 
             def looking(payload: bytes) -> Any:
                 queue = worker.components.queue
-                lone.append(queue.try_isolate() or queue.isolated)
+                isolated.append(queue.try_isolate() or queue.isolated)
                 return outline(payload)
 
             monkeypatch.setattr(admission, "outline", looking)
             await client.wait_many([job_id, long_id], timeout_s=30)
-    assert lone == [None]
+    assert isolated == [None]
 
 
 async def test_the_log_of_a_job_that_is_put_off_counts_as_its_message_does(

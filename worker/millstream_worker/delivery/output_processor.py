@@ -96,15 +96,15 @@ class OutputProcessor:
         rows = self._queue.rows
         watched = []
         for handle, token in zip(step.handles, step.tokens, strict=True):
-            seat = rows.get(handle)
-            if seat is None:  # stopped here while the engine was sampling
+            given = rows.get(handle)
+            if given is None:  # stopped here while the engine was sampling
                 continue
-            row = seat[1]
+            row = given[1]
             row.ids.append(token)
             if row.watched:
-                watched.append(seat)
+                watched.append(given)
             if not row.begun:
-                self._begin(seat[0], row, now_ms)
+                self._begin(given[0], row, now_ms)
         return watched
 
     def _begin(self, job: Job, row: ChoiceOutput, now_ms: int) -> None:
@@ -119,9 +119,9 @@ class OutputProcessor:
 
     def _take_logprobs(self, step: Step) -> None:
         for place, logprob, top_ids, top_logprobs in step.logprobs:
-            seat = self._queue.rows.get(step.handles[place])
-            if seat is not None and seat[1].logprobs is not None:
-                seat[1].add_logprob(self._logprob(step.tokens[place], logprob, top_ids, top_logprobs))
+            given = self._queue.rows.get(step.handles[place])
+            if given is not None and given[1].logprobs is not None:
+                given[1].add_logprob(self._logprob(step.tokens[place], logprob, top_ids, top_logprobs))
 
     def _logprob(self, token: int, logprob: float, top_ids: list[int], top_logprobs: list[float]) -> bytes:
         name = self._model.get().text.token_text

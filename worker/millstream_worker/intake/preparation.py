@@ -95,7 +95,7 @@ def _logged(started: StartReply) -> tuple[list[bytes], list[ChoiceDelta]]:
 def _check_logged(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> None:
     """No worker wrote anything else; the engine would die of it, and the next one too."""
     if not 0 <= delta.index < asked.n:
-        raise LogDamaged(f"the token log tells of choice {delta.index}, and {asked.n} were asked for")
+        raise LogDamaged(f"the token log has choice {delta.index}, and {asked.n} were asked for")
     if any(token >= vocab_size for token in delta.token_ids):
         raise LogDamaged(f"the token log holds a token beyond the vocabulary of {vocab_size}")
     if asked.logprobs and len(delta.logprobs or ()) != len(delta.token_ids):

@@ -42,7 +42,7 @@ class Control:
     async def stop(self) -> None:
         self._subscriptions.close()
 
-    # --- what the subscriptions tell
+    # --- called by the subscriptions
 
     def deliver(self, channel: str, message: bytes) -> None:
         if message == RELEASED.encode():

@@ -25,12 +25,12 @@ async def check_server(redis: Any, how: Literal["warn", "strict", "off"]) -> Non
     if how == "off":
         return
     try:
-        answers = [await redis.config_get(name) for name in _NAMES]
+        replies = [await redis.config_get(name) for name in _NAMES]
     except ResponseError as error:  # CONFIG is often forbidden to clients, or renamed
         found = [f"the server does not let its settings be read ({error}): allow +config|get"]
-        answers = []
+        replies = []
     else:
-        stored = {_text(name): _text(value) for answer in answers for name, value in answer.items()}
+        stored = {_text(name): _text(value) for reply in replies for name, value in reply.items()}
         found = warnings(stored)
         for line in advice(stored):
             _log.info(line)
@@ -40,7 +40,7 @@ async def check_server(redis: Any, how: Literal["warn", "strict", "off"]) -> Non
             + "; ".join(found)
             + ". Or set MILLSTREAM_SERVER_CHECK to warn"
         )
-    for warning in found if answers else ():
+    for warning in found if replies else ():
         _log.warning(warning)
 
 

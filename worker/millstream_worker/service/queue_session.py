@@ -90,7 +90,7 @@ class QueueSession:
         components.writer.stop()
         await tasks["writer"]
         await components.writer.write_all()  # 4 what readers do not have yet
-        await self._release(lambda: list(components.table))  # 5 others go on with the rest
+        await self._release(lambda: list(components.table))  # 5 others continue the rest
         components.leases.stop()  # 6 only now let the leases and the heartbeat go
         components.upkeep.stop()
         await tasks["upkeep"]  # a heartbeat in flight would be written after its deletion

@@ -25,7 +25,7 @@ from millstream_worker.upkeep.foreign_versions import ForeignVersions
 _log = structlog.get_logger(__name__)
 _PAGE = 500
 _SURE = 1.5  # renewals' time: a living owner's next one comes a little later than one after its last
-_MOST_CLAIMED = 8  # in one call, which answers with their payloads, of up to 16 MiB each
+_MOST_CLAIMED = 8  # in one call, whose reply has their payloads, of up to 16 MiB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Reclaimer:
         self._foreign.leave(shard, entries)
 
     async def _claim(self, shard: ShardKeys, lane: str, found: Sequence[tuple[str, str]]) -> list[LaneEntry]:
-        claims = [  # one by one: each answers, or fails, for itself
+        claims = [  # one by one: each passes or fails by itself
             calls.reclaim(
                 shard, lane=lane, owner=self._owner, overdue=[one], min_idle_ms=self._lease_ms, died=True
             )
