@@ -61,7 +61,8 @@ class Capacity:
         """One shard's share of the room, at least 1 if there is any. Waits a while for a change if there is
         none, and may still return 0.
         """
-        if not self.room():
-            await self._table.changed.wait(_LOOK_AGAIN_S)
         room = self.room()
+        if not room:
+            await self._table.changed.wait(_LOOK_AGAIN_S)
+            room = self.room()
         return max(1, room // self._shards) if room else 0
