@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from millstream.client.looks import AFTER_S, AGAIN_S, MOST
-from millstream.client.options import ClientOptions
-from millstream.wire.messages import Delta, Request, Result
+from millstream.client.queue.looks import AFTER_S, AGAIN_S, MOST
+from millstream.client.queue.options import ClientOptions
+from millstream.wire.messages.messages import Delta, Request, Result
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ops" / "protocol.md").read_text("utf-8")

@@ -14,17 +14,17 @@ from typing import Annotated
 
 import typer
 
-from millstream.batch.journal import Journal
-from millstream.batch.lines import InputFile
-from millstream.batch.run import RunOptions
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal
+from millstream.batch.running.run import RunOptions
 from millstream.batch.survey import begin
-from millstream.cli.batch_run import answer, report
-from millstream.cli.conduct import reported
-from millstream.cli.interrupts import run_async
-from millstream.cli.options import Model, RedisUrl
-from millstream.cli.stack import Stack, choose_model, open_stack
-from millstream.cli.terminal import answers, say
-from millstream.cli.transcript import Follower
+from millstream.cli.batch.batch_run import answer, report
+from millstream.cli.conventions.command_run import reported
+from millstream.cli.conventions.interrupts import run_async
+from millstream.cli.conventions.shared_options import Model, RedisUrl
+from millstream.cli.display.terminal import answers, say
+from millstream.cli.display.transcript import Follower
+from millstream.cli.embedded.stack import Stack, choose_model, open_stack
 from millstream.client.async_client import AsyncClient
 from millstream.wire.keys import Lane
 

@@ -27,7 +27,7 @@ AREAS = {
     ),
     "wire": Area(("producer/millstream/wire/**/*.py",), ("tests/wire", "tests/client")),
     "journal": Area(
-        ("producer/millstream/batch/journal.py", "producer/millstream/batch/run*file.py"),
+        ("producer/millstream/batch/files/journal.py", "producer/millstream/batch/files/run*file.py"),
         ("tests/batch", "tests/cli/test_batch_rerun.py", "tests/cli/test_batch_cancel.py"),
     ),
     "lua": Area(("producer/millstream/wire/lua/**/*.lua",), ("tests/wire",)),

@@ -6,14 +6,14 @@ Everything a producer needs is here; nothing of a worker is imported.
 import logging
 import typing
 
-from millstream.batch.tally import Summary as BatchSummary
+from millstream.batch.running.tally import Summary as BatchSummary
 from millstream.client.async_client import AsyncClient
-from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
-from millstream.client.options import ClientOptions
-from millstream.client.queue_status import LaneStatus, QueueStatus, WorkerStatus
-from millstream.client.requests import JobFields, SamplingFields
-from millstream.client.status import JobStatus
-from millstream.client.submission import Submitted
+from millstream.client.queue.options import ClientOptions
+from millstream.client.queue.queue_status import LaneStatus, QueueStatus, WorkerStatus
+from millstream.client.queue.status import JobStatus
+from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
+from millstream.client.submitting.requests import JobFields, SamplingFields
+from millstream.client.submitting.submission import Submitted
 from millstream.client.sync_client import Client
 from millstream.errors import (
     AccessDenied,
@@ -35,10 +35,8 @@ from millstream.errors import (
     QueueMismatch,
     Unavailable,
 )
-from millstream.wire.dead import DeadLetter
-from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
-from millstream.wire.messages import (
+from millstream.wire.messages.messages import (
     ChatMessage,
     Choice,
     ChoiceDelta,
@@ -51,9 +49,11 @@ from millstream.wire.messages import (
     TopLogprob,
     Usage,
 )
-from millstream.wire.queue_info import PubSub
-from millstream.wire.replies import CancelOutcome
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages.replies import CancelOutcome
+from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.state.dead import DeadLetter
+from millstream.wire.state.durability import Durability
+from millstream.wire.state.queue_info import PubSub
 
 # Programs that do not configure logging shall not find our warnings among their own output.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

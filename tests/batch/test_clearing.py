@@ -14,11 +14,11 @@ from support.answering import answering, completion, read_rows, write_lines
 from support.servers import Server
 
 from millstream import AsyncClient, Unavailable
-from millstream.batch import clearing as module
-from millstream.batch.journal import Journal, WriteFailed
-from millstream.batch.lines import InputFile
-from millstream.batch.run import BatchRun, RunOptions
-from millstream.batch.tally import Summary
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal, WriteFailed
+from millstream.batch.running import clearing as module
+from millstream.batch.running.run import BatchRun, RunOptions
+from millstream.batch.running.tally import Summary
 from millstream.errors import JobError
 
 

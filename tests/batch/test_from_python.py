@@ -12,7 +12,7 @@ from support.answering import answering, completion, read_rows, write_lines
 from support.servers import Server
 
 from millstream import AsyncClient, Client, InvalidRequest
-from millstream.batch.journal import Journal
+from millstream.batch.files.journal import Journal
 
 
 async def test_a_program_runs_a_file_and_runs_it_again(valkey: Server, tmp_path: Path) -> None:
@@ -65,6 +65,6 @@ def test_a_program_without_asyncio_does_so_too(valkey: Server, tmp_path: Path) -
 
 def test_a_client_that_runs_no_batch_imports_none() -> None:
     """Its journal locks files by `fcntl`, which not every system has."""
-    code = "import sys, millstream; print('millstream.batch.journal' in sys.modules)"
+    code = "import sys, millstream; print('millstream.batch.files.journal' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

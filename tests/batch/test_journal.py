@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from support.limits import no_file_above
 
-from millstream.batch.journal import Journal, WriteFailed
-from millstream.batch.marks import row_id
-from millstream.batch.runfile import identity
+from millstream.batch.files.journal import Journal, WriteFailed
+from millstream.batch.files.runfile import identity
+from millstream.batch.rows.marks import row_id
 from millstream.errors import InvalidRequest
 
 

@@ -23,16 +23,16 @@ from millstream import (
     Request,
     Unavailable,
 )
-from millstream.batch import run as module
-from millstream.batch import sending
-from millstream.batch.journal import Journal
-from millstream.batch.lines import InputFile
-from millstream.batch.rows import Row
-from millstream.batch.run import BatchRun, RunOptions
-from millstream.batch.tally import Summary
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal
+from millstream.batch.rows.batch_lines import Row
+from millstream.batch.running import run as module
+from millstream.batch.running import sending
+from millstream.batch.running.run import BatchRun, RunOptions
+from millstream.batch.running.tally import Summary
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
-from millstream.wire.queue_info import QueueInfo, describe
+from millstream.wire.state.queue_info import QueueInfo, describe
 
 
 class Place:

@@ -15,13 +15,13 @@ from support.answering import completion, read_rows, write_lines
 from support.limits import no_file_above
 
 from millstream.batch import survey as surveys
-from millstream.batch.answers import fault_row
-from millstream.batch.faults import LineFault
-from millstream.batch.journal import Journal, WriteFailed
-from millstream.batch.marks import row_id
+from millstream.batch.files.journal import Journal, WriteFailed
 from millstream.batch.preparing import make_ready
-from millstream.batch.rows import custom_id_of, parse, read_row
-from millstream.batch.run import RunOptions
+from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
+from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.marks import row_id
+from millstream.batch.rows.output_rows import fault_row
+from millstream.batch.running.run import RunOptions
 from millstream.batch.survey import OnChange, Survey
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane

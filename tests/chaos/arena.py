@@ -28,9 +28,9 @@ from chaos.load import Load
 from chaos.watcher import Watcher
 from millstream import AsyncClient, ClientOptions
 from millstream.wire.connection import Endpoint
-from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import ShardKeys
-from millstream.wire.queue_info import PubSub, QueueInfo, open_queue
+from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.queue_info import PubSub, QueueInfo, open_queue
 
 LEASE_S = 1.0
 RENEW_S = 0.25

@@ -16,10 +16,10 @@ from chaos.arena import LEASE_S, RENEW_S
 from chaos.ledger import Accepted, Ended, Entry
 from chaos.watcher import Sight, Turn
 from millstream import Result, State
-from millstream.wire.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.keys import QueueKeys, shard_of
-from millstream.wire.record import JOB_FIELDS, job_record, log_entry, partial_result
-from millstream.wire.replies import JobRecord, LogEntry
+from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
+from millstream.wire.messages.record import JOB_FIELDS, job_record, log_entry, partial_result
+from millstream.wire.messages.replies import JobRecord, LogEntry
 
 if TYPE_CHECKING:
     from chaos.arena import Arena

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from chaos.ledger import Ended, Entry, Reading
 from millstream import State
-from millstream.wire.codec import decode
-from millstream.wire.messages import Delta
-from millstream.wire.record import DELTA, END, MARKER
-from millstream.wire.replies import LogEntry
+from millstream.wire.messages.codec import decode
+from millstream.wire.messages.messages import Delta
+from millstream.wire.messages.record import DELTA, END, MARKER
+from millstream.wire.messages.replies import LogEntry
 
 REPEATED = "repeated"  # in the words of a text that has something twice
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from millstream.wire import scripts
+from millstream.wire.calls import scripts
 
 
 class Stale(Exception):
@@ -204,9 +204,9 @@ _ALL = (
         "no log repair",
         "the reader's look into the log where messages were lost",
         (
-            CodeEdit("millstream.client.reader:StreamReader.lost", "self.want = Want.TAIL", "pass"),
+            CodeEdit("millstream.client.streaming.reader:StreamReader.lost", "self.want = Want.TAIL", "pass"),
             CodeEdit(
-                "millstream.client.reader:StreamReader.messages",
+                "millstream.client.streaming.reader:StreamReader.messages",
                 "if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):",
                 "if True:",
             ),

@@ -23,7 +23,7 @@ from chaos.faults.server import (
     PauseClients,
     RestartServer,
 )
-from millstream.wire.queue_info import PubSub
+from millstream.wire.state.queue_info import PubSub
 
 Weights = Mapping[Fault, int]
 

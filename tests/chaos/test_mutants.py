@@ -13,8 +13,8 @@ import pytest
 from chaos import campaign, trials
 from chaos.mutants import MUTANTS, CodeEdit, LuaEdit, Mutant, Stale
 from chaos.trials import Trial
-from millstream.client.reader import StreamReader
-from millstream.wire import scripts
+from millstream.client.streaming.reader import StreamReader
+from millstream.wire.calls import scripts
 
 QUICK = ("no fence", "no marker", "one sighting", "end after entry")
 
@@ -77,7 +77,7 @@ def test_in_clients_only_their_safeties_are_missing() -> None:
     [
         LuaEdit("finish.lua", "no such text", ""),
         LuaEdit("parts/job.lua", "job", ""),
-        CodeEdit("millstream.client.reader:StreamReader.lost", "no such text", ""),
+        CodeEdit("millstream.client.streaming.reader:StreamReader.lost", "no such text", ""),
     ],
 )
 def test_a_mutant_whose_text_is_gone_says_so(edit: LuaEdit | CodeEdit) -> None:

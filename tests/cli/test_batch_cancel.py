@@ -18,8 +18,8 @@ from support.commands import environment, invoke, process
 from support.servers import Server
 
 from millstream import Client
-from millstream.batch.journal import Journal
-from millstream.cli.batch_cancel import _command
+from millstream.batch.files.journal import Journal
+from millstream.cli.batch.batch_cancel import _command
 
 COUNT = 120
 LINES = [completion(f"doc-{i}", f"text {i}") for i in range(COUNT)]

@@ -23,8 +23,8 @@ from support.screen import screen
 from support.servers import Server, free_port
 
 from millstream import AsyncClient
-from millstream.cli import batch_watch as module
-from millstream.cli.batch_watch import jobs_before
+from millstream.cli.batch import batch_watch as module
+from millstream.cli.batch.batch_watch import jobs_before
 from millstream.wire.keys import GROUP, Lane, QueueKeys
 
 PAGE = (Path(__file__).parents[2] / "ops" / "batch.md").read_text("utf-8")
@@ -179,8 +179,8 @@ def test_a_server_without_room_is_told_and_waited_for(
     valkey: Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "UNSERVED_S", 0.05)
-    monkeypatch.setattr("millstream.batch.sending.QUEUE_FULL_S", 0.05)
-    monkeypatch.setattr("millstream.batch.sending.AGAIN_S", 0.05)
+    monkeypatch.setattr("millstream.batch.running.sending.QUEUE_FULL_S", 0.05)
+    monkeypatch.setattr("millstream.batch.running.sending.AGAIN_S", 0.05)
     warnings: list[str] = []
     with redis.Redis(port=valkey.port) as client:
 
@@ -243,7 +243,7 @@ def test_a_place_is_refused_before_a_model_is_fetched(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
-    monkeypatch.setattr("millstream.cli.batch.choose_model", pytest.fail)
+    monkeypatch.setattr("millstream.cli.batch.batch_command.choose_model", pytest.fail)
     done = invoke("batch", "run", source, "-o", tmp_path / "typo" / "out.jsonl")
     assert (done.exit_code, "typo does not exist" in done.stderr) == (2, True)
 

@@ -18,7 +18,7 @@ from support.answering import answering, completion, read_rows, write_lines
 from support.commands import environment, invoke, process
 from support.servers import Server, free_port
 
-from millstream.batch import compressed
+from millstream.batch.files import compressed
 
 DOCUMENTS = [completion(f"doc-{i}", f"text {i}") for i in range(60)]
 IDS = sorted(line["custom_id"] for line in DOCUMENTS)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli import demo_model as module
-from millstream.cli.demo_model import MEMBER, ModelUnavailable, demo_model
+from millstream.cli.embedded import demo_model as module
+from millstream.cli.embedded.demo_model import MEMBER, ModelUnavailable, demo_model
 
 
 @pytest.fixture

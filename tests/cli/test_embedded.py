@@ -18,10 +18,10 @@ from support.commands import invoke, process
 from support.counting_worker import counted, model_name, write_tokenizer
 from support.fake_engine import COMMAND
 
-from millstream.cli.embedded_server import EmbeddedServer, ServerFailed, ServerInUse, running_url
-from millstream.cli.instance import Instance
-from millstream.cli.local_worker import LocalWorker, WorkerEnded
-from millstream.cli.stack import Stack
+from millstream.cli.embedded.embedded_server import EmbeddedServer, ServerFailed, ServerInUse, running_url
+from millstream.cli.embedded.instance import Instance
+from millstream.cli.embedded.local_worker import LocalWorker, WorkerEnded
+from millstream.cli.embedded.stack import Stack
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def test_a_socket_outside_the_folder_leaves_nothing_behind(tmp_path: Path) -> No
 OWNER = """
 import subprocess, sys, time
 from pathlib import Path
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 server = EmbeddedServer(Path(sys.argv[1])).__enter__()
 sleeping = [sys.executable, "-c", "import time; time.sleep(600)", server.url]
 worker = subprocess.Popen(sleeping, stdout=subprocess.DEVNULL, start_new_session=True)

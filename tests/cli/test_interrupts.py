@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from millstream.cli import interrupts
-from millstream.cli.interrupts import run_async
+from millstream.cli.conventions import interrupts
+from millstream.cli.conventions.interrupts import run_async
 
 
 class Work:

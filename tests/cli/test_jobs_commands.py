@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from millstream import AsyncClient, ClientOptions
 from millstream.cli.app import app
-from millstream.cli.stack import Stack
+from millstream.cli.embedded.stack import Stack
 from millstream.wire.keys import GROUP, QueueKeys
 
 

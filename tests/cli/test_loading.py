@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli import loading as module
-from millstream.cli.loading import Loading, show_loading
-from millstream.cli.worker_log import WorkerLog
+from millstream.cli.display import loading as module
+from millstream.cli.display.loading import Loading, show_loading
+from millstream.cli.embedded.worker_log import WorkerLog
 
 
 def record(event: str, **fields: object) -> str:

@@ -18,7 +18,7 @@ from typer.main import get_command
 import millstream
 from millstream.__main__ import main
 from millstream.cli.app import app
-from millstream.cli.exits import ExitCode
+from millstream.cli.conventions.exits import ExitCode
 from millstream_worker.__main__ import main as work
 
 
@@ -45,7 +45,7 @@ def test_without_a_server_all_missing_extras_are_named_at_first(
     find = importlib.util.find_spec
     source = write_lines(tmp_path / "in.jsonl", [completion("a")])
     monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
-    monkeypatch.setattr("millstream.cli.stack.demo_model", pytest.fail)
+    monkeypatch.setattr("millstream.cli.embedded.stack.demo_model", pytest.fail)
     monkeypatch.setattr(
         importlib.util,
         "find_spec",

@@ -11,9 +11,9 @@ from support.commands import invoke, process
 from support.servers import Server
 
 from millstream import Client, LaneStatus, QueueStatus, WorkerStatus
-from millstream.cli import queue
-from millstream.cli.terminal import Terminal
-from millstream.cli.times import age
+from millstream.cli.commands import queue_command
+from millstream.cli.display.terminal import Terminal
+from millstream.cli.display.times import age
 from millstream.wire.keys import Lane
 
 WORKER = WorkerStatus(
@@ -52,8 +52,8 @@ FULL = QueueStatus(
 
 def shown(status: QueueStatus, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     terminal = Terminal(width=width, record=True, soft_wrap=True, highlight=False, markup=False)
-    monkeypatch.setattr(queue, "answers", terminal)
-    queue._print(status, as_json=False)
+    monkeypatch.setattr(queue_command, "answers", terminal)
+    queue_command._print(status, as_json=False)
     return [line.rstrip() for line in terminal.export_text().splitlines()]
 
 

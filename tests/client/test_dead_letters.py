@@ -25,10 +25,10 @@ from millstream import (
     State,
     Unavailable,
 )
-from millstream.client import dead_letters as module
-from millstream.wire import codec
+from millstream.client.tracking import dead_letters as module
 from millstream.wire.keys import Lane
-from millstream.wire.messages import Request
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Request
 
 
 async def all_letters(client: AsyncClient, limit: int | None = None) -> list[DeadLetter]:

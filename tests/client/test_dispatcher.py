@@ -12,10 +12,10 @@ import pytest
 import redis.asyncio
 from support.servers import Server
 
-from millstream.client.dispatcher import Dispatcher
-from millstream.client.mailbox import MAX_BYTES, Mailbox
+from millstream.client.streaming.dispatcher import Dispatcher
+from millstream.client.streaming.mailbox import MAX_BYTES, Mailbox
 from millstream.wire.connection import Endpoint
-from millstream.wire.connection.line import BATCH_CHANNELS
+from millstream.wire.connection.pubsub_connection import BATCH_CHANNELS
 
 
 @pytest.fixture

@@ -34,10 +34,11 @@ from millstream import (
     Submitted,
     Unavailable,
 )
-from millstream.client import submission
-from millstream.client.backlog import Backlog
-from millstream.wire import calls, codec
-from millstream.wire.codec import MAX_MESSAGE_BYTES
+from millstream.client.submitting import submission
+from millstream.client.submitting.drain_rate import Backlog
+from millstream.wire import calls
+from millstream.wire.messages import codec
+from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
 from millstream.wire.timing import ServerClock
 
 

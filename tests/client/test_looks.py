@@ -10,11 +10,11 @@ from support.counting_worker import assert_nothing_left, counted, model_name, se
 from support.servers import Server
 
 from millstream import AsyncClient, EndEvent, JobFailed, State
-from millstream.client import streams, waiting
-from millstream.client.jobs import Jobs
-from millstream.client.looks import AGAIN_S, MOST, Looks
-from millstream.client.options import ClientOptions
-from millstream.client.session import Session
+from millstream.client.queue.looks import AGAIN_S, MOST, Looks
+from millstream.client.queue.options import ClientOptions
+from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.session import Session
+from millstream.client.tracking import job_ends, streams
 from millstream.wire.keys import QueueKeys
 
 SHARD = QueueKeys("default").shard(0)
@@ -38,7 +38,7 @@ async def ends(jobs: Jobs, how: str, job_id: str) -> str:
         assert event.state is State.FAILED
         assert event.error is not None
         return event.error.code
-    [(_, outcome)] = [one async for one in waiting.as_completed(jobs, [job_id], 30)]
+    [(_, outcome)] = [one async for one in job_ends.as_completed(jobs, [job_id], 30)]
     assert isinstance(outcome, JobFailed)
     assert "under another id" in str(outcome)
     return outcome.reason

@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
-from millstream.client import mailbox
-from millstream.client.mailbox import Mail, Mailbox, Mailroom
+from millstream.client.streaming import mailbox
+from millstream.client.streaming.mailbox import Mail, Mailbox, Mailroom
 
 
 async def take(box: Mailbox) -> Mail:

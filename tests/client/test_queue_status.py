@@ -9,8 +9,8 @@ from support.servers import Server
 
 from millstream import AsyncClient, Client, ClientOptions, NotReady
 from millstream.wire import calls
-from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import QueueKeys
+from millstream.wire.state.heartbeat import Heartbeat, beat
 from millstream.wire.versions import TAKEN
 
 SHARD = QueueKeys("default").shard(0)

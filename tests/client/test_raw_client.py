@@ -18,7 +18,7 @@ from support.hand_worker import HandWorker, hand_worker
 from support.servers import Server
 
 from millstream import AsyncClient, Conflict
-from millstream.wire import scripts
+from millstream.wire.calls import scripts
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "ops" / "examples" / "raw_client.py"
 

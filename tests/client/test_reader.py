@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.client.cursor import START, Cursor
-from millstream.client.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
-from millstream.client.reader import PAGE_ENTRIES, QUEUED_PATIENCE_S, StreamReader, Want
+from millstream.client.streaming.cursor import START, Cursor
+from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
+from millstream.client.streaming.reader import PAGE_ENTRIES, QUEUED_PATIENCE_S, StreamReader, Want
 from millstream.errors import CursorExpired, InvalidRequest, NotFound, ProtocolError
-from millstream.wire import codec
-from millstream.wire.messages import Choice, ChoiceDelta, Delta, Result, State
-from millstream.wire.replies import JobRecord, LogEntry
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta, Result, State
+from millstream.wire.messages.replies import JobRecord, LogEntry
 
 JOB = "0-job"
 

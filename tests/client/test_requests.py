@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from millstream.client.options import ClientOptions
-from millstream.client.requests import USUAL_OUTPUT, JobFields, SamplingFields, draft
+from millstream.client.queue.options import ClientOptions
+from millstream.client.submitting.requests import USUAL_OUTPUT, JobFields, SamplingFields, draft
 from millstream.errors import InvalidRequest
-from millstream.wire import codec
-from millstream.wire.messages import ChatMessage, Request
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.sampling import SamplingParams
 
 NOW_MS = 1_700_000_000_000
 

@@ -29,7 +29,7 @@ from millstream import (
     State,
     Submitted,
 )
-from millstream.client.submission import BATCH_JOBS
+from millstream.client.submitting.submission import BATCH_JOBS
 
 
 @pytest.fixture

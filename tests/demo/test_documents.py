@@ -6,7 +6,7 @@ import json
 import runpy
 from pathlib import Path
 
-from millstream.batch.rows import custom_id_of, parse, read_row
+from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
 from millstream.wire.keys import Lane
 
 DEMO = Path(__file__).parents[2] / "ops" / "demo"

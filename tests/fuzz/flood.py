@@ -22,10 +22,11 @@ from fuzz.targets.jobs import small_request, told
 from fuzz.targets.queue import lane_fields
 from millstream import AsyncClient
 from millstream.errors import ProtocolError
-from millstream.wire import calls, codec
+from millstream.wire import calls
 from millstream.wire.keys import LANES, QueueKeys
-from millstream.wire.messages import Result, State
-from millstream.wire.record import read_job
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Result, State
+from millstream.wire.messages.record import read_job
 
 SHARD = QueueKeys("default").shard(0)
 _CHUNK = 500

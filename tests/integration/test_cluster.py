@@ -24,8 +24,8 @@ from support.servers import KINDS, require
 from millstream import AsyncClient, ClientOptions, InvalidRequest, Result, TokenEvent
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import QueueKeys, ShardKeys
-from millstream.wire.queue_info import PubSub, read_queue
-from millstream.wire.record import read_log
+from millstream.wire.messages.record import read_log
+from millstream.wire.state.queue_info import PubSub, read_queue
 
 pytestmark = pytest.mark.alone
 SHARDS = 6

@@ -21,7 +21,7 @@ from support.servers import Server
 
 from millstream import AsyncClient, TokenEvent
 from millstream.wire.keys import QueueKeys
-from millstream.wire.record import read_job
+from millstream.wire.messages.record import read_job
 
 
 async def test_a_stream_outlives_its_worker(

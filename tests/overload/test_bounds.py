@@ -11,12 +11,12 @@ from support.counting_worker import assert_nothing_left, counted, model_name, se
 from support.servers import Server
 
 from millstream import AsyncClient, ClientOptions, InvalidRequest, JobFailed, State
-from millstream.client.reader import StreamReader
-from millstream.wire import codec
+from millstream.client.streaming.reader import StreamReader
 from millstream.wire.keys import QueueKeys
-from millstream.wire.messages import ChoiceDelta, Delta
-from millstream.wire.record import DELTA, read_log
-from millstream.wire.replies import LogEntry
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import ChoiceDelta, Delta
+from millstream.wire.messages.record import DELTA, read_log
+from millstream.wire.messages.replies import LogEntry
 from millstream_worker.jobs import encoding, output
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel

@@ -19,9 +19,10 @@ from support.flood import flooded_worker, submit_all, watch
 from support.servers import Server
 
 from millstream import AsyncClient, JobFields, QueueFull, Result, Unavailable
-from millstream.wire import calls, codec
+from millstream.wire import calls
 from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.replies import SubmitReply
+from millstream.wire.messages import codec
+from millstream.wire.messages.replies import SubmitReply
 
 pytestmark = [
     pytest.mark.slow,

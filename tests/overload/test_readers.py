@@ -19,8 +19,8 @@ from support.flood import submit_all
 from support.servers import Server
 
 from millstream import AsyncClient, ClientOptions, JobFields, Result
-from millstream.client import streams, waiting
-from millstream.client.jobs import Jobs
+from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.tracking import job_ends, streams
 from millstream.wire.keys import QueueKeys
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
@@ -192,7 +192,7 @@ async def _log_reads(direct: redis.asyncio.Redis) -> int:
 async def test_many_large_results_are_read_a_few_at_a_time(
     valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "READ_BYTES", 50_000)
+    monkeypatch.setattr(job_ends, "READ_BYTES", 50_000)
     batches: list[int] = []
     read = Jobs.read
 

@@ -10,11 +10,11 @@ from support.counting_worker import assert_nothing_left, counted, model_name, se
 from support.servers import Server
 
 from millstream import AsyncClient, ProtocolError
-from millstream.wire.heartbeat import read_workers
+from millstream.wire.calls.upkeep import lane_entry
 from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.queue_info import read_queue
-from millstream.wire.record import job_state, parse_event
-from millstream.wire.upkeep import lane_entry
+from millstream.wire.messages.record import job_state, parse_event
+from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.queue_info import read_queue
 
 SHARD = QueueKeys("default").shard(0)
 LANE = SHARD.lane("batch")

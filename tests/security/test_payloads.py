@@ -19,8 +19,9 @@ from support.counting_worker import model_name, settings, until
 from support.servers import Server, free_port
 
 from millstream import AsyncClient, NotReady
-from millstream.wire import calls, codec
+from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
+from millstream.wire.messages import codec
 
 SHARD = QueueKeys("default").shard(0)
 MARK = "zqmark"

@@ -17,7 +17,7 @@ from support.counting_worker import model_name, settings
 from support.secured import ROLES, SecuredServer, make_acl
 
 from millstream import AccessDenied, AsyncClient
-from millstream.wire.access import refusal
+from millstream.wire.connection.access import refusal
 from millstream.wire.keys import GROUP, LANES, QueueKeys
 from millstream_worker.service.service import CannotServe, Service
 

@@ -18,16 +18,16 @@ from support.monitor import watching
 from support.secured import LIMITED, SecuredServer, by_role, listed
 
 from millstream import AccessDenied, AsyncClient, CancelOutcome, JobExpired, JobFailed, State
-from millstream.client.options import ClientOptions
-from millstream.client.waiting import FEW_JOBS
+from millstream.client.queue.options import ClientOptions
+from millstream.client.tracking.job_ends import FEW_JOBS
 from millstream.wire import calls
 from millstream.wire.calls import Call, Claim
 from millstream.wire.connection import Endpoint
-from millstream.wire.dead import letters
-from millstream.wire.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
-from millstream.wire.numbers import first_unread
-from millstream.wire.queue_info import PubSub, open_queue, widen
+from millstream.wire.state.dead import letters
+from millstream.wire.state.heartbeat import Heartbeat, beat, read_workers
+from millstream.wire.state.numbers import first_unread
+from millstream.wire.state.queue_info import PubSub, open_queue, widen
 from millstream.wire.versions import TAKEN
 from millstream_worker.service.service import Service
 
@@ -309,7 +309,7 @@ async def every_end(desk: Desk) -> None:
 
 
 def scripts() -> set[str]:
-    folder = Path(calls.__file__).parent / "lua"
+    folder = Path(calls.__file__).parents[1] / "lua"
     return {path.stem for path in folder.glob("*.lua")}
 
 
@@ -334,7 +334,7 @@ async def submitted_to_disk(secured: SecuredServer) -> None:
 async def test_no_role_has_a_right_that_it_does_not_use(
     secured: SecuredServer, tokenizer: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millstream.wire.connection.line.PING_AFTER_S", 0.05)  # of silence
+    monkeypatch.setattr("millstream.wire.connection.pubsub_connection.PING_AFTER_S", 0.05)  # of silence
     with watching(secured.login("admin")) as watch:
         for flow in (
             test_every_script_of_the_protocol_runs_as_its_role(secured),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from millstream.wire.messages import ErrorInfo, Request, State
+from millstream.wire.messages.messages import ErrorInfo, Request, State
 from support.hand_worker import HandJob, hand_worker
 
 Answer = Callable[[Request], str | ErrorInfo]

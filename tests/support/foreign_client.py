@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from millstream import AsyncClient, MillstreamError
-from millstream.client.events import Transcript
+from millstream.client.streaming.events import Transcript
 
 
 async def call(client: AsyncClient, method: str, arguments: dict[str, Any]) -> str:

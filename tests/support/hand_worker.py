@@ -10,14 +10,24 @@ from uuid import uuid4
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from millstream.wire import calls, codec
+from millstream.wire import calls
+from millstream.wire.calls.upkeep import lane_entry
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, ShardKeys
-from millstream.wire.messages import Choice, ChoiceDelta, Delta, ErrorInfo, Request, Result, State, Usage
-from millstream.wire.queue_info import open_queue
-from millstream.wire.record import DELTA
-from millstream.wire.replies import AppendOutcome, EndOutcome, LaneEntry
-from millstream.wire.upkeep import lane_entry
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import (
+    Choice,
+    ChoiceDelta,
+    Delta,
+    ErrorInfo,
+    Request,
+    Result,
+    State,
+    Usage,
+)
+from millstream.wire.messages.record import DELTA
+from millstream.wire.messages.replies import AppendOutcome, EndOutcome, LaneEntry
+from millstream.wire.state.queue_info import open_queue
 
 TTL_MS = 60_000
 

@@ -84,10 +84,10 @@ def {name}(*args: Any, **kwargs: Any) -> Any:
 """
 
 _APPENDED = (
-    ("producer/millstream/client/requests.py", _IN_REQUESTS),
+    ("producer/millstream/client/submitting/requests.py", _IN_REQUESTS),
     ("worker/millstream_worker/encoding.py", _IN_ENCODING),
-    ("producer/millstream/wire/heartbeat.py", _WITH_MORE_ARGUMENTS.format(name="beat")),
-    ("producer/millstream/wire/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="describe")),
+    ("producer/millstream/wire/state/heartbeat.py", _WITH_MORE_ARGUMENTS.format(name="beat")),
+    ("producer/millstream/wire/state/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="describe")),
 )
 
 

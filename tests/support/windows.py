@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from millstream.wire.calls import Call
-from millstream.wire.scripts import Script, script
+from millstream.wire.calls.scripts import Script, script
 
 R = TypeVar("R")
 LINE = "local WINDOW = 128\n"

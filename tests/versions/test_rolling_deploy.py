@@ -23,12 +23,12 @@ from support.next_version import Build, Refused
 from support.servers import Server
 
 from millstream import AsyncClient, Result
-from millstream.client.events import Transcript
-from millstream.wire.heartbeat import read_workers
+from millstream.client.streaming.events import Transcript
 from millstream.wire.keys import QueueKeys
-from millstream.wire.queue_info import read_queue
-from millstream.wire.record import read_job
-from millstream.wire.replies import JobRecord
+from millstream.wire.messages.record import read_job
+from millstream.wire.messages.replies import JobRecord
+from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.queue_info import read_queue
 from millstream.wire.versions import Versions
 
 pytestmark = pytest.mark.slow

@@ -13,12 +13,12 @@ import redis.asyncio
 from support.servers import Server
 
 from millstream import AsyncClient, ClientOptions, JobFields, QueueMismatch, Submitted, Unavailable
-from millstream.client import takers
+from millstream.client.submitting import worker_versions
 from millstream.wire.calls import run
-from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.queue_info import QueueInfo, describe, open_queue, read_queue, widen
-from millstream.wire.record import read_job
+from millstream.wire.messages.record import read_job
+from millstream.wire.state.heartbeat import Heartbeat, beat
+from millstream.wire.state.queue_info import QueueInfo, describe, open_queue, read_queue, widen
 from millstream.wire.versions import FIRST_VERSION, TAKEN, WIRE_VERSION, Versions
 
 QUEUE = QueueKeys("default")
@@ -55,7 +55,7 @@ def crew(redis_client: redis.asyncio.Redis) -> Crew:
 
 @pytest.fixture
 def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takers, "LOOK_S", 0.0)
+    monkeypatch.setattr(worker_versions, "LOOK_S", 0.0)
 
 
 async def test_a_queue_without_workers_takes_jobs_for_later(server: Server) -> None:

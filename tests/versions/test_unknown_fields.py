@@ -16,10 +16,10 @@ from support.hand_worker import hand_worker
 from support.servers import Server
 
 from millstream import AsyncClient, Lane, ProtocolError
-from millstream.wire import calls, codec
-from millstream.wire.heartbeat import Heartbeat, read_workers
+from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
-from millstream.wire.messages import (
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import (
     Choice,
     ChoiceDelta,
     Delta,
@@ -29,9 +29,10 @@ from millstream.wire.messages import (
     Timing,
     Usage,
 )
-from millstream.wire.queue_info import QueueInfo, open_queue, read_queue
-from millstream.wire.record import read_job
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages.record import read_job
+from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.state.heartbeat import Heartbeat, read_workers
+from millstream.wire.state.queue_info import QueueInfo, open_queue, read_queue
 from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
 SHARD = QueueKeys("default").shard(0)

@@ -9,11 +9,11 @@ import pytest
 from support.desk import LONG_MS, TTL_MS, Desk
 
 from millstream.wire import calls
-from millstream.wire.attempt import seed_of
+from millstream.wire.calls.attempt import seed_of
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.messages import State, Timing
-from millstream.wire.record import parse_event
-from millstream.wire.replies import AppendOutcome, EndOutcome, LogEntry, SubmitOutcome
+from millstream.wire.messages.messages import State, Timing
+from millstream.wire.messages.record import parse_event
+from millstream.wire.messages.replies import AppendOutcome, EndOutcome, LogEntry, SubmitOutcome
 
 
 async def test_a_job_runs_from_submit_to_its_result(desk: Desk) -> None:

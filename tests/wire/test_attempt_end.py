@@ -8,8 +8,8 @@ from support.desk import LONG_MS, Desk
 
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.messages import State, Timing
-from millstream.wire.replies import EndOutcome, LogEntry
+from millstream.wire.messages.messages import State, Timing
+from millstream.wire.messages.replies import EndOutcome, LogEntry
 
 # --- finish ------------------------------------------------------------------------------------------------
 

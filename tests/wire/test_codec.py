@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ProtocolError
-from millstream.wire.codec import MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, decode, encode, pack, unpack
-from millstream.wire.messages import (
+from millstream.wire.messages.codec import MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, decode, encode, pack, unpack
+from millstream.wire.messages.messages import (
     ChatMessage,
     Choice,
     ChoiceDelta,

@@ -16,13 +16,13 @@ from support.servers import KINDS, Server, require
 
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire import calls
+from millstream.wire.calls.scripts import run_many_then
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.connection.cluster import ClusterClient
 from millstream.wire.connection.nodes import Node
 from millstream.wire.connection.topology import Topology
 from millstream.wire.keys import QueueKeys
-from millstream.wire.queue_info import PubSub, QueueInfo, describe, open_queue
-from millstream.wire.scripts import run_many_then
+from millstream.wire.state.queue_info import PubSub, QueueInfo, describe, open_queue
 
 TAGS = [f"{{{letter}}}" for letter in "abcdefgh"]  # their slots are on all nodes
 

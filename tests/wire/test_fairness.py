@@ -20,8 +20,8 @@ from support.windows import windowed
 from millstream.wire import calls
 from millstream.wire.calls import Call
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
-from millstream.wire.messages import State
-from millstream.wire.replies import CancelOutcome, EndOutcome, SubmitOutcome
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.replies import CancelOutcome, EndOutcome, SubmitOutcome
 
 KEYS = QueueKeys("docs").shard(0)
 PARKED, TENANTS = KEYS.parked(Lane.BATCH), KEYS.tenants(Lane.BATCH)

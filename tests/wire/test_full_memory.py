@@ -11,11 +11,11 @@ from support.desk import Desk
 
 from millstream.wire import calls
 from millstream.wire.calls import Call, Claim
-from millstream.wire.dead import letters
-from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.messages import State
-from millstream.wire.replies import CancelOutcome, EndOutcome, SubmitOutcome
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.replies import CancelOutcome, EndOutcome, SubmitOutcome
+from millstream.wire.state.dead import letters
+from millstream.wire.state.heartbeat import Heartbeat, beat
 
 
 async def fill(desk: Desk) -> None:

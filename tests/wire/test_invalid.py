@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import InvalidRequest
-from millstream.wire.codec import pack
-from millstream.wire.messages import read_request
+from millstream.wire.messages.codec import pack
+from millstream.wire.messages.messages import read_request
 
 
 def refused(fields: Any) -> InvalidRequest:

@@ -7,7 +7,7 @@ from support.desk import Desk
 
 from millstream.wire.calls import Claim
 from millstream.wire.keys import RELEASED
-from millstream.wire.replies import EndOutcome
+from millstream.wire.messages.replies import EndOutcome
 
 
 async def deaths(desk: Desk) -> tuple[int, int]:

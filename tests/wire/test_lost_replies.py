@@ -10,8 +10,8 @@ from support.desk import Desk
 
 from millstream.wire import calls
 from millstream.wire.calls import Call, Claim, Forgotten
-from millstream.wire.messages import State
-from millstream.wire.replies import AppendOutcome, CancelOutcome, EndOutcome, SubmitOutcome
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.replies import AppendOutcome, CancelOutcome, EndOutcome, SubmitOutcome
 
 
 async def test_submit_queues_once(desk: Desk) -> None:

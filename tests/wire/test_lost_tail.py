@@ -17,8 +17,8 @@ from support.desk import Desk
 from support.servers import KINDS, Server, binary
 
 from millstream.wire.calls import Claim
-from millstream.wire.messages import State
-from millstream.wire.replies import AppendOutcome, EndOutcome
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.replies import AppendOutcome, EndOutcome
 
 
 class Journal:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from millstream.client.events import TokenEvent
+from millstream.client.streaming.events import TokenEvent
 from millstream.errors import ProtocolError
-from millstream.wire.codec import decode, encode, pack
-from millstream.wire.invalid import invalid_request
-from millstream.wire.messages import (
+from millstream.wire.messages.codec import decode, encode, pack
+from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.messages import (
     ChatMessage,
     Choice,
     ChoiceDelta,
@@ -21,7 +21,7 @@ from millstream.wire.messages import (
     State,
     TokenLogprob,
 )
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages.sampling import SamplingParams
 
 
 def problem(**fields: Any) -> tuple[str, str]:

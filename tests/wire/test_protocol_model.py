@@ -20,12 +20,12 @@ from support.protocol_model import MAX_DEAD, RELEASED, Model
 from support.servers import Server
 from support.windows import windowed
 
-from millstream.client.dead_letters import again
+from millstream.client.tracking.dead_letters import again
 from millstream.wire import calls
 from millstream.wire.calls import Call, Claim
-from millstream.wire.dead import DeadLetter, Place, letters
 from millstream.wire.keys import GROUP, Lane, QueueKeys, job_id_of
-from millstream.wire.messages import State
+from millstream.wire.messages.messages import State
+from millstream.wire.state.dead import DeadLetter, Place, letters
 
 R = TypeVar("R")
 KEYS = QueueKeys("docs").shard(0)

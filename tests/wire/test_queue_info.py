@@ -10,9 +10,9 @@ from support.desk import Desk
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
 from millstream.wire.calls import join, run
-from millstream.wire.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.queue_info import PubSub, QueueInfo, open_queue, read_queue
+from millstream.wire.state.heartbeat import Heartbeat, beat, read_workers
+from millstream.wire.state.queue_info import PubSub, QueueInfo, open_queue, read_queue
 from millstream.wire.versions import TAKEN
 
 

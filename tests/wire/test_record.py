@@ -6,10 +6,10 @@ import pytest
 from support.desk import LONG_MS, Desk
 
 from millstream.errors import ProtocolError
-from millstream.wire.codec import encode
-from millstream.wire.messages import ChoiceDelta, Delta, Request, State, TokenLogprob
-from millstream.wire.record import parse_event, partial_result, read_job, read_log
-from millstream.wire.replies import LogEntry
+from millstream.wire.messages.codec import encode
+from millstream.wire.messages.messages import ChoiceDelta, Delta, Request, State, TokenLogprob
+from millstream.wire.messages.record import parse_event, partial_result, read_job, read_log
+from millstream.wire.messages.replies import LogEntry
 
 
 def delta(*choices: ChoiceDelta) -> bytes:

@@ -16,9 +16,9 @@ from support.servers import Server
 
 from millstream.errors import ProtocolError
 from millstream.wire.calls import Call, Claim, cancel, run, run_many
+from millstream.wire.calls.scripts import script
 from millstream.wire.keys import GROUP, RELEASED
-from millstream.wire.replies import AppendOutcome, AppendReply, CancelOutcome
-from millstream.wire.scripts import script
+from millstream.wire.messages.replies import AppendOutcome, AppendReply, CancelOutcome
 
 LUA = files("millstream.wire").joinpath("lua")
 NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))

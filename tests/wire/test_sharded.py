@@ -7,8 +7,8 @@ from typing import Any
 import redis.asyncio
 from support.desk import Desk
 
-from millstream.wire.queue_info import PubSub, QueueInfo
-from millstream.wire.record import parse_event
+from millstream.wire.messages.record import parse_event
+from millstream.wire.state.queue_info import PubSub, QueueInfo
 
 
 async def heard(pubsub: Any, count: int) -> list[tuple[bytes, bytes]]:

@@ -7,8 +7,8 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from support.desk import Desk
 
 from millstream.wire import calls
+from millstream.wire.calls.taking import Delivered
 from millstream.wire.keys import GROUP, Lane
-from millstream.wire.taking import Delivered
 
 
 async def take(desk: Desk, entries: int = 100, held: int = 10**6, owner: str = "A") -> list[Delivered]:

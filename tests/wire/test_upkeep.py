@@ -12,8 +12,8 @@ from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, Lane
-from millstream.wire.messages import State
-from millstream.wire.replies import EndOutcome, LaneEntry, PendingEntry
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.replies import EndOutcome, LaneEntry, PendingEntry
 
 # --- promote -----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from support.desk import TTL_MS, Desk
 from millstream.wire import calls
 from millstream.wire.calls import Call, Claim
 from millstream.wire.keys import RELEASED
-from millstream.wire.replies import AppendOutcome, EndOutcome
+from millstream.wire.messages.replies import AppendOutcome, EndOutcome
 
 # What has happened to the job since attempt 1 of worker A appended its first delta and fell asleep.
 

@@ -13,11 +13,12 @@ from support.counting_worker import assert_nothing_left, model_name, serving, un
 from support.servers import Server
 
 from millstream import AsyncClient, JobFailed, Result
-from millstream.wire import calls, codec
+from millstream.wire import calls
 from millstream.wire.keys import GROUP, RELEASED, QueueKeys
-from millstream.wire.messages import Request
-from millstream.wire.record import read_job
-from millstream.wire.replies import SubmitOutcome
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Request
+from millstream.wire.messages.record import read_job
+from millstream.wire.messages.replies import SubmitOutcome
 from millstream.wire.versions import WIRE_VERSION
 
 SHARD = QueueKeys("default").shard(0)

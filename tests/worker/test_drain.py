@@ -11,9 +11,9 @@ from support.counting_worker import assert_nothing_left, counted, model_name, se
 from support.servers import Server
 
 from millstream import AsyncClient, State
-from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import QueueKeys
-from millstream.wire.record import read_job
+from millstream.wire.messages.record import read_job
+from millstream.wire.state.heartbeat import read_workers
 from millstream_worker.delivery import RetryDelay
 from millstream_worker.upkeep import Heartbeats
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.wire import codec
-from millstream.wire.messages import (
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import (
     Choice,
     ChoiceDelta,
     Delta,

@@ -18,7 +18,7 @@ from support.servers import Server
 
 from millstream import AsyncClient, Event, JobFailed, State
 from millstream.wire.keys import QueueKeys
-from millstream.wire.record import read_job
+from millstream.wire.messages.record import read_job
 from millstream_worker.service.service import CannotServe, Service
 
 SHARD = QueueKeys("default").shard(0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millstream.wire.keys import LANES, Lane, QueueKeys
-from millstream.wire.messages import Request, Timing
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages.messages import Request, Timing
+from millstream.wire.messages.replies import LaneEntry
 from millstream_worker.jobs.job import Job
 
 

@@ -10,7 +10,7 @@ from support.servers import Server
 
 from millstream import AsyncClient, Result, State, TokenEvent
 from millstream.wire.keys import QueueKeys
-from millstream.wire.queue_info import open_queue
+from millstream.wire.state.queue_info import open_queue
 
 
 async def test_a_job_comes_back_with_all_it_should_say(server: Server, tokenizer: Path) -> None:

@@ -18,8 +18,8 @@ from millstream import AsyncClient, State
 from millstream.wire import calls
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.messages import Request, Timing
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages.messages import Request, Timing
+from millstream.wire.messages.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake import preparer
 from millstream_worker.intake.preparation import prepare

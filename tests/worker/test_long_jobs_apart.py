@@ -14,8 +14,8 @@ import structlog
 from redis.exceptions import ConnectionError, ResponseError
 
 from millstream.wire.keys import QueueKeys
-from millstream.wire.messages import Request, State, Timing
-from millstream.wire.replies import LaneEntry, StartReply
+from millstream.wire.messages.messages import Request, State, Timing
+from millstream.wire.messages.replies import LaneEntry, StartReply
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort

@@ -30,11 +30,11 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State
 from millstream.errors import InvalidRequest
-from millstream.wire import codec
 from millstream.wire.keys import QueueKeys
-from millstream.wire.messages import Request, Timing
-from millstream.wire.record import read_job
-from millstream.wire.replies import LaneEntry, StartReply
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Request, Timing
+from millstream.wire.messages.record import read_job
+from millstream.wire.messages.replies import LaneEntry, StartReply
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.intake import JobBounds, admission, preparer
 from millstream_worker.intake.outline import outline

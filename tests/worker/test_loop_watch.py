@@ -23,7 +23,7 @@ from support.servers import Server, free_port
 from millstream import AsyncClient
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import QueueKeys
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue

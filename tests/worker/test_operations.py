@@ -24,8 +24,8 @@ from support.servers import Server, free_port
 
 from millstream import AsyncClient, JobFailed, State
 from millstream.wire import calls
-from millstream.wire.heartbeat import Heartbeat, read_workers
 from millstream.wire.keys import QueueKeys
+from millstream.wire.state.heartbeat import Heartbeat, read_workers
 from millstream_worker.observe import logs
 from millstream_worker.observe.health import Health, HealthServer
 from millstream_worker.observe.server_check import ServerUnfit, advice, check_server, warnings

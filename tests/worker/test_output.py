@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream.wire.messages import ChoiceDelta
+from millstream.wire.messages.messages import ChoiceDelta
 from millstream_worker.jobs import output
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel

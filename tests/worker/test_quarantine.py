@@ -28,11 +28,12 @@ from support.counting_worker import (
 from support.servers import Server
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State
-from millstream.wire import calls, codec
+from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.messages import ChoiceDelta, Delta, Request, SamplingParams
-from millstream.wire.record import read_job
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import ChoiceDelta, Delta, Request, SamplingParams
+from millstream.wire.messages.record import read_job
 from millstream_worker.intake import admission, preparer
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import prepare

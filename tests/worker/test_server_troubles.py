@@ -18,9 +18,9 @@ from support.servers import Server
 from millstream import AsyncClient, JobFailed, Result, State, Submitted
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.queue_info import open_queue, read_queue
-from millstream.wire.record import read_job, read_log
+from millstream.wire.messages.record import read_job, read_log
 from millstream.wire.server_errors import is_damage
+from millstream.wire.state.queue_info import open_queue, read_queue
 from millstream_worker.delivery import reply_handler, write_builder, writer
 from millstream_worker.jobs import output
 

@@ -11,7 +11,7 @@ from support.desk import WINDOW, Desk
 from support.servers import Server
 
 from millstream import AsyncClient, JobFields, Result
-from millstream.client.options import ClientOptions
+from millstream.client.queue.options import ClientOptions
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.lane_head import waiting_since_ms
 from millstream_worker.service.service import Service

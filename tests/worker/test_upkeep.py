@@ -12,10 +12,10 @@ from redis.exceptions import ResponseError
 from support.desk import Desk
 
 from millstream.wire import calls
-from millstream.wire.heartbeat import Heartbeat, read_workers
 from millstream.wire.keys import QueueKeys, ShardKeys
-from millstream.wire.messages import State
-from millstream.wire.record import read_job
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.record import read_job
+from millstream.wire.state.heartbeat import Heartbeat, read_workers
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep import Heartbeats, Maintenance, QueueFigures, figures, maintenance

@@ -16,7 +16,7 @@ from ops.bench.measures import percentile
 from ops.bench.plots import Panel, Row
 
 from millstream import AsyncClient, ClientOptions, JobFields
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 from millstream.wire import calls
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import QueueKeys, ShardKeys

@@ -15,10 +15,10 @@ from ops.bench.plots import Panel, Row
 from ops.bench.stand_ins.counting import word_tokenizer
 
 from millstream import AsyncClient, JobFields, Result
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 from millstream.wire.connection import Endpoint
-from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import QueueKeys
+from millstream.wire.state.heartbeat import read_workers
 
 QUEUE = "growth"
 WORKERS = (1, 2, 3, 4)

@@ -15,7 +15,7 @@ from typing import Any
 from ops.bench.load.arrivals import Arrival, Served
 
 from millstream import AsyncClient, EndEvent, NotReady, TokenEvent
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 
 QUEUE = "load"
 START_S = 600.0  # of a worker: a model may be large, or compiled first

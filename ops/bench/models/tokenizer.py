@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from millstream.cli.demo_model import demo_model
+from millstream.cli.embedded.demo_model import demo_model
 from millstream_worker.engine.runner.checkpoint import resolve
 
 

@@ -21,7 +21,7 @@ from ops.bench import machine
 from ops.bench.stand_ins.counting import word_tokenizer
 
 from millstream import AsyncClient, JobFields, Result
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 
 
 @dataclass(frozen=True, slots=True)

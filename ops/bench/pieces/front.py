@@ -32,7 +32,7 @@ from ops.bench import machine
 from ops.bench.models.tokenizer import bench_tokenizer
 
 from millstream import AsyncClient, JobError, JobFields, NotFound, Result, TokenEvent
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 from millstream.wire.keys import QueueKeys
 from millstream_worker.engine.runner.cgroup import ControlGroups
 

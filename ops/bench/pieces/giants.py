@@ -31,8 +31,8 @@ from ops.bench import machine, memory
 from ops.bench.models.tokenizer import bench_tokenizer
 
 from millstream import AsyncClient, ClientOptions, JobFailed
-from millstream.cli.embedded_server import EmbeddedServer
-from millstream.wire.codec import MAX_MESSAGE_BYTES
+from millstream.cli.embedded.embedded_server import EmbeddedServer
+from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
 
 QUEUE = "bench"
 MIB = 2**20

@@ -20,7 +20,7 @@ from ops.bench.measures import Run
 from ops.bench.models.tokenizer import with_tokenizer
 from ops.bench.workloads import Workload
 
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 
 QUEUE = "bench"
 START_S = 300.0

@@ -32,7 +32,7 @@ from ops.bench.soak.series import MIB, Series, draw
 from ops.bench.soak.server import Inspector
 from ops.bench.stand_ins.counting import engine_flags
 
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 
 START_S = 120.0
 PICTURE = Path("ops/bench/pictures/soak.png")

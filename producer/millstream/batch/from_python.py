@@ -8,12 +8,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, TypedDict, TypeVar
 
-from millstream.batch.journal import Journal
-from millstream.batch.lines import InputFile
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal
 from millstream.batch.preparing import prepare
-from millstream.batch.run import BatchRun, RunOptions
+from millstream.batch.running.run import BatchRun, RunOptions
+from millstream.batch.running.tally import Summary
 from millstream.batch.survey import OnChange, begin
-from millstream.batch.tally import Summary
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane

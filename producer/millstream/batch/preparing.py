@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from millstream.batch.body import DEFAULT_QUEUE
-from millstream.batch.cancelling import Cancelled, cancel_jobs
-from millstream.batch.journal import Journal
-from millstream.batch.run import RunOptions
+from millstream.batch.files.journal import Journal
+from millstream.batch.rows.request_body import DEFAULT_QUEUE
+from millstream.batch.run_cancellation import Cancelled, cancel_jobs
+from millstream.batch.running.run import RunOptions
 from millstream.batch.survey import Survey
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest

@@ -11,14 +11,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from millstream.batch import marks
-from millstream.batch.faults import FaultCode, LineFault
-from millstream.batch.journal import Journal
-from millstream.batch.lines import InputFile, Line
-from millstream.batch.models import Models
-from millstream.batch.rows import Row, custom_id_of, digest_of, parse, queue_of, read_row
-from millstream.batch.run import RunOptions
-from millstream.batch.runfile import identity, line_digest_of
+from millstream.batch.files.input_lines import InputFile, Line
+from millstream.batch.files.journal import Journal
+from millstream.batch.files.runfile import identity, line_digest_of
+from millstream.batch.rows import marks
+from millstream.batch.rows.batch_lines import Row, custom_id_of, digest_of, parse, queue_of, read_row
+from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.models import Models
+from millstream.batch.running.run import RunOptions
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli import batch, dead, jobs
-from millstream.cli.exits import epilog
-from millstream.cli.help import HelpCommand, HelpGroup
-from millstream.cli.queue import queue
-from millstream.cli.terminal import answers
+from millstream.cli.batch import batch_command
+from millstream.cli.commands import dead_command, job_commands
+from millstream.cli.commands.queue_command import queue
+from millstream.cli.conventions.exits import epilog
+from millstream.cli.conventions.help import HelpCommand, HelpGroup
+from millstream.cli.display.terminal import answers
 from millstream.version import version
 
 app = typer.Typer(
@@ -41,9 +42,9 @@ def _millstream(
     """All commands."""
 
 
-app.add_typer(batch.app, name="batch")
-app.add_typer(dead.app, name="dead")
-for command in jobs.COMMANDS:
+app.add_typer(batch_command.app, name="batch")
+app.add_typer(dead_command.app, name="dead")
+for command in job_commands.COMMANDS:
     app.command(cls=HelpCommand)(command)
 app.command(cls=HelpCommand)(queue)
 

@@ -13,29 +13,29 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from millstream.client import cancelling, forgetting, streams, waiting
-from millstream.client.dead_letters import DeadLetters
-from millstream.client.events import Event
-from millstream.client.jobs import Jobs
-from millstream.client.options import ClientOptions
-from millstream.client.queue_status import QueueStatus, queue_status
-from millstream.client.requests import JobFields, SamplingFields
-from millstream.client.session import Session
-from millstream.client.status import JobStatus
-from millstream.client.submission import Outcome, Submission, Submitted
+from millstream.client.queue.options import ClientOptions
+from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.queue_status import QueueStatus, queue_status
+from millstream.client.queue.session import Session
+from millstream.client.queue.status import JobStatus
+from millstream.client.streaming.events import Event
+from millstream.client.submitting.requests import JobFields, SamplingFields
+from millstream.client.submitting.submission import Outcome, Submission, Submitted
+from millstream.client.tracking import cancelling, forgetting, job_ends, streams
+from millstream.client.tracking.dead_letters import DeadLetters
 from millstream.errors import JobError, NotFound
 from millstream.wire import calls
 from millstream.wire.connection import Target
-from millstream.wire.dead import DeadLetter
-from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
-from millstream.wire.messages import ChatMessage, Result
-from millstream.wire.replies import CancelOutcome, JobRecord
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages.messages import ChatMessage, Result
+from millstream.wire.messages.replies import CancelOutcome, JobRecord
+from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.state.dead import DeadLetter
+from millstream.wire.state.durability import Durability
 
 if TYPE_CHECKING:
     from millstream.batch.from_python import BatchFields
-    from millstream.batch.tally import Summary
+    from millstream.batch.running.tally import Summary
 
 T = TypeVar("T")
 DEFAULT_URL = "redis://localhost:6379/0"
@@ -220,7 +220,7 @@ class AsyncClient:
         An outcome is a Result, or as a value the error that `result` would raise. After `timeout_s` those
         still left come as NotReady.
         """
-        return waiting.as_completed(self._jobs, job_ids, timeout_s)
+        return job_ends.as_completed(self._jobs, job_ids, timeout_s)
 
     async def cancel(self, job_id: str) -> CancelOutcome:
         """Cancel the job. CANCELLED: it waited, and has ended. REQUESTED: it runs; its worker ends it soon.

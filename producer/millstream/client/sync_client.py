@@ -16,25 +16,25 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from millstream.client.async_client import DEFAULT_URL, AsyncClient
-from millstream.client.events import Event
 from millstream.client.loop_thread import LoopThread
-from millstream.client.options import ClientOptions
-from millstream.client.queue_status import QueueStatus
-from millstream.client.requests import JobFields, SamplingFields
-from millstream.client.status import JobStatus
-from millstream.client.submission import BATCH_JOBS, Outcome, Submitted
+from millstream.client.queue.options import ClientOptions
+from millstream.client.queue.queue_status import QueueStatus
+from millstream.client.queue.status import JobStatus
+from millstream.client.streaming.events import Event
+from millstream.client.submitting.requests import JobFields, SamplingFields
+from millstream.client.submitting.submission import BATCH_JOBS, Outcome, Submitted
 from millstream.errors import JobError
 from millstream.wire.connection import Target
-from millstream.wire.dead import DeadLetter
-from millstream.wire.durability import Durability
 from millstream.wire.keys import Lane
-from millstream.wire.messages import ChatMessage, Result
-from millstream.wire.replies import CancelOutcome
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages.messages import ChatMessage, Result
+from millstream.wire.messages.replies import CancelOutcome
+from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.state.dead import DeadLetter
+from millstream.wire.state.durability import Durability
 
 if TYPE_CHECKING:
     from millstream.batch.from_python import BatchFields
-    from millstream.batch.tally import Summary
+    from millstream.batch.running.tally import Summary
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.wire.keys import ShardKeys
-from millstream.wire.numbers import first_unread
-from millstream.wire.record import number
+from millstream.wire.messages.record import number
 from millstream.wire.server_errors import is_damage
+from millstream.wire.state.numbers import first_unread
 
 _FRONT = 64  # parked jobs among which the oldest is: every tenant's first is near the front
 

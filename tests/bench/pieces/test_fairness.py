@@ -8,7 +8,7 @@ import pytest
 from ops.bench.pieces.fairness import _submit
 
 from millstream import AsyncClient, ClientOptions, QueueFull
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 
 
 async def test_a_flood_that_is_not_taken_whole_is_an_error(tmp_path: Path) -> None:

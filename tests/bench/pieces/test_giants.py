@@ -10,7 +10,7 @@ from ops.bench.pieces import giants
 from support.tokenizers import build
 from transformers import PreTrainedTokenizerFast
 
-from millstream.cli.embedded_server import EmbeddedServer
+from millstream.cli.embedded.embedded_server import EmbeddedServer
 
 
 @pytest.mark.slow

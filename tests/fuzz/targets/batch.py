@@ -16,19 +16,19 @@ from fuzz.mutation import damage, mutate
 from fuzz.target import Target, check
 from fuzz.targets.codec import body
 from fuzz.values import blob, jsonable, subset, text, weighted
-from millstream.batch import answers
-from millstream.batch.faults import LineFault
-from millstream.batch.journal import Journal
-from millstream.batch.lines import InputFile
-from millstream.batch.rows import Row, custom_id_of, parse, read_row
-from millstream.batch.run import RunOptions
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal
+from millstream.batch.rows import output_rows
+from millstream.batch.rows.batch_lines import Row, custom_id_of, parse, read_row
+from millstream.batch.rows.faults import LineFault
+from millstream.batch.running.run import RunOptions
+from millstream.batch.running.tally import Tally
 from millstream.batch.survey import Survey
-from millstream.batch.tally import Tally
-from millstream.client.requests import draft
+from millstream.client.submitting.requests import draft
 from millstream.errors import InvalidRequest, JobFailed, ProtocolError
-from millstream.wire import codec
 from millstream.wire.keys import Lane
-from millstream.wire.messages import Result
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Result
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -101,12 +101,12 @@ def _read_line(data: bytes) -> None:
     try:
         row = _row(data)
     except LineFault as fault:
-        _writable(answers.fault_row(1, fault))
+        _writable(output_rows.fault_row(1, fault))
         raise
     try:
         draft(row.fields | {"id": f"run.{row.digest}"}, 1, 2**20)
     except InvalidRequest as error:
-        _writable(answers.refusal_row(row, error))
+        _writable(output_rows.refusal_row(row, error))
         raise
 
 
@@ -134,8 +134,8 @@ def _good_rows() -> tuple[Row, Row]:
 def _answer(data: bytes) -> None:
     result = codec.decode(Result, data)
     for row in _good_rows():
-        _writable(answers.answer_row(row, "0-a", result))
-        _writable(answers.failure_row(row, "0-a", JobFailed("0-a", "reason", "message", result)))
+        _writable(output_rows.answer_row(row, "0-a", result))
+        _writable(output_rows.failure_row(row, "0-a", JobFailed("0-a", "reason", "message", result)))
     tally = Tally()
     tally.add(result, "w1")
     json.dumps(asdict(tally.summary(1.0)), allow_nan=False)

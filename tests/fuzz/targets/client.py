@@ -10,11 +10,11 @@ from fuzz import valid
 from fuzz.mutation import mutate
 from fuzz.target import Target
 from fuzz.values import subset, wild
-from millstream.client.options import ClientOptions
-from millstream.client.requests import draft
+from millstream.client.queue.options import ClientOptions
+from millstream.client.submitting.requests import draft
 from millstream.errors import InvalidRequest
-from millstream.wire import codec
-from millstream.wire.messages import Request
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Request
 
 NOW_MS = 1_700_000_000_000
 

@@ -15,8 +15,8 @@ from fuzz.mutation import damage, mutate
 from fuzz.target import Target
 from fuzz.values import blob, plain, weighted
 from millstream.errors import ProtocolError
-from millstream.wire import codec, messages
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages import codec, messages
+from millstream.wire.messages.sampling import SamplingParams
 
 MODELS: dict[str, tuple[type[BaseModel], Callable[[Random], Any]]] = {
     "Request": (messages.Request, valid.request),

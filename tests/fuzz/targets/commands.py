@@ -18,10 +18,10 @@ from fuzz.mutation import mutate
 from fuzz.target import Target, check
 from fuzz.targets.batch import line
 from fuzz.values import TEXTS, integer, text
-from millstream.cli import conduct
 from millstream.cli.app import app
-from millstream.cli.exits import ExitCode
-from millstream.client.options import ClientOptions
+from millstream.cli.conventions import command_run
+from millstream.cli.conventions.exits import ExitCode
+from millstream.client.queue.options import ClientOptions
 from millstream_worker import settings
 
 NO_SERVER = "unix:///dev/null/no.sock"
@@ -85,7 +85,7 @@ def _invoke(case: Command) -> None:
     """In a folder with a file of one line, at a server that is not there."""
     arguments, data = case
     arguments = [_harmless(one) for one in arguments]
-    impatient = patch.object(conduct, "ClientOptions", partial(ClientOptions, reconnect_s=0.0))
+    impatient = patch.object(command_run, "ClientOptions", partial(ClientOptions, reconnect_s=0.0))
     with _folder(data), patch.dict(os.environ, _ENVIRONMENT), impatient:
         said = CliRunner().invoke(app, arguments, input=data)
     if said.exception is not None and not isinstance(said.exception, SystemExit):

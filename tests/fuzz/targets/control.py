@@ -9,8 +9,8 @@ from fuzz.target import Target
 from fuzz.targets.queue import SHARD
 from fuzz.values import blob, text, weighted
 from millstream.wire.connection import Endpoint
-from millstream.wire.messages import Request, State, Timing
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages.messages import Request, State, Timing
+from millstream.wire.messages.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job, Phase

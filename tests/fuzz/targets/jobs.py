@@ -19,10 +19,10 @@ from fuzz.targets.codec import body, pack
 from fuzz.targets.queue import SHARD
 from fuzz.values import weighted
 from millstream.errors import InvalidRequest, ProtocolError
-from millstream.wire import codec
-from millstream.wire.messages import Request, Result, State, Timing
-from millstream.wire.record import merged_choices
-from millstream.wire.replies import LaneEntry, LogEntry, StartReply
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Request, Result, State, Timing
+from millstream.wire.messages.record import merged_choices
+from millstream.wire.messages.replies import LaneEntry, LogEntry, StartReply
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.frames import Add, FrameBuffer, encode
 from millstream_worker.engine.request import EngineRequest

@@ -8,12 +8,12 @@ from typing import Any
 from fuzz.mutation import mutate
 from fuzz.target import Target, check
 from fuzz.values import text, wild
-from millstream.client.cursor import Cursor
+from millstream.client.streaming.cursor import Cursor
 from millstream.errors import InvalidRequest
 from millstream.wire.connection import Endpoint
 from millstream.wire.connection.nodes import Node
-from millstream.wire.dead import Place
 from millstream.wire.keys import QueueKeys, check_own_id, full_id, is_job_id, job_id_of, shard_of
+from millstream.wire.state.dead import Place
 
 PASSWORD = "zqsecret"
 _NAMES = (

@@ -13,19 +13,22 @@ from fuzz.mutation import damage, mutate
 from fuzz.target import Target
 from fuzz.targets.codec import body
 from fuzz.values import blob, integer, plain, some, subset, text
-from millstream.cli.letters import as_mapping, print_letter, print_line
-from millstream.cli.terminal import answers
-from millstream.client.status import JobStatus
+from millstream.cli.display.dead_letter_view import as_mapping, print_letter, print_line
+from millstream.cli.display.terminal import answers
+from millstream.client.queue.status import JobStatus
 from millstream.errors import ProtocolError
-from millstream.wire import calls, dead, record, submission
-from millstream.wire.heartbeat import Heartbeat
+from millstream.wire import calls
+from millstream.wire.calls import producing
+from millstream.wire.calls.scripts import Call, texts
+from millstream.wire.calls.taking import take
 from millstream.wire.keys import QueueKeys, is_job_id
-from millstream.wire.messages import State
-from millstream.wire.queue_info import QueueInfo, read_queue
-from millstream.wire.record import JOB_FIELDS, log_entry, parse_event, partial_result
-from millstream.wire.replies import LogEntry
-from millstream.wire.scripts import Call, texts
-from millstream.wire.taking import take
+from millstream.wire.messages import record
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.record import JOB_FIELDS, log_entry, parse_event, partial_result
+from millstream.wire.messages.replies import LogEntry
+from millstream.wire.state import dead
+from millstream.wire.state.heartbeat import Heartbeat
+from millstream.wire.state.queue_info import QueueInfo, read_queue
 
 SHARD = QueueKeys("q").shard(0)
 BAD = (ProtocolError,)
@@ -266,7 +269,7 @@ _LOG = [[b"1-0", [b"k", b"m", b"b", b""]], [b"1-1", [b"k", b"d", b"b", b"\x80"]]
 _ENTRY = [b"id", b"0-a", b"v", b"1", b"b", b"\x81\xa6prompt\xa1x"]
 SCRIPTS: dict[str, tuple[Call[Any], Any]] = {
     "submit": (
-        submission.submit(
+        producing.submit(
             SHARD, job_id="0-a", lane="batch", payload=b"x", digest="d", version=1, deadline_ms=None,
             stream=False, max_entries=9, max_bytes=99,
         ),

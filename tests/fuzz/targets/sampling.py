@@ -16,8 +16,8 @@ from fuzz.target import Target
 from fuzz.targets.codec import pack
 from fuzz.values import subset
 from millstream.errors import ProtocolError
-from millstream.wire import codec
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages import codec
+from millstream.wire.messages.sampling import SamplingParams
 from millstream_worker.engine.brain.noise import row_key, uniform
 from millstream_worker.engine.request import SamplingSpec
 

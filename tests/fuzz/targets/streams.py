@@ -11,14 +11,14 @@ from fuzz import valid
 from fuzz.target import Target
 from fuzz.targets.queue import log_entries
 from fuzz.values import blob, some
-from millstream.client.cursor import Cursor
-from millstream.client.events import EndEvent, Event, TokenEvent, Transcript
-from millstream.client.reader import PAGE_ENTRIES, StreamReader, Want
+from millstream.client.streaming.cursor import Cursor
+from millstream.client.streaming.events import EndEvent, Event, TokenEvent, Transcript
+from millstream.client.streaming.reader import PAGE_ENTRIES, StreamReader, Want
 from millstream.errors import CursorExpired, JobError, ProtocolError
-from millstream.wire import codec
-from millstream.wire.messages import Choice, ChoiceDelta, Delta, Result, State
-from millstream.wire.record import log_entry, merged_choices, parse_event
-from millstream.wire.replies import JobRecord, LogEntry
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta, Result, State
+from millstream.wire.messages.record import log_entry, merged_choices, parse_event
+from millstream.wire.messages.replies import JobRecord, LogEntry
 
 JOB = "0-job"
 _MOST_READS = 20  # for one place: a reader that asks more often will ask for ever

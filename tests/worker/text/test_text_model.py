@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from millstream.errors import InvalidRequest
-from millstream.wire.messages import ChatMessage, Request
-from millstream.wire.template import RESERVED
+from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.template import RESERVED
 from millstream_worker.text import TextModel, TokenizerUnusable
 
 DAMAGED = '{"version": "1.0", "added_tokens": [], "model": {"type": "Nope"}}'

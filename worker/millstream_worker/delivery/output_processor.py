@@ -4,7 +4,7 @@ without I/O; detokenizes only choices that have stop strings.
 
 from __future__ import annotations
 
-from millstream.wire.messages import ErrorInfo, FinishReason, State
+from millstream.wire.messages.messages import ErrorInfo, FinishReason, State
 from millstream.wire.timing import ServerClock
 from millstream_worker.engine.outputs import Refused, Step
 from millstream_worker.jobs import encoding

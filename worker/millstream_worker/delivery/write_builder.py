@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream.wire import calls
-from millstream.wire.messages import Timing
-from millstream.wire.replies import AppendReply, EndOutcome
+from millstream.wire.messages.messages import Timing
+from millstream.wire.messages.replies import AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
 from millstream_worker.jobs.job import Job, Phase
 from millstream_worker.jobs.served_model import ModelSlot

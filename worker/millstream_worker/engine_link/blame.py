@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream.wire.messages import ErrorInfo, State
+from millstream.wire.messages.messages import ErrorInfo, State
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import AttemptLimits, Job, Phase
 from millstream_worker.jobs.table import JobTable

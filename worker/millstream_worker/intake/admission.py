@@ -10,8 +10,8 @@ from dataclasses import replace
 import structlog
 
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages import ErrorInfo, Request, State, Timing
-from millstream.wire.replies import JobRecord, LaneEntry, StartReply
+from millstream.wire.messages.messages import ErrorInfo, Request, State, Timing
+from millstream.wire.messages.replies import JobRecord, LaneEntry, StartReply
 from millstream.wire.versions import TAKEN
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input

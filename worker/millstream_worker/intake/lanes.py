@@ -19,9 +19,9 @@ from redis.exceptions import RedisError, ResponseError
 from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, LANES, ShardKeys
-from millstream.wire.numbers import first_unread
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages.replies import LaneEntry
 from millstream.wire.server_errors import is_outage
+from millstream.wire.state.numbers import first_unread
 from millstream.wire.timing import Backoff
 from millstream_worker.jobs.consumer import Consumer
 

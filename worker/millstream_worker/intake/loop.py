@@ -10,7 +10,7 @@ from typing import Protocol
 from redis.exceptions import RedisError
 
 from millstream.wire.keys import ShardKeys
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages.replies import LaneEntry
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.lanes import LaneReader
 from millstream_worker.intake.starting import Starting

@@ -10,8 +10,8 @@ from typing import Any
 import msgpack
 
 from millstream.errors import ProtocolError
-from millstream.wire import codec
-from millstream.wire.messages import Request
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Request
 
 _STAND_INS: dict[str, Any] = {"prompt": "-", "messages": [{"role": "user", "content": "-"}], "token_ids": [0]}
 _NIL = 0xC0

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from millstream.errors import InvalidRequest, ProtocolError
-from millstream.wire import codec
-from millstream.wire.messages import INPUTS, ChoiceDelta, Delta, Request, read_request
-from millstream.wire.record import DELTA
-from millstream.wire.replies import LogEntry, StartReply
-from millstream.wire.sampling import SamplingParams
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import INPUTS, ChoiceDelta, Delta, Request, read_request
+from millstream.wire.messages.record import DELTA
+from millstream.wire.messages.replies import LogEntry, StartReply
+from millstream.wire.messages.sampling import SamplingParams
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.errors import InvalidRequest, ProtocolError
-from millstream.wire.messages import Choice, ErrorInfo, State
-from millstream.wire.record import merged_choices
-from millstream.wire.replies import LogEntry, StartReply
+from millstream.wire.messages.messages import Choice, ErrorInfo, State
+from millstream.wire.messages.record import merged_choices
+from millstream.wire.messages.replies import LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from millstream.wire import calls
 from millstream.wire.keys import LANES
-from millstream.wire.messages import State
+from millstream.wire.messages.messages import State
 from millstream.wire.server_errors import is_outage
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer

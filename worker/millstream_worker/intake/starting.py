@@ -13,8 +13,8 @@ from redis.exceptions import RedisError
 from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
-from millstream.wire.record import read_job
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages.record import read_job
+from millstream.wire.messages.replies import LaneEntry
 from millstream.wire.server_errors import is_damage, is_outage
 from millstream.wire.timing import Backoff
 from millstream.wire.versions import FIRST_VERSION, TAKEN

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgpack
 
-from millstream.wire import codec
-from millstream.wire.messages import ErrorInfo, State, Timing
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import ErrorInfo, State, Timing
 from millstream.wire.versions import FIRST_VERSION
 
 Plain = dict[str, Any]

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from millstream.wire import codec
 from millstream.wire.keys import LANES, Lane, ShardKeys
-from millstream.wire.messages import Choice, ErrorInfo, Request, State, Timing
-from millstream.wire.replies import Claim, LaneEntry, StartReply
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import Choice, ErrorInfo, Request, State, Timing
+from millstream.wire.messages.replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.jobs import encoding

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from millstream.wire import codec
-from millstream.wire.messages import ChoiceDelta, FinishReason
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import ChoiceDelta, FinishReason
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.text import Detokenizer

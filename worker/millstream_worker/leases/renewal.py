@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 
 from millstream.wire import calls
 from millstream.wire.keys import ShardKeys
-from millstream.wire.messages import State
-from millstream.wire.replies import RenewReply
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.replies import RenewReply
 from millstream.wire.server_errors import is_outage
 from millstream.wire.timing import jittered, within
 from millstream_worker.jobs.consumer import Consumer

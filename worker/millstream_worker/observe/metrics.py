@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from millstream.wire.messages import State, Timing
+from millstream.wire.messages.messages import State, Timing
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.outputs import EngineStats
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 from redis.exceptions import RedisError
 
-from millstream.wire.queue_info import QueueInfo
+from millstream.wire.state.queue_info import QueueInfo
 from millstream_worker.delivery import RetryDelay, release_jobs
 from millstream_worker.jobs.job import Job
 from millstream_worker.service.wiring import Resources, assemble

@@ -17,9 +17,9 @@ from redis.exceptions import RedisError
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
 from millstream.wire import calls
-from millstream.wire.access import refusal
 from millstream.wire.connection import Endpoint
-from millstream.wire.queue_info import QueueInfo, open_queue
+from millstream.wire.connection.access import refusal
+from millstream.wire.state.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import Backoff, ServerClock, within
 from millstream.wire.versions import TAKEN
 from millstream_worker.jobs.consumer import Consumer

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import ShardKeys
-from millstream.wire.queue_info import QueueInfo, open_queue
+from millstream.wire.state.queue_info import QueueInfo, open_queue
 from millstream.wire.timing import ServerClock
 from millstream.wire.versions import TAKEN
 from millstream_worker.delivery import FlushPolicy, OutputProcessor, ReplyHandler, WriteBuilder, Writer

@@ -13,7 +13,7 @@ import jinja2
 from transformers import AutoTokenizer
 
 from millstream.errors import InvalidRequest
-from millstream.wire.messages import ChatMessage, Request
+from millstream.wire.messages.messages import ChatMessage, Request
 from millstream_worker.text.counting import Counting
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.token_bytes import TokenBytes

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millstream.wire.heartbeat import read_workers
 from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.lane_head import waiting_since_ms
-from millstream.wire.numbers import read_lanes
+from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.numbers import read_lanes
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
 

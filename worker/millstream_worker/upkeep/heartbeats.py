@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from millstream.wire import calls
-from millstream.wire.heartbeat import Heartbeat, beat
 from millstream.wire.keys import Lane, ShardKeys
+from millstream.wire.state.heartbeat import Heartbeat, beat
 from millstream_worker.upkeep.figures import QueueFigures
 from millstream_worker.upkeep.shards import on_all
 

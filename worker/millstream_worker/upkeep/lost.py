@@ -13,11 +13,12 @@ import structlog
 from redis.exceptions import ResponseError
 
 from millstream.errors import ProtocolError
-from millstream.wire import calls, codec
+from millstream.wire import calls
 from millstream.wire.keys import ShardKeys, is_job_id
-from millstream.wire.messages import State
-from millstream.wire.record import partial_result, read_job, read_log
-from millstream.wire.replies import JobRecord, LogEntry
+from millstream.wire.messages import codec
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.record import partial_result, read_job, read_log
+from millstream.wire.messages.replies import JobRecord, LogEntry
 from millstream_worker.jobs.job import ENTRY_LOST
 
 _log = structlog.get_logger(__name__)

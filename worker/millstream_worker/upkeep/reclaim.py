@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
-from millstream.wire.replies import LaneEntry
+from millstream.wire.messages.replies import LaneEntry
 from millstream.wire.server_errors import is_damage, is_outage
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics

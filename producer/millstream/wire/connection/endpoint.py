@@ -21,10 +21,10 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import MovedError, RedisError
 
 from millstream.errors import AccessDenied, Unavailable
-from millstream.wire.access import refusal
+from millstream.wire.connection.access import refusal
 from millstream.wire.connection.cluster import ClusterClient
-from millstream.wire.connection.link import followed, reliable
 from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.redis_connections import followed, reliable
 from millstream.wire.connection.sentinels import Sentinels
 from millstream.wire.connection.target import place_of
 from millstream.wire.connection.topology import Topology

@@ -16,8 +16,8 @@ from typing import Protocol
 from redis.exceptions import ClusterDownError, RedisError
 
 from millstream.wire.connection.endpoint import Endpoint
-from millstream.wire.connection.line import Line
 from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.pubsub_connection import Line
 from millstream.wire.connection.slots import channel_slot
 from millstream.wire.timing import Backoff, jittered
 

@@ -1,0 +1,1 @@
+"""The files of a batch run: input, output, errors, journal. Knows no client."""

@@ -1,0 +1,107 @@
+"""Files compressed with gzip or zstd: told by their first bytes when read, by their name when written."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import shutil
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import BinaryIO
+
+from millstream.batch.files.rowfile import replacing
+from millstream.errors import InvalidRequest, MissingExtra
+
+_PIECE_BYTES = 1024 * 1024
+
+
+class Packing(StrEnum):
+    """By the ending of a file's name."""
+
+    GZIP = ".gz"
+    ZSTD = ".zst"
+
+
+_MAGIC = {b"\x1f\x8b": Packing.GZIP, b"\x28\xb5\x2f\xfd": Packing.ZSTD}
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A file's content, whatever it is packed with. `raw` tells how far the file itself is read."""
+
+    file: BinaryIO
+    raw: BinaryIO
+    damage: tuple[type[Exception], ...] = ()  # what reading it raises where it is cut off or damaged
+
+    def close(self) -> None:
+        self.file.close()
+        self.raw.close()  # a decompressor leaves it open
+
+
+def packing_of(path: Path) -> Packing | None:
+    """What a file of this name is written with."""
+    return next((packing for packing in Packing if path.suffix == packing), None)
+
+
+def open_plain(path: Path) -> Plain:
+    """Raises OSError, and MissingExtra where a zstd file cannot be read by this installation."""
+    raw = path.open("rb")
+    try:
+        head = raw.read(4)
+        raw.seek(0)
+        match next((packing for magic, packing in _MAGIC.items() if head.startswith(magic)), None):
+            case Packing.GZIP:
+                damage = (EOFError, zlib.error, gzip.BadGzipFile)
+                return Plain(gzip.GzipFile(fileobj=raw), raw, damage)  # type: ignore[arg-type]
+            case Packing.ZSTD:
+                zstd = _zstd()
+                return Plain(zstd.ZstdFile(raw), raw, (EOFError, zstd.ZstdError))
+            case _:
+                return Plain(raw, raw)
+    except BaseException:
+        raw.close()
+        raise
+
+
+def unpack(source: Path, target: Path) -> None:
+    """All at once: what is there under the target's name is whole. Raises InvalidRequest, OSError."""
+    plain = open_plain(source)
+    try:
+        with replacing(target) as file:
+            shutil.copyfileobj(plain.file, file, _PIECE_BYTES)
+    except plain.damage as error:
+        raise InvalidRequest("OUT", str(source), f"is cut off or damaged: {error}") from error
+    finally:
+        plain.close()
+
+
+def pack(source: Path, target: Path, packing: Packing) -> None:
+    """All at once, as above. Raises MissingExtra, OSError."""
+    with source.open("rb") as plain, replacing(target) as file, _packer(file, packing) as packer:
+        shutil.copyfileobj(plain, packer, _PIECE_BYTES)
+
+
+def check_packing(packing: Packing | None) -> None:
+    """Raises MissingExtra where this installation cannot write it."""
+    if packing is Packing.ZSTD:
+        _zstd()
+
+
+def _packer(file: BinaryIO, packing: Packing) -> BinaryIO:
+    if packing is Packing.ZSTD:
+        packer: BinaryIO = _zstd().ZstdFile(file, "w")
+        return packer
+    return gzip.GzipFile("", "wb", fileobj=file, mtime=0)  # type: ignore[return-value]  # equal rows, equal bytes
+
+
+def _zstd() -> ModuleType:
+    """Python's own from 3.14 on; before, its backport."""
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise MissingExtra("cli", "a file compressed with zstd")

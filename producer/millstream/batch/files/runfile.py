@@ -1,0 +1,235 @@
+"""OUT.run.jsonl: the run's id, what it runs with, and the jobs that it has submitted.
+
+    {"run", "model", "out"}     the first row
+    {"in", "queue", "model"}    what the run reads and where it sends its lines, whenever that changes
+    {"queue", "jobs"}           written before these jobs are submitted, as `<digest>` or `<digest>.<try>`
+    {"again": [<digest>]}       the next jobs of these lines are new ones: their last ones were cancelled, or
+                                their rows dropped, or are tried again
+    {"retried": <custom_id>}    the same, as earlier versions wrote it for --retry-failed
+    {"queue", "left"}           jobs, as whole own ids, that no line asks for (OUT was removed, …)
+    {"settled": [<own id>]}     they were cancelled, or had ended
+    {"finished": true}          all jobs so far have ended
+
+The run id makes the job ids: the same line of the same run is the same job, however often it is submitted.
+The file's lock is the run's: it is never replaced by another file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from millstream.batch.files.rowfile import WriteFailed, append_to, rows_of, write_rows
+
+CHUNK_JOBS = 256  # in one row
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """`source` None: an earlier version's run, which has not recorded its input and queue."""
+
+    source: str | None = None
+    queue: str | None = None  # of all lines; None: each line's own
+    model: str | None = None  # None: a server's, not known here
+
+
+class RunFile:
+    """Locked from `open` to `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = ""
+        self.begun = Begun()
+        self.under_way: dict[str, str] = {}  # own ids of jobs without a row, each with its queue
+        self.left: dict[str, str] = {}  # own ids of jobs that no line asks for, each with its queue
+        self._unfinished = False  # a jobs row stands after the last one that says that all have ended
+        self._retried: Counter[bytes] = Counter()
+        self._again: Counter[str] = Counter()
+        self._file: FileIO | None = None
+
+    def open(self) -> bool:
+        """False where another run has it. Raises OSError."""
+        self._file = append_to(self.path)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            self._file = None
+        return self._file is not None
+
+    def close(self) -> None:
+        """An empty file belongs to no run: it was made for its lock."""
+        if self._file is None:
+            return
+        if not os.fstat(self._file.fileno()).st_size:
+            self.path.unlink(missing_ok=True)
+        self._file.close()
+        self._file = None
+
+    @property
+    def owner(self) -> str | None:
+        """The name of the OUT that the run was begun with."""
+        for row in rows_of(self.path, "run file", _is_note):
+            return row.get("out")
+        return None
+
+    def forget(self) -> None:
+        """The run's OUT was removed: another run begins, and leaves the jobs of this one."""
+        assert self._file is not None, "the file is open"
+        self.read(lambda _: False)  # refuses another kind of file
+        self._file.truncate(0)
+        self.left.update(self.under_way)
+        self.under_way.clear()
+        self._again.clear()
+        self._retried.clear()
+        self.run, self.begun, self._unfinished = "", Begun(), False
+
+    def read(self, ended: Callable[[str], bool]) -> None:
+        """`ended` says whether the line of a digest has its row."""
+        last: dict[str, str] = {}  # by digest: the own id of a job without a row
+        for row in rows_of(self.path, "run file", _is_note):
+            if "jobs" in row:
+                for job in row["jobs"]:
+                    self._take_job(job, row["queue"], ended, last)
+            elif "again" in row:
+                self._again.update(row["again"])
+                for digest in row["again"]:
+                    self.ends(last.pop(digest, ""))
+            elif "retried" in row:
+                self._retried[identity(row["retried"])] += 1
+            elif "left" in row:
+                self.left.update(dict.fromkeys(row["left"], row["queue"]))
+            elif "settled" in row:
+                for own_id in row["settled"]:
+                    self.left.pop(own_id, None)
+            elif "finished" in row:
+                self._unfinished = False
+                last.clear()
+                self.under_way.clear()
+            else:
+                self.run = row.get("run", self.run)
+                self.begun = Begun(row.get("in"), row.get("queue"), row.get("model"))
+
+    def _take_job(self, job: str, queue: str, ended: Callable[[str], bool], last: dict[str, str]) -> None:
+        digest = job.partition(".")[0]
+        self._unfinished = True
+        if not ended(digest):
+            self.ends(last.get(digest, ""))
+            last[digest] = f"{self.run}.{job}"
+            self.under_way[last[digest]] = queue
+
+    def begin(self, model: str | None, out: str) -> None:
+        self.run = uuid4().hex[:16]
+        self.begun = Begun(model=model)
+        self._write({"run": self.run, "model": model, "out": out}, *_left_rows(self.left), sync=True)
+
+    def go_on_with(self, begun: Begun) -> None:
+        """From here on the run reads this input, and sends its lines there."""
+        if begun != self.begun:
+            self.begun = begun
+            self._write({"in": begun.source, "queue": begun.queue, "model": begun.model}, sync=True)
+
+    def own_id(self, custom_id: str, digest: str) -> str:
+        """The job's own id: of this run, this line, and this try."""
+        tries = self._retried[identity(custom_id)] + self._again[digest]
+        return f"{self.run}.{digest}" + (f".{tries}" if tries else "")
+
+    def submits(self, queue: str, own_ids: Sequence[str]) -> None:
+        """Before they are submitted: a run that is killed then has left no job that nobody knows."""
+        jobs = [own_id.removeprefix(f"{self.run}.") for own_id in own_ids]
+        self._write({"queue": queue, "jobs": jobs})
+        self._unfinished = True
+        self.under_way.update((own_id, queue) for own_id in own_ids)
+
+    def ends(self, own_id: str) -> None:
+        self.under_way.pop(own_id, None)
+
+    def leave(self) -> None:
+        """No line asks for the jobs under way any more: their lines get new ones."""
+        jobs = dict(self.under_way)
+        self._write(*_left_rows(jobs), sync=True)  # first: what is killed now has forgotten none
+        self.again([line_digest_of(own_id) for own_id in jobs])
+        self.sync()
+        self.left.update(jobs)
+        self.under_way.clear()
+
+    def settle(self, own_ids: Sequence[str]) -> None:
+        """Of `left`: they will not run, or have ended."""
+        for start in range(0, len(own_ids), CHUNK_JOBS):
+            self._write({"settled": own_ids[start : start + CHUNK_JOBS]})
+        for own_id in own_ids:
+            self.left.pop(own_id, None)
+
+    def finish(self) -> None:
+        """Of a run without jobs under way: what removes its OUT later has nothing to cancel."""
+        if self._unfinished and not self.under_way:
+            self._write({"finished": True})
+            self._unfinished = False
+
+    def again(self, digests: Sequence[str]) -> None:
+        """The next jobs of these lines are new ones."""
+        for start in range(0, len(digests), CHUNK_JOBS):
+            self._write({"again": digests[start : start + CHUNK_JOBS]})
+        self._again.update(digests)
+
+    def _write(self, *rows: Mapping[str, Any], sync: bool = False) -> None:
+        """Raises WriteFailed."""
+        assert self._file is not None, "the file is open"
+        write_rows(self._file, rows)
+        if sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """Raises WriteFailed."""
+        assert self._file is not None, "the file is open"
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise WriteFailed(f"{self.path} cannot be written: {error.strerror}") from error
+
+
+def line_digest_of(own_id: str) -> str:
+    """The digest of the job's line."""
+    return own_id.split(".")[1]
+
+
+def _left_rows(jobs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for queue in sorted(set(jobs.values())):
+        own_ids = [own_id for own_id, its in jobs.items() if its == queue]
+        for start in range(0, len(own_ids), CHUNK_JOBS):
+            yield {"queue": queue, "left": own_ids[start : start + CHUNK_JOBS]}
+
+
+def _is_note(row: Mapping[str, Any]) -> bool:
+    if "left" in row:
+        return isinstance(row.get("queue"), str) and _are_texts(row["left"])
+    if "settled" in row:
+        return _are_texts(row["settled"])
+    if "finished" in row:
+        return row["finished"] is True
+    if "jobs" in row:
+        return isinstance(row.get("queue"), str) and _are_texts(row["jobs"])
+    if "again" in row:
+        return _are_texts(row["again"])
+    if "retried" in row:
+        return isinstance(row["retried"], str)
+    if "run" in row:
+        return isinstance(row["run"], str) and isinstance(row.get("out", ""), str)
+    return isinstance(row.get("in"), str) and isinstance(row.get("queue", ""), str | None)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def identity(custom_id: str) -> bytes:
+    """What stands for a custom_id in memory, however long it is."""
+    return hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,26 @@
+"""Rows of OUT and of the error file as they are read back: which are ours, and which line one answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from millstream.batch.files.runfile import identity
+from millstream.batch.rows.faults import FaultCode
+
+
+def key_of(row: Mapping[str, Any]) -> bytes | int:
+    """By which a line finds its row: its custom_id or, where that is not its own, its number."""
+    if row["custom_id"] is None or (row.get("error") or {}).get("code") == FaultCode.DUPLICATE_CUSTOM_ID:
+        return int(row["error"]["line"])
+    return identity(row["custom_id"])
+
+
+def is_answer(row: Mapping[str, Any]) -> bool:
+    return isinstance(row.get("custom_id"), str) and bool(row.get("response")) and row.get("error") is None
+
+
+def is_failure(row: Mapping[str, Any]) -> bool:
+    error, named = row.get("error"), isinstance(row.get("custom_id", 0), str | None)
+    placed = isinstance(error, dict) and "code" in error and isinstance(error.get("line"), int)
+    return named and placed and "response" in row

@@ -1,0 +1,142 @@
+"""One line of the input file into a row ready to submit, or a LineFault that says what is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.request_body import DEFAULT_QUEUE, Endpoint, read_body
+from millstream.client.submitting.requests import JobFields
+from millstream.errors import InvalidRequest
+from millstream.wire.keys import Lane
+
+MAX_CUSTOM_ID = 512  # characters
+_FIELDS = {"custom_id", "method", "url", "body"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A good line. `digest` stands for its custom_id and content: the same line, the same job again."""
+
+    line: int
+    custom_id: str
+    endpoint: Endpoint
+    queue: str
+    fields: JobFields  # for the client's submit
+    digest: str
+    expected: str | None
+    unknown: tuple[str, ...]  # field names that nobody knows
+    size: int = 0  # bytes of the line: about what it takes while it is under way
+
+
+def parse(data: bytes) -> Mapping[str, Any]:
+    """The line as a JSON object. Raises LineFault."""
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise LineFault(
+            FaultCode.INVALID_ENCODING, f"not UTF-8 (byte {error.start + 1} of the line); convert the file"
+        ) from error
+    except RecursionError as error:
+        raise LineFault(FaultCode.INVALID_JSON, "not JSON: nested too deeply") from error
+    except ValueError as error:
+        raise LineFault(FaultCode.INVALID_JSON, f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise LineFault(
+            FaultCode.NOT_AN_OBJECT, f"expected an object with custom_id, url and body, got {_kind(value)}"
+        )
+    return value
+
+
+def custom_id_of(fields: Mapping[str, Any]) -> str:
+    """Raises LineFault where there is none that an answer could be found by."""
+    value = fields.get("custom_id")
+    if isinstance(value, str) and 1 <= len(value) <= MAX_CUSTOM_ID and _encodable(value):
+        return value
+    if value is None:
+        raise LineFault(
+            FaultCode.MISSING_CUSTOM_ID, "custom_id: missing; give each line its own", "custom_id"
+        )
+    problem = f"give a text of 1 to {MAX_CUSTOM_ID} characters"
+    shown = str(InvalidRequest("custom_id", value, problem))
+    raise LineFault(FaultCode.INVALID_FIELD, shown, "custom_id")
+
+
+def read_row(
+    line: int, custom_id: str, fields: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
+) -> Row:
+    """Everything else of the line. `queue`: for all lines; None: body.model names it. Raises LineFault naming
+    the field."""
+    endpoint, content, digest = _content(custom_id, fields)
+    body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
+    return Row(
+        line=line,
+        custom_id=custom_id,
+        endpoint=endpoint,
+        queue=body.queue,
+        fields=body.fields,
+        digest=digest,
+        expected=(body.fields["metadata"] or {}).get("expected"),
+        unknown=(*(name for name in fields if name not in _FIELDS), *body.unknown),
+    )
+
+
+def digest_of(custom_id: str, fields: Mapping[str, Any]) -> str:
+    """Row's `digest`, without a look at what the body says. Raises LineFault where there can be none."""
+    return _content(custom_id, fields)[2]
+
+
+def queue_of(fields: Mapping[str, Any]) -> str:
+    """The queue of a line that has a digest, as far as its body tells."""
+    model = fields["body"].get("model")
+    return model if isinstance(model, str) and model else DEFAULT_QUEUE
+
+
+def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[Endpoint, dict[str, Any], str]:
+    """Endpoint, body and digest."""
+    method = fields.get("method", "POST")
+    if method != "POST":
+        raise _invalid("method", method, 'must be "POST"')
+    try:
+        endpoint = Endpoint(str(fields.get("url")))
+    except ValueError as error:
+        known = " or ".join(Endpoint)
+        raise LineFault(
+            FaultCode.UNKNOWN_URL, str(InvalidRequest("url", fields.get("url"), f"give {known}")), "url"
+        ) from error
+    content = fields.get("body")
+    if not isinstance(content, dict):
+        raise _invalid("body", content, "give an object")
+    canonical = json.dumps([custom_id, endpoint, content], sort_keys=True, ensure_ascii=False)
+    if not _encodable(canonical):
+        raise LineFault(
+            FaultCode.INVALID_FIELD,
+            "body: holds half of a surrogate pair (\\ud800 to \\udfff); remove it",
+            "body",
+        )
+    return endpoint, content, hashlib.sha256(canonical.encode()).hexdigest()[:32]
+
+
+def _invalid(path: str, value: Any, problem: str) -> LineFault:
+    return LineFault(FaultCode.INVALID_FIELD, str(InvalidRequest(path, value, problem)), path)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

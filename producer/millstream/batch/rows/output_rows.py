@@ -1,0 +1,179 @@
+"""Results as rows of the output file, and faults as rows of the error file, in the OpenAI Batch format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millstream.batch.rows import marks
+from millstream.batch.rows.batch_lines import Row
+from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.request_body import Endpoint
+from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
+from millstream.wire.messages.messages import Choice, Result, TokenLogprob, Usage
+
+OK = 200
+
+
+def answer_row(row: Row, job_id: str, result: Result) -> dict[str, Any]:
+    """A completed job: what the API's endpoint would have answered."""
+    return {
+        "id": marks.row_id(row.digest),
+        "custom_id": row.custom_id,
+        "response": {
+            "status_code": OK,
+            "request_id": job_id,
+            "body": _chat(job_id, result) if row.endpoint is Endpoint.CHAT else _completion(job_id, result),
+        },
+        "error": None,
+    }
+
+
+def failure_row(row: Row, job_id: str, end: JobError) -> dict[str, Any]:
+    """A job that was accepted and ended without its answer."""
+    code, status = _ended(end)
+    result = getattr(end, "result", None)
+    field = None
+    if isinstance(result, Result) and result.error and result.error.field:
+        field, status = f"body.{result.error.field}", 400
+    kind = "invalid_request_error" if status == 400 else "server_error"
+    inner = {"message": str(end), "type": kind, "param": field, "code": code}
+    response = {"status_code": status, "request_id": job_id, "body": {"error": inner}}
+    return _error_row(row, response, code, str(end), field)
+
+
+def refusal_row(row: Row, error: MillstreamError) -> dict[str, Any]:
+    """A good line that the client refused to submit: too large, or its id is taken."""
+    field = f"body.{error.field}" if isinstance(error, InvalidRequest) else None
+    code = FaultCode.INVALID_FIELD if field else "conflict"
+    return _error_row(row, None, code, f"line {row.line}: {error}", field)
+
+
+def _error_row(
+    row: Row, response: dict[str, Any] | None, code: str, message: str, field: str | None
+) -> dict[str, Any]:
+    return {
+        "id": marks.row_id(row.digest),
+        "custom_id": row.custom_id,
+        "response": response,
+        "error": {"code": code, "message": message, "param": field, "line": row.line},
+    }
+
+
+def _ended(end: JobError) -> tuple[str, int]:
+    """The error's code, and the HTTP status that an API would have answered."""
+    match end:
+        case JobFailed():
+            return end.reason, 500
+        case JobCancelled():
+            return "cancelled", 409
+        case JobExpired():
+            return "expired", 408
+        case _:
+            return "not_found", 404
+
+
+def fault_row(line: int, fault: LineFault, data: bytes | None = None) -> dict[str, Any]:
+    """A line that was never submitted; `data`: the line as it stands."""
+    return {
+        "id": marks.fault_id(line, data),
+        "custom_id": fault.custom_id,
+        "response": None,
+        "error": {
+            "code": fault.code,
+            "message": f"line {line}: {fault.message}",
+            "param": fault.field,
+            "line": line,
+        },
+    }
+
+
+def _chat(job_id: str, result: Result) -> dict[str, Any]:
+    return _envelope(f"chatcmpl-{job_id}", "chat.completion", result) | {
+        "choices": [
+            {
+                "index": choice.index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "logprobs": _chat_logprobs(choice),
+                "finish_reason": choice.finish_reason,
+            }
+            for choice in result.choices
+        ],
+    }
+
+
+def _completion(job_id: str, result: Result) -> dict[str, Any]:
+    return _envelope(f"cmpl-{job_id}", "text_completion", result) | {
+        "choices": [
+            {
+                "text": choice.text,
+                "index": choice.index,
+                "logprobs": _completion_logprobs(choice),
+                "finish_reason": choice.finish_reason,
+            }
+            for choice in result.choices
+        ],
+    }
+
+
+def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "id": own_id,
+        "object": kind,
+        "created": (result.timing.finished_ms or result.timing.submitted_ms) // 1000,
+        "model": result.model,
+        "choices": [],
+        "usage": _usage(result.usage),
+    }
+    if result.metadata:
+        body["metadata"] = result.metadata
+    return body
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def _chat_logprobs(choice: Choice) -> dict[str, Any] | None:
+    if choice.logprobs is None:
+        return None
+    content = [
+        {
+            "token": drawn.token,
+            "logprob": drawn.logprob,
+            "bytes": _bytes(drawn.token),
+            "top_logprobs": [
+                {"token": top.token, "logprob": top.logprob, "bytes": _bytes(top.token)} for top in drawn.top
+            ],
+        }
+        for drawn in choice.logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _bytes(token: str) -> list[int] | None:
+    """None where the token is a part of a character, whose bytes its text no longer shows."""
+    return None if "\ufffd" in token else list(token.encode())
+
+
+def _completion_logprobs(choice: Choice) -> dict[str, Any] | None:
+    if choice.logprobs is None:
+        return None
+    return {
+        "tokens": [drawn.token for drawn in choice.logprobs],
+        "token_logprobs": [drawn.logprob for drawn in choice.logprobs],
+        "top_logprobs": [{top.token: top.logprob for top in drawn.top} for drawn in choice.logprobs],
+        "text_offset": _offsets(choice.logprobs),
+    }
+
+
+def _offsets(logprobs: tuple[TokenLogprob, ...]) -> list[int]:
+    offsets, at = [], 0
+    for drawn in logprobs:
+        offsets.append(at)
+        at += len(drawn.token)
+    return offsets

@@ -1,0 +1,253 @@
+"""The body of one batch line, as the OpenAI API defines it, into what a client submits. Knows no files.
+
+Fields that the API has and Millstream does not do are refused by name, unless their value asks for nothing;
+names that neither knows are reported back, to be counted in a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic import ValidationError
+
+from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.client.submitting.content import text_of
+from millstream.client.submitting.requests import JobFields
+from millstream.errors import InvalidRequest
+from millstream.wire.keys import Lane, QueueKeys
+from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.sampling import SamplingParams
+
+DEFAULT_QUEUE = "default"
+COMPLETION_MAX_TOKENS = 16  # the API's default for /v1/completions; chat has none
+
+
+class Endpoint(StrEnum):
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    fields: JobFields  # what the client's submit takes
+    queue: str
+    unknown: tuple[str, ...]  # field names that nobody knows, in a warning
+
+
+_DIRECT = (
+    "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", "n",
+)  # fmt: skip
+_LISTS = ("stop", "stop_token_ids")
+_COMMON = {
+    *_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model", "chat_template_kwargs",
+}  # fmt: skip
+_KNOWN = {
+    Endpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs"},
+    Endpoint.COMPLETIONS: _COMMON | {"prompt"},
+}
+_OF_MESSAGES = {"role", "content", "tool_calls", "function_call", "audio", "refusal", "annotations"}
+_WITHOUT_EFFECT = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+# Known to the API, not done here; beside each, the values that ask for nothing.
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "web_search_options": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "stream": (False,),
+    "stream_options": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+}
+
+
+def read_body(
+    endpoint: Endpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
+) -> Body:
+    """Raises LineFault naming the field. Null is the same as absent, everywhere. `queue`: for whatever model
+    the body names; None: the model names the queue."""
+    given = {name: value for name, value in body.items() if value is not None}
+    unknown = _check_names(given, _KNOWN[endpoint])
+    if endpoint is Endpoint.CHAT:
+        inputs = _chat_input(given)
+        unknown += _unknown_in(given["messages"])
+    else:
+        inputs = _completion_input(given)
+    try:
+        request = Request(
+            **inputs,
+            sampling=SamplingParams.model_validate(_sampling(endpoint, given), strict=True),
+            lane=lane,
+            tenant=tenant,
+            metadata=_metadata(given.get("metadata", {})),
+            chat_template_kwargs=given.get("chat_template_kwargs"),
+        )
+    except ValidationError as error:
+        raise _fault(error, given) from error
+    fields = JobFields(
+        prompt=request.prompt,
+        messages=request.messages,
+        token_ids=request.token_ids,
+        chat_template_kwargs=request.chat_template_kwargs,
+        sampling=request.sampling,
+        lane=lane,
+        tenant=tenant,
+        metadata=request.metadata,
+    )
+    return Body(fields, queue or _queue(given.get("model", DEFAULT_QUEUE)), unknown)
+
+
+def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
+    unknown = []
+    for name, value in given.items():
+        if name in known or name in _WITHOUT_EFFECT:
+            continue
+        if name not in _UNSUPPORTED:
+            unknown.append(name)
+        elif not any(type(value) is type(nothing) and value == nothing for nothing in _UNSUPPORTED[name]):
+            raise LineFault(
+                FaultCode.UNSUPPORTED_FIELD, f"body.{name}: not supported here; leave it out", f"body.{name}"
+            )
+    return tuple(unknown)
+
+
+def _sampling(endpoint: Endpoint, given: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: given[name] for name in _DIRECT if name in given}
+    for name in _LISTS:
+        if name in given:
+            fields[name] = _listed(name, given[name])
+    if "logit_bias" in given:
+        fields["logit_bias"] = _logit_bias(given["logit_bias"])
+    if (max_tokens := _max_tokens(endpoint, given)) is not None:
+        fields["max_tokens"] = max_tokens
+    if endpoint is Endpoint.CHAT:
+        fields |= {name: given[name] for name in ("logprobs", "top_logprobs") if name in given}
+    elif "logprobs" in given:  # there it is the number of alternatives
+        fields |= {"logprobs": True, "top_logprobs": given["logprobs"]}
+    return fields
+
+
+def _max_tokens(endpoint: Endpoint, given: Mapping[str, Any]) -> Any:
+    if endpoint is Endpoint.COMPLETIONS:
+        return given.get("max_tokens", COMPLETION_MAX_TOKENS)
+    old, new = given.get("max_tokens"), given.get("max_completion_tokens")
+    if old is not None and new is not None and old != new:
+        raise _invalid("max_completion_tokens", new, f"max_tokens says {old}; give one of the two")
+    return old if new is None else new
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) and name == "stop":
+        return (value,)
+    if not isinstance(value, list):
+        expected = "a string or a list of strings" if name == "stop" else "a list of token ids"
+        raise _invalid(name, value, f"give {expected}")
+    return tuple(value)
+
+
+def _logit_bias(value: Any) -> dict[int, Any]:
+    if not isinstance(value, dict):
+        raise _invalid("logit_bias", value, 'give an object of token ids and biases, e.g. {"50256": -100}')
+    bias = {}
+    for token, amount in value.items():
+        if not token.isascii() or not token.isdigit() or len(token) > 19:
+            raise _invalid("logit_bias", token, "its keys are token ids, written as strings of digits")
+        bias[int(token)] = amount
+    return bias
+
+
+def _metadata(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise _invalid("metadata", value, "give an object whose values are strings")
+    return value
+
+
+def _queue(model: Any) -> str:
+    if not isinstance(model, str):
+        raise _invalid("model", model, "give the queue's name as a string")
+    try:
+        return QueueKeys(model or DEFAULT_QUEUE).queue
+    except InvalidRequest as error:
+        raise _invalid("model", model, f"names the queue: {error.problem}") from error
+
+
+def _completion_input(given: Mapping[str, Any]) -> dict[str, Any]:
+    prompt = given.get("prompt")
+    if isinstance(prompt, str) and prompt:
+        return {"prompt": prompt}
+    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+        return {"token_ids": tuple(prompt)}
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        raise _invalid("prompt", prompt, "one prompt a line; give each its own line and custom_id")
+    raise _invalid("prompt", prompt, "give a text, or a list of token ids")
+
+
+def _chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
+    messages = given.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise _invalid("messages", messages, "give a list of at least one {role, content}")
+    return {"messages": tuple(_message(f"messages[{place}]", item) for place, item in enumerate(messages))}
+
+
+def _unknown_in(messages: list[dict[str, Any]]) -> tuple[str, ...]:
+    names = {name for message in messages for name, value in message.items() if value is not None}
+    return tuple(f"messages.{name}" for name in sorted(names - _OF_MESSAGES))
+
+
+def _message(where: str, message: Any) -> ChatMessage:
+    if not isinstance(message, dict):
+        raise _invalid(where, message, "give an object with role and content")
+    role = message.get("role")
+    if not isinstance(role, str) or not 1 <= len(role) <= 64:
+        raise _invalid(f"{where}.role", role, "give system, user or assistant")
+    for name in ("tool_calls", "function_call", "audio"):
+        if message.get(name):
+            raise LineFault(
+                FaultCode.UNSUPPORTED_FIELD,
+                f"body.{where}.{name}: not supported here; leave it out",
+                f"body.{where}.{name}",
+            )
+    # "developer" is the API's newer name of the system message; chat templates know the older one
+    role = "system" if role == "developer" else role
+    return ChatMessage(role=role, content=_content(f"{where}.content", message.get("content")))
+
+
+def _content(where: str, content: Any) -> str:
+    try:
+        return text_of(where, content)
+    except InvalidRequest as error:
+        code = FaultCode.UNSUPPORTED_FIELD if error.field.endswith(".type") else FaultCode.INVALID_FIELD
+        raise _at(f"body.{error.field}", error.value, error.problem, code) from error
+
+
+def _fault(error: ValidationError, given: Mapping[str, Any]) -> LineFault:
+    wrong = invalid_request(error)
+    name, dot, rest = wrong.field.partition(".")
+    if name == "max_tokens" and name not in given:
+        name = "max_completion_tokens"
+    if name == "top_logprobs" and name not in given:
+        name = "logprobs"
+    return _at(f"body.{name}{dot}{rest}", wrong.value, wrong.problem)
+
+
+def _invalid(name: str, value: Any, problem: str) -> LineFault:
+    return _at(f"body.{name}", value, problem)
+
+
+def _at(path: str, value: Any, problem: str, code: FaultCode = FaultCode.INVALID_FIELD) -> LineFault:
+    return LineFault(code, str(InvalidRequest(path, value, problem)), path)

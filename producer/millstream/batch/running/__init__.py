@@ -1,0 +1,1 @@
+"""A run under way: jobs submitted, awaited and counted."""

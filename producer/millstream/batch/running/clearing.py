@@ -1,0 +1,46 @@
+"""What a run leaves on the server: nothing of the jobs whose rows are on disk.
+
+A run of millions of lines would else keep all its results in the server's memory for their time to live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+
+from millstream.batch.files.journal import Journal
+from millstream.client.async_client import AsyncClient
+from millstream.errors import MillstreamError
+
+CLEAR_JOBS = 256  # at once: one fsync and one round trip
+
+
+class Clearing:
+    """First the rows are on disk, then their jobs are forgotten: a run that is killed in between computes
+    nothing twice and loses nothing."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._ended: defaultdict[AsyncClient, list[str]] = defaultdict(list)
+        self._count = 0
+        self._one_at_a_time = asyncio.Lock()  # who comes meanwhile waits, and with it what it would submit
+
+    def add(self, client: AsyncClient, job_id: str) -> None:
+        """A job whose row was written."""
+        self._ended[client].append(job_id)
+        self._count += 1
+
+    @property
+    def due(self) -> bool:
+        return self._count >= CLEAR_JOBS
+
+    async def clear(self) -> None:
+        """Raises WriteFailed. What the server does not forget now, goes with its time to live."""
+        async with self._one_at_a_time:
+            ended, self._ended, self._count = self._ended, defaultdict(list), 0
+            if ended:
+                await asyncio.to_thread(self._journal.sync)
+            for client, job_ids in ended.items():
+                with contextlib.suppress(MillstreamError):
+                    await client.forget_many(job_ids)

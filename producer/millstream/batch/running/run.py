@@ -1,0 +1,238 @@
+"""A batch run: lines in, jobs through the queues, rows out, with a bounded number of jobs under way.
+
+Every job's id follows from the run, the line's custom_id and its body, so a line that was submitted before is
+not submitted again: a run that was interrupted goes on wherever it stopped. Knows no terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millstream.batch.files.input_lines import InputFile, Line
+from millstream.batch.files.journal import Journal
+from millstream.batch.files.runfile import identity
+from millstream.batch.rows.batch_lines import Row, custom_id_of, parse, read_row
+from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
+from millstream.batch.running.clearing import Clearing
+from millstream.batch.running.sending import Sending
+from millstream.batch.running.tally import Summary, Tally
+from millstream.batch.running.window import Window
+from millstream.client.async_client import AsyncClient
+from millstream.errors import (
+    InvalidRequest,
+    JobCancelled,
+    JobError,
+    MillstreamError,
+    NotFound,
+    QueueFull,
+)
+from millstream.wire.keys import Lane, QueueKeys
+from millstream.wire.messages.messages import Result
+
+DEFAULT_WINDOW = 2000
+WINDOW_BYTES = 128 * 1024**2  # of input lines under way at once, however few they are
+CHUNK_ROWS = 256  # sent in one round trip, waited for together
+MAX_ROUNDS = 5  # a job that the server does not know any more is submitted so often
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    window: int = DEFAULT_WINDOW  # jobs under way at once
+    queue: str | None = None  # for all lines, whatever their body.model says
+    lane: Lane = Lane.BATCH
+    tenant: str = ""
+    keep_results: bool = False  # on the server, for their time to live, also when their rows are on disk
+
+    def queue_of(self, named: str) -> str:
+        """Where a line goes whose body.model is this."""
+        return self.queue or named
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise InvalidRequest("window", self.window, "must be at least 1")
+        if self.queue:
+            QueueKeys(self.queue)  # refuses a bad name
+
+
+class BatchRun:
+    """One pass over the input. `tally`, `source`, `queues` and the times may be watched while it runs."""
+
+    def __init__(
+        self, source: InputFile, journal: Journal, client: AsyncClient, options: RunOptions | None = None
+    ) -> None:
+        self.source = source
+        self.tally = Tally()
+        self.queues: set[str] = set()  # that jobs were sent to
+        self._journal = journal
+        self._client = client
+        self._options = options or RunOptions()
+        self._sending = Sending(journal, self.tally, self._refused)
+        self._clearing = Clearing(journal)
+        self._clients: dict[str, AsyncClient] = {}  # by queue
+        self._window = Window(self._options.window, WINDOW_BYTES)
+        self._seen: set[bytes] = set()  # custom_ids of this pass, as digests: about 100 bytes a line
+        self._begun_s: float | None = None
+        self._last_s = 0.0
+
+    async def run(self) -> Summary:
+        """Raises Unavailable where the server does not answer any more; a later run goes on from there."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for queue, rows in self._chunks():
+                    self.queues.add(queue)
+                    group.create_task(self._complete(self._client_of(queue), rows))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        await self._clearing.clear()
+        return self.tally.summary(self.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """From the first submission to the latest end."""
+        return 0.0 if self._begun_s is None else max(0.0, self._last_s - self._begun_s)
+
+    @property
+    def waits_for_room(self) -> QueueFull | None:
+        """The latest refusal, until there is room."""
+        return self._sending.full
+
+    @property
+    def under_way(self) -> int:
+        """Rows that were read and have not ended."""
+        return self._window.jobs
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first submission until now: a run that stands still gets slower."""
+        return 0.0 if self._begun_s is None else time.monotonic() - self._begun_s
+
+    def _client_of(self, queue: str) -> AsyncClient:
+        """One for each queue: it knows the queue's shape, and how fast the queue empties."""
+        if queue not in self._clients:
+            self._clients[queue] = self._client.with_queue(queue)
+        return self._clients[queue]
+
+    async def _chunks(self) -> AsyncIterator[tuple[str, list[Row]]]:
+        """Rows of one queue each; every row holds its place in the window."""
+        waiting: dict[str, list[Row]] = {}
+        for line in self.source:
+            if line.number % CHUNK_ROWS == 0:
+                await asyncio.sleep(0)  # a long stretch of answered lines leaves the others their turn
+            row = self._row(line)
+            if row is None:
+                continue
+            if not self._window.try_enter(row.size):  # all else is waited for: hold nothing back
+                for queue in list(waiting):
+                    yield queue, waiting.pop(queue)
+                await self._window.enter(row.size)
+            waiting.setdefault(row.queue, []).append(row)
+            if len(waiting[row.queue]) == CHUNK_ROWS:
+                yield row.queue, waiting.pop(row.queue)
+        for queue, rows in waiting.items():
+            yield queue, rows
+
+    def _row(self, line: Line) -> Row | None:
+        """The line as a row to submit; None where it has its answer, or was just given its error row."""
+        try:
+            return self._parsed(line)
+        except LineFault as fault:
+            if not self._journal.has_line(line.number):
+                self._fail(fault_row(line.number, fault, line.data))
+            else:
+                self.tally.skip(failed=True)
+            return None
+
+    def _parsed(self, line: Line) -> Row | None:
+        if line.data is None:
+            raise LineFault(
+                FaultCode.LINE_TOO_LONG,
+                f"longer than {self.source.max_line_bytes} bytes; shorten its input",
+            )
+        fields = parse(line.data)
+        custom_id = custom_id_of(fields)
+        key = identity(custom_id)
+        if key in self._seen:
+            raise LineFault(
+                FaultCode.DUPLICATE_CUSTOM_ID,
+                f"custom_id: {custom_id!r} stands on an earlier line; give each line its own",
+                "custom_id",
+                custom_id,
+            )
+        self._seen.add(key)
+        if self._journal.has_id(custom_id):
+            self.tally.skip(failed=self._journal.has_failure(custom_id))
+            return None
+        try:
+            row = read_row(
+                line.number,
+                custom_id,
+                fields,
+                lane=self._options.lane,
+                tenant=self._options.tenant,
+                queue=self._options.queue,
+            )
+        except LineFault as fault:
+            fault.custom_id = custom_id
+            raise
+        self.tally.note_unknown(row.unknown)
+        return replace(row, size=len(line.data))
+
+    async def _complete(self, client: AsyncClient, rows: list[Row]) -> None:
+        """Submit these rows and write each one's row of output when it ends.
+
+        A job that was there before and is cancelled was cancelled with its run: its line gets a new job.
+        """
+        for attempt in range(1, MAX_ROUNDS + 1):
+            found: set[str] = set()  # jobs of an earlier run
+            self._begun_s = self._begun_s or time.monotonic()
+            jobs = await self._sending.submit(client, rows, found)
+            rows.clear()  # a row is let go when it ends: a slow one does not keep the others in memory
+            async with aclosing(client.as_completed(jobs)) as ended:
+                async for job_id, end in ended:
+                    row = jobs.pop(job_id)
+                    if attempt < MAX_ROUNDS and self._is_to_repeat(row, end, job_id in found):
+                        rows.append(row)
+                        continue
+                    self._end(row, job_id, end)
+                    if not self._options.keep_results:
+                        self._clearing.add(client, job_id)
+                    if self._clearing.due:
+                        await self._clearing.clear()
+            if not rows:
+                return
+
+    def _is_to_repeat(self, row: Row, end: Result | JobError, found: bool) -> bool:
+        if isinstance(end, JobCancelled) and found:
+            self._journal.cancelled([self._own_id(row)])
+            return True
+        return isinstance(end, NotFound)  # the server was emptied, or it expired just now
+
+    def _own_id(self, row: Row) -> str:
+        return self._journal.own_id(row.custom_id, row.digest)
+
+    def _refused(self, row: Row, error: MillstreamError) -> None:
+        self._fail(refusal_row(row, error))
+        self._leave(row)
+
+    def _end(self, row: Row, job_id: str, end: Result | JobError) -> None:
+        self._last_s = time.monotonic()
+        if isinstance(end, Result):
+            self._journal.write([answer_row(row, job_id, end)], ())
+            self.tally.add(end, row.expected)
+        else:
+            self._fail(failure_row(row, job_id, end))
+        self._leave(row)
+
+    def _leave(self, row: Row) -> None:
+        self._journal.ends(self._own_id(row))
+        self._window.leave(row.size)
+
+    def _fail(self, row: Mapping[str, Any]) -> None:
+        self._journal.write((), [row])
+        self.tally.fail(row)

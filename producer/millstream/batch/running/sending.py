@@ -1,0 +1,93 @@
+"""Rows of a batch run on their way to the server, again while it is full or silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from millstream.batch.files.journal import Journal
+from millstream.batch.rows.batch_lines import Row
+from millstream.batch.running.tally import Tally
+from millstream.client.async_client import AsyncClient
+from millstream.client.submitting.requests import JobFields
+from millstream.client.submitting.submission import Outcome, Submitted
+from millstream.errors import MillstreamError, QueueFull, QueueMismatch, Unavailable
+
+SUBMIT_S = 60.0  # how long a server that does not answer is asked again
+QUEUE_FULL_S = 60.0  # one wait for room; there is no last one
+AGAIN_S = 1.0  # before rows that found no room, or no server, are sent again
+
+
+class Sending:
+    """`full`: the queue's latest refusal, until there is room. `refused` is told which rows are done with."""
+
+    def __init__(
+        self, journal: Journal, tally: Tally, refused: Callable[[Row, MillstreamError], None]
+    ) -> None:
+        self.full: QueueFull | None = None
+        self._journal = journal
+        self._tally = tally
+        self._refused = refused
+        self._reached = False  # the server has answered before
+
+    async def submit(self, client: AsyncClient, rows: Sequence[Row], found: set[str]) -> dict[str, Row]:
+        """Jobs by id; those that were there before go into `found`.
+
+        Raises Unavailable where the server has not answered for `SUBMIT_S`, or never has.
+        """
+        jobs: dict[str, Row] = {}
+        left = list(rows)
+        silent_s: float | None = None  # since when
+        first = True
+        self._journal.submits(client.queue, [self._own_id(row) for row in rows])
+        while True:
+            again, silence, full = [], None, None
+            for row, outcome in zip(left, await self._outcomes(client, left), strict=True):
+                match outcome:
+                    case Submitted():
+                        jobs[outcome.id] = row
+                        self._tally.not_durable += not outcome.durable
+                        if not outcome.created and first:  # later it may be this run's own
+                            found.add(outcome.id)
+                    case QueueFull():
+                        again.append(row)
+                        full = outcome
+                    case Unavailable():
+                        again.append(row)
+                        silence = outcome
+                    case QueueMismatch():  # no worker is new enough: a later run sends the rest
+                        raise outcome
+                    case _:
+                        self._refused(row, outcome)
+            self.full = full
+            if not again:
+                return jobs
+            first = False
+            left, silent_s = again, self._patient(silence, silent_s)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _outcomes(self, client: AsyncClient, rows: Sequence[Row]) -> list[Outcome]:
+        """One for each row."""
+        wait_s = QUEUE_FULL_S if self._reached else 0.0  # a server that never was there is reported at once
+        try:
+            outcomes = await client.submit_many([self._fields(row) for row in rows], wait_s=wait_s)
+        except Unavailable as error:  # before any row was sent
+            return [error] * len(rows)
+        self._reached = True
+        return outcomes
+
+    def _patient(self, silence: Unavailable | None, since_s: float | None) -> float | None:
+        """Since when the server is silent; None where it answered. Raises `silence` when that is too long."""
+        if silence is None:
+            return None
+        since_s = since_s or time.monotonic()
+        if not self._reached or time.monotonic() - since_s > SUBMIT_S:
+            raise silence
+        return since_s
+
+    def _fields(self, row: Row) -> JobFields:
+        return {**row.fields, "id": self._own_id(row)}
+
+    def _own_id(self, row: Row) -> str:
+        return self._journal.own_id(row.custom_id, row.digest)

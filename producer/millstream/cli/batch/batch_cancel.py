@@ -1,0 +1,103 @@
+"""Taking a batch run back: `millstream batch cancel`, and Ctrl-C in the middle of a run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.batch.files.journal import Journal
+from millstream.batch.run_cancellation import Cancelled, cancel_jobs
+from millstream.cli.conventions.command_run import reported
+from millstream.cli.conventions.exits import ExitCode
+from millstream.cli.conventions.interrupts import run_async
+from millstream.cli.conventions.shared_options import AsJson, RedisUrl
+from millstream.cli.display.terminal import answers, errors, print_json, say, warn
+from millstream.cli.embedded.stack import Stack, open_stack
+from millstream.client.async_client import AsyncClient
+from millstream.errors import MillstreamError
+
+SECOND_S = 3.0  # for a second Ctrl-C
+
+
+def cancel(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The run's output, as given to `batch run`.")],
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel the jobs that an interrupted run has left in the queue. The input is not needed.
+
+    The answers in OUT stay; the same `batch run` command later answers the remaining lines with new jobs.
+    """
+    with (
+        reported(as_json, lambda: "interrupted; run the same command again"),
+        Journal(out, begins=False) as run,
+    ):
+        done = Cancelled()
+        jobs = {**run.left, **run.under_way}
+        if jobs:
+            with open_stack(redis_url or None, None, say=say) as stack:
+                done = run_async(stack.guard(_cancel(stack, run)))
+        if as_json:
+            print_json(asdict(done))
+        else:
+            answers.out(_counts(done))
+        if jobs and done.unknown == len(jobs):
+            warn(f"{done.unknown:,} jobs are not known to this server: is --redis-url the one of the run?")
+            raise typer.Exit(ExitCode.NOT_FOUND)
+
+
+def settle_interrupt(stack: Stack, journal: Journal, redis_url: str | None, *, at_once: bool) -> None:
+    """After Ctrl-C: say what is left in the queue, and cancel it where that is wanted."""
+    if not journal.under_way or not (at_once or _second_interrupt(stack, journal, redis_url)):
+        return
+    try:
+        say(_counts(run_async(stack.guard(_cancel(stack, journal)))))
+    except MillstreamError as error:
+        warn(f"the run's jobs were not cancelled: {error}; repeat it with: {_command(journal, redis_url)}")
+
+
+def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> None:
+    """Nothing where no job of the run is left."""
+    if not (count := len(journal.under_way)):
+        return
+    jobs = "1 job of this run stays" if count == 1 else f"{count:,} jobs of this run stay"
+    where = "queue, and workers go on with them" if stack.queue is None else "embedded server"
+    say(f"{jobs} in the {where}; to cancel: {_command(journal, redis_url)}")
+
+
+def _second_interrupt(stack: Stack, journal: Journal, redis_url: str | None) -> bool:
+    say_what_stays(stack, journal, redis_url)
+    if not errors.is_terminal:
+        return False
+    say(f"Ctrl-C again within {SECOND_S:.0f} s cancels as well")
+    try:
+        time.sleep(SECOND_S)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _command(journal: Journal, redis_url: str | None) -> str:
+    by_flag = redis_url and redis_url != os.environ.get("MILLSTREAM_REDIS_URL")
+    where = " --redis-url …" if by_flag else ""  # not repeated: it may hold a password
+    return f"millstream batch cancel {shlex.quote(str(journal.out))}{where}"
+
+
+async def _cancel(stack: Stack, journal: Journal) -> Cancelled:
+    async with AsyncClient(stack.url) as client:
+        return await cancel_jobs(client, journal, {**journal.left, **journal.under_way})
+
+
+def _counts(done: Cancelled) -> str:
+    unknown = f", {done.unknown:,} not known to this server" if done.unknown else ""
+    return (
+        f"{done.cancelled:,} cancelled, {done.ended:,} had ended before, "
+        f"{done.running:,} still running (their workers end them soon)"
+        f"{unknown}"
+    )

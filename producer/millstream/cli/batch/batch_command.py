@@ -1,0 +1,138 @@
+"""`millstream batch run`: a JSONL file of requests in, files of answers and errors out."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millstream.batch.files.journal import Journal
+from millstream.batch.rows.request_body import DEFAULT_QUEUE
+from millstream.batch.running.run import DEFAULT_WINDOW, RunOptions
+from millstream.batch.survey import OnChange
+from millstream.cli.batch.batch_cancel import cancel
+from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
+from millstream.cli.batch.batch_run import Given, carry_out, report
+from millstream.cli.conventions.command_run import reported
+from millstream.cli.conventions.exits import ExitCode
+from millstream.cli.conventions.help import HelpCommand, HelpGroup
+from millstream.cli.conventions.shared_options import (
+    AsJson,
+    DurabilityOf,
+    DurabilityTimeout,
+    Model,
+    RedisUrl,
+    Replicas,
+)
+from millstream.cli.display.terminal import say
+from millstream.cli.embedded.stack import choose_model
+from millstream.client.queue.options import ClientOptions
+from millstream.errors import InvalidRequest
+from millstream.wire.keys import Lane
+from millstream.wire.state.durability import Durability
+
+app = typer.Typer(cls=HelpGroup, help="Files of many requests.", no_args_is_help=True)
+
+
+@app.callback()
+def _batch() -> None:
+    """Files of many requests."""
+
+
+@app.command(cls=HelpCommand)
+def run(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="JSONL in the OpenAI Batch input format.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where the answers go.")],
+    redis_url: RedisUrl = None,
+    model: Model = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Send all lines to this queue, whatever their body.model says.")
+    ] = None,
+    window: Annotated[int, typer.Option(help="Jobs under way at once.")] = DEFAULT_WINDOW,
+    lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.BATCH,
+    tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
+    journal_file: Annotated[
+        Path | None,
+        typer.Option("--journal", metavar="FILE", help="With -o -: the file that keeps the run's rows."),
+    ] = None,
+    redo_changed: Annotated[
+        bool, typer.Option("--redo-changed", help="Answer lines anew that have changed since their answer.")
+    ] = False,
+    keep_answers: Annotated[
+        bool, typer.Option("--keep-answers", help="Leave answers as they are, whatever has changed.")
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try the lines of the error file again.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are error rows.")] = False,
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="PRICE", help="Of the hardware: adds what 1,000 rows and a million tokens cost."
+        ),
+    ] = None,
+    cancel_on_interrupt: Annotated[
+        bool, typer.Option("--cancel-on-interrupt", help="Cancel the run's jobs at the first Ctrl-C.")
+    ] = False,
+    keep_results: Annotated[
+        bool,
+        typer.Option("--keep-results", help="Leave results on the server after their rows are on disk."),
+    ] = False,
+    durability: DurabilityOf = Durability.NONE,
+    replicas: Replicas = None,
+    durability_timeout_s: DurabilityTimeout = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Answer every line of IN: answers to OUT, error rows to OUT without its ending + `.errors.jsonl`.
+
+    Interrupted and started again with the same IN and OUT, it goes on; nothing is computed twice. IN may be
+    compressed (gzip, zstd) or `-`; OUT is compressed where its name ends in .gz or .zst, or is `-`.
+    With --redis-url `body.model` names the queue; without it, and for "default", the default queue. Without
+    --redis-url the command's own worker answers all lines, whatever their `body.model`.
+    """
+    copy = sys.stdout.buffer if out == STANDARD else None  # rows only: all else goes to standard error
+    with (
+        nullcontext() if copy is None else redirect_stdout(sys.stderr),
+        reported(as_json, lambda: "interrupted; run the same command again to go on"),
+    ):
+        on_change = _on_change(redo=redo_changed, keep=keep_answers)
+        place = place_of(out, journal_file)
+        check_input(source, place)
+        client = ClientOptions(
+            durability=durability, durability_replicas=replicas, durability_timeout_s=durability_timeout_s
+        )
+        local = choose_model(redis_url or None, model, say)
+        given = Given(
+            source,
+            redis_url or None,
+            local,
+            RunOptions(
+                window=window,
+                queue=queue or (DEFAULT_QUEUE if local else None),  # its own worker is for all lines
+                lane=lane,
+                tenant=tenant,
+                keep_results=keep_results,
+            ),
+            client,
+            on_change,
+            price_per_hour,
+            retry_failed=retry_failed,
+            cancel_on_interrupt=cancel_on_interrupt,
+        )
+        with Journal(place, local.name if local else None, copy=copy) as journal:
+            summary = carry_out(given, journal)
+        report(summary, journal, price_per_hour, as_json=as_json)
+    if summary.without_answers or (strict and journal.errors.stat().st_size):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+app.command(cls=HelpCommand)(cancel)
+
+
+def _on_change(*, redo: bool, keep: bool) -> OnChange:
+    if redo and keep:
+        raise InvalidRequest("--redo-changed", True, "contradicts --keep-answers; give one of the two")
+    return OnChange.REDO if redo else OnChange.KEEP if keep else OnChange.STOP

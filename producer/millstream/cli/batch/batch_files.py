@@ -1,0 +1,52 @@
+"""The files of `millstream batch run`: where its rows are kept, and what may be read and written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal
+from millstream.batch.files.paths import RunPaths
+from millstream.batch.files.spool import spool
+from millstream.cli.display.terminal import say
+from millstream.errors import InvalidRequest
+
+STANDARD = Path("-")  # input or output
+
+
+def place_of(out: Path, journal_file: Path | None) -> Path:
+    """Where the run's rows are kept."""
+    if out != STANDARD and journal_file is not None:
+        raise InvalidRequest("--journal", str(journal_file), "is for -o -; another OUT keeps the rows itself")
+    if out != STANDARD:
+        return out
+    if journal_file is None:
+        problem = "needs --journal FILE: it keeps the rows, so that an interrupted run can go on"
+        raise InvalidRequest("--output", str(out), problem)
+    if journal_file == STANDARD:
+        raise InvalidRequest("--journal", str(journal_file), "names no file; the rows are kept in one")
+    return journal_file
+
+
+def check_input(source: Path, out: Path) -> None:
+    """Before OUT is made."""
+    place = RunPaths(out)
+    if source != STANDARD:
+        with InputFile(source):
+            pass
+    try:
+        place.check()
+        if source == STANDARD:
+            return
+        for path in (place.out, place.rows, place.errors, place.run_file):
+            if path.exists() and path.samefile(source):
+                raise InvalidRequest("--output", str(out), f"{path} is the input; choose another file")
+    except OSError as error:  # a name that no file can have
+        raise InvalidRequest("--output", str(error.filename or out), str(error.strerror)) from error
+
+
+def spooled(journal: Journal) -> Path:
+    say(f"standard input is kept in {journal.spool} until the run has ended")
+    spool(sys.stdin.buffer, journal.spool)
+    return journal.spool

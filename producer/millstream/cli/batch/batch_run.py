@@ -1,0 +1,136 @@
+"""Carries out one `millstream batch run` with parsed options: survey, server, worker, run, summary."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal
+from millstream.batch.preparing import make_ready, prepare
+from millstream.batch.rows.request_body import DEFAULT_QUEUE
+from millstream.batch.running.run import BatchRun, RunOptions
+from millstream.batch.running.tally import Summary
+from millstream.batch.survey import OnChange, Survey, begin
+from millstream.cli.batch.batch_cancel import say_what_stays, settle_interrupt
+from millstream.cli.batch.batch_files import STANDARD, spooled
+from millstream.cli.batch.batch_watch import watched
+from millstream.cli.batch.model_names import say_who_answers
+from millstream.cli.conventions.interrupts import run_async
+from millstream.cli.display.batch_progress import Shown
+from millstream.cli.display.batch_summary import as_mapping, print_summary, say_causes
+from millstream.cli.display.terminal import print_json, say, warn
+from millstream.cli.embedded.stack import LocalModel, Stack, open_stack
+from millstream.client.async_client import AsyncClient
+from millstream.client.queue.options import ClientOptions
+from millstream.errors import MillstreamError
+
+NO_SERVER = "unix:///dev/null"  # of a run that sends nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command was given. `local`: the model of its own worker, where it has one."""
+
+    source: Path
+    redis_url: str | None
+    local: LocalModel | None
+    options: RunOptions
+    client: ClientOptions
+    on_change: OnChange
+    price_per_hour: float | None = None
+    retry_failed: bool = False
+    cancel_on_interrupt: bool = False
+
+
+def carry_out(given: Given, journal: Journal) -> Summary:
+    """Raises what `begin`, BatchRun and Stack raise, and KeyboardInterrupt."""
+    from_stdin = given.source == STANDARD
+    lines = spooled(journal) if from_stdin else given.source
+    named = str(STANDARD) if from_stdin else ""
+    survey = begin(
+        lines, journal, given.options, given.on_change, named=named, retry_failed=given.retry_failed
+    )
+    _say_what_was_found(given, journal, survey)
+    with _stack(given, survey) as stack, InputFile(lines) as rows:
+        rows.total = survey.lines
+        work = answer(
+            stack, rows, journal, given.options, survey, given.client, price_per_hour=given.price_per_hour
+        )
+        summary = _finished(work, stack, journal, given)
+    journal.finish()
+    if from_stdin:
+        journal.spool.unlink(missing_ok=True)
+    return summary
+
+
+def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:
+    if survey.missing:
+        say(f"{survey.missing:,} rows of {journal.out} answer lines that IN no longer has")
+    if survey.mended:
+        say(f"{len(survey.mended):,} lines that could not be run have changed, and are tried again")
+    if given.retry_failed:
+        say(f"trying {len(journal.failed) + len(journal.lines):,} lines again")
+    if not survey.lines:
+        warn(f"{given.source} has no lines; there is nothing to do")
+
+
+def _stack(given: Given, survey: Survey) -> AbstractContextManager[Stack]:
+    """A server and a worker of the command's own are started only where there is work for them."""
+    queue = given.options.queue or DEFAULT_QUEUE
+    if given.local is not None:
+        if not survey.work:
+            return nullcontext(Stack(NO_SERVER))
+        say_who_answers(survey.models, given.local.name, queue)
+    return open_stack(given.redis_url, given.local, say=say, queue=queue)
+
+
+def _finished(work: Coroutine[Any, Any, Summary], stack: Stack, journal: Journal, given: Given) -> Summary:
+    try:
+        return run_async(work)
+    except KeyboardInterrupt:
+        settle_interrupt(stack, journal, given.redis_url, at_once=given.cancel_on_interrupt)
+        raise
+    except (MillstreamError, OSError):  # OSError: nobody reads standard output any more
+        say_what_stays(stack, journal, given.redis_url)
+        raise
+
+
+async def answer(
+    stack: Stack,
+    source: InputFile,
+    journal: Journal,
+    options: RunOptions,
+    survey: Survey,
+    client_options: ClientOptions | None = None,
+    *,
+    price_per_hour: float | None = None,
+) -> Summary:
+    """Run the batch with its progress on the screen. `survey`: what was found out about `source`. Raises what
+    BatchRun and Stack raise, and InvalidRequest where its lines name queues that the server does not have."""
+    async with AsyncClient(stack.url, options=client_options) as client:
+        if stack.url == NO_SERVER:
+            make_ready(survey, journal, options)
+        else:
+            done = await prepare(client, journal, options, survey)
+            if count := done.cancelled + done.running:
+                say(f"{count:,} jobs of an earlier run that no line of IN asks for now were cancelled")
+        journal.replay()
+        batch = BatchRun(source, journal, client, options)
+        return await stack.guard(watched(stack, Shown(batch, price_per_hour), client, options.lane))
+
+
+def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:
+    say_causes(summary, journal)
+    if summary.unknown_fields:
+        names = ", ".join(f"{name} ({count:,})" for name, count in summary.unknown_fields[:10])
+        warn(f"unknown fields were ignored, in so many lines: {names}")
+    if summary.not_durable:
+        warn(f"{summary.not_durable:,} jobs were queued, but not as durable in time as --durability asks")
+    if as_json:
+        print_json(as_mapping(summary, journal, price_per_hour))
+    else:
+        print_summary(summary, journal, price_per_hour)

@@ -1,0 +1,68 @@
+"""What runs beside a batch run on the screen: its progress, who is served before it, and why it waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millstream.batch.running.run import BatchRun
+from millstream.batch.running.tally import Summary
+from millstream.cli.conventions.command_run import load_model
+from millstream.cli.display.batch_progress import Shown, show_progress
+from millstream.cli.display.terminal import warn
+from millstream.cli.embedded.background import beside
+from millstream.cli.embedded.stack import Stack
+from millstream.client.async_client import AsyncClient
+from millstream.errors import MillstreamError
+from millstream.wire.keys import Lane
+
+UNSERVED_S = 3.0  # before it is worth a warning
+
+
+async def watched(stack: Stack, shown: Shown, client: AsyncClient, lane: Lane) -> Summary:
+    await load_model(stack)
+    running = beside(show_progress(shown), shown.run.run())
+    running = beside(_watch_others(shown, client, lane), running)
+    return await beside(_warn_of_waiting(stack, shown.run), running)
+
+
+async def _watch_others(shown: Shown, client: AsyncClient, lane: Lane) -> None:
+    while True:
+        await asyncio.sleep(UNSERVED_S)
+        if not shown.run.tally.ended:
+            shown.behind = await jobs_before(client, shown.run, lane)
+
+
+async def jobs_before(client: AsyncClient, batch: BatchRun, lane: Lane) -> int:
+    """Of others, in the lanes that are served no later than this one; 0 where that cannot be read."""
+    waiting = 0
+    for queue in sorted(batch.queues):
+        try:
+            info = await client.with_queue(queue).queue_info()
+        except MillstreamError:
+            return 0
+        for status in info.lanes:
+            if status.waiting is None:
+                return 0
+            if lane is Lane.BATCH or status.lane == lane:
+                waiting += status.waiting
+    return max(0, waiting - batch.under_way)
+
+
+async def _warn_of_waiting(stack: Stack, batch: BatchRun) -> None:
+    """Once of a queue that is full, and for each queue that has jobs and no worker: they wait, which may be
+    what is wanted."""
+    seen: set[str] = set()
+    full_told = False
+    while True:
+        await asyncio.sleep(UNSERVED_S)
+        if batch.waits_for_room and not full_told:
+            warn(f"{batch.waits_for_room}; the run waits until there is room")
+            full_told = True
+        for queue in sorted(batch.queues - seen):
+            try:
+                served = await stack.has_worker(queue)
+            except MillstreamError:
+                continue  # a server that is away for a moment is the run's own matter
+            seen.add(queue)
+            if not served:
+                warn(f"no worker serves the queue {queue!r} now; its jobs wait until one does")

@@ -1,0 +1,1 @@
+"""The commands for single jobs, dead letters and queues."""

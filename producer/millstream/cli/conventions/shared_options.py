@@ -1,0 +1,53 @@
+"""The options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millstream.wire.state.durability import Durability
+
+RedisUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--redis-url",
+        envvar="MILLSTREAM_REDIS_URL",
+        help="The server of the queue. Without one, an embedded server runs for the command.",
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Without --redis-url: the worker's model (folder, GGUF file or hub id).",
+        show_default="SmolLM2-135M",
+    ),
+]
+Queue = Annotated[str, typer.Option(help="The queue.")]
+DurabilityOf = Annotated[
+    Durability,
+    typer.Option(
+        "--durability",
+        help="Wait until the server's disk (aof) or replicas have the job.",
+        rich_help_panel="Durability",
+    ),
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option(
+        help="How many replicas --durability takes; unset: one for replicas, none for aof.",
+        rich_help_panel="Durability",
+    ),
+]
+DurabilityTimeout = Annotated[
+    float,
+    typer.Option(
+        "--durability-timeout-s",
+        help="How long to wait for it; then it is reported.",
+        rich_help_panel="Durability",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", help="The job: the id that `submit` printed, or your own.")
+]

@@ -1,0 +1,98 @@
+"""A batch run's summary: as aligned lines for people, as a mapping for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from millstream.batch.files.journal import Journal
+from millstream.batch.running.tally import Percentiles, Summary
+from millstream.cli.display.batch_progress import money, rate, span
+from millstream.cli.display.terminal import answers, plain, say
+
+MOST_CAUSES = 5  # in words
+MAX_CAUSE = 300  # characters
+
+
+def as_mapping(summary: Summary, journal: Journal, price_per_hour: float | None) -> dict[str, Any]:
+    """JSON-ready; ops/batch.md lists the fields. None where there was nothing to measure."""
+    rows, tokens = _costs(summary, price_per_hour)
+    return asdict(summary) | {
+        "unknown_fields": dict(summary.unknown_fields),
+        "causes": [{"count": cause.count, "text": cause.text} for cause in summary.causes[:MOST_CAUSES]],
+        "rows_per_second": round(summary.rows_per_second, 3),
+        "prompt_tokens_per_second": round(summary.prompt_tokens_per_second, 3),
+        "output_tokens_per_second": round(summary.output_tokens_per_second, 3),
+        "cost_per_thousand_rows": rows,
+        "cost_per_million_tokens": tokens,
+        "output": str(journal.out),
+        "errors": str(journal.errors),
+    }
+
+
+def print_summary(summary: Summary, journal: Journal, price_per_hour: float | None) -> None:
+    more = "--retry-failed tries these lines again" if journal.errors.stat().st_size else "none"
+    lines = _lines(summary, price_per_hour)
+    lines += [("answers", str(journal.out)), ("errors", f"{journal.errors} ({more})")]
+    for name, text in lines:  # no table: it would break a long path in two
+        answers.out(f"{name:<10}{text}")
+
+
+def say_causes(summary: Summary, journal: Journal) -> None:
+    """The commonest reasons of this run's error rows."""
+    for cause in summary.causes[:MOST_CAUSES]:
+        text = plain(cause.text)
+        shown = text if len(text) <= MAX_CAUSE else f"{text[: MAX_CAUSE - 1]}…"
+        say(f"{cause.count:,} × {shown}" + ("" if cause.alike else " (the first of them)"))
+    if left := sum(cause.count for cause in summary.causes[MOST_CAUSES:]):
+        say(f"{left:,} × other errors: {journal.errors}")
+
+
+def _lines(summary: Summary, price_per_hour: float | None) -> list[tuple[str, str]]:
+    lines = [("lines", _counts(summary))]
+    if summary.completed:
+        share = summary.cached_tokens / summary.prompt_tokens if summary.prompt_tokens else 0.0
+        cached = f"{summary.cached_tokens:,} of them cached ({share:.0%})"
+        lines += [
+            ("time", span(summary.seconds) if summary.seconds >= 60 else f"{summary.seconds:.1f} s"),
+            ("prompt", f"{summary.prompt_tokens:,} tokens, {cached}"),
+            ("output", f"{summary.output_tokens:,} tokens"),
+            ("speed", _speeds(summary)),
+        ]
+    for name, values in (("TTFT", summary.ttft_ms), ("TPOT", summary.tpot_ms)):
+        if values is not None:
+            lines.append((name, _percentiles(values)))
+    units = zip(_costs(summary, price_per_hour), ("1,000 rows", "million output tokens"), strict=True)
+    if costs := [f"{money(price)} per {unit}" for price, unit in units if price is not None]:
+        lines.append(("cost", f"{', '.join(costs)}, at {price_per_hour:g} per hour"))
+    if summary.expected:
+        lines.append(
+            ("expected", f"{summary.agreed:,} of {summary.expected:,} answers are the expected ones")
+        )
+    return lines
+
+
+def _counts(summary: Summary) -> str:
+    done = f"{summary.completed:,} completed, {summary.failed:,} failed"
+    if summary.skipped:
+        done += f", {summary.skipped:,} answered before"
+    if summary.skipped_failed:
+        done += f", {summary.skipped_failed:,} of them failed: --retry-failed tries them again"
+    return done
+
+
+def _speeds(summary: Summary) -> str:
+    rows, prompt = rate(summary.rows_per_second), rate(summary.prompt_tokens_per_second)
+    output = rate(summary.output_tokens_per_second)
+    return f"{rows} rows/s, {prompt} prompt tokens/s, {output} output tokens/s"
+
+
+def _costs(summary: Summary, price_per_hour: float | None) -> tuple[float | None, float | None]:
+    """Of 1,000 rows, and of a million output tokens."""
+    if price_per_hour is None:
+        return None, None
+    return summary.cost_per_thousand_rows(price_per_hour), summary.cost_per_million_tokens(price_per_hour)
+
+
+def _percentiles(values: Percentiles) -> str:
+    return f"P50 {values.p50:,.1f} ms   P95 {values.p95:,.1f} ms   P99 {values.p99:,.1f} ms"

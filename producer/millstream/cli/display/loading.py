@@ -1,0 +1,70 @@
+"""How far the command's own worker has come with its model: a line that changes on a terminal, elsewhere a
+line for each step."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from rich.text import Text
+
+from millstream.cli.display.terminal import errors, say
+
+LOOK_S = 0.2
+LINE_EVERY_S = 15.0  # where no step begins
+
+Steps = Callable[[], Sequence[str]]  # that have begun since the last call
+
+
+async def show_loading(steps: Steps) -> None:
+    """Until cancelled."""
+    loading = Loading(time.monotonic())
+    if errors.is_terminal:
+        await _status(loading, steps)
+    else:
+        await _lines(loading, steps)
+
+
+class Loading:
+    """The step that is under way, and since when. `now` in seconds."""
+
+    def __init__(self, now: float) -> None:
+        self._begun = self._entered = now
+        self._step = "starting the worker"
+
+    def try_enter(self, step: str, now: float) -> bool:
+        """Whether the step is another one."""
+        if step == self._step:
+            return False
+        self._step, self._entered = step, now
+        return True
+
+    def text(self, now: float) -> str:
+        since = now - self._entered
+        own = f" ({since:.0f} s in this step)" if since >= 1 and self._entered > self._begun else ""
+        return f"loading the model, {now - self._begun:.0f} s{own}: {self._step}"
+
+
+async def _status(loading: Loading, steps: Steps) -> None:
+    with errors.status("") as status:
+        while True:
+            now = time.monotonic()
+            for step in steps():
+                loading.try_enter(step, now)
+            status.update(Text(loading.text(now), no_wrap=True, overflow="ellipsis"))
+            await asyncio.sleep(LOOK_S)
+
+
+async def _lines(loading: Loading, steps: Steps) -> None:
+    said = -LINE_EVERY_S
+    while True:
+        now = time.monotonic()
+        for step in steps():
+            if loading.try_enter(step, now):
+                say(loading.text(now))
+                said = now
+        if now - said >= LINE_EVERY_S:
+            say(loading.text(now))
+            said = now
+        await asyncio.sleep(LOOK_S)

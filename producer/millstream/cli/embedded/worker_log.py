@@ -1,0 +1,66 @@
+"""The log of this command's own worker, JSON lines beside what its libraries print: how far the worker has
+come with its model, and its last lines as a person reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from millstream.cli.embedded.embedded_server import tail
+
+_STEPS = {  # by the log's event
+    "worker starts": "starting the worker",
+    "engine started": "starting the engine",
+    "engine loading": "",  # the record has the step
+    "engine ready": "reading the tokenizer",
+}
+_MAX_VALUE = 500  # characters of one field: tracebacks are long
+
+
+class WorkerLog:
+    """Read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0  # bytes of whole lines
+
+    def steps(self) -> list[str]:
+        """What the worker has begun to do since the last call."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                data = file.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        records = [_record(line) for line in whole.decode(errors="replace").splitlines()]
+        return [step for record in records if record and (step := _step(record))]
+
+    def tail(self) -> str:
+        """The last lines, for an error message."""
+        return "\n".join(map(_readable, tail(self.path).splitlines()))
+
+
+def _step(record: dict[str, Any]) -> str:
+    event = record.get("event")
+    known = _STEPS.get(event) if isinstance(event, str) else None
+    return str(record.get("step", "")) if known == "" else known or ""
+
+
+def _readable(line: str) -> str:
+    record = _record(line)
+    if record is None:
+        return line
+    head = [str(record.pop(name, "")) for name in ("timestamp", "level", "event")]
+    return " ".join([*head, *(f"{name}={value!s:.{_MAX_VALUE}}" for name, value in record.items())])
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """None for a line that is no record."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

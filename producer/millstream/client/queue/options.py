@@ -1,0 +1,117 @@
+"""What a client may be told beyond the server's address and the queue's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.errors import InvalidRequest
+from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
+from millstream.wire.state.durability import Durability, Wait
+from millstream.wire.state.queue_info import MOST_SHARDS, PubSub
+
+MAX_RESULT_TTL_S = 10 * 365 * 86_400.0
+ABOVE_ZERO = (
+    "max_entries",
+    "max_bytes",
+    "max_payload_bytes",
+    "result_ttl_s",
+    "timeout_s",
+    "connections",
+    "stream_buffer",
+)
+WHOLE = (
+    "max_entries",
+    "max_bytes",
+    "max_payload_bytes",
+    "connections",
+    "stream_buffer",
+    "shards",
+    "durability_replicas",
+)
+SECONDS = ("result_ttl_s", "timeout_s", "reconnect_s", "durability_timeout_s")
+UNSET = ("shards", "durability_replicas")  # may be None
+MAX_DURABILITY_TIMEOUT_S = 3600.0
+
+
+def check_wait(field: str, seconds: float | None) -> None:
+    """How long a caller wants to wait; None or infinity: for ever. Raises InvalidRequest."""
+    if seconds is None:
+        return
+    if type(seconds) not in (int, float) or not seconds >= 0:  # also nan, which no clock ever reaches
+        raise InvalidRequest(field, seconds, "must be a number of seconds, 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Bounds, timeouts and the queue's shape. The defaults suit a service beside its server.
+
+    `max_entries` and `max_bytes` bound what one shard of the queue may hold; a submit beyond them is refused
+    with QueueFull. `shards` and `pubsub` declare the queue on its first use; None takes what is there.
+    `durability` is that of a submit that names none; `durability_replicas`: how many replicas it takes (None:
+    one for "replicas", none for "aof"). Raises InvalidRequest for a value that cannot work.
+    """
+
+    max_entries: int = 100_000
+    max_bytes: int = 1024**3
+    max_payload_bytes: int = 8 * 1024**2  # of one request as sent
+    result_ttl_s: float = 86_400.0  # how long a job that ended without its worker (cancel, expiry) is kept
+    timeout_s: float = 5.0  # for a command's answer
+    reconnect_s: float = 60.0  # for how long streams and waits outlast a server that does not answer
+    connections: int = 16  # for commands; one more serves all streams
+    stream_buffer: int = 1024  # messages kept for a slow reader before it must read the log instead
+    name: str = "millstream-client"  # of the connections, as CLIENT LIST shows them
+    shards: int | None = None
+    pubsub: PubSub | None = None
+    durability: Durability | str = Durability.NONE
+    durability_replicas: int | None = None
+    durability_timeout_s: float = 5.0  # how long a submit waits for it
+
+    def __post_init__(self) -> None:
+        self._check_kinds()
+        for field in ABOVE_ZERO:
+            if not getattr(self, field) > 0:
+                raise InvalidRequest(field, getattr(self, field), "must be above 0")
+        if self.result_ttl_s > MAX_RESULT_TTL_S:
+            raise InvalidRequest("result_ttl_s", self.result_ttl_s, "must be at most ten years")
+        if not self.reconnect_s >= 0:
+            raise InvalidRequest("reconnect_s", self.reconnect_s, "must not be negative")
+        if self.max_payload_bytes > MAX_MESSAGE_BYTES:
+            limit = f"workers take no message above {MAX_MESSAGE_BYTES} bytes"
+            raise InvalidRequest("max_payload_bytes", self.max_payload_bytes, limit)
+        if self.shards is not None and not 1 <= self.shards <= MOST_SHARDS:
+            raise InvalidRequest("shards", self.shards, f"must be 1 to {MOST_SHARDS}")
+        if not 0.001 <= self.durability_timeout_s <= MAX_DURABILITY_TIMEOUT_S:
+            limit = "must be at least a millisecond and at most an hour"
+            raise InvalidRequest("durability_timeout_s", self.durability_timeout_s, limit)
+        self.wait(self.durability)
+        if not self.name.isascii() or not self.name.isprintable() or " " in self.name or not self.name:
+            raise InvalidRequest(
+                "name", self.name, "printable ASCII without spaces, as CLIENT SETNAME takes it"
+            )
+
+    def _check_kinds(self) -> None:
+        for field in (*WHOLE, *SECONDS):
+            value = getattr(self, field)
+            kind = "a number of seconds" if field in SECONDS else "a whole number"
+            taken = (int, float) if field in SECONDS else (int,)
+            if type(value) not in taken and not (value is None and field in UNSET):
+                raise InvalidRequest(field, value, f"must be {kind}")
+        if not isinstance(self.name, str):
+            raise InvalidRequest("name", self.name, "must be a string")
+
+    def wait(self, durability: Durability | str | None) -> Wait:
+        """What a submit waits for that asks for `durability`; None: the default. Raises InvalidRequest."""
+        try:
+            wanted = Durability(self.durability if durability is None else durability)
+        except ValueError:
+            known = f"must be one of {', '.join(Durability)}"
+            raise InvalidRequest("durability", durability or self.durability, known) from None
+        least = 1 if wanted is Durability.REPLICAS else 0
+        replicas = least if self.durability_replicas is None else self.durability_replicas
+        if replicas < least:
+            raise InvalidRequest("durability_replicas", replicas, f"must be at least {least} for {wanted}")
+        return Wait(wanted, replicas, round(self.durability_timeout_s * 1000))
+
+    @property
+    def result_ttl_ms(self) -> int:
+        return max(1, round(self.result_ttl_s * 1000))

@@ -1,0 +1,232 @@
+"""One queue's jobs as a producer reads them: records, token logs, results."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+
+from millstream.client.queue.session import NEVER, Session
+from millstream.client.streaming.cursor import START, Cursor
+from millstream.client.streaming.reader import PAGE_ENTRIES
+from millstream.errors import (
+    AccessDenied,
+    JobCancelled,
+    JobError,
+    JobExpired,
+    JobFailed,
+    NotFound,
+    NotReady,
+    ProtocolError,
+    Unavailable,
+)
+from millstream.wire import calls
+from millstream.wire.keys import LOOK, QueueKeys, ShardKeys, full_id, shard_of
+from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
+from millstream.wire.messages.messages import ErrorInfo, Result, State
+from millstream.wire.messages.record import (
+    JOB_FIELDS,
+    job_record,
+    job_state,
+    log_entry,
+    partial_result,
+    read_job,
+)
+from millstream.wire.messages.replies import JobRecord, LogEntry
+from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.queue_info import QueueInfo, open_queue, read_queue
+from millstream.wire.versions import TAKEN
+
+READ_JOBS = 256  # records in one round trip
+LOOK_S = 5.0  # between two looks at who serves a shard
+
+
+class Jobs:
+    """Reads of one queue. A job whose deadline has passed is ended by whoever looks at it first."""
+
+    def __init__(self, session: Session, queue: str) -> None:
+        QueueKeys(queue)  # refuses a bad name before anything is sent
+        self.session = session
+        self.queue = queue
+        self._info: QueueInfo | None = None
+        # monotonic seconds of the look, and what it saw
+        self._served: dict[ShardKeys, tuple[float, bool]] = {}
+
+    async def open(self) -> QueueInfo:
+        """The queue's metadata, written where this is the queue's first use. Raises QueueMismatch."""
+        return self._info or await self.reopen()
+
+    async def reopen(self) -> QueueInfo:
+        """The metadata as it is by now: workers of other versions may have come."""
+        options = self.session.options
+        with self.session.reach():
+            self._info = await open_queue(
+                self.session.redis,
+                self.queue,
+                shards=options.shards,
+                pubsub=options.pubsub,
+                known=self._info,
+            )
+        return self._info
+
+    async def info(self) -> QueueInfo:
+        """The same for readers, who create nothing."""
+        if self._info is None:
+            with self.session.reach():
+                self._info = await read_queue(self.session.redis, self.queue)
+        return self._info or QueueInfo()
+
+    async def full_ids(self, names: Iterable[str]) -> dict[str, str | None]:
+        """The full ids of jobs that are named by them or by own ids; None: no job can have such an id."""
+        shards = (await self.info()).shards
+        return {name: full_id(name, shards) for name in names}
+
+    async def full_id(self, name: str) -> str:
+        """Raises NotFound for a text that no job can have as its id."""
+        [job_id] = (await self.full_ids([name])).values()
+        if job_id is None:
+            raise NotFound(name)
+        return job_id
+
+    async def keys(self, job_id: str) -> ShardKeys:
+        return (await self.keys_of([job_id]))[job_id]
+
+    async def keys_of(self, job_ids: Iterable[str]) -> dict[str, ShardKeys]:
+        shards = {job_id: shard_of(job_id) for job_id in job_ids}
+        queue = (await self.info()).keys(self.queue)
+        return {job_id: queue.shard(shard) for job_id, shard in shards.items()}
+
+    async def read(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        """Their records, in few round trips; None where there is no such job."""
+        records: list[JobRecord | None] = []
+        for start in range(0, len(job_ids), READ_JOBS):
+            records += await self._read_batch(job_ids[start : start + READ_JOBS])
+        return records
+
+    async def result_sizes(self, job_ids: Sequence[str]) -> list[int]:
+        """Bytes of their stored results, for whoever reads many: 0 where there is none. One round trip."""
+        keys = await self.keys_of(job_ids)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                for job_id in job_ids:
+                    pipeline.hstrlen(keys[job_id].job(job_id), "result")
+                return [int(size) for size in await pipeline.execute()]
+
+    async def _read_batch(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        keys = await self.keys_of(job_ids)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                for job_id in job_ids:
+                    pipeline.zscore(keys[job_id].deadlines, job_id)
+                    pipeline.hmget(keys[job_id].job(job_id), JOB_FIELDS)
+                replies = await pipeline.execute()
+        records = [job_record(job_id, row) for job_id, row in zip(job_ids, replies[1::2], strict=True)]
+        for i, (job_id, deadline) in enumerate(zip(job_ids, replies[::2], strict=True)):
+            if deadline is not None and await self._expire(keys[job_id], job_id, deadline):
+                records[i] = await self._read_one(keys[job_id], job_id)
+        return records
+
+    async def _read_one(self, keys: ShardKeys, job_id: str) -> JobRecord | None:
+        with self.session.reach():
+            return await read_job(self.session.redis, keys, job_id)
+
+    async def _expire(self, keys: ShardKeys, job_id: str, deadline_ms: float) -> bool:
+        if deadline_ms > await self.session.now_ms():
+            return False
+        call = calls.expire_one(keys, job_id=job_id, ttl_ms=self.session.options.result_ttl_ms)
+        try:
+            with self.session.reach():
+                return await calls.run(self.session.redis, call)
+        except AccessDenied:  # an observer reads and writes nothing: a worker ends the job
+            return False
+
+    async def look(self, job_ids: Sequence[str]) -> None:
+        """Have workers look whether these, of which nothing was heard for long, can still be taken; as often
+        as Looks says."""
+        chosen = self.session.looks.choose(job_ids, time.monotonic())
+        if not chosen:
+            return
+        with contextlib.suppress(AccessDenied, Unavailable):  # the next poll tells
+            keys = await self.keys_of(chosen)
+            with self.session.reach():
+                async with self.session.redis.pipeline(transaction=False) as pipeline:
+                    for job_id in chosen:
+                        shard = keys[job_id]
+                        pipeline.execute_command(shard.publish, shard.control, f"{LOOK} {job_id}")
+                    await pipeline.execute()
+
+    async def unreadable(self, job_id: str, error: ProtocolError) -> ProtocolError:
+        """`error`, with what to do where the job is of a version that this client does not take."""
+        record = await self._read_one(await self.keys(job_id), job_id)
+        return error if record is None else _upgrade(record, error)
+
+    async def tail(self, job_id: str, place: Cursor) -> tuple[list[LogEntry], State | None]:
+        """A page of the log from `place` on, inclusive, and the job's state as of just before."""
+        keys = await self.keys(job_id)
+        first = "-" if place == START else str(place)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                pipeline.hget(keys.job(job_id), "state")
+                pipeline.xrange(keys.tokens(job_id), first, "+", PAGE_ENTRIES)
+                pipeline.zscore(keys.deadlines, job_id)
+                state, rows, deadline = await pipeline.execute()
+        if deadline is not None and await self._expire(keys, job_id, deadline):
+            return await self.tail(job_id, place)
+        return [log_entry(*row) for row in rows], job_state(job_id, state) if state else None
+
+    async def whole(self, job_id: str) -> tuple[list[LogEntry], JobRecord | None]:
+        """The whole log, and the job's record as of just before."""
+        keys = await self.keys(job_id)
+        with self.session.reach():
+            async with self.session.redis.pipeline(transaction=False) as pipeline:
+                pipeline.hmget(keys.job(job_id), JOB_FIELDS)
+                pipeline.xrange(keys.tokens(job_id))
+                row, rows = await pipeline.execute()
+        return [log_entry(*entry) for entry in rows], job_record(job_id, row)
+
+    async def not_ready(self, job_id: str, state: State) -> NotReady:
+        """Says so where the job waits and no living worker serves it: looked at every few seconds."""
+        unserved = state is State.QUEUED and not await self._is_served(await self.keys(job_id))
+        return NotReady(job_id, state, unserved=self.queue if unserved else None)
+
+    async def _is_served(self, keys: ShardKeys) -> bool:
+        looked_s, served = self._served.get(keys, (NEVER, True))
+        if time.monotonic() - looked_s < LOOK_S:
+            return served
+        try:
+            with self.session.reach():
+                served = bool(await read_workers(self.session.redis, keys))
+        except (AccessDenied, Unavailable):
+            return True  # not known
+        self._served[keys] = time.monotonic(), served
+        return served
+
+    async def conclude(self, record: JobRecord) -> Result | JobError:
+        """What a terminal job came to. Without a stored result (cancelled, expired), what its log holds."""
+        try:
+            if record.result is not None:
+                result = decode(Result, record.result, MAX_RESULT_BYTES)
+            else:
+                log, _ = await self.whole(record.job_id)
+                result = partial_result(record, log)
+        except ProtocolError as unread:
+            raise _upgrade(record, unread) from unread
+        match record.state:
+            case State.FAILED:
+                error = result.error or ErrorInfo(code="unknown", message="the worker gave no reason")
+                return JobFailed(record.job_id, error.code, error.message, result)
+            case State.CANCELLED:
+                return JobCancelled(record.job_id, result)
+            case State.EXPIRED:
+                return JobExpired(record.job_id, result)
+            case _:
+                return result
+
+
+def _upgrade(record: JobRecord, error: ProtocolError) -> ProtocolError:
+    if record.version in TAKEN:
+        return error
+    return ProtocolError(
+        f"{record.job_id} is of message version {record.version}, and this client takes {TAKEN}: upgrade it "
+        f"({error})"
+    )

@@ -1,0 +1,88 @@
+"""What a stream yields, and the text that its events add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.errors import JobCancelled, JobExpired, JobFailed
+from millstream.wire.messages.messages import ChoiceDelta, ErrorInfo, State
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """New tokens: one flush of a job, the choices that grew. `stream(job_id, cursor)` goes on after it."""
+
+    cursor: str
+    seq: int  # 1, 2, 3 … without gaps
+    choices: tuple[ChoiceDelta, ...]
+
+    @property
+    def text(self) -> str:
+        """The new text of the first choice; `choices` has them all."""
+        return "".join(choice.text for choice in self.choices if choice.index == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RewindEvent:
+    """The server lost what came after entry `seq`: forget the text of later events; it comes again."""
+
+    cursor: str
+    seq: int
+
+    @property
+    def text(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndEvent:
+    """The last event: the job's terminal state, and what went wrong where it failed."""
+
+    cursor: str
+    job_id: str
+    state: State
+    error: ErrorInfo | None = None
+
+    @property
+    def text(self) -> str:
+        return ""
+
+    def raise_for_state(self) -> None:
+        """Raise JobFailed, JobCancelled or JobExpired unless the job was completed."""
+        if self.state is State.FAILED:
+            error = self.error or ErrorInfo(code="unknown", message="the worker gave no reason")
+            raise JobFailed(self.job_id, error.code, error.message)
+        if self.state is State.CANCELLED:
+            raise JobCancelled(self.job_id)
+        if self.state is State.EXPIRED:
+            raise JobExpired(self.job_id)
+
+
+Event = TokenEvent | RewindEvent | EndEvent
+
+
+class Transcript:
+    """The text of a stream so far, rewinds included: feed it every event, from the start of the log."""
+
+    __slots__ = ("_deltas",)
+
+    def __init__(self) -> None:
+        self._deltas: list[tuple[ChoiceDelta, ...]] = []
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, TokenEvent):
+            self._deltas.append(event.choices)
+        elif isinstance(event, RewindEvent):
+            del self._deltas[event.seq :]
+
+    def text(self, choice: int = 0) -> str:
+        return "".join(delta.text for choices in self._deltas for delta in choices if delta.index == choice)
+
+    def token_ids(self, choice: int = 0) -> tuple[int, ...]:
+        return tuple(
+            token
+            for choices in self._deltas
+            for delta in choices
+            if delta.index == choice
+            for token in delta.token_ids
+        )

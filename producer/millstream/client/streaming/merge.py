@@ -1,0 +1,32 @@
+"""What a stored result holds beyond a token log that lacks its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta
+
+
+def missing_deltas(choices: Iterable[Choice], read: Sequence[Delta]) -> tuple[ChoiceDelta, ...]:
+    """For each choice, the delta from what `read` adds up to, to the whole; none where there is no news."""
+    parts = [part for delta in read for part in delta.choices]
+    return tuple(
+        delta
+        for choice in choices
+        if (delta := _missing(choice, [part for part in parts if part.index == choice.index]))
+    )
+
+
+def _missing(choice: Choice, parts: Sequence[ChoiceDelta]) -> ChoiceDelta | None:
+    characters = sum(len(part.text) for part in parts)
+    tokens = sum(len(part.token_ids) for part in parts)
+    finished = any(part.finish_reason for part in parts)
+    delta = ChoiceDelta(
+        index=choice.index,
+        text=choice.text[characters:],
+        token_ids=choice.token_ids[tokens:],
+        logprobs=choice.logprobs[tokens:] if choice.logprobs is not None else None,
+        finish_reason=None if finished else choice.finish_reason,
+    )
+    new = delta.text or delta.token_ids or delta.finish_reason
+    return delta if new else None

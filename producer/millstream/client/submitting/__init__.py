@@ -1,0 +1,1 @@
+"""From arguments to accepted jobs. Reads no stream."""

@@ -1,0 +1,219 @@
+"""From a caller's arguments to a request on the wire, or to an InvalidRequest that names the field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from millstream.client.submitting.content import text_of
+from millstream.errors import InvalidRequest
+from millstream.wire.keys import Lane, check_own_id, new_own_id
+from millstream.wire.messages import codec
+from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.versions import FIRST_VERSION, lowest_version
+
+M = TypeVar("M", bound=BaseModel)
+BYTES_PER_TOKEN = 4  # of a text, about, with most tokenizers
+USUAL_OUTPUT = 256  # tokens, where a request sets no bound: not to be set shall not be cheap
+MAX_DEADLINE_S = 10 * 365 * 86_400.0
+INPUTS = ("prompt", "messages", "token_ids")
+REQUEST_FIELDS = (*INPUTS, "chat_template_kwargs", "tenant", "metadata", "stream", "traceparent")
+
+
+class SamplingFields(TypedDict, total=False):
+    """Sampling parameters as keywords; see SamplingParams for what they mean and may be."""
+
+    max_tokens: int | None
+    min_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int | None
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    logprobs: bool
+    top_logprobs: int
+    n: int
+
+
+class JobFields(SamplingFields, total=False):
+    """One job of `submit_many`: the arguments of `submit` as a mapping.
+
+    Or a ready `request` in their place, with at most an `id` and a `deadline_s`.
+    """
+
+    request: Request
+    prompt: str | None
+    messages: Sequence[ChatMessage | Mapping[str, object]] | None
+    token_ids: Sequence[int] | None
+    chat_template_kwargs: Mapping[str, object] | None
+    id: str | None
+    sampling: SamplingParams | None
+    lane: Lane | str
+    deadline_s: float | None
+    tenant: str
+    metadata: Mapping[str, str] | None
+    stream: bool
+    traceparent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A request checked and encoded. Its id is settled, so that it can be sent again."""
+
+    own_id: str
+    lane: Lane
+    payload: bytes
+    digest: str
+    deadline_ms: int | None
+    stream: bool
+    version: int = FIRST_VERSION
+    requeued_from: str | None = None  # the dead-lettered job that it repeats
+    tenant: str = ""
+    cost: int = 1  # tokens, as far as the request tells them
+
+
+def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Draft:
+    """Check and encode the arguments of `submit`. Raises InvalidRequest for the first wrong one."""
+    if not isinstance(fields, Mapping):
+        raise InvalidRequest("request", fields, "give the arguments of submit as a mapping")
+    given = {name: value for name, value in fields.items() if value is not None}
+    own_id = _own_id(given.pop("id", None))
+    deadline_ms = _deadline_ms(given.pop("deadline_s", None), now_ms)
+    request = _request(given)
+    version = lowest_version(name for name in request.model_fields_set if getattr(request, name) is not None)
+    if (deadline_ms, version) != (None, request.version):
+        settled = {"version": version, "deadline_ms": deadline_ms or request.deadline_ms}
+        request = request.model_copy(update=settled)
+    payload = codec.encode(request)
+    if len(payload) > max_payload_bytes:
+        name = next(name for name in INPUTS if getattr(request, name) is not None)
+        problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; shorten it"
+        raise InvalidRequest(name, getattr(request, name), problem)
+    return Draft(
+        own_id,
+        request.lane,
+        payload,
+        request.digest(),
+        request.deadline_ms,
+        request.stream,
+        version=version,
+        tenant=request.tenant,
+        cost=cost_of(request),
+    )
+
+
+def cost_of(request: Request) -> int:
+    """Tokens of prompt and output, estimated: what the queue's fairness among tenants counts."""
+    if request.token_ids is not None:
+        prompt = len(request.token_ids)
+    else:
+        texts = [request.prompt or ""] + [message.content for message in request.messages or ()]
+        prompt = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) // BYTES_PER_TOKEN
+    output = request.sampling.max_tokens
+    return max(1, prompt + (USUAL_OUTPUT if output is None else output) * request.sampling.n)
+
+
+def _request(given: dict[str, Any]) -> Request:
+    if "request" in given:
+        request = given.pop("request")
+        if given or not isinstance(request, Request):
+            raise InvalidRequest("request", request, "give a Request, and beside it only id and deadline_s")
+        return request
+    lane = _lane(given.pop("lane", Lane.BATCH))
+    base = given.pop("sampling", None)
+    rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
+    values = _converted(rest) | {"lane": lane, "sampling": _sampling(base, given)}
+    return _checked(Request, values)
+
+
+def _own_id(own_id: Any) -> str:
+    if own_id is None:
+        return new_own_id()
+    if not isinstance(own_id, str):
+        raise InvalidRequest("id", own_id, "must be a string")
+    return check_own_id(own_id)
+
+
+def _lane(lane: Any) -> Lane:
+    try:
+        return Lane(lane)
+    except ValueError:
+        raise InvalidRequest("lane", lane, f"must be one of {', '.join(Lane)}") from None
+
+
+def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
+    if deadline_s is None:
+        return None
+    number = deadline_s if type(deadline_s) in (int, float) else math.nan
+    if not 0 < number <= MAX_DEADLINE_S:
+        raise InvalidRequest(
+            "deadline_s", deadline_s, "must be seconds from now, above 0 and at most ten years"
+        )
+    return now_ms + max(1, round(number * 1000))
+
+
+def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
+    """`fields` laid over `base`; what neither sets stays unset, and so out of the request's digest."""
+    for name, value in fields.items():
+        if name not in SamplingParams.model_fields:
+            raise InvalidRequest(
+                str(name), value, "no such parameter; see millstream.SamplingParams for those there are"
+            )
+    if base is None:
+        return _checked(SamplingParams, _converted(fields))
+    if not isinstance(base, SamplingParams):
+        raise InvalidRequest("sampling", base, "must be a millstream.SamplingParams")
+    if not fields:
+        return base
+    kept = {name: getattr(base, name) for name in base.model_fields_set}
+    return _checked(SamplingParams, kept | _converted(fields))
+
+
+def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Python's and JSON's ways to write a value, as the strict models take them."""
+    values = dict(fields)
+    if isinstance(values.get("stop"), str):
+        values["stop"] = (values["stop"],)
+    for name in ("stop", "stop_token_ids", "token_ids", "messages"):
+        if isinstance(values.get(name), Sequence) and not isinstance(values[name], str | bytes):
+            values[name] = tuple(values[name])
+    if isinstance(messages := values.get("messages"), tuple):
+        values["messages"] = tuple(_message(place, message) for place, message in enumerate(messages))
+    if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
+        values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
+    for name in ("metadata", "chat_template_kwargs"):
+        if isinstance(values.get(name), Mapping):
+            values[name] = dict(values[name])
+    return values
+
+
+def _message(place: int, message: Any) -> Any:
+    """With a list of text parts as one text."""
+    if not isinstance(message, Mapping) or not isinstance(content := message.get("content"), list | tuple):
+        return message
+    return {**message, "content": text_of(f"messages[{place}].content", content)}
+
+
+def _token_id(key: Any) -> Any:
+    digits = isinstance(key, str) and key.isdecimal() and len(key) < 20  # Python refuses to read thousands
+    return int(key) if digits else key
+
+
+def _checked(kind: type[M], values: Mapping[str, Any]) -> M:
+    try:
+        return kind.model_validate(values, strict=True)
+    except ValidationError as error:
+        raise invalid_request(error) from None

@@ -1,0 +1,234 @@
+"""Sending requests into a queue: checked, in batches of one round trip, once per id."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from millstream.client.queue.options import check_wait
+from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.submitting.drain_rate import Backlog
+from millstream.client.submitting.requests import Draft, draft
+from millstream.client.submitting.worker_versions import Takers
+from millstream.client.submitting.writes import Writes
+from millstream.errors import (
+    AccessDenied,
+    Conflict,
+    InvalidRequest,
+    MillstreamError,
+    NotDurable,
+    QueueFull,
+    QueueMismatch,
+    Unavailable,
+)
+from millstream.wire import calls
+from millstream.wire.connection.access import refusal
+from millstream.wire.keys import job_id_of, shard_of
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.replies import SubmitOutcome, SubmitReply
+from millstream.wire.state.durability import Durability, Reached, Wait
+from millstream.wire.state.queue_info import QueueInfo
+
+BATCH_JOBS = 256
+BATCH_BYTES = 4 * 1024**2
+RETRY_S = 0.5  # before what found no server is sent again
+LONGEST_PAUSE_S = 5.0  # of a producer that waits for room: the estimate of when there is some may be far off
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """An accepted job. `created` False: it was there already, under the same id with the same payload.
+
+    `durability` is what was reached of the durability that was `wanted`: the same, or NONE where it was not
+    reached in time; `replicas` have acknowledged the job. It is queued all the same, and runs.
+    """
+
+    id: str
+    state: State
+    created: bool
+    durability: Durability = Durability.NONE
+    replicas: int = 0
+    wanted: Durability = Durability.NONE
+
+    @property
+    def durable(self) -> bool:
+        """Whether the job is as durable as was asked for."""
+        return self.durability is self.wanted
+
+    def raise_for_durability(self) -> None:
+        """Raises NotDurable where the job is not as durable as was asked for."""
+        if not self.durable:
+            raise NotDurable(self.id, self.wanted, self.replicas)
+
+
+Outcome = Submitted | MillstreamError
+Refusal = InvalidRequest | QueueMismatch  # of an item that is not sent
+
+
+class Submission:
+    """The submitting side of one queue."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._session = jobs.session
+        self._takers = Takers(jobs)
+        self._backlogs: defaultdict[int, Backlog] = defaultdict(Backlog)  # by shard
+        self._writes: dict[Wait, Writes] = {}  # by the durability that they wait for
+
+    async def one(
+        self, fields: Mapping[str, Any], wait_s: float, durability: Durability | str | None = None
+    ) -> Submitted:
+        """Raises what `many` answers."""
+        [outcome] = await self.many([fields], wait_s, durability)
+        return _accepted(outcome)
+
+    async def many(
+        self,
+        items: Iterable[Mapping[str, Any]],
+        wait_s: float,
+        durability: Durability | str | None = None,
+    ) -> list[Outcome]:
+        """One outcome for each item, in their order. Raises only where the queue itself cannot be used, or
+        the server cannot do what `durability` asks for."""
+        check_wait("wait_s", wait_s)
+        give_up_s = time.monotonic() + wait_s
+        wait = self._session.options.wait(durability)
+        server = self._writes.setdefault(wait, Writes(self._session, wait))
+        info = await self._session.outlast(self._takers.open, give_up_s)
+        await self._session.outlast(server.check, give_up_s)
+        now_ms = await self._session.outlast(self._session.now_ms, give_up_s)
+        outcomes: list[Outcome] = []
+        for batch in _batches(self._drafts(items, now_ms)):
+            outcomes += await self._patiently(server, info, batch, give_up_s)
+        return outcomes
+
+    async def ready(self, item: Draft, wait_s: float) -> Submitted:
+        """One request that was checked and encoded before. Raises what `one` raises."""
+        check_wait("wait_s", wait_s)
+        give_up_s = time.monotonic() + wait_s
+        wait = self._session.options.wait(None)
+        server = self._writes.setdefault(wait, Writes(self._session, wait))
+        info = await self._session.outlast(self._jobs.open, give_up_s)
+        await self._session.outlast(server.check, give_up_s)
+        [outcome] = await self._patiently(server, info, [item], give_up_s)
+        return _accepted(outcome)
+
+    def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[Draft | Refusal]:
+        ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
+        options = self._session.options
+        max_bytes = min(options.max_payload_bytes, options.max_bytes)  # more would not fit an empty queue
+        for item in items:
+            try:
+                now_ms = round(ahead_ms + time.monotonic() * 1000)
+                made = draft(item, now_ms, max_bytes)
+                yield self._takers.refusal(made.version) or made
+            except InvalidRequest as error:
+                yield error
+
+    async def _patiently(
+        self, server: Writes, info: QueueInfo, batch: Sequence[Draft | Refusal], give_up_s: float
+    ) -> list[Outcome]:
+        """Send a batch; what finds the queue full, or no server, is sent again until `give_up_s`."""
+        outcomes: dict[int, Outcome] = {
+            i: item for i, item in enumerate(batch) if not isinstance(item, Draft)
+        }
+        left = {i: item for i, item in enumerate(batch) if isinstance(item, Draft)}
+        while left:
+            outcomes |= zip(left, await self._send(server, info, list(left.values())), strict=True)
+            again = {i: error for i in left if isinstance(error := outcomes[i], QueueFull | Unavailable)}
+            pause_s = min((_retry_after_s(error) for error in again.values()), default=0.0)
+            remaining_s = give_up_s - time.monotonic()
+            if remaining_s <= 0:
+                break
+            left = {i: left[i] for i in again}
+            if left:
+                pause_s = min(pause_s, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+                await asyncio.sleep(min(pause_s, remaining_s))
+        return [outcomes[i] for i in range(len(batch))]
+
+    async def _send(self, server: Writes, info: QueueInfo, drafts: Sequence[Draft]) -> list[Outcome]:
+        ids = [job_id_of(item.own_id, info.shards) for item in drafts]
+        requests = [self._call(info, job_id, item) for job_id, item in zip(ids, drafts, strict=True)]
+        try:
+            replies = await server.run_many(requests)
+        except Unavailable as error:
+            replies = [(error, Reached())] * len(ids)
+        return [
+            self._outcome(job_id, reply, server.wait.durability, reached)
+            for job_id, (reply, reached) in zip(ids, replies, strict=True)
+        ]
+
+    def _call(self, info: QueueInfo, job_id: str, item: Draft) -> calls.Call[SubmitReply]:
+        keys = info.keys(self._jobs.queue)
+        return calls.submit(
+            keys.shard(shard_of(job_id)),
+            job_id=job_id,
+            lane=item.lane,
+            payload=item.payload,
+            digest=item.digest,
+            version=item.version,
+            deadline_ms=item.deadline_ms,
+            stream=item.stream,
+            requeued_from=item.requeued_from,
+            tenant=item.tenant,
+            cost=item.cost,
+            max_entries=self._session.options.max_entries,
+            max_bytes=self._session.options.max_bytes,
+        )
+
+    def _outcome(
+        self, job_id: str, reply: SubmitReply | Exception, wanted: Durability, reached: Reached
+    ) -> Outcome:
+        backlog = self._backlogs[shard_of(job_id)]
+        match reply:
+            case RedisError() if (refused := refusal(reply)) is not None:
+                return AccessDenied(f"submit of {job_id}: {refused}")
+            case MillstreamError() | RedisError() | OSError():
+                # It may have got through: under the same id it is safe to send again.
+                own_id = job_id.partition("-")[2]
+                return Unavailable(f"submit of {job_id} failed, repeat it with id={own_id!r}: {reply}")
+            case Exception():
+                raise reply
+            case SubmitReply(outcome=SubmitOutcome.CONFLICT):
+                return Conflict(job_id)
+            case SubmitReply(outcome=SubmitOutcome.FULL):
+                backlog.saw(reply.entries, time.monotonic())
+                retry_after_s = backlog.retry_after_s(self._session.options.max_entries)
+                return QueueFull(
+                    self._jobs.queue, reply.entries, reply.held_bytes, retry_after_s, reply.used_up
+                )
+        created = reply.outcome is SubmitOutcome.ACCEPTED
+        backlog.saw(reply.entries, time.monotonic(), added=int(created))
+        state = reply.state or State.QUEUED
+        return Submitted(job_id, state, created, reached.durability, reached.replicas, wanted)
+
+
+def _retry_after_s(error: QueueFull | Unavailable) -> float:
+    return error.retry_after_s if isinstance(error, QueueFull) else RETRY_S
+
+
+def _accepted(outcome: Outcome) -> Submitted:
+    if isinstance(outcome, MillstreamError):
+        raise outcome
+    return outcome
+
+
+def _batches(drafts: Iterable[Draft | Refusal]) -> Iterator[list[Draft | Refusal]]:
+    batch: list[Draft | Refusal] = []
+    held_bytes = 0
+    for item in drafts:
+        size = len(item.payload) if isinstance(item, Draft) else 0
+        if batch and (len(batch) == BATCH_JOBS or held_bytes + size > BATCH_BYTES):
+            yield batch
+            batch, held_bytes = [], 0
+        batch.append(item)
+        held_bytes += size
+    if batch:
+        yield batch

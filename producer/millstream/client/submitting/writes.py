@@ -1,0 +1,75 @@
+"""How submits reach the server: as they are, or with a wait for their durability behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError
+
+from millstream.client.queue.session import Session
+from millstream.wire.calls import Call
+from millstream.wire.calls.scripts import run_many_then
+from millstream.wire.connection import is_cluster
+from millstream.wire.state.durability import Reached, Wait, check_durability
+
+R = TypeVar("R")
+
+
+class Writes:
+    """Of one session, with one durability."""
+
+    def __init__(self, session: Session, wait: Wait) -> None:
+        self.wait = wait
+        self._session = session
+        self._checked = not wait.command  # the server can do it
+
+    async def check(self) -> None:
+        """Before the first write. Raises InvalidRequest where the server cannot do what is asked."""
+        if not self._checked:
+            with self._session.reach():
+                await check_durability(self._session.patient, self.wait)
+            self._checked = True
+
+    async def run_many(self, requests: Sequence[Call[R]]) -> list[tuple[R | Exception, Reached]]:
+        """Each call's outcome, and how durable it is. Raises Unavailable; then all may be sent again."""
+        with self._session.reach():
+            replies = await self._send(requests)
+        if any(isinstance(behind, Exception) for _, behind in replies):
+            self._checked = False  # it no longer can: the next submit is told before it writes
+        return [(reply, self.wait.read(behind)) for reply, behind in replies]
+
+    async def _send(self, requests: Sequence[Call[R]]) -> list[tuple[R | Exception, Any]]:
+        if not self.wait.command:
+            return await run_many_then(self._session.redis, requests, ())
+        redis = self._session.patient
+        if not is_cluster(redis):
+            return await run_many_then(redis, requests, self.wait.command)
+        replies: dict[int, tuple[R | Exception, Any]] = {}
+        async with asyncio.TaskGroup() as group:
+            shards = _by_shard(requests)
+            sent = [
+                group.create_task(self._send_to_shard([requests[i] for i in places])) for places in shards
+            ]
+        for places, done in zip(shards, sent, strict=True):
+            replies |= zip(places, done.result(), strict=True)
+        return [replies[i] for i in range(len(requests))]
+
+    async def _send_to_shard(self, requests: Sequence[Call[R]]) -> list[tuple[R | Exception, Any]]:
+        """Of a Cluster, where a wait speaks for the node that the calls before it went to. One that is away
+        fails its own calls only."""
+        try:
+            return await run_many_then(self._session.patient, requests, self.wait.command)
+        except (RedisError, OSError) as error:
+            return [(error, None)] * len(requests)
+
+
+def _by_shard(requests: Iterable[Call[R]]) -> list[list[int]]:
+    """The places of the calls of each shard, whose keys all have one hash tag."""
+    shards: defaultdict[str, list[int]] = defaultdict(list)
+    for place, request in enumerate(requests):
+        tag, _, _ = request.keys[0].partition("}")
+        shards[tag].append(place)
+    return list(shards.values())

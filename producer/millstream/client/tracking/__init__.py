@@ -1,0 +1,1 @@
+"""Jobs after their submission: streams, ends, cancellation, deletion, dead letters."""

@@ -1,0 +1,37 @@
+"""Deleting what the server keeps of jobs that have ended, before their time to live is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from millstream.client.queue.queue_jobs import READ_JOBS, Jobs
+from millstream.errors import JobError, NotReady
+from millstream.wire import calls
+
+
+async def forget_many(jobs: Jobs, names: Sequence[str]) -> dict[str, bool | JobError]:
+    """True: deleted; False: there was nothing (any more); NotReady where a job has not ended: it stays."""
+    named = await jobs.full_ids(names)
+    outcomes = await _forget(jobs, {job_id for job_id in named.values() if job_id is not None})
+    return {name: False if job_id is None else outcomes[job_id] for name, job_id in named.items()}
+
+
+async def _forget(jobs: Jobs, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+    keys = await jobs.keys_of(job_ids)
+    outcomes: dict[str, bool | JobError] = {}
+    ids = list(keys)
+    for start in range(0, len(ids), READ_JOBS):
+        batch = ids[start : start + READ_JOBS]
+        with jobs.session.reach():
+            requests = [calls.forget(keys[job_id], job_id=job_id) for job_id in batch]
+            for job_id, reply in zip(batch, await calls.run_many(jobs.session.redis, requests), strict=True):
+                if isinstance(reply, Exception):
+                    raise reply
+                outcomes[job_id] = _outcome(job_id, reply)
+    return outcomes
+
+
+def _outcome(job_id: str, reply: calls.Forgotten) -> bool | JobError:
+    if reply.state is None:
+        return reply.deleted
+    return NotReady(job_id, reply.state, "it has not ended and cannot be forgotten; cancel it first")

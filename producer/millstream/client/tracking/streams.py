@@ -1,0 +1,87 @@
+"""A job's events as they come: the stream reader's wishes carried out against the server."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import replace
+
+from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.session import Session
+from millstream.client.streaming.cursor import Cursor
+from millstream.client.streaming.events import EndEvent, Event
+from millstream.client.streaming.mailbox import Mailbox
+from millstream.client.streaming.reader import StreamReader, Want
+from millstream.errors import ProtocolError
+from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
+from millstream.wire.messages.messages import Result, State
+from millstream.wire.messages.record import parse_event
+from millstream.wire.messages.replies import LogEntry
+
+POLLS_PER_S = 200  # at most, of all silent streams of a client: what is published wakes them anyway
+
+
+async def follow(jobs: Jobs, name: str, cursor: str | None) -> AsyncGenerator[Event, None]:
+    """The events after `cursor`, to the end of the job `name` (a full or an own id). Raises what StreamReader
+    and the server raise."""
+    place = Cursor.parse(cursor)
+    job_id = await jobs.session.outlast(lambda: jobs.full_id(name))
+    reader = StreamReader(job_id, place)
+    keys = await jobs.keys(job_id)
+    dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
+    mailbox = Mailbox(jobs.session.options.stream_buffer, jobs.session.mailroom)
+    with contextlib.closing(mailbox), dispatcher.subscription([keys.events(job_id)], mailbox):
+        await mailbox.ready(jobs.session.options.timeout_s)  # in vain: the stream goes on by polling
+        heard_s = time.monotonic()
+        while reader.want is not Want.NOTHING:
+            try:
+                events = await _step(jobs, job_id, reader, mailbox)
+            except ProtocolError as error:
+                raise await jobs.unreadable(job_id, error) from error
+            if events:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s >= jobs.session.looks.after_s:
+                await jobs.look([job_id])
+            for event in events:
+                yield await _explained(jobs, event) if isinstance(event, EndEvent) else event
+
+
+def _turn_s(session: Session) -> float:
+    """How long one of so many streams waits for its turn to poll; jittered, or all would come together."""
+    return session.mailroom.streams / POLLS_PER_S * random.uniform(0.75, 1.25)
+
+
+async def _step(jobs: Jobs, job_id: str, reader: StreamReader, mailbox: Mailbox) -> list[Event]:
+    match reader.want:
+        case Want.TAIL:
+            return reader.tail(*await jobs.session.outlast(lambda: jobs.tail(job_id, reader.place)))
+        case Want.WHOLE:
+            return reader.whole(*await jobs.session.outlast(lambda: jobs.whole(job_id)))
+    mail = await mailbox.take(max(reader.patience_s, _turn_s(jobs.session)))
+    if mail is None:
+        reader.silence()
+        return []
+    if mail.lost:
+        reader.lost()
+    return reader.messages(_parsed(mail.payloads, reader))
+
+
+def _parsed(payloads: Iterable[bytes], reader: StreamReader) -> Iterator[LogEntry]:
+    """Published entries. What is none (anybody may publish) is no entry of the log: that one is believed."""
+    for payload in payloads:
+        try:
+            yield parse_event(payload)
+        except ProtocolError:
+            reader.lost()
+
+
+async def _explained(jobs: Jobs, event: EndEvent) -> EndEvent:
+    """A failed job's end with its reason, which is in the result and not in the log."""
+    if event.state is not State.FAILED or event.error is not None:
+        return event
+    [record] = await jobs.session.outlast(lambda: jobs.read([event.job_id]))
+    if record is None or record.result is None:
+        return event
+    return replace(event, error=decode(Result, record.result, MAX_RESULT_BYTES).error)

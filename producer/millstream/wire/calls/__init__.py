@@ -1,0 +1,59 @@
+"""The scripts of the protocol as typed calls, free of I/O: `run` sends one, `run_many` many at once.
+
+    reply = await run(redis, calls.submit(keys, ...))
+
+Times are read from the server's own clock inside the scripts; all durations are milliseconds.
+Every call is safe to repeat when its reply was lost.
+"""
+
+from __future__ import annotations
+
+from millstream.wire.calls.attempt import append, bury, finish, isolate, release, renew, retry, start
+from millstream.wire.calls.producing import Forgotten, cancel, expire_one, forget, submit
+from millstream.wire.calls.scripts import Call, run, run_many
+from millstream.wire.calls.taking import join, take
+from millstream.wire.calls.upkeep import (
+    discard,
+    drop_consumer,
+    expire,
+    lane_entry,
+    look,
+    parse_pending,
+    pending,
+    promote,
+    reclaim,
+    scan_pending,
+)
+from millstream.wire.messages.replies import Claim
+
+__all__ = [
+    "Call",
+    "Claim",
+    "Forgotten",
+    "append",
+    "bury",
+    "cancel",
+    "discard",
+    "drop_consumer",
+    "expire",
+    "expire_one",
+    "finish",
+    "forget",
+    "isolate",
+    "join",
+    "lane_entry",
+    "look",
+    "parse_pending",
+    "pending",
+    "promote",
+    "reclaim",
+    "release",
+    "renew",
+    "retry",
+    "run",
+    "run_many",
+    "scan_pending",
+    "start",
+    "submit",
+    "take",
+]

@@ -1,0 +1,234 @@
+"""The calls of a worker about one job that was delivered to it: from start to finish, retry or release.
+
+Each takes the worker's `Claim` and is refused as `fenced` once the job is no longer that attempt's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+from millstream.wire.calls.scripts import Call, positive, script
+from millstream.wire.keys import ShardKeys
+from millstream.wire.messages.messages import State, Timing
+from millstream.wire.messages.record import log_entry, number
+from millstream.wire.messages.replies import (
+    AppendOutcome,
+    AppendReply,
+    Claim,
+    EndOutcome,
+    RenewReply,
+    StartReply,
+)
+
+_NOW = Timing()  # no times of the worker's: the server takes its own
+
+
+def start(keys: ShardKeys, claim: Claim, *, lane: str, nonce: str, presses: bool = False) -> Call[StartReply]:
+    """Begin an attempt at an entry that was delivered to the claim's owner. `nonce` is new for each attempt,
+    and the same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`:
+    a job that ends gives its request's room to its result. The first start stores the job's seed."""
+    job_id = claim.job_id
+    channel = keys.events(job_id)
+    return Call(
+        script("start"),
+        (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),
+        (claim.entry_id, claim.owner, nonce, keys.publish, channel, "1" if presses else "", seed_of(job_id)),
+        _started,
+    )
+
+
+def seed_of(job_id: str) -> int:
+    """The seed that is sampled for a job: below 2^53, which every JSON reader and double keeps exactly."""
+    return int.from_bytes(blake2b(job_id.encode(), digest_size=8).digest(), "big") >> 11
+
+
+def _started(reply: Any) -> StartReply:
+    if not reply:
+        return StartReply(started=False)
+    attempt, last_seq, died, died_alone, cancelled, submitted_ms, started_ms, *rest = reply
+    admitted_ms, first_token_ms, seed, log = rest
+    return StartReply(
+        started=True,
+        attempt=attempt,
+        last_seq=last_seq,
+        died=died,
+        died_alone=died_alone,
+        cancelled=bool(cancelled),
+        submitted_ms=submitted_ms,
+        started_ms=started_ms or None,
+        admitted_ms=number(admitted_ms or None),
+        first_token_ms=number(first_token_ms or None),
+        seed=int(seed),
+        log=tuple(log_entry(entry_id, fields) for entry_id, fields in log),
+    )
+
+
+def isolate(
+    keys: ShardKeys,
+    claim: Claim,
+    *,
+    alone: bool,
+    died: int,
+    died_alone: int,
+) -> Call[EndOutcome]:
+    """Record whether the attempt has its engine for itself: a later `reclaim` then charges it as such. Deaths
+    are those known in all. Passes at maxmemory."""
+    return Call(
+        script("isolate"),
+        (keys.job(claim.job_id),),
+        (*claim.fence, "1" if alone else "", died, died_alone),
+        end_outcome,
+    )
+
+
+def append(
+    keys: ShardKeys,
+    claim: Claim,
+    *,
+    seq: int,
+    body: bytes,
+    publish: bool,
+    timing: Timing = _NOW,
+) -> Call[AppendReply]:
+    """Append one delta. `timing` counts with the job's first one: its admission and first token. At maxmemory
+    it fails and nothing is written."""
+    channel = keys.events(claim.job_id) if publish else ""
+    times = (_ms(timing.admitted_ms), _ms(timing.first_token_ms))
+    return Call(
+        script("append"),
+        (keys.job(claim.job_id), keys.tokens(claim.job_id)),
+        (*claim.fence, seq, body, keys.publish, channel, *times),
+        lambda reply: AppendReply(AppendOutcome(reply[0].decode()), reply[1]),
+    )
+
+
+def renew(keys: ShardKeys, *, lane: str, owner: str, held: Sequence[tuple[str, str]]) -> Call[RenewReply]:
+    """`held`: (job id, entry id) pairs of one lane, started or not. An entry whose job has ended is lost."""
+    return Call(
+        script("renew"),
+        (keys.lane(lane), *(keys.job(job_id) for job_id, _ in held)),
+        (owner, *(part for pair in held for part in pair)),
+        lambda reply: RenewReply(*(tuple(job_id.decode() for job_id in ids) for ids in reply)),
+    )
+
+
+def finish(
+    keys: ShardKeys,
+    claim: Claim,
+    *,
+    lane: str,
+    state: State,
+    result: bytes,
+    seq: int,
+    delta: bytes | None,
+    ttl_ms: int,
+    timing: Timing = _NOW,
+) -> Call[EndOutcome]:
+    """`seq` is that of `delta`, or of the end marker where there is no delta; the end marker comes after it.
+
+    `timing` is the result's. A delta whose append got through before is not written again. Passes at
+    maxmemory.
+    """
+    if not state.terminal:
+        raise ValueError(f"a job cannot finish as {state}")
+    return Call(
+        script("finish"),
+        (*keys.ending(claim.job_id), keys.lane(lane)),
+        (
+            claim.job_id,
+            *claim.fence,
+            state,
+            result,
+            seq,
+            "" if delta is None else "1",
+            delta or b"",
+            positive("ttl_ms", ttl_ms),
+            keys.publish,
+            keys.events(claim.job_id),
+            *_ends(timing),
+        ),
+        end_outcome,
+    )
+
+
+def bury(
+    keys: ShardKeys,
+    claim: Claim,
+    *,
+    lane: str,
+    reason: str,
+    result: bytes,
+    ttl_ms: int,
+    max_dead: int,
+    timing: Timing = _NOW,
+) -> Call[EndOutcome]:
+    """Dead-letter: the job ends as failed and its request is kept in the bounded `dead` stream. `timing` is
+    the result's."""
+    return Call(
+        script("bury"),
+        (*keys.ending(claim.job_id), keys.lane(lane), keys.dead),
+        (
+            claim.job_id,
+            *claim.fence,
+            reason,
+            result,
+            positive("ttl_ms", ttl_ms),
+            positive("max_dead", max_dead),
+            keys.publish,
+            keys.events(claim.job_id),
+            *_ends(timing),
+        ),
+        end_outcome,
+    )
+
+
+def retry(
+    keys: ShardKeys,
+    claim: Claim,
+    *,
+    lane: str,
+    delay_ms: int,
+    died: int = 0,
+    died_alone: int = 0,
+) -> Call[EndOutcome]:
+    """Park the job; it goes back to its lane after `delay_ms`. Deaths are those known in all: of engines and
+    workers that had it, and of those that had nothing else. Passes at maxmemory."""
+    return Call(
+        script("retry"),
+        (keys.job(claim.job_id), keys.lane(lane), keys.delayed),
+        (claim.job_id, *claim.fence, delay_ms, died, died_alone),
+        end_outcome,
+    )
+
+
+def release(
+    keys: ShardKeys,
+    claim: Claim,
+    *,
+    lane: str,
+    died: int = 0,
+    died_alone: int = 0,
+) -> Call[EndOutcome]:
+    """Give a job back untouched, charged with no more than the deaths told (those known in all). Passes at
+    maxmemory."""
+    return Call(
+        script("release"),
+        (keys.job(claim.job_id), keys.lane(lane)),
+        (claim.job_id, *claim.fence, keys.publish, keys.control, died, died_alone),
+        end_outcome,
+    )
+
+
+def _ends(timing: Timing) -> tuple[int | str, ...]:
+    """The hash gets the times that the result has."""
+    return tuple(_ms(time) for time in (timing.admitted_ms, timing.first_token_ms, timing.finished_ms))
+
+
+def _ms(time: int | None) -> int | str:
+    return "" if time is None else time
+
+
+def end_outcome(reply: Any) -> EndOutcome:
+    return EndOutcome(reply.decode())

@@ -1,0 +1,179 @@
+"""The calls that any worker makes for all: due retries and deadlines, entries of workers that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millstream.errors import ProtocolError
+from millstream.wire.calls.scripts import Call, positive, script
+from millstream.wire.keys import GROUP, LANES, ShardKeys, is_job_id
+from millstream.wire.messages.replies import EndOutcome, LaneEntry, PendingEntry
+
+_MOST_BYTES = 16 * 1024 * 1024  # of parked jobs that one promote moves into a lane
+
+
+def promote(keys: ShardKeys, *, limit: int) -> Call[tuple[str, ...]]:
+    """Move due retries back to their lanes, and what is parked as far as there is room; answers their job
+    ids. `limit` bounds the retries of one call. Passes at maxmemory."""
+    return Call(
+        script("promote"),
+        (keys.delayed, keys.job(""), *keys.parked_lanes()),
+        (positive("limit", limit), _MOST_BYTES, *LANES),
+        _job_ids,
+    )
+
+
+def expire(keys: ShardKeys, *, limit: int, ttl_ms: int) -> Call[tuple[str, ...]]:
+    """End jobs whose deadline has passed; answers their job ids. The log keeps their text.
+
+    `limit` bounds one call; sweep on while the answer is as long as that.
+    """
+    return Call(
+        script("expire"),
+        (
+            keys.delayed,
+            keys.deadlines,
+            keys.held_bytes,
+            keys.job(""),
+            keys.tokens(""),
+            *keys.lanes,
+            *keys.parking,
+        ),
+        (
+            positive("limit", limit),
+            positive("ttl_ms", ttl_ms),
+            keys.publish,
+            keys.events(""),
+            keys.control,
+            *LANES,
+        ),
+        _job_ids,
+    )
+
+
+def _job_ids(reply: Any) -> tuple[str, ...]:
+    return tuple(job_id.decode() for job_id in reply)
+
+
+def reclaim(
+    keys: ShardKeys,
+    *,
+    lane: str,
+    owner: str,
+    overdue: Sequence[tuple[str, str]],
+    min_idle_ms: int,
+    died: bool,
+) -> Call[tuple[LaneEntry, ...]]:
+    """Take over entries (entry id, owner seen in both scans) that are still that owner's and still idle.
+
+    `died` charges the attempt, unless the job was released or never started; it is charged as alone where
+    `isolate` has recorded that. Entries of the owner `released`
+    are taken whatever their idle time; those whose job has ended are dropped.
+    """
+    return Call(
+        script("reclaim"),
+        (keys.lane(lane), keys.job("")),
+        (
+            owner,
+            min_idle_ms,
+            "1" if died else "",
+            # an owner may be anybody: its name comes back byte for byte as it was seen
+            *(part.encode(errors="surrogateescape") for pair in overdue for part in pair),
+        ),
+        lambda reply: tuple(
+            lane_entry(lane, entry_id, fields, deliveries) for entry_id, deliveries, fields in reply
+        ),
+    )
+
+
+def look(
+    keys: ShardKeys,
+    *,
+    job_id: str,
+    attempt: int,
+    seq: int,
+    ttl_ms: int,
+    result: bytes = b"",
+    finished_ms: int | None = None,
+) -> Call[bool]:
+    """End a job whose entry was destroyed; True where this call did. Without a `result` nothing is written:
+    True where it would be. The result is of the job as it stood at `attempt` and `seq`: one that has moved on
+    is kept. Passes at maxmemory."""
+    return Call(
+        script("look"),
+        (*keys.ending(job_id), *keys.parked_lanes()),
+        (
+            job_id,
+            attempt,
+            seq,
+            result,
+            positive("ttl_ms", ttl_ms),
+            keys.publish,
+            keys.events(job_id),
+            "" if finished_ms is None else finished_ms,
+            *LANES,
+        ),
+        lambda reply: bool(reply == b"lost"),
+    )
+
+
+def drop_consumer(keys: ShardKeys, *, lane: str, consumer: str) -> Call[bool]:
+    """Remove a consumer, only when it holds nothing; False where it still does."""
+    return Call(script("drop_consumer"), (keys.lane(lane),), (consumer,), bool)
+
+
+def discard(
+    keys: ShardKeys, *, lane: str, owner: str, entry_id: str, reason: str, max_dead: int
+) -> Call[EndOutcome]:
+    """Drop a delivered entry that is not ours to answer (`lane_entry` refused it); a note stays in `dead`."""
+    return Call(
+        script("discard"),
+        (keys.lane(lane), keys.dead),
+        (owner, entry_id, reason, positive("max_dead", max_dead)),
+        lambda reply: EndOutcome(reply.decode()),
+    )
+
+
+def lane_entry(
+    lane: str, entry_id: bytes, fields: Mapping[bytes, bytes] | Sequence[bytes], deliveries: int = 1
+) -> LaneEntry:
+    """An entry as XREADGROUP (a mapping) or a script (a flat list) returns it. Raises ProtocolError where it
+    is not a job."""
+    if not isinstance(fields, Mapping):
+        fields = dict(zip(fields[::2], fields[1::2], strict=True))
+    not_a_job = f"entry {entry_id.decode()} of lane {lane} is not a job"  # what it is instead is not told
+    try:
+        job_id, version, payload = fields[b"id"].decode(), int(fields[b"v"]), fields[b"b"]
+    except KeyError as missing:
+        raise ProtocolError(f"{not_a_job}: it has no field {missing.args[0].decode()!r}") from None
+    except ValueError:
+        raise ProtocolError(f"{not_a_job}: its id is no text or its version no number") from None
+    if not is_job_id(job_id):
+        raise ProtocolError(f"{not_a_job}: its id looks like none")
+    return LaneEntry(lane, entry_id.decode(), job_id, version, payload, deliveries)
+
+
+def pending(keys: ShardKeys, *, lane: str, start: str, count: int) -> tuple[Any, ...]:
+    """Arguments of XPENDING … IDLE 0 for a scan with a cursor: `start` is "-", then "(" + the last entry id.
+
+    redis-py reads the reply as a summary unless told otherwise: `scan_pending` sends it right.
+    """
+    return ("XPENDING", keys.lane(lane), GROUP, "IDLE", 0, start, "+", count)
+
+
+def parse_pending(raw: Any) -> list[PendingEntry]:
+    """Read XPENDING's detailed reply, as the server sends it or as redis-py's `parse_detail` makes it."""
+    rows = (tuple(row.values()) if isinstance(row, dict) else row for row in raw)
+    return [
+        PendingEntry(entry.decode(), owner.decode(errors="surrogateescape"), idle_ms, deliveries)
+        for entry, owner, idle_ms, deliveries in rows
+    ]
+
+
+async def scan_pending(
+    redis: Any, keys: ShardKeys, *, lane: str, start: str, count: int
+) -> list[PendingEntry]:
+    """One page of a lane's delivered entries, by id. Raises ResponseError NOGROUP without the group."""
+    raw = await redis.execute_command(*pending(keys, lane=lane, start=start, count=count), parse_detail=True)
+    return parse_pending(raw)

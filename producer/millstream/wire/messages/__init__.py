@@ -1,0 +1,1 @@
+"""The data of the protocol: messages, records and replies, and their encoding. No I/O."""

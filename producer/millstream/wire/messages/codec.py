@@ -1,0 +1,123 @@
+"""msgpack in and out of pydantic models, strictly: no ext types, no hooks that make objects, string keys that
+come once, bounded size.
+
+Unknown fields are ignored (a newer peer may send them); absent ones take their defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgpack
+from pydantic import BaseModel, ValidationError
+
+from millstream.errors import ProtocolError
+from millstream.wire.messages.invalid import invalid_request
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_RESULT_BYTES = 512 * 1024 * 1024  # as large as a server's value may be: logprobs of many choices add up
+
+_TIMESTAMP = b"\xff"  # the type byte of msgpack's own extension, which no hook sees; no byte of UTF-8 text
+
+_SMALL = 64 * 1024  # bytes: too few to take much memory, whatever they are
+_BYTES_EACH = 12  # a list or map of ours takes more on the wire, on average
+_FEW = 1000
+
+_REASONS: dict[type[Exception], str] = {  # of errors that msgpack raises without one
+    msgpack.exceptions.StackError: "it is nested too deep",
+    msgpack.exceptions.FormatError: "it has a byte that begins no value",
+}
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def encode(message: BaseModel) -> bytes:
+    """The message as a msgpack map; fields at their default are left out."""
+    return pack(message.model_dump(mode="json", exclude_defaults=True))
+
+
+def decode(kind: type[M], data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> M:
+    """Read a message of `kind`. Raises ProtocolError with what is wrong, never anything else."""
+    fields = unpack(data, max_bytes)
+    if not isinstance(fields, dict):
+        raise ProtocolError(f"{kind.__name__}: expected a map, got {type(fields).__name__}")
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        wrong = invalid_request(error, whole="")
+        # the place may be a key of theirs, of any length; the cause shows the input
+        place = f"{kind.__name__}.{wrong.field:.200}".rstrip(".")
+        raise ProtocolError(f"{place}: {wrong.problem:.500}") from None
+
+
+def pack(value: Any) -> bytes:
+    """One plain value (maps, lists, strings, numbers) as msgpack."""
+    data: bytes = msgpack.packb(value, use_bin_type=True)
+    return data
+
+
+def unpack(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
+    """One plain value. Raises ProtocolError where `data` is not exactly one well-formed msgpack value."""
+    if len(data) > max_bytes:
+        raise ProtocolError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
+    small = len(data) < _SMALL and _TIMESTAMP not in data  # most are, and readers take thousands a second
+    try:
+        return _unpack(data, _fields) if small else _Census(data).unpack()
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        reason = str(error) or _REASONS.get(type(error), type(error).__name__)
+        raise ProtocolError(f"not a msgpack message: {reason}") from None  # a cause may show somebody's text
+
+
+def _unpack(
+    data: bytes, fields: Callable[[Any], dict[str, Any]], values: Callable[[Any], Any] | None = None
+) -> Any:
+    return msgpack.unpackb(
+        data,
+        raw=False,
+        strict_map_key=True,
+        ext_hook=_refuse_ext,
+        object_pairs_hook=fields,
+        list_hook=values,
+    )
+
+
+def _fields(pairs: Any) -> dict[str, Any]:
+    """A map's, each named once by a text."""
+    fields: dict[str, Any] = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a map names a key twice")
+    if bytes in map(type, fields):
+        raise ValueError("bytes is not allowed for map key")
+    return fields
+
+
+class _Census:
+    """Looks at every list and map as it is read. An empty one is a byte on the wire and 60 in memory: what is
+    made of nothing else would take a hundred times its size."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = _FEW + len(data) // _BYTES_EACH
+        self._maybe_timestamps = _TIMESTAMP in data
+
+    def unpack(self) -> Any:
+        [value] = self._list([_unpack(self._data, self._map, self._list)])
+        return value
+
+    def _map(self, pairs: Any) -> dict[str, Any]:
+        fields = _fields(pairs)
+        self._list(fields.values())
+        return fields
+
+    def _list(self, values: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("more lists and maps than a message of its size can have")
+        if self._maybe_timestamps and msgpack.Timestamp in map(type, values):
+            raise ValueError("msgpack timestamps are not allowed")
+        return values
+
+
+def _refuse_ext(code: int, _data: bytes) -> Any:
+    raise ValueError(f"msgpack extension type {code} is not allowed")

@@ -1,0 +1,202 @@
+"""The messages of the protocol: request, token delta, result. One version number covers them all: a job's
+deltas and its result are of the version of its request.
+
+A request is read once by a worker; deltas are the token log's entries and what is published; a result is
+what a poller reads. Times are Unix milliseconds of the Redis server's clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from millstream.errors import InvalidRequest, ProtocolError
+from millstream.wire.keys import Lane
+from millstream.wire.messages import codec
+from millstream.wire.messages.invalid import WHOLE, WrongField, invalid_request
+from millstream.wire.messages.sampling import SamplingParams, TokenId
+from millstream.wire.messages.template import TemplateKwargs
+from millstream.wire.versions import FIRST_VERSION
+
+ShortText = Annotated[str, StringConstraints(max_length=512)]
+LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
+INPUTS = ("prompt", "messages", "token_ids")
+FinishReason = Literal["stop", "length"]
+Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what msgpack can carry again
+
+
+class State(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def terminal(self) -> bool:
+        return self not in (State.QUEUED, State.RUNNING)
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class ChatMessage(Message):
+    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    content: LongText
+
+
+class Request(Message):
+    """What a producer asks for. Exactly one of `prompt`, `messages` and `token_ids` is given."""
+
+    version: Number = FIRST_VERSION
+    prompt: LongText | None = None
+    messages: tuple[ChatMessage, ...] | None = None
+    token_ids: tuple[TokenId, ...] | None = None
+    sampling: SamplingParams = SamplingParams()
+    lane: Lane = Lane.BATCH
+    deadline_ms: Annotated[int, Field(gt=0, lt=2**53)] | None = None
+    tenant: ShortText = ""
+    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=64)] = Field(default_factory=dict)
+    stream: bool = False
+    traceparent: Annotated[str, StringConstraints(max_length=128)] | None = None
+    chat_template_kwargs: TemplateKwargs = None  # such as {"enable_thinking": False}; only with `messages`
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Request:
+        given = [name for name in INPUTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            field = given[1] if given else INPUTS[0]
+            problem = "give exactly one of prompt, messages and token_ids"
+            if given:
+                problem += f", not {' and '.join(given)}"
+            raise WrongField(field, getattr(self, field), problem)
+        if not getattr(self, given[0]):
+            raise WrongField(given[0], getattr(self, given[0]), "is empty; give some input")
+        if self.chat_template_kwargs and not self.messages:
+            problem = f"needs messages: a chat template renders them, and no {given[0]}"
+            raise WrongField("chat_template_kwargs", self.chat_template_kwargs, problem)
+        return self
+
+    def digest(self) -> str:
+        """What makes two submissions the same: the input, how it is rendered, and the sampling fields that
+        were set explicitly."""
+        canonical: dict[str, object] = {
+            "prompt": self.prompt,
+            "messages": [[m.role, m.content] for m in self.messages] if self.messages else None,
+            "token_ids": self.token_ids,
+            "sampling": self.sampling.model_dump(mode="json", exclude_unset=True),
+        }
+        if self.chat_template_kwargs:
+            canonical["chat_template_kwargs"] = self.chat_template_kwargs
+        text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def read_request(data: bytes) -> Request:
+    """A request as some client sent it. Raises InvalidRequest, for that client to read, and nothing else."""
+    try:
+        fields = codec.unpack(data)
+    except ProtocolError as error:
+        raise InvalidRequest(WHOLE, data, f"{error}; send a msgpack map of the request's fields") from None
+    if not isinstance(fields, dict):
+        raise InvalidRequest(WHOLE, fields, "must be a msgpack map of the request's fields")
+    try:
+        return Request.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_request(error) from None  # the cause shows the input
+
+
+class TopLogprob(Message):
+    token_id: TokenId
+    token: str
+    logprob: float
+
+
+class TokenLogprob(Message):
+    """The log-probability of one sampled token, and of the most likely ones at its place.
+
+    Natural logarithms, after penalties, bias and temperature are *not* applied: the model's own.
+    """
+
+    token_id: TokenId
+    token: str
+    logprob: float
+    top: tuple[TopLogprob, ...] = ()
+
+
+class ChoiceDelta(Message):
+    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait."""
+
+    index: Number = 0
+    token_ids: tuple[TokenId, ...] = Field((), repr=False)
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
+    finish_reason: FinishReason | None = None
+
+
+class Delta(Message):
+    """The body of one token log entry: what one flush of a job brought."""
+
+    choices: tuple[ChoiceDelta, ...] = ()
+
+
+class Choice(Message):
+    index: Number = 0
+    text: str = ""
+    token_ids: tuple[TokenId, ...] = Field((), repr=False)
+    finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
+
+
+class Usage(Message):
+    """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache."""
+
+    prompt_tokens: Number = 0
+    cached_tokens: Number = 0
+    output_tokens: Number = 0
+
+
+class ErrorInfo(Message):
+    """Why a job failed. `code` is stable; `field` names the request field at fault, if one is."""
+
+    code: str
+    message: str
+    field: str | None = None
+
+
+class Timing(Message):
+    """Unix milliseconds of the server's clock, over all attempts; None: it never came to that. A job's hash
+    has equal numbers under equal names."""
+
+    submitted_ms: Number = 0
+    started_ms: Number | None = None  # a worker first took it
+    admitted_ms: Number | None = None  # it first entered the batch
+    first_token_ms: Number | None = None  # sent to its readers; sampled, where nobody streams
+    last_token_ms: Number | None = None
+    finished_ms: Number | None = None
+
+
+class Result(Message):
+    """A job's end: its text, usage and times; for failed, cancelled and expired jobs the partial text."""
+
+    version: Number = FIRST_VERSION
+    state: State = State.COMPLETED
+    choices: tuple[Choice, ...] = ()
+    usage: Usage = Usage()
+    error: ErrorInfo | None = None
+    timing: Timing = Timing()
+    model: str = ""
+    attempts: Number = 1
+    seed: Number | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """That of the first choice; `choices` has them all."""
+        return self.choices[0].text if self.choices else ""

@@ -1,0 +1,59 @@
+"""Sampling parameters of a request, with the field's names and OpenAI's meaning where OpenAI has them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from millstream.wire.messages.invalid import WrongField
+
+MAX_STOP_STRINGS = 16
+MAX_TOP_LOGPROBS = 20
+MAX_CHOICES = 16
+MAX_LOGIT_BIAS = 1024
+
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class SamplingParams(BaseModel):
+    """How tokens are drawn and when a choice ends.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `max_tokens` None: up to the
+    model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for
+    later attempts and reported in the result.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    max_tokens: Annotated[int, Field(ge=1, le=2**24)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**24)] = 0
+    temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Annotated[tuple[StopString, ...], Field(max_length=MAX_STOP_STRINGS)] = ()
+    stop_token_ids: Annotated[tuple[TokenId, ...], Field(max_length=256)] = ()
+    ignore_eos: bool = False
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    logit_bias: Annotated[
+        dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIAS)
+    ] = Field(default_factory=dict)
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] = 0
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+
+    @model_validator(mode="after")
+    def _together(self) -> SamplingParams:
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            problem = f"is above max_tokens {self.max_tokens}; lower it"
+            raise WrongField("min_tokens", self.min_tokens, problem)
+        if self.top_logprobs and not self.logprobs:
+            raise WrongField(
+                "top_logprobs", self.top_logprobs, "needs logprobs: true; set it, or leave top_logprobs out"
+            )
+        return self

@@ -1,0 +1,135 @@
+"""What workers say of themselves, and who of them is alive. No prompt and no tenant's name is in it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from millstream.errors import ProtocolError
+from millstream.wire.calls.scripts import Call, positive, script, texts
+from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
+from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
+
+SERVING, STARTING, DRAINING = "serving", "starting", "draining"  # starting: no engine is ready
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One worker's state. `version_min` to `version_max` are the message versions that it takes. What is 0 or
+    empty is not sent."""
+
+    name: str  # its consumer name: host and a nonce that is new at each start
+    model: str
+    version_min: int = TAKEN.low
+    version_max: int = TAKEN.high
+    token_capacity: int = 0  # KV tokens
+    max_rows: int = 0
+    rows_running: int = 0
+    rows_waiting: int = 0
+    kv_used: int = 0  # KV tokens, as are the next two: by rows
+    kv_cached: int = 0  # by no row, but holding a prefix that can be found again
+    kv_free: int = 0
+    prompt_per_s: float = 0.0  # tokens computed since the heartbeat before
+    output_per_s: float = 0.0
+    prefix_queried: int = 0  # prompt tokens looked up in the prefix cache since the engine started
+    prefix_hit: int = 0  # and found
+    state: str = SERVING
+    started_ms: int = 0
+    device: str = ""
+    package: str = ""  # its version
+    oldest_interactive_ms: int = 0  # when the lane's oldest job was submitted that waits; 0: none waits
+    oldest_batch_ms: int = 0
+
+    def oldest_ms(self, lane: str) -> int:
+        """Of the shard whose heartbeat it is."""
+        return self.oldest_interactive_ms if lane == Lane.INTERACTIVE else self.oldest_batch_ms
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(self.version_min, self.version_max)
+
+    @classmethod
+    def parse(cls, fields: dict[str, str]) -> Heartbeat:
+        """Fields that this version does not know are ignored, absent ones take their defaults, as do figures
+        that are none. Raises ProtocolError where it names no worker, or no versions."""
+        stored = dict.fromkeys(("version_min", "version_max"), str(FIRST_VERSION)) | fields
+        try:
+            takes = Versions(int(stored["version_min"]), int(stored["version_max"]))
+            return cls(stored["name"], stored["model"], takes.low, takes.high, **_figures(stored))
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(
+                f"a worker's heartbeat is damaged: {fields!s:.200} ({error!r:.100})"
+            ) from error
+
+
+def _figures(stored: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in fields(Heartbeat)[4:]:
+        default: Any = field.default
+        with contextlib.suppress(KeyError, ValueError):
+            value = type(default)(stored[field.name])
+            if isinstance(value, str) or isfinite(value):
+                found[field.name] = value
+    return found
+
+
+def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> Call[None]:
+    """Say that the worker is alive for the next `ttl_ms`. Passes at maxmemory."""
+    told = {name: value for name, value in asdict(heartbeat).items() if value or name in ("name", "model")}
+    pairs = (str(part) for pair in told.items() for part in pair)
+    return Call(
+        script("beat"),
+        (keys.worker(heartbeat.name),),
+        (positive("ttl_ms", ttl_ms), *pairs),
+        lambda _: None,
+    )
+
+
+async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
+    """The living workers of these shards, by name: consumers of a lane whose heartbeat has not run out. Two
+    round trips, however many shards. Heartbeats that cannot be read are left out: strangers' ones."""
+    lanes = [(keys, lane) for keys in shards for lane in keys.lanes]
+    async with redis.pipeline(transaction=False) as pipeline:
+        for _, lane in lanes:
+            pipeline.xinfo_consumers(lane, GROUP)
+        replies = await pipeline.execute(raise_on_error=False)
+    beats = {
+        keys.worker(name): None
+        for (keys, _), reply in zip(lanes, replies, strict=True)
+        for name in _consumers(reply)
+    }
+    if not beats:
+        return []
+    async with redis.pipeline(transaction=False) as pipeline:
+        for key in beats:
+            pipeline.hgetall(key)
+        rows = await pipeline.execute()
+    found: dict[str, Heartbeat] = {}
+    for row in rows:
+        with contextlib.suppress(ProtocolError):
+            if row:
+                one = Heartbeat.parse(texts(row))
+                found[one.name] = _over_shards(found[one.name], one) if one.name in found else one
+    return [found[name] for name in sorted(found)]
+
+
+def _over_shards(one: Heartbeat, other: Heartbeat) -> Heartbeat:
+    """One worker's heartbeats of two shards."""
+    interactive, batch = (
+        min(filter(None, (one.oldest_ms(lane), other.oldest_ms(lane))), default=0) for lane in LANES
+    )
+    return replace(other, oldest_interactive_ms=interactive, oldest_batch_ms=batch)
+
+
+def _consumers(reply: Any) -> list[str]:
+    if isinstance(reply, ResponseError) and ("NOGROUP" in str(reply) or "no such key" in str(reply)):
+        return []  # nobody has read this lane yet
+    if isinstance(reply, Exception):
+        raise reply
+    names = [row["name"].decode(errors="replace") for row in reply]
+    return [name for name in names if name != RELEASED]

@@ -1,0 +1,135 @@
+"""A queue's metadata.
+
+How many shards a queue has, and by which kind of pub/sub its tokens are told, is settled by whoever uses it
+first; all others must agree, or they would look for jobs where there are none and wait for messages that
+nobody sends. The window of message versions only ever grows: by workers that take more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
+from millstream.wire.calls.scripts import Call, run, script, texts
+from millstream.wire.connection import is_cluster
+from millstream.wire.keys import QueueKeys
+from millstream.wire.versions import TAKEN, Versions
+
+MOST_SHARDS = 1024  # each has a loop in every worker
+
+
+class PubSub(StrEnum):
+    PLAIN = "plain"
+    SHARDED = "sharded"  # Redis 7 and Valkey; needed in a Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """`version_min` to `version_max` are the message versions that its workers took, past ones included."""
+
+    shards: int = 1
+    pubsub: PubSub = PubSub.PLAIN
+    version_min: int = TAKEN.low
+    version_max: int = TAKEN.high
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(self.version_min, self.version_max)
+
+    def keys(self, queue: str) -> QueueKeys:
+        return QueueKeys(queue, sharded=self.pubsub is PubSub.SHARDED)
+
+
+async def open_queue(
+    redis: Any,
+    queue: str,
+    *,
+    shards: int | None = None,
+    pubsub: PubSub | None = None,
+    takes: Versions | None = None,
+    known: QueueInfo | None = None,
+) -> QueueInfo:
+    """Read the queue's metadata; write it where this is the queue's first use. None takes what is there (new
+    queues: one shard; plain pub/sub, in a Cluster sharded). `takes`: the versions that a worker takes, who
+    widens the window. `known`: what was read before; it is written again where the server has lost it.
+
+    Raises QueueMismatch where the queue was created with other settings, and InvalidRequest for a number of
+    shards that no queue may have, and for plain pub/sub in a Cluster, each of whose nodes would carry every
+    message.
+    """
+    if shards is not None and not 1 <= shards <= MOST_SHARDS:
+        raise InvalidRequest("shards", shards, f"a queue has 1 to {MOST_SHARDS} shards")
+    if pubsub is PubSub.PLAIN and is_cluster(redis):
+        raise InvalidRequest("pubsub", str(pubsub), "a queue of a Cluster publishes sharded: leave it unset")
+    default = PubSub.SHARDED if is_cluster(redis) else PubSub.PLAIN
+    wanted = known or QueueInfo(shards or 1, pubsub or default)
+    with _readable(queue):
+        stored = await run(redis, describe(QueueKeys(queue), wanted))
+    if shards is not None and stored.shards != shards:
+        raise QueueMismatch(_unlike(queue, "shards", stored.shards, shards))
+    if pubsub is not None and stored.pubsub is not pubsub:
+        raise QueueMismatch(_unlike(queue, "pubsub", stored.pubsub, pubsub))
+    if takes is not None and not stored.versions.covers(takes):
+        return await run(redis, widen(QueueKeys(queue), takes))
+    return stored
+
+
+def _unlike(queue: str, field: str, stored: object, wanted: object) -> str:
+    return (
+        f"queue {queue!r} was created with {field} {stored}, not {wanted}; "
+        f"set {field} to {stored}, or use another queue"
+    )
+
+
+def describe(keys: QueueKeys, info: QueueInfo) -> Call[QueueInfo]:
+    """Write `info` where the queue has no metadata yet; answers what is stored."""
+    args = tuple(str(part) for pair in asdict(info).items() for part in pair)
+    return Call(script("describe"), (keys.meta,), args, _info)
+
+
+def widen(keys: QueueKeys, takes: Versions) -> Call[QueueInfo]:
+    """Let the queue's window have these versions, too. Passes at maxmemory."""
+    return Call(script("widen"), (keys.meta,), (takes.low, takes.high), _info)
+
+
+async def read_queue(redis: Any, queue: str) -> QueueInfo | None:
+    """The queue's metadata; None where it was never used."""
+    with _readable(queue):
+        fields = await redis.hgetall(QueueKeys(queue).meta)
+    return _info(fields) if fields else None
+
+
+@contextlib.contextmanager
+def _readable(queue: str) -> Iterator[None]:
+    try:
+        yield
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        raise ProtocolError(
+            f"the metadata of queue {queue!r} is damaged: the key {QueueKeys(queue).meta} is no hash; "
+            "delete or rename it, or use another queue"
+        ) from error
+
+
+def _info(reply: Any) -> QueueInfo:
+    fields = texts(reply)
+    try:
+        info = QueueInfo(
+            int(fields["shards"]),
+            PubSub(fields["pubsub"]),
+            int(fields["version_min"]),
+            int(fields["version_max"]),
+        )
+        if not 1 <= info.shards <= MOST_SHARDS:
+            raise ValueError(f"{info.shards} shards")
+        Versions(info.version_min, info.version_max)
+        return info
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"the queue's metadata is damaged: {fields!s:.200} ({error!r:.100})") from error

@@ -1,0 +1,125 @@
+"""Whole lines: JSON or not, their custom_id, method and url, and the digest that makes the job id."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.answering import completion
+
+from millstream.batch.rows.batch_lines import Row, custom_id_of, parse, read_row
+from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.wire.keys import Lane, check_own_id
+
+
+def row_of(fields: Any) -> Row:
+    custom_id = custom_id_of(fields)
+    return read_row(1, custom_id, fields, lane=Lane.BATCH, tenant="")
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "problem"),
+    [
+        (b"{", FaultCode.INVALID_JSON, "not JSON"),
+        (b"{}{}", FaultCode.INVALID_JSON, "not JSON: Extra data"),
+        (b'{"a": NaN}', FaultCode.INVALID_JSON, "NaN is no JSON number"),
+        (b"[" * 100_000, FaultCode.INVALID_JSON, "nested too deeply"),
+        (b"9" * 5000, FaultCode.INVALID_JSON, "not JSON"),
+        (b'{"a": "\xff"}', FaultCode.INVALID_ENCODING, "not UTF-8 (byte 8 of the line)"),
+        (b"[1]", FaultCode.NOT_AN_OBJECT, "got a list"),
+        (b"5", FaultCode.NOT_AN_OBJECT, "got a number"),
+        (b'"x"', FaultCode.NOT_AN_OBJECT, "got a text"),
+        (b"null", FaultCode.NOT_AN_OBJECT, "got null"),
+    ],
+)
+def test_lines_that_are_no_objects(data: bytes, code: str, problem: str) -> None:
+    with pytest.raises(LineFault) as caught:
+        parse(data)
+    assert caught.value.code == code
+    assert problem in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "field"),
+    [
+        ({"custom_id": None}, FaultCode.MISSING_CUSTOM_ID, "custom_id"),
+        ({"custom_id": 5}, FaultCode.INVALID_FIELD, "custom_id"),
+        ({"custom_id": ""}, FaultCode.INVALID_FIELD, "custom_id"),
+        ({"custom_id": "x" * 513}, FaultCode.INVALID_FIELD, "custom_id"),
+        ({"custom_id": "\ud800"}, FaultCode.INVALID_FIELD, "custom_id"),
+        ({"method": "GET"}, FaultCode.INVALID_FIELD, "method"),
+        ({"url": None}, FaultCode.UNKNOWN_URL, "url"),
+        ({"url": "/v1/embeddings"}, FaultCode.UNKNOWN_URL, "url"),
+        ({"url": ["/v1/completions"]}, FaultCode.UNKNOWN_URL, "url"),
+        ({"body": None}, FaultCode.INVALID_FIELD, "body"),
+        ({"body": "x"}, FaultCode.INVALID_FIELD, "body"),
+        ({"body": {"prompt": "half \ud83d"}}, FaultCode.INVALID_FIELD, "body"),
+    ],
+)
+def test_what_is_wrong_around_the_body(changes: dict[str, Any], code: str, field: str) -> None:
+    with pytest.raises(LineFault) as caught:
+        row_of(completion("a") | changes)
+    assert caught.value.code == code
+    assert caught.value.field == field
+    caught.value.message.encode()
+
+
+def test_unknown_fields_of_the_line_are_reported_too() -> None:
+    assert row_of(completion("a", tempo=1) | {"prio": 1}).unknown == ("prio", "tempo")
+
+
+def test_the_expected_answer_is_taken_from_the_metadata() -> None:
+    assert row_of(completion("a", metadata={"expected": "x"})).expected == "x"
+    assert row_of(completion("a")).expected is None
+
+
+def test_the_digest_is_of_custom_id_and_content() -> None:
+    first = row_of(completion("a", max_tokens=5))
+    same = row_of(dict(reversed(completion("a", max_tokens=5).items())))
+    assert first.digest == same.digest
+    others = [
+        completion("b", max_tokens=5),
+        completion("a", max_tokens=6),
+        completion("a", "hi", max_tokens=5),
+    ]
+    assert len({first.digest, *(row_of(other).digest for other in others)}) == 4
+    check_own_id(f"run.{first.digest}.3")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+NAMES = st.sampled_from(
+    [
+        "prompt",
+        "messages",
+        "max_tokens",
+        "stop",
+        "n",
+        "logit_bias",
+        "metadata",
+        "model",
+        "logprobs",
+        "tools",
+        "x",
+    ]
+)
+
+
+@given(
+    fields=st.dictionaries(st.sampled_from(["custom_id", "method", "url", "body", "more"]), JSON),
+    url=st.sampled_from(["/v1/completions", "/v1/chat/completions", None]),
+    body=st.dictionaries(NAMES, JSON) | JSON,
+)
+def test_garbage_is_a_fault_and_nothing_else(fields: dict[str, Any], url: str | None, body: Any) -> None:
+    fields |= {"url": url} if url else {}
+    fields |= {"body": body, "custom_id": "a"}
+    try:
+        row_of(parse(json.dumps(fields).encode()))
+    except LineFault as fault:
+        fault.message.encode()

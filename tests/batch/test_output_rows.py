@@ -1,0 +1,120 @@
+"""Rows of the output and error files, against the shapes of the OpenAI API."""
+
+from __future__ import annotations
+
+from millstream.batch.rows.batch_lines import Row
+from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
+from millstream.batch.rows.request_body import Endpoint
+from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
+from millstream.wire.messages.messages import (
+    Choice,
+    ErrorInfo,
+    Result,
+    State,
+    Timing,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+
+ROW = Row(7, "doc-1", Endpoint.COMPLETIONS, "default", {}, "d1", None, ())
+CHAT = Row(7, "doc-1", Endpoint.CHAT, "default", {}, "d1", None, ())
+LOGPROBS = (
+    TokenLogprob(token_id=5, token="é", logprob=-0.5, top=(TopLogprob(token_id=5, token="é", logprob=-0.5),)),
+    TokenLogprob(token_id=6, token="\ufffd", logprob=-1.0),
+)
+RESULT = Result(
+    choices=(Choice(index=0, text="é!", token_ids=(5, 6), finish_reason="stop", logprobs=LOGPROBS),),
+    usage=Usage(prompt_tokens=10, cached_tokens=8, output_tokens=2),
+    timing=Timing(submitted_ms=1_000, finished_ms=1_700_000_000_123),
+    model="small",
+    metadata={"page": "3"},
+)
+
+
+def test_a_completion() -> None:
+    assert answer_row(ROW, "0-abc", RESULT) == {
+        "id": "batch_req_d1",
+        "custom_id": "doc-1",
+        "error": None,
+        "response": {
+            "status_code": 200,
+            "request_id": "0-abc",
+            "body": {
+                "id": "cmpl-0-abc",
+                "object": "text_completion",
+                "created": 1_700_000_000,
+                "model": "small",
+                "choices": [
+                    {
+                        "text": "é!",
+                        "index": 0,
+                        "finish_reason": "stop",
+                        "logprobs": {
+                            "tokens": ["é", "\ufffd"],
+                            "token_logprobs": [-0.5, -1.0],
+                            "top_logprobs": [{"é": -0.5}, {}],
+                            "text_offset": [0, 1],
+                        },
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": 10,
+                    "completion_tokens": 2,
+                    "total_tokens": 12,
+                    "prompt_tokens_details": {"cached_tokens": 8},
+                },
+                "metadata": {"page": "3"},
+            },
+        },
+    }
+
+
+def test_a_chat_completion() -> None:
+    body = answer_row(CHAT, "0-abc", RESULT)["response"]["body"]
+    assert body["id"] == "chatcmpl-0-abc"
+    assert body["object"] == "chat.completion"
+    [choice] = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "é!", "refusal": None}
+    first, second = choice["logprobs"]["content"]
+    assert first["bytes"] == [0xC3, 0xA9]
+    assert first["top_logprobs"] == [{"token": "é", "logprob": -0.5, "bytes": [0xC3, 0xA9]}]
+    assert second["bytes"] is None
+
+
+def test_a_failed_job_names_the_field_of_the_line() -> None:
+    result = Result(
+        state=State.FAILED, error=ErrorInfo(code="invalid_request", message="too long", field="prompt")
+    )
+    row = failure_row(ROW, "0-abc", JobFailed("0-abc", "invalid_request", "too long", result))
+    assert row["error"]["code"] == "invalid_request"
+    assert row["error"]["param"] == "body.prompt"
+    assert row["error"]["line"] == 7
+    assert row["response"]["status_code"] == 400
+    assert row["response"]["body"]["error"]["type"] == "invalid_request_error"
+
+
+def test_other_ends_without_an_answer() -> None:
+    ends = [JobFailed("j", "engine_lost", "x"), JobCancelled("j"), JobExpired("j"), NotFound("j")]
+    rows = [failure_row(ROW, "j", end) for end in ends]
+    assert [(row["error"]["code"], row["response"]["status_code"]) for row in rows] == [
+        ("engine_lost", 500),
+        ("cancelled", 409),
+        ("expired", 408),
+        ("not_found", 404),
+    ]
+
+
+def test_lines_that_were_never_submitted_have_no_response() -> None:
+    row = fault_row(3, LineFault("invalid_field", "body.n: bad", "body.n", "doc-3"))
+    assert row == {
+        "id": "batch_req_line_3",
+        "custom_id": "doc-3",
+        "response": None,
+        "error": {"code": "invalid_field", "message": "line 3: body.n: bad", "param": "body.n", "line": 3},
+    }
+    refused = refusal_row(ROW, InvalidRequest("prompt", "x", "too large"))
+    assert refused["response"] is None
+    assert refused["error"]["param"] == "body.prompt"
+    assert refusal_row(ROW, Conflict("0-abc"))["error"]["code"] == "conflict"

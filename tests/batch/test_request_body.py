@@ -1,0 +1,202 @@
+"""Bodies of batch lines: what each field becomes, and how each wrong one is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.request_body import Endpoint, read_body
+from millstream.wire.keys import Lane
+from millstream.wire.messages.messages import ChatMessage
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def completion(**body: Any) -> Any:
+    return read_body(Endpoint.COMPLETIONS, {"prompt": "hello"} | body, lane=Lane.BATCH, tenant="")
+
+
+def chat(**body: Any) -> Any:
+    return read_body(Endpoint.CHAT, {"messages": HELLO} | body, lane=Lane.BATCH, tenant="")
+
+
+def sampling(body: Any) -> dict[str, Any]:
+    kept: dict[str, Any] = body.fields["sampling"].model_dump(exclude_unset=True)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, {"max_tokens": 16}),
+        ({"max_tokens": 5, "temperature": 0}, {"max_tokens": 5, "temperature": 0.0}),
+        ({"stop": "\n"}, {"max_tokens": 16, "stop": ("\n",)}),
+        ({"stop": ["a", "b"]}, {"max_tokens": 16, "stop": ("a", "b")}),
+        ({"stop": None, "top_p": None}, {"max_tokens": 16}),
+        ({"logprobs": 3}, {"max_tokens": 16, "logprobs": True, "top_logprobs": 3}),
+        ({"logit_bias": {"50": -100}}, {"max_tokens": 16, "logit_bias": {50: -100.0}}),
+        (
+            {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 2, "ignore_eos": True},
+            {"max_tokens": 16, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 2,
+             "ignore_eos": True},
+        ),
+        (
+            {"n": 2, "seed": 7, "presence_penalty": 1, "frequency_penalty": -1, "stop_token_ids": [3]},
+            {"max_tokens": 16, "n": 2, "seed": 7, "presence_penalty": 1.0, "frequency_penalty": -1.0,
+             "stop_token_ids": (3,)},
+        ),
+    ],
+)  # fmt: skip
+def test_fields_of_completions(body: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert sampling(completion(**body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, {}),
+        ({"max_completion_tokens": 9}, {"max_tokens": 9}),
+        ({"max_tokens": 9}, {"max_tokens": 9}),
+        ({"max_tokens": 9, "max_completion_tokens": 9}, {"max_tokens": 9}),
+        ({"logprobs": True, "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
+        ({"tools": [], "stream": False, "response_format": {"type": "text"}, "user": "u1"}, {}),
+    ],
+)
+def test_fields_of_chat(body: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert sampling(chat(**body)) == expected
+
+
+def test_inputs() -> None:
+    assert completion(prompt=[1, 2, 3]).fields["token_ids"] == (1, 2, 3)
+    assert completion(prompt="héllo").fields["prompt"] == "héllo"
+    messages = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]},
+    ]
+    assert chat(messages=messages).fields["messages"] == (
+        ChatMessage(role="system", content="be brief"),
+        ChatMessage(role="user", content="one two"),
+    )
+
+
+def test_values_for_the_chat_template_go_along() -> None:
+    assert chat(chat_template_kwargs={"enable_thinking": False}).fields["chat_template_kwargs"] == {
+        "enable_thinking": False
+    }
+    assert chat(chat_template_kwargs=None).fields["chat_template_kwargs"] is None
+
+
+def test_lane_tenant_and_metadata_go_along() -> None:
+    body = read_body(
+        Endpoint.COMPLETIONS, {"prompt": "x", "metadata": {"a": "b"}}, lane=Lane.INTERACTIVE, tenant="t"
+    )
+    assert body.fields["lane"] is Lane.INTERACTIVE
+    assert body.fields["tenant"] == "t"
+    assert body.fields["metadata"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("model", "queue"), [(None, "default"), ("", "default"), ("default", "default"), ("org/m", "org/m")]
+)
+def test_the_model_names_the_queue(model: str | None, queue: str) -> None:
+    assert completion(model=model).queue == queue
+
+
+def test_unknown_fields_are_reported_and_ignored() -> None:
+    assert chat(guided_json={}, temprature=1).unknown == ("guided_json", "temprature")
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "problem"),
+    [
+        ({"prompt": ""}, "body.prompt", "give a text, or a list of token ids"),
+        ({"prompt": None}, "body.prompt", "give a text"),
+        ({"prompt": ["a", "b"]}, "body.prompt", "one prompt a line"),
+        ({"prompt": [[1], [2]]}, "body.prompt", "one prompt a line"),
+        ({"prompt": [1, True]}, "body.prompt", "token ids"),
+        ({"prompt": [1, -1]}, "body.token_ids.1", "at least 0"),
+        ({"max_tokens": 0}, "body.max_tokens", "at least 1"),
+        ({"max_tokens": "20"}, "body.max_tokens", "must be a whole number"),
+        ({"max_tokens": True}, "body.max_tokens", "must be a whole number"),
+        ({"temperature": "hot"}, "body.temperature", "must be a number"),
+        ({"temperature": 99}, "body.temperature", "at most 10"),
+        ({"top_p": 0}, "body.top_p", "above 0"),
+        ({"n": 99}, "body.n", "at most 16"),
+        ({"stop": 5}, "body.stop", "a string or a list of strings"),
+        ({"stop": [""]}, "body.stop.0", "at least 1 character"),
+        ({"stop": ["x"] * 17}, "body.stop", "at most 16 items"),
+        ({"stop_token_ids": "x"}, "body.stop_token_ids", "a list of token ids"),
+        ({"seed": 1.5}, "body.seed", "must be a whole number"),
+        ({"logprobs": True}, "body.logprobs", "must be a whole number"),
+        ({"logprobs": 99}, "body.logprobs", "at most 20"),
+        ({"logit_bias": [1]}, "body.logit_bias", "object of token ids"),
+        ({"logit_bias": {"x": 1}}, "body.logit_bias", "strings of digits"),
+        ({"logit_bias": {"9" * 5000: 1}}, "body.logit_bias", "strings of digits"),
+        ({"logit_bias": {"5": 101}}, "body.logit_bias.5", "at most 100"),
+        ({"metadata": "x"}, "body.metadata", "object whose values are strings"),
+        ({"metadata": {"a": 1}}, "body.metadata", "object whose values are strings"),
+        ({"model": 7}, "body.model", "as a string"),
+        ({"model": "a b"}, "body.model", "without braces or white space"),
+        ({"min_tokens": 9, "max_tokens": 5}, "body.min_tokens", "is above max_tokens 5"),
+        ({"chat_template_kwargs": {"x": 1}}, "body.chat_template_kwargs", "needs messages"),
+        ({"stream": True}, "body.stream", "not supported"),
+        ({"echo": True}, "body.echo", "not supported"),
+        ({"best_of": 3}, "body.best_of", "not supported"),
+        ({"suffix": "end"}, "body.suffix", "not supported"),
+    ],
+)
+def test_bad_fields_of_completions(body: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(LineFault) as caught:
+        completion(**body)
+    assert caught.value.field == field
+    assert problem in caught.value.message
+    assert caught.value.message.startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "problem"),
+    [
+        ({"messages": []}, "body.messages", "at least one"),
+        ({"messages": "hi"}, "body.messages", "at least one"),
+        ({"messages": ["hi"]}, "body.messages[0]", "an object with role and content"),
+        ({"messages": [{"content": "x"}]}, "body.messages[0].role", "system, user or assistant"),
+        ({"messages": [*HELLO, {"role": "user"}]}, "body.messages[1].content", "give a text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "body.messages[0].content[0].type",
+            "only text parts",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "body.messages[0].content[0].text",
+            "give a text",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
+            "body.messages[0].tool_calls",
+            "not supported",
+        ),
+        ({"tools": [{"type": "function"}]}, "body.tools", "not supported"),
+        ({"response_format": {"type": "json_object"}}, "body.response_format", "not supported"),
+        ({"audio": {"voice": "x"}}, "body.audio", "not supported"),
+        ({"modalities": ["text", "audio"]}, "body.modalities", "not supported"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "body.max_completion_tokens", "one of the two"),
+        ({"max_completion_tokens": 0}, "body.max_completion_tokens", "at least 1"),
+        ({"logprobs": 5}, "body.logprobs", "must be true or false"),
+        ({"top_logprobs": 5}, "body.top_logprobs", "needs logprobs"),
+        ({"chat_template_kwargs": {"tools": []}}, "body.chat_template_kwargs", "not for a request to set"),
+        ({"chat_template_kwargs": "x"}, "body.chat_template_kwargs", "must be a map"),
+    ],
+)
+def test_bad_fields_of_chat(body: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(LineFault) as caught:
+        chat(**body)
+    assert caught.value.field == field
+    assert problem in caught.value.message
+
+
+def test_unknown_fields_of_messages_are_reported_too() -> None:
+    messages = [{"role": "user", "content": "x", "name": "Ann", "refusal": None}, {**HELLO[0], "nmae": 1}]
+    assert chat(messages=messages).unknown == ("messages.name", "messages.nmae")
