@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.answering import completion
 
-from millstream.batch.rows.batch_lines import Row, custom_id_of, parse, read_row
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.wire.keys import Lane, check_own_id
 
 
-def row_of(fields: Any) -> Row:
+def row_of(fields: Any) -> BatchLine:
     custom_id = custom_id_of(fields)
     return read_row(1, custom_id, fields, lane=Lane.BATCH, tenant="")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millstream.batch.rows.batch_lines import Row
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
-from millstream.batch.rows.request_body import Endpoint
+from millstream.batch.rows.request_body import BatchEndpoint
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
 from millstream.wire.messages.messages import (
     Choice,
@@ -18,8 +18,8 @@ from millstream.wire.messages.messages import (
     Usage,
 )
 
-ROW = Row(7, "doc-1", Endpoint.COMPLETIONS, "default", {}, "d1", None, ())
-CHAT = Row(7, "doc-1", Endpoint.CHAT, "default", {}, "d1", None, ())
+ROW = BatchLine(7, "doc-1", BatchEndpoint.COMPLETIONS, "default", {}, "d1", None, ())
+CHAT = BatchLine(7, "doc-1", BatchEndpoint.CHAT, "default", {}, "d1", None, ())
 LOGPROBS = (
     TokenLogprob(token_id=5, token="é", logprob=-0.5, top=(TopLogprob(token_id=5, token="é", logprob=-0.5),)),
     TokenLogprob(token_id=6, token="\ufffd", logprob=-1.0),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millstream.batch.rows.faults import LineFault
-from millstream.batch.rows.request_body import Endpoint, read_body
+from millstream.batch.rows.request_body import BatchEndpoint, read_body
 from millstream.wire.keys import Lane
 from millstream.wire.messages.messages import ChatMessage
 
@@ -15,11 +15,11 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def completion(**body: Any) -> Any:
-    return read_body(Endpoint.COMPLETIONS, {"prompt": "hello"} | body, lane=Lane.BATCH, tenant="")
+    return read_body(BatchEndpoint.COMPLETIONS, {"prompt": "hello"} | body, lane=Lane.BATCH, tenant="")
 
 
 def chat(**body: Any) -> Any:
-    return read_body(Endpoint.CHAT, {"messages": HELLO} | body, lane=Lane.BATCH, tenant="")
+    return read_body(BatchEndpoint.CHAT, {"messages": HELLO} | body, lane=Lane.BATCH, tenant="")
 
 
 def sampling(body: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_values_for_the_chat_template_go_along() -> None:
 
 def test_lane_tenant_and_metadata_go_along() -> None:
     body = read_body(
-        Endpoint.COMPLETIONS, {"prompt": "x", "metadata": {"a": "b"}}, lane=Lane.INTERACTIVE, tenant="t"
+        BatchEndpoint.COMPLETIONS, {"prompt": "x", "metadata": {"a": "b"}}, lane=Lane.INTERACTIVE, tenant="t"
     )
     assert body.fields["lane"] is Lane.INTERACTIVE
     assert body.fields["tenant"] == "t"

@@ -25,7 +25,7 @@ from millstream import (
 )
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.rows.batch_lines import Row
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.running import run as module
 from millstream.batch.running import sending
 from millstream.batch.running.run import BatchRun, RunOptions
@@ -222,7 +222,9 @@ async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: P
         worker.after = 49
         running = asyncio.create_task(place.run())
         await until(lambda: len(place.answers()) == 49)
-        alive = [row for row in gc.get_objects() if type(row) is Row and row.custom_id.startswith("chunk")]
+        alive = [
+            row for row in gc.get_objects() if type(row) is BatchLine and row.custom_id.startswith("chunk")
+        ]
         assert len(alive) < 5
         worker.gate.set()
         assert (await running).completed == 50

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream.cli.display import loading as module
-from millstream.cli.display.loading import Loading, show_loading
+from millstream.cli.display.loading import LoadingProgress, show_loading
 from millstream.cli.embedded.worker_log import WorkerLog
 
 
@@ -34,7 +34,7 @@ def test_steps_are_read_as_the_log_grows(tmp_path: Path) -> None:
 
 
 def test_the_step_and_the_whole_have_their_times() -> None:
-    loading = Loading(100.0)
+    loading = LoadingProgress(100.0)
     assert loading.text(112.0) == "loading the model, 12 s: starting the worker"
     assert loading.try_enter("compiling", 112.0)
     assert not loading.try_enter("compiling", 113.0)

@@ -16,7 +16,7 @@ from support.servers import Server
 
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable
-from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.nodes import ServerNode
 
 
 async def test_a_url_and_a_client_of_the_same_server(server: Server) -> None:
@@ -106,7 +106,7 @@ def test_what_a_client_of_sentinels_knows_is_taken_over() -> None:
     assert endpoint.connection_class is SSLConnection
     assert endpoint.options == {"username": "me", "password": "of servers", "db": 3}
     assert endpoint.sentinels is not None
-    assert endpoint.sentinels.nodes == [Node("one", 1), Node("two", 2)]
+    assert endpoint.sentinels.nodes == [ServerNode("one", 1), ServerNode("two", 2)]
     assert endpoint.sentinels.service == "main"
     assert endpoint.sentinels.access.options == {"password": "of sentinels"}
 
@@ -116,7 +116,7 @@ async def test_what_a_client_of_a_cluster_knows_is_taken_over() -> None:
     endpoint = Endpoint.of(client)
     assert endpoint.connection_class is SSLConnection
     assert endpoint.topology is not None
-    assert endpoint.topology.seeds == (Node("10.0.0.1", 7000),)
+    assert endpoint.topology.seeds == (ServerNode("10.0.0.1", 7000),)
     assert endpoint.options["password"] == "secret"
     assert not {"host", "port", "socket_timeout", "retry"} & set(endpoint.options)
     elsewhere = redis.asyncio.RedisCluster(host="h", port=1, address_remap=lambda address: address)
@@ -129,7 +129,7 @@ def test_a_url_of_sentinels() -> None:
     endpoint = Endpoint.of(url)
     assert endpoint.options == {"username": "me", "password": "p@ss", "db": 4}
     assert endpoint.sentinels is not None
-    assert endpoint.sentinels.nodes == [Node("one", 26379), Node("two", 2), Node("::1", 3)]
+    assert endpoint.sentinels.nodes == [ServerNode("one", 26379), ServerNode("two", 2), ServerNode("::1", 3)]
     assert endpoint.sentinels.access.options == {"username": "s", "password": "t"}
     assert str(endpoint) == "'my main' of the Sentinels one:26379, two:2, [::1]:3"
 
@@ -139,7 +139,7 @@ def test_a_url_of_a_cluster() -> None:
     assert endpoint.connection_class is SSLConnection
     assert endpoint.options == {"password": "secret", "ssl_cert_reqs": "none"}
     assert endpoint.topology is not None
-    assert endpoint.topology.seeds == (Node("one", 7000), Node("two", 6379))
+    assert endpoint.topology.seeds == (ServerNode("one", 7000), ServerNode("two", 6379))
     assert str(endpoint) == "Cluster one:7000, two:6379"
 
 
@@ -194,9 +194,9 @@ class StaleSentinel:
     """Names a server that is no master."""
 
     def __init__(self, server: Server) -> None:
-        self.node = Node("127.0.0.1", server.port)
+        self.node = ServerNode("127.0.0.1", server.port)
 
-    async def master(self) -> Node:
+    async def master(self) -> ServerNode:
         return self.node
 
 

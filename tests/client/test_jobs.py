@@ -35,7 +35,7 @@ from millstream import (
     Unavailable,
 )
 from millstream.client.submitting import submission
-from millstream.client.submitting.drain_rate import Backlog
+from millstream.client.submitting.drain_rate import DrainRate
 from millstream.wire import calls
 from millstream.wire.messages import codec
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
@@ -110,7 +110,7 @@ async def test_who_waits_for_room_does_not_trust_the_estimate(
     server: Server, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "LONGEST_PAUSE_S", 0.05, raising=False)
-    monkeypatch.setattr(Backlog, "retry_after_s", lambda self, max_entries: 60.0)  # as after a standstill
+    monkeypatch.setattr(DrainRate, "retry_after_s", lambda self, max_entries: 60.0)  # as after a standstill
     async with AsyncClient(server.url, options=ClientOptions(max_entries=1)) as client, asyncio.timeout(15):
         await client.submit("x")
         waiting = asyncio.ensure_future(client.submit("y", wait_s=100))

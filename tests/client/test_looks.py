@@ -12,7 +12,7 @@ from support.servers import Server
 from millstream import AsyncClient, EndEvent, JobFailed, State
 from millstream.client.queue.looks import AGAIN_S, MOST, Looks
 from millstream.client.queue.options import ClientOptions
-from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.client.queue.session import Session
 from millstream.client.tracking import job_ends, streams
 from millstream.wire.keys import QueueKeys
@@ -30,7 +30,7 @@ def test_each_job_is_asked_about_now_and_then_and_not_too_many_at_once() -> None
     assert set(looks.choose(ids, AGAIN_S)) != set(first)
 
 
-async def ends(jobs: Jobs, how: str, job_id: str) -> str:
+async def ends(jobs: QueueJobs, how: str, job_id: str) -> str:
     """The code of the error that a reader of this kind hears of."""
     if how == "stream":
         [event] = [event async for event in streams.follow(jobs, job_id, None)]
@@ -48,7 +48,7 @@ async def test_readers_of_a_job_whose_entry_was_destroyed_hear_of_its_end(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:
     session = Session(server.url, ClientOptions(), Looks(after_s=0.1))
-    jobs = Jobs(session, "default")
+    jobs = QueueJobs(session, "default")
     async with AsyncClient(server.url) as client:
         lost = {how: (await client.submit("w1", deadline_s=600)).id for how in ("stream", "wait")}
         await redis_client.xtrim(SHARD.lane("batch"), maxlen=0)

@@ -104,7 +104,7 @@ async def _pour(
     return [call.args[0] for call in submitted]  # type: ignore[misc]
 
 
-def _submission(job_id: str, lane: str, payload: bytes, version: int) -> calls.Call[Any]:
+def _submission(job_id: str, lane: str, payload: bytes, version: int) -> calls.ScriptCall[Any]:
     """A job whose payload is anything. Below the first version it is refused, above it left to others."""
     return calls.submit(
         SHARD, job_id=job_id, lane=lane, payload=payload, digest="d", version=version, deadline_ms=None,

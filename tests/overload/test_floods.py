@@ -113,7 +113,7 @@ async def test_huge_payloads_are_taken_by_their_bytes(valkey: Server, tokenizer:
         assert all(isinstance(outcome, Result) for outcome in outcomes.values())
 
 
-def submitting(job_id: str, payload: bytes) -> calls.Call[SubmitReply]:
+def submitting(job_id: str, payload: bytes) -> calls.ScriptCall[SubmitReply]:
     return calls.submit(
         SHARD, job_id=job_id, lane="batch", payload=payload, digest="d", version=1, deadline_ms=None,
         stream=False, max_entries=200_000, max_bytes=2**30,

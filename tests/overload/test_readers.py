@@ -19,7 +19,7 @@ from support.flood import submit_all
 from support.servers import Server
 
 from millstream import AsyncClient, ClientOptions, JobFields, Result
-from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.client.tracking import job_ends, streams
 from millstream.wire.keys import QueueKeys
 
@@ -194,14 +194,14 @@ async def test_many_large_results_are_read_a_few_at_a_time(
 ) -> None:
     monkeypatch.setattr(job_ends, "READ_BYTES", 50_000)
     batches: list[int] = []
-    read = Jobs.read
+    read = QueueJobs.read
 
-    async def noted(jobs: Jobs, job_ids: list[str]) -> Any:
+    async def noted(jobs: QueueJobs, job_ids: list[str]) -> Any:
         records = await read(jobs, job_ids)
         batches.append(sum(len(record.result or b"") for record in records if record))
         return records
 
-    monkeypatch.setattr(Jobs, "read", noted)
+    monkeypatch.setattr(QueueJobs, "read", noted)
     async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, rows=32)):
         ids = await submit_all(client, ({"prompt": "w1", "max_tokens": 400} for _ in range(100)))
         await client.wait_many(ids, timeout_s=60)

@@ -21,7 +21,7 @@ from millstream import AccessDenied, AsyncClient, CancelOutcome, JobExpired, Job
 from millstream.client.queue.options import ClientOptions
 from millstream.client.tracking.job_ends import FEW_JOBS
 from millstream.wire import calls
-from millstream.wire.calls import Call, Claim
+from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
 from millstream.wire.state.dead import letters
@@ -235,7 +235,7 @@ class RolesDesk(Desk):
         self.senders = dict.fromkeys(PRODUCERS, producer) | dict.fromkeys(OPERATORS, operator)
         self.sent: set[str] = set()
 
-    async def run(self, call: Call[Any]) -> Any:
+    async def run(self, call: ScriptCall[Any]) -> Any:
         self.sent.add(call.script.name)
         return await calls.run(self.senders.get(call.script.name, self.redis), call)
 

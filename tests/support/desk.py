@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import redis.asyncio
 
 from millstream.wire import calls
-from millstream.wire.calls import Call, Claim
+from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, QueueKeys, ShardKeys
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.record import read_job, read_log
@@ -45,12 +45,12 @@ class Desk:
             await self.redis.xgroup_create(self.keys.lane(lane), GROUP, "0", mkstream=True)
         return self
 
-    async def run(self, call: Call[R]) -> R:
+    async def run(self, call: ScriptCall[R]) -> R:
         return await calls.run(self.redis, call)
 
     # --- producers ---------------------------------------------------------------------------------------
 
-    def submitting(self, job_id: str = "0-a", **changed: Any) -> Call[SubmitReply]:
+    def submitting(self, job_id: str = "0-a", **changed: Any) -> ScriptCall[SubmitReply]:
         given: dict[str, Any] = {
             "lane": self.lane, "payload": b"request", "digest": "d1", "version": 1, "deadline_ms": None,
             "stream": True, "max_entries": 100, "max_bytes": 10_000,
@@ -95,7 +95,7 @@ class Desk:
 
     def starting(
         self, entry_id: str, owner: str = "A", job_id: str = "0-a", **changed: Any
-    ) -> Call[StartReply]:
+    ) -> ScriptCall[StartReply]:
         given: dict[str, Any] = {"lane": self.lane, "nonce": f"nonce-{owner}"}
         return calls.start(self.keys, Claim(job_id, entry_id, owner), **given | changed)
 
@@ -119,7 +119,7 @@ class Desk:
 
     def appending(
         self, held: Claim, seq: int, body: bytes = b"delta", publish: bool = True
-    ) -> Call[AppendReply]:
+    ) -> ScriptCall[AppendReply]:
         return calls.append(self.keys, held, seq=seq, body=body, publish=publish)
 
     async def append(
@@ -127,14 +127,14 @@ class Desk:
     ) -> AppendReply:
         return await self.run(self.appending(held, seq, body, publish))
 
-    def finishing(self, held: Claim, seq: int = 1, **changed: Any) -> Call[EndOutcome]:
+    def finishing(self, held: Claim, seq: int = 1, **changed: Any) -> ScriptCall[EndOutcome]:
         given: dict[str, Any] = {"state": State.COMPLETED, "result": b"result", "delta": None}
         return calls.finish(self.keys, held, lane=self.lane, seq=seq, ttl_ms=TTL_MS, **given | changed)
 
     async def finish(self, held: Claim, seq: int = 1, **changed: Any) -> EndOutcome:
         return await self.run(self.finishing(held, seq, **changed))
 
-    def burying(self, held: Claim, max_dead: int = 10, **changed: Any) -> Call[EndOutcome]:
+    def burying(self, held: Claim, max_dead: int = 10, **changed: Any) -> ScriptCall[EndOutcome]:
         return calls.bury(
             self.keys, held, lane=self.lane, reason="died", result=b"result", ttl_ms=TTL_MS,
             max_dead=max_dead, **changed,
@@ -142,32 +142,32 @@ class Desk:
 
     def isolating(
         self, held: Claim, alone: bool = True, died: int = 0, died_alone: int = 0
-    ) -> Call[EndOutcome]:
+    ) -> ScriptCall[EndOutcome]:
         return calls.isolate(self.keys, held, alone=alone, died=died, died_alone=died_alone)
 
     def retrying(
         self, held: Claim, delay_ms: int = 0, died: int = 0, died_alone: int = 0
-    ) -> Call[EndOutcome]:
+    ) -> ScriptCall[EndOutcome]:
         return calls.retry(
             self.keys, held, lane=self.lane, delay_ms=delay_ms, died=died, died_alone=died_alone
         )
 
-    def releasing(self, held: Claim, died: int = 0, died_alone: int = 0) -> Call[EndOutcome]:
+    def releasing(self, held: Claim, died: int = 0, died_alone: int = 0) -> ScriptCall[EndOutcome]:
         return calls.release(self.keys, held, lane=self.lane, died=died, died_alone=died_alone)
 
-    def giving_back(self, entry_id: str, owner: str = "A", job_id: str = "0-a") -> Call[EndOutcome]:
+    def giving_back(self, entry_id: str, owner: str = "A", job_id: str = "0-a") -> ScriptCall[EndOutcome]:
         """Release of an entry that was delivered and never started."""
         return calls.release(self.keys, Claim(job_id, entry_id, owner), lane=self.lane)
 
     def reclaiming(
         self, entry_id: str, seen: str, owner: str = "B", min_idle_ms: int = 0, died: bool = True
-    ) -> Call[tuple[LaneEntry, ...]]:
+    ) -> ScriptCall[tuple[LaneEntry, ...]]:
         return calls.reclaim(
             self.keys, lane=self.lane, owner=owner, overdue=[(entry_id, seen)], min_idle_ms=min_idle_ms,
             died=died,
         )  # fmt: skip
 
-    def renewing(self, *held: tuple[str, str], owner: str = "A") -> Call[RenewReply]:
+    def renewing(self, *held: tuple[str, str], owner: str = "A") -> ScriptCall[RenewReply]:
         return calls.renew(self.keys, lane=self.lane, owner=owner, held=held)
 
     async def done(self, entry: LaneEntry, owner: str = "A") -> EndOutcome:

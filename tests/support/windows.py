@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 from typing import TypeVar
 
-from millstream.wire.calls import Call
+from millstream.wire.calls import ScriptCall
 from millstream.wire.calls.scripts import Script, script
 
 R = TypeVar("R")
@@ -14,7 +14,7 @@ LINE = "local WINDOW = 128\n"
 assert LINE in script("submit").source
 
 
-def windowed(call: Call[R], window: int) -> Call[R]:
+def windowed(call: ScriptCall[R], window: int) -> ScriptCall[R]:
     source = call.script.source.replace(LINE, f"local WINDOW = {window}\n")
     sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return replace(call, script=Script(call.script.name, source, sha1))

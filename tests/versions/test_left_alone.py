@@ -59,7 +59,7 @@ class Scanner:
         await self.give_back(await self.desk.take(10**6, max_bytes=10**9, owner="scanner"))
 
     async def give_back(self, entries: Sequence[LaneEntry]) -> None:
-        release: list[calls.Call[Any]] = [
+        release: list[calls.ScriptCall[Any]] = [
             calls.release(self.desk.keys, one.claim("scanner"), lane=one.lane) for one in entries
         ]
         await calls.run_many(self.desk.redis, release)

@@ -19,7 +19,7 @@ from millstream.wire import calls
 from millstream.wire.calls.scripts import run_many_then
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.connection.cluster import ClusterClient
-from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.topology import Topology
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import PubSub, QueueInfo, describe, open_queue
@@ -241,7 +241,7 @@ async def test_without_retries_nothing_lost_is_sent_again(cluster: Cluster) -> N
             client = endpoint.commands("test", retries=retries, timeout_s=1.0)
             await client.ping()
             slot = cluster.migration("{a}").slot
-            endpoint.topology.learn(slot, Node("127.0.0.1", port))
+            endpoint.topology.learn(slot, ServerNode("127.0.0.1", port))
             taken.clear()
             if retries:
                 assert await client.incr("{a}") == 1  # it looked again where the slot is
@@ -288,12 +288,12 @@ async def test_a_cluster_that_is_not_there() -> None:
 class Views:
     """Nodes of which each believes that itself serves everything."""
 
-    async def ask(self, node: Node, *command: str) -> list[Any]:
+    async def ask(self, node: ServerNode, *command: str) -> list[Any]:
         return [[0, 16383, [node.host.encode(), node.port]]]
 
 
 async def test_a_node_that_was_cut_off_is_not_believed_for_ever() -> None:
-    cut_off, other = Node("a", 1), Node("b", 2)
+    cut_off, other = ServerNode("a", 1), ServerNode("b", 2)
     topology = Topology([cut_off, other], Views())  # type: ignore[arg-type]
     assert await topology.node_of(7) == cut_off
     topology.doubt(cut_off)  # it answered CLUSTERDOWN, or not at all

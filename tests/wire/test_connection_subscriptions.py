@@ -12,7 +12,7 @@ from support.cluster import Cluster
 from support.servers import KINDS, require
 
 from millstream.wire.connection import Endpoint, Subscriptions
-from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.slots import channel_slot
 
 TAGS = [f"{{{letter}}}" for letter in "abcdefgh"]  # their slots are on all nodes
@@ -118,7 +118,7 @@ async def test_what_is_believed_of_a_slot_may_be_wrong(running: Cluster, hearing
     assert topology is not None
     await topology.node_of(0)
     wrong = next(server for server in running.servers if server is not running.owner("{a}"))
-    topology.learn(channel_slot("{a}"), Node("127.0.0.1", wrong.port))
+    topology.learn(channel_slot("{a}"), ServerNode("127.0.0.1", wrong.port))
     hearing.subscriptions.subscribe("{a}1")
     hearing.subscriptions.subscribe("{a}2")
     hearing.subscriptions.unsubscribe("{a}2")

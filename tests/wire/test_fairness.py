@@ -18,7 +18,7 @@ from support.servers import Server
 from support.windows import windowed
 
 from millstream.wire import calls
-from millstream.wire.calls import Call
+from millstream.wire.calls import ScriptCall
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.replies import CancelOutcome, EndOutcome, SubmitOutcome
@@ -58,7 +58,7 @@ class Shard:
             self.submit(f"0-window-{number}", One("window", 1))
         self.number = 0
 
-    def send(self, call: Call[Any]) -> Any:
+    def send(self, call: ScriptCall[Any]) -> Any:
         call = windowed(call, self.window)
         try:
             return call.parse(self.redis.execute_command(*call.by_digest))

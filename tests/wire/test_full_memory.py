@@ -10,7 +10,7 @@ from redis.exceptions import OutOfMemoryError
 from support.desk import Desk
 
 from millstream.wire import calls
-from millstream.wire.calls import Call, Claim
+from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP, RELEASED
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.replies import CancelOutcome, EndOutcome, SubmitOutcome
@@ -172,7 +172,7 @@ async def test_what_moves_into_its_lane_passes(desk: Desk) -> None:
     assert [entry.job_id for entry in await desk.take()][-3:] == ["0-parked", "0-retried", "0-more"]
 
 
-FAILING: dict[str, Callable[[Desk, Claim, str], Call[Any]]] = {
+FAILING: dict[str, Callable[[Desk, Claim, str], ScriptCall[Any]]] = {
     "start": lambda desk, held, waiting: desk.starting(waiting, job_id="0-b"),
     "append": lambda desk, held, waiting: desk.appending(held, 1),
 }

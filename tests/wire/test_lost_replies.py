@@ -9,7 +9,7 @@ import pytest
 from support.desk import Desk
 
 from millstream.wire import calls
-from millstream.wire.calls import Call, Claim, Forgotten
+from millstream.wire.calls import Claim, Forgotten, ScriptCall
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.replies import AppendOutcome, CancelOutcome, EndOutcome, SubmitOutcome
 
@@ -54,7 +54,7 @@ async def test_append_writes_once(desk: Desk) -> None:
     assert await desk.state() == before
 
 
-ENDS: dict[str, Callable[[Desk, Claim], Call[EndOutcome]]] = {
+ENDS: dict[str, Callable[[Desk, Claim], ScriptCall[EndOutcome]]] = {
     "finish": lambda desk, held: desk.finishing(held, 2, delta=b"last"),
     "finish without a delta": lambda desk, held: desk.finishing(held, 2),
     "bury": lambda desk, held: desk.burying(held),
@@ -76,7 +76,7 @@ async def test_an_end_happens_once(desk: Desk, end: str) -> None:
     assert heard == []
 
 
-async def again(desk: Desk, call: Call[EndOutcome]) -> None:
+async def again(desk: Desk, call: ScriptCall[EndOutcome]) -> None:
     assert await desk.run(call) is EndOutcome.ALREADY
 
 

@@ -22,7 +22,7 @@ from support.windows import windowed
 
 from millstream.client.tracking.dead_letters import again
 from millstream.wire import calls
-from millstream.wire.calls import Call, Claim
+from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP, Lane, QueueKeys, job_id_of
 from millstream.wire.messages.messages import State
 from millstream.wire.state.dead import DeadLetter, Place, letters
@@ -56,7 +56,7 @@ class Protocol(RuleBasedStateMachine):
         self.names = ["0-a", "0-b", "0-c"]  # of all jobs there ever were
         self.starts = 0
 
-    def send(self, call: Call[R]) -> R:
+    def send(self, call: ScriptCall[R]) -> R:
         call = windowed(call, self.window)
         try:
             return call.parse(self.redis.execute_command(*call.by_digest))

@@ -15,7 +15,7 @@ from support.desk import Desk
 from support.servers import Server
 
 from millstream.errors import ProtocolError
-from millstream.wire.calls import Call, Claim, cancel, run, run_many
+from millstream.wire.calls import Claim, ScriptCall, cancel, run, run_many
 from millstream.wire.calls.scripts import script
 from millstream.wire.keys import GROUP, RELEASED
 from millstream.wire.messages.replies import AppendOutcome, AppendReply, CancelOutcome
@@ -85,7 +85,7 @@ async def test_no_calls_are_no_round_trip() -> None:
 
 
 async def test_a_reply_that_is_not_the_scripts_is_a_protocol_error(desk: Desk) -> None:
-    call: Call[Any] = Call(
+    call: ScriptCall[Any] = ScriptCall(
         script("drop_consumer"), (desk.keys.lane(desk.lane),), ("A",), lambda reply: reply[7]
     )
     with pytest.raises(ProtocolError, match="drop_consumer answered with int"):

@@ -9,7 +9,7 @@ import pytest
 from support.desk import TTL_MS, Desk
 
 from millstream.wire import calls
-from millstream.wire.calls import Call, Claim
+from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import RELEASED
 from millstream.wire.messages.replies import AppendOutcome, EndOutcome
 
@@ -94,7 +94,7 @@ SINCE = [
 
 # What worker A, awake again, may do with what it knew.
 
-WAKES: dict[str, Callable[[Desk, Claim], Call[Any]]] = {
+WAKES: dict[str, Callable[[Desk, Claim], ScriptCall[Any]]] = {
     "start again": lambda desk, old: desk.starting(old.entry_id, "A"),
     "start anew": lambda desk, old: desk.starting(old.entry_id, "A", nonce="another"),
     "append the next": lambda desk, old: desk.appending(old, 2),
@@ -139,7 +139,7 @@ async def test_an_attempt_that_is_over_changes_nothing(
     assert {answers[name] for name in ("finish", "bury", "retry", "release")} == {EndOutcome.FENCED}
 
 
-OWN_ENDS: dict[str, Callable[[Desk, Claim], Call[EndOutcome]]] = {
+OWN_ENDS: dict[str, Callable[[Desk, Claim], ScriptCall[EndOutcome]]] = {
     name: cast(Any, WAKES[name]) for name in ("finish", "bury", "retry", "release")
 }
 

@@ -259,7 +259,7 @@ def sent_together(monkeypatch: pytest.MonkeyPatch, script: str) -> list[int]:
     together: list[int] = []
     send = calls.run_many
 
-    async def counting(redis: Any, many: Sequence[calls.Call[Any]]) -> Any:
+    async def counting(redis: Any, many: Sequence[calls.ScriptCall[Any]]) -> Any:
         together.append(sum(call.script.name == script for call in many))
         return await send(redis, many)
 

@@ -11,11 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from millstream.batch.files.input_lines import InputFile, Line
+from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity, line_digest_of
 from millstream.batch.rows import marks
-from millstream.batch.rows.batch_lines import Row, custom_id_of, digest_of, parse, queue_of, read_row
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, queue_of, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.batch.rows.models import Models
 from millstream.batch.running.run import RunOptions
@@ -89,7 +89,7 @@ class Survey:
             self.lines += 1
             self._look(line)
 
-    def _look(self, line: Line) -> None:
+    def _look(self, line: InputLine) -> None:
         self._stale_lines.discard(line.number)
         try:
             if line.data is None:
@@ -118,7 +118,7 @@ class Survey:
             else:
                 self._changed_models.add(fields)
 
-    def _look_at_nameless(self, line: Line, fault: LineFault) -> None:
+    def _look_at_nameless(self, line: InputLine, fault: LineFault) -> None:
         if (mark := self._lines.get(line.number)) is None:
             return
         self.found += 1
@@ -126,7 +126,7 @@ class Survey:
         if mark not in (same, marks.UNKNOWN):
             self._changes(line, line.number)
 
-    def _look_at_new(self, line: Line, custom_id: str, fields: Mapping[str, Any]) -> None:
+    def _look_at_new(self, line: InputLine, custom_id: str, fields: Mapping[str, Any]) -> None:
         self._models.add(fields)
         if self.work and not self._under_way:
             return
@@ -142,7 +142,7 @@ class Survey:
         if self.left.get(own_id) == row.queue:
             del self.left[own_id]
 
-    def _is_same(self, mark: bytes, line: Line, custom_id: str, fields: Mapping[str, Any]) -> bool:
+    def _is_same(self, mark: bytes, line: InputLine, custom_id: str, fields: Mapping[str, Any]) -> bool:
         assert line.data is not None, "it was parsed"
         if mark == marks.UNKNOWN:
             return True
@@ -156,7 +156,7 @@ class Survey:
             return mark == _of_fault(fault)
         return False
 
-    def _read(self, line: int, custom_id: str, fields: Mapping[str, Any]) -> Row:
+    def _read(self, line: int, custom_id: str, fields: Mapping[str, Any]) -> BatchLine:
         return read_row(line, custom_id, fields, lane=Lane.BATCH, tenant="", queue=self._options.queue)
 
     def _moved(self, fields: Mapping[str, Any]) -> bool:
@@ -166,7 +166,7 @@ class Survey:
             self.other_queue and (self._begun.queue or named) != self._options.queue_of(named)
         )
 
-    def _changes(self, line: Line, key: bytes | int) -> None:
+    def _changes(self, line: InputLine, key: bytes | int) -> None:
         if isinstance(key, int) or key in self._refused:
             self.mended.add(key)
             return

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from millstream.client.queue.options import ClientOptions
-from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.client.queue.queue_status import QueueStatus, queue_status
 from millstream.client.queue.session import Session
 from millstream.client.queue.status import JobStatus
@@ -65,7 +65,7 @@ class AsyncClient:
         self._use(queue)
 
     def _use(self, queue: str) -> None:
-        self._jobs = Jobs(self._session, queue)
+        self._jobs = QueueJobs(self._session, queue)
         self._submission = Submission(self._jobs)
         self._dead = DeadLetters(self._jobs, self._submission)
 

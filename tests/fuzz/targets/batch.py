@@ -19,7 +19,7 @@ from fuzz.values import blob, jsonable, subset, text, weighted
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows import output_rows
-from millstream.batch.rows.batch_lines import Row, custom_id_of, parse, read_row
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.running.run import RunOptions
 from millstream.batch.running.tally import Tally
@@ -110,7 +110,7 @@ def _read_line(data: bytes) -> None:
         raise
 
 
-def _row(data: bytes) -> Row:
+def _row(data: bytes) -> BatchLine:
     fields = parse(data)
     return read_row(1, custom_id_of(fields), fields, lane=Lane.BATCH, tenant="")
 
@@ -125,7 +125,7 @@ def _writable(row: dict[str, Any]) -> None:
 
 
 @cache
-def _good_rows() -> tuple[Row, Row]:
+def _good_rows() -> tuple[BatchLine, BatchLine]:
     chat = {"custom_id": "a", "url": CHAT, "body": {"messages": [{"role": "user", "content": "x"}]}}
     completion = {"custom_id": "é", "url": COMPLETIONS, "body": {"prompt": "x"}}
     return _row(_json(chat)), _row(_json(completion))

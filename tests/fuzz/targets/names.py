@@ -11,7 +11,7 @@ from fuzz.values import text, wild
 from millstream.client.streaming.cursor import Cursor
 from millstream.errors import InvalidRequest
 from millstream.wire.connection import Endpoint
-from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.keys import QueueKeys, check_own_id, full_id, is_job_id, job_id_of, shard_of
 from millstream.wire.state.dead import Place
 
@@ -155,7 +155,7 @@ def _endpoint(case: tuple[Any, bool]) -> None:
         raise
     assert PASSWORD not in str(endpoint) or not whole, "the password is told"
     endpoint.commands("c", retries=3)
-    endpoint.subscriber("c", Node("host", 1) if endpoint.topology else None)
+    endpoint.subscriber("c", ServerNode("host", 1) if endpoint.topology else None)
 
 
 REFUSED = (InvalidRequest,)

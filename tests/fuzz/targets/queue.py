@@ -19,7 +19,7 @@ from millstream.client.queue.status import JobStatus
 from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.calls import producing
-from millstream.wire.calls.scripts import Call, texts
+from millstream.wire.calls.scripts import ScriptCall, texts
 from millstream.wire.calls.taking import take
 from millstream.wire.keys import QueueKeys, is_job_id
 from millstream.wire.messages import record
@@ -267,7 +267,7 @@ def _read_letter(case: tuple[bytes, dict[bytes, bytes]]) -> None:
 _CLAIM = calls.Claim("0-a", "1-1", "w", 1)
 _LOG = [[b"1-0", [b"k", b"m", b"b", b""]], [b"1-1", [b"k", b"d", b"b", b"\x80"]]]
 _ENTRY = [b"id", b"0-a", b"v", b"1", b"b", b"\x81\xa6prompt\xa1x"]
-SCRIPTS: dict[str, tuple[Call[Any], Any]] = {
+SCRIPTS: dict[str, tuple[ScriptCall[Any], Any]] = {
     "submit": (
         producing.submit(
             SHARD, job_id="0-a", lane="batch", payload=b"x", digest="d", version=1, deadline_ms=None,

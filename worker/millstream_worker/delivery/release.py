@@ -68,7 +68,7 @@ async def release_jobs(
         await asyncio.sleep(_PAUSE_S)
 
 
-def _call(job: Job, owner: str, engine_works: bool, delay: RetryDelay | None) -> calls.Call[EndOutcome]:
+def _call(job: Job, owner: str, engine_works: bool, delay: RetryDelay | None) -> calls.ScriptCall[EndOutcome]:
     claim = job.claim(owner)
     known: dict[str, Any] = {
         "lane": job.entry.lane,

@@ -17,7 +17,7 @@ MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round too large for the line wou
 
 _SENT = Timing()  # they went with the first body
 
-Call = calls.Call[AppendReply | EndOutcome]
+Call = calls.ScriptCall[AppendReply | EndOutcome]
 
 
 @dataclass(frozen=True, slots=True)

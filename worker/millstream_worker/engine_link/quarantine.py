@@ -128,7 +128,7 @@ class Quarantine:
             return outcome is EndOutcome.OK
         return False
 
-    def _call(self, job: Job, alone: bool) -> calls.Call[EndOutcome]:
+    def _call(self, job: Job, alone: bool) -> calls.ScriptCall[EndOutcome]:
         return calls.isolate(
             job.shard,
             job.claim(self._owner),

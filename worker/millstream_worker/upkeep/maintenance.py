@@ -34,7 +34,7 @@ class Maintenance:
         """Delete consumers of dead workers: they hold nothing, and their heartbeat has expired."""
         await on_all(self._shards, self._drop_consumers_of)
 
-    async def _exhaust(self, call: calls.Call[tuple[str, ...]]) -> None:
+    async def _exhaust(self, call: calls.ScriptCall[tuple[str, ...]]) -> None:
         """Repeat while there is more than one call may do; the rest waits for the next time."""
         for _ in range(_MOST_CALLS):
             if len(await calls.run(self._redis, call)) < _LIMIT:

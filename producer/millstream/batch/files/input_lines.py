@@ -19,7 +19,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InputLine:
     number: int  # from 1
     data: bytes | None  # None: longer than the limit
 
@@ -46,14 +46,14 @@ class InputFile:
             self._plain.close()
             raise
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[InputLine]:
         while data := self._read(self.max_line_bytes + 1):
             too_long = len(data) > self.max_line_bytes
             while too_long and not data.endswith(b"\n") and data:
                 data = self._read(_PIECE_BYTES)  # to its end, in pieces
             self.lines += 1
             if too_long or data.strip():
-                yield Line(self.lines, None if too_long else data)
+                yield InputLine(self.lines, None if too_long else data)
 
     def __enter__(self) -> InputFile:
         return self

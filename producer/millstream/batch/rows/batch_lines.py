@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millstream.batch.rows.faults import FaultCode, LineFault
-from millstream.batch.rows.request_body import DEFAULT_QUEUE, Endpoint, read_body
+from millstream.batch.rows.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
 from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
@@ -19,12 +19,12 @@ _FIELDS = {"custom_id", "method", "url", "body"}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BatchLine:
     """A good line. `digest` stands for its custom_id and content: the same line, the same job again."""
 
     line: int
     custom_id: str
-    endpoint: Endpoint
+    endpoint: BatchEndpoint
     queue: str
     fields: JobFields  # for the client's submit
     digest: str
@@ -68,12 +68,12 @@ def custom_id_of(fields: Mapping[str, Any]) -> str:
 
 def read_row(
     line: int, custom_id: str, fields: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
-) -> Row:
+) -> BatchLine:
     """Everything else of the line. `queue`: for all lines; None: body.model names it. Raises LineFault naming
     the field."""
     endpoint, content, digest = _content(custom_id, fields)
     body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
-    return Row(
+    return BatchLine(
         line=line,
         custom_id=custom_id,
         endpoint=endpoint,
@@ -96,15 +96,15 @@ def queue_of(fields: Mapping[str, Any]) -> str:
     return model if isinstance(model, str) and model else DEFAULT_QUEUE
 
 
-def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[Endpoint, dict[str, Any], str]:
+def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[BatchEndpoint, dict[str, Any], str]:
     """Endpoint, body and digest."""
     method = fields.get("method", "POST")
     if method != "POST":
         raise _invalid("method", method, 'must be "POST"')
     try:
-        endpoint = Endpoint(str(fields.get("url")))
+        endpoint = BatchEndpoint(str(fields.get("url")))
     except ValueError as error:
-        known = " or ".join(Endpoint)
+        known = " or ".join(BatchEndpoint)
         raise LineFault(
             FaultCode.UNKNOWN_URL, str(InvalidRequest("url", fields.get("url"), f"give {known}")), "url"
         ) from error

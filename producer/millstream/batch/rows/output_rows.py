@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from millstream.batch.rows import marks
-from millstream.batch.rows.batch_lines import Row
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import FaultCode, LineFault
-from millstream.batch.rows.request_body import Endpoint
+from millstream.batch.rows.request_body import BatchEndpoint
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
 from millstream.wire.messages.messages import Choice, Result, TokenLogprob, Usage
 
 OK = 200
 
 
-def answer_row(row: Row, job_id: str, result: Result) -> dict[str, Any]:
+def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
     """A completed job: what the API's endpoint would have answered."""
     return {
         "id": marks.row_id(row.digest),
@@ -22,13 +22,15 @@ def answer_row(row: Row, job_id: str, result: Result) -> dict[str, Any]:
         "response": {
             "status_code": OK,
             "request_id": job_id,
-            "body": _chat(job_id, result) if row.endpoint is Endpoint.CHAT else _completion(job_id, result),
+            "body": _chat(job_id, result)
+            if row.endpoint is BatchEndpoint.CHAT
+            else _completion(job_id, result),
         },
         "error": None,
     }
 
 
-def failure_row(row: Row, job_id: str, end: JobError) -> dict[str, Any]:
+def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
     """A job that was accepted and ended without its answer."""
     code, status = _ended(end)
     result = getattr(end, "result", None)
@@ -41,7 +43,7 @@ def failure_row(row: Row, job_id: str, end: JobError) -> dict[str, Any]:
     return _error_row(row, response, code, str(end), field)
 
 
-def refusal_row(row: Row, error: MillstreamError) -> dict[str, Any]:
+def refusal_row(row: BatchLine, error: MillstreamError) -> dict[str, Any]:
     """A good line that the client refused to submit: too large, or its id is taken."""
     field = f"body.{error.field}" if isinstance(error, InvalidRequest) else None
     code = FaultCode.INVALID_FIELD if field else "conflict"
@@ -49,7 +51,7 @@ def refusal_row(row: Row, error: MillstreamError) -> dict[str, Any]:
 
 
 def _error_row(
-    row: Row, response: dict[str, Any] | None, code: str, message: str, field: str | None
+    row: BatchLine, response: dict[str, Any] | None, code: str, message: str, field: str | None
 ) -> dict[str, Any]:
     return {
         "id": marks.row_id(row.digest),

@@ -26,13 +26,13 @@ DEFAULT_QUEUE = "default"
 COMPLETION_MAX_TOKENS = 16  # the API's default for /v1/completions; chat has none
 
 
-class Endpoint(StrEnum):
+class BatchEndpoint(StrEnum):
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     fields: JobFields  # what the client's submit takes
     queue: str
     unknown: tuple[str, ...]  # field names that nobody knows, in a warning
@@ -47,8 +47,8 @@ _COMMON = {
     *_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model", "chat_template_kwargs",
 }  # fmt: skip
 _KNOWN = {
-    Endpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs"},
-    Endpoint.COMPLETIONS: _COMMON | {"prompt"},
+    BatchEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs"},
+    BatchEndpoint.COMPLETIONS: _COMMON | {"prompt"},
 }
 _OF_MESSAGES = {"role", "content", "tool_calls", "function_call", "audio", "refusal", "annotations"}
 _WITHOUT_EFFECT = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
@@ -77,13 +77,13 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 def read_body(
-    endpoint: Endpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
-) -> Body:
+    endpoint: BatchEndpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
+) -> RequestBody:
     """Raises LineFault naming the field. Null is the same as absent, everywhere. `queue`: for whatever model
     the body names; None: the model names the queue."""
     given = {name: value for name, value in body.items() if value is not None}
     unknown = _check_names(given, _KNOWN[endpoint])
-    if endpoint is Endpoint.CHAT:
+    if endpoint is BatchEndpoint.CHAT:
         inputs = _chat_input(given)
         unknown += _unknown_in(given["messages"])
     else:
@@ -109,7 +109,7 @@ def read_body(
         tenant=tenant,
         metadata=request.metadata,
     )
-    return Body(fields, queue or _queue(given.get("model", DEFAULT_QUEUE)), unknown)
+    return RequestBody(fields, queue or _queue(given.get("model", DEFAULT_QUEUE)), unknown)
 
 
 def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
     return tuple(unknown)
 
 
-def _sampling(endpoint: Endpoint, given: Mapping[str, Any]) -> dict[str, Any]:
+def _sampling(endpoint: BatchEndpoint, given: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: given[name] for name in _DIRECT if name in given}
     for name in _LISTS:
         if name in given:
@@ -135,15 +135,15 @@ def _sampling(endpoint: Endpoint, given: Mapping[str, Any]) -> dict[str, Any]:
         fields["logit_bias"] = _logit_bias(given["logit_bias"])
     if (max_tokens := _max_tokens(endpoint, given)) is not None:
         fields["max_tokens"] = max_tokens
-    if endpoint is Endpoint.CHAT:
+    if endpoint is BatchEndpoint.CHAT:
         fields |= {name: given[name] for name in ("logprobs", "top_logprobs") if name in given}
     elif "logprobs" in given:  # there it is the number of alternatives
         fields |= {"logprobs": True, "top_logprobs": given["logprobs"]}
     return fields
 
 
-def _max_tokens(endpoint: Endpoint, given: Mapping[str, Any]) -> Any:
-    if endpoint is Endpoint.COMPLETIONS:
+def _max_tokens(endpoint: BatchEndpoint, given: Mapping[str, Any]) -> Any:
+    if endpoint is BatchEndpoint.COMPLETIONS:
         return given.get("max_tokens", COMPLETION_MAX_TOKENS)
     old, new = given.get("max_tokens"), given.get("max_completion_tokens")
     if old is not None and new is not None and old != new:

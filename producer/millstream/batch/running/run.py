@@ -13,10 +13,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millstream.batch.files.input_lines import InputFile, Line
+from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity
-from millstream.batch.rows.batch_lines import Row, custom_id_of, parse, read_row
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
 from millstream.batch.running.clearing import Clearing
@@ -118,9 +118,9 @@ class BatchRun:
             self._clients[queue] = self._client.with_queue(queue)
         return self._clients[queue]
 
-    async def _chunks(self) -> AsyncIterator[tuple[str, list[Row]]]:
+    async def _chunks(self) -> AsyncIterator[tuple[str, list[BatchLine]]]:
         """Rows of one queue each; every row holds its place in the window."""
-        waiting: dict[str, list[Row]] = {}
+        waiting: dict[str, list[BatchLine]] = {}
         for line in self.source:
             if line.number % CHUNK_ROWS == 0:
                 await asyncio.sleep(0)  # a long stretch of answered lines leaves the others their turn
@@ -137,7 +137,7 @@ class BatchRun:
         for queue, rows in waiting.items():
             yield queue, rows
 
-    def _row(self, line: Line) -> Row | None:
+    def _row(self, line: InputLine) -> BatchLine | None:
         """The line as a row to submit; None where it has its answer, or was just given its error row."""
         try:
             return self._parsed(line)
@@ -148,7 +148,7 @@ class BatchRun:
                 self.tally.skip(failed=True)
             return None
 
-    def _parsed(self, line: Line) -> Row | None:
+    def _parsed(self, line: InputLine) -> BatchLine | None:
         if line.data is None:
             raise LineFault(
                 FaultCode.LINE_TOO_LONG,
@@ -183,7 +183,7 @@ class BatchRun:
         self.tally.note_unknown(row.unknown)
         return replace(row, size=len(line.data))
 
-    async def _complete(self, client: AsyncClient, rows: list[Row]) -> None:
+    async def _complete(self, client: AsyncClient, rows: list[BatchLine]) -> None:
         """Submit these rows and write each one's row of output when it ends.
 
         A job that was there before and is cancelled was cancelled with its run: its line gets a new job.
@@ -207,20 +207,20 @@ class BatchRun:
             if not rows:
                 return
 
-    def _is_to_repeat(self, row: Row, end: Result | JobError, found: bool) -> bool:
+    def _is_to_repeat(self, row: BatchLine, end: Result | JobError, found: bool) -> bool:
         if isinstance(end, JobCancelled) and found:
             self._journal.cancelled([self._own_id(row)])
             return True
         return isinstance(end, NotFound)  # the server was emptied, or it expired just now
 
-    def _own_id(self, row: Row) -> str:
+    def _own_id(self, row: BatchLine) -> str:
         return self._journal.own_id(row.custom_id, row.digest)
 
-    def _refused(self, row: Row, error: MillstreamError) -> None:
+    def _refused(self, row: BatchLine, error: MillstreamError) -> None:
         self._fail(refusal_row(row, error))
         self._leave(row)
 
-    def _end(self, row: Row, job_id: str, end: Result | JobError) -> None:
+    def _end(self, row: BatchLine, job_id: str, end: Result | JobError) -> None:
         self._last_s = time.monotonic()
         if isinstance(end, Result):
             self._journal.write([answer_row(row, job_id, end)], ())
@@ -229,7 +229,7 @@ class BatchRun:
             self._fail(failure_row(row, job_id, end))
         self._leave(row)
 
-    def _leave(self, row: Row) -> None:
+    def _leave(self, row: BatchLine) -> None:
         self._journal.ends(self._own_id(row))
         self._window.leave(row.size)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from millstream.batch.files.journal import Journal
-from millstream.batch.rows.batch_lines import Row
+from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.running.tally import Tally
 from millstream.client.async_client import AsyncClient
 from millstream.client.submitting.requests import JobFields
@@ -23,7 +23,7 @@ class Sending:
     """`full`: the queue's latest refusal, until there is room. `refused` is told which rows are done with."""
 
     def __init__(
-        self, journal: Journal, tally: Tally, refused: Callable[[Row, MillstreamError], None]
+        self, journal: Journal, tally: Tally, refused: Callable[[BatchLine, MillstreamError], None]
     ) -> None:
         self.full: QueueFull | None = None
         self._journal = journal
@@ -31,12 +31,14 @@ class Sending:
         self._refused = refused
         self._reached = False  # the server has answered before
 
-    async def submit(self, client: AsyncClient, rows: Sequence[Row], found: set[str]) -> dict[str, Row]:
+    async def submit(
+        self, client: AsyncClient, rows: Sequence[BatchLine], found: set[str]
+    ) -> dict[str, BatchLine]:
         """Jobs by id; those that were there before go into `found`.
 
         Raises Unavailable where the server has not answered for `SUBMIT_S`, or never has.
         """
-        jobs: dict[str, Row] = {}
+        jobs: dict[str, BatchLine] = {}
         left = list(rows)
         silent_s: float | None = None  # since when
         first = True
@@ -67,7 +69,7 @@ class Sending:
             left, silent_s = again, self._patient(silence, silent_s)
             await asyncio.sleep(AGAIN_S)
 
-    async def _outcomes(self, client: AsyncClient, rows: Sequence[Row]) -> list[Outcome]:
+    async def _outcomes(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Outcome]:
         """One for each row."""
         wait_s = QUEUE_FULL_S if self._reached else 0.0  # a server that never was there is reported at once
         try:
@@ -86,8 +88,8 @@ class Sending:
             raise silence
         return since_s
 
-    def _fields(self, row: Row) -> JobFields:
+    def _fields(self, row: BatchLine) -> JobFields:
         return {**row.fields, "id": self._own_id(row)}
 
-    def _own_id(self, row: Row) -> str:
+    def _own_id(self, row: BatchLine) -> str:
         return self._journal.own_id(row.custom_id, row.digest)

@@ -19,14 +19,14 @@ Steps = Callable[[], Sequence[str]]  # that have begun since the last call
 
 async def show_loading(steps: Steps) -> None:
     """Until cancelled."""
-    loading = Loading(time.monotonic())
+    loading = LoadingProgress(time.monotonic())
     if errors.is_terminal:
         await _status(loading, steps)
     else:
         await _lines(loading, steps)
 
 
-class Loading:
+class LoadingProgress:
     """The step that is under way, and since when. `now` in seconds."""
 
     def __init__(self, now: float) -> None:
@@ -46,7 +46,7 @@ class Loading:
         return f"loading the model, {now - self._begun:.0f} s{own}: {self._step}"
 
 
-async def _status(loading: Loading, steps: Steps) -> None:
+async def _status(loading: LoadingProgress, steps: Steps) -> None:
     with errors.status("") as status:
         while True:
             now = time.monotonic()
@@ -56,7 +56,7 @@ async def _status(loading: Loading, steps: Steps) -> None:
             await asyncio.sleep(LOOK_S)
 
 
-async def _lines(loading: Loading, steps: Steps) -> None:
+async def _lines(loading: LoadingProgress, steps: Steps) -> None:
     said = -LINE_EVERY_S
     while True:
         now = time.monotonic()

@@ -41,7 +41,7 @@ READ_JOBS = 256  # records in one round trip
 LOOK_S = 5.0  # between two looks at who serves a shard
 
 
-class Jobs:
+class QueueJobs:
     """Reads of one queue. A job whose deadline has passed is ended by whoever looks at it first."""
 
     def __init__(self, session: Session, queue: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.state.heartbeat import DRAINING, Heartbeat, read_workers
 from millstream.wire.state.numbers import LaneNumbers, QueueNumbers, first_unread, read_lanes, read_numbers
@@ -84,7 +84,7 @@ class QueueStatus:
         return sum(known) if len(known) == len(counts) else None
 
 
-async def queue_status(jobs: Jobs) -> QueueStatus:
+async def queue_status(jobs: QueueJobs) -> QueueStatus:
     """Raises Unavailable, AccessDenied (not even the queue's metadata may be read)."""
     session = jobs.session
     with session.reach():

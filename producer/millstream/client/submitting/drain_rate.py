@@ -6,7 +6,7 @@ SHARE = 0.01  # of the bound that should have become free before the next try
 FIRST_S, LEAST_S, MOST_S = 1.0, 0.05, 60.0
 
 
-class Backlog:
+class DrainRate:
     """Fed with the backlog that each submit answers; times are seconds of any steady clock."""
 
     __slots__ = ("_added", "_entries", "_per_s", "_since_s")

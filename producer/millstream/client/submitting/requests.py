@@ -70,7 +70,7 @@ class JobFields(SamplingFields, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class EncodedRequest:
     """A request checked and encoded. Its id is settled, so that it can be sent again."""
 
     own_id: str
@@ -85,7 +85,7 @@ class Draft:
     cost: int = 1  # tokens, as far as the request tells them
 
 
-def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Draft:
+def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> EncodedRequest:
     """Check and encode the arguments of `submit`. Raises InvalidRequest for the first wrong one."""
     if not isinstance(fields, Mapping):
         raise InvalidRequest("request", fields, "give the arguments of submit as a mapping")
@@ -102,7 +102,7 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Dra
         name = next(name for name in INPUTS if getattr(request, name) is not None)
         problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; shorten it"
         raise InvalidRequest(name, getattr(request, name), problem)
-    return Draft(
+    return EncodedRequest(
         own_id,
         request.lane,
         payload,

@@ -13,11 +13,11 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from millstream.client.queue.options import check_wait
-from millstream.client.queue.queue_jobs import Jobs
-from millstream.client.submitting.drain_rate import Backlog
-from millstream.client.submitting.requests import Draft, draft
-from millstream.client.submitting.worker_versions import Takers
-from millstream.client.submitting.writes import Writes
+from millstream.client.queue.queue_jobs import QueueJobs
+from millstream.client.submitting.drain_rate import DrainRate
+from millstream.client.submitting.requests import EncodedRequest, draft
+from millstream.client.submitting.worker_versions import WorkerVersions
+from millstream.client.submitting.writes import DurableWrites
 from millstream.errors import (
     AccessDenied,
     Conflict,
@@ -75,12 +75,12 @@ Refusal = InvalidRequest | QueueMismatch  # of an item that is not sent
 class Submission:
     """The submitting side of one queue."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: QueueJobs) -> None:
         self._jobs = jobs
         self._session = jobs.session
-        self._takers = Takers(jobs)
-        self._backlogs: defaultdict[int, Backlog] = defaultdict(Backlog)  # by shard
-        self._writes: dict[Wait, Writes] = {}  # by the durability that they wait for
+        self._takers = WorkerVersions(jobs)
+        self._backlogs: defaultdict[int, DrainRate] = defaultdict(DrainRate)  # by shard
+        self._writes: dict[Wait, DurableWrites] = {}  # by the durability that they wait for
 
     async def one(
         self, fields: Mapping[str, Any], wait_s: float, durability: Durability | str | None = None
@@ -100,7 +100,7 @@ class Submission:
         check_wait("wait_s", wait_s)
         give_up_s = time.monotonic() + wait_s
         wait = self._session.options.wait(durability)
-        server = self._writes.setdefault(wait, Writes(self._session, wait))
+        server = self._writes.setdefault(wait, DurableWrites(self._session, wait))
         info = await self._session.outlast(self._takers.open, give_up_s)
         await self._session.outlast(server.check, give_up_s)
         now_ms = await self._session.outlast(self._session.now_ms, give_up_s)
@@ -109,18 +109,18 @@ class Submission:
             outcomes += await self._patiently(server, info, batch, give_up_s)
         return outcomes
 
-    async def ready(self, item: Draft, wait_s: float) -> Submitted:
+    async def ready(self, item: EncodedRequest, wait_s: float) -> Submitted:
         """One request that was checked and encoded before. Raises what `one` raises."""
         check_wait("wait_s", wait_s)
         give_up_s = time.monotonic() + wait_s
         wait = self._session.options.wait(None)
-        server = self._writes.setdefault(wait, Writes(self._session, wait))
+        server = self._writes.setdefault(wait, DurableWrites(self._session, wait))
         info = await self._session.outlast(self._jobs.open, give_up_s)
         await self._session.outlast(server.check, give_up_s)
         [outcome] = await self._patiently(server, info, [item], give_up_s)
         return _accepted(outcome)
 
-    def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[Draft | Refusal]:
+    def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[EncodedRequest | Refusal]:
         ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
         options = self._session.options
         max_bytes = min(options.max_payload_bytes, options.max_bytes)  # more would not fit an empty queue
@@ -133,13 +133,17 @@ class Submission:
                 yield error
 
     async def _patiently(
-        self, server: Writes, info: QueueInfo, batch: Sequence[Draft | Refusal], give_up_s: float
+        self,
+        server: DurableWrites,
+        info: QueueInfo,
+        batch: Sequence[EncodedRequest | Refusal],
+        give_up_s: float,
     ) -> list[Outcome]:
         """Send a batch; what finds the queue full, or no server, is sent again until `give_up_s`."""
         outcomes: dict[int, Outcome] = {
-            i: item for i, item in enumerate(batch) if not isinstance(item, Draft)
+            i: item for i, item in enumerate(batch) if not isinstance(item, EncodedRequest)
         }
-        left = {i: item for i, item in enumerate(batch) if isinstance(item, Draft)}
+        left = {i: item for i, item in enumerate(batch) if isinstance(item, EncodedRequest)}
         while left:
             outcomes |= zip(left, await self._send(server, info, list(left.values())), strict=True)
             again = {i: error for i in left if isinstance(error := outcomes[i], QueueFull | Unavailable)}
@@ -153,7 +157,9 @@ class Submission:
                 await asyncio.sleep(min(pause_s, remaining_s))
         return [outcomes[i] for i in range(len(batch))]
 
-    async def _send(self, server: Writes, info: QueueInfo, drafts: Sequence[Draft]) -> list[Outcome]:
+    async def _send(
+        self, server: DurableWrites, info: QueueInfo, drafts: Sequence[EncodedRequest]
+    ) -> list[Outcome]:
         ids = [job_id_of(item.own_id, info.shards) for item in drafts]
         requests = [self._call(info, job_id, item) for job_id, item in zip(ids, drafts, strict=True)]
         try:
@@ -165,7 +171,7 @@ class Submission:
             for job_id, (reply, reached) in zip(ids, replies, strict=True)
         ]
 
-    def _call(self, info: QueueInfo, job_id: str, item: Draft) -> calls.Call[SubmitReply]:
+    def _call(self, info: QueueInfo, job_id: str, item: EncodedRequest) -> calls.ScriptCall[SubmitReply]:
         keys = info.keys(self._jobs.queue)
         return calls.submit(
             keys.shard(shard_of(job_id)),
@@ -220,11 +226,11 @@ def _accepted(outcome: Outcome) -> Submitted:
     return outcome
 
 
-def _batches(drafts: Iterable[Draft | Refusal]) -> Iterator[list[Draft | Refusal]]:
-    batch: list[Draft | Refusal] = []
+def _batches(drafts: Iterable[EncodedRequest | Refusal]) -> Iterator[list[EncodedRequest | Refusal]]:
+    batch: list[EncodedRequest | Refusal] = []
     held_bytes = 0
     for item in drafts:
-        size = len(item.payload) if isinstance(item, Draft) else 0
+        size = len(item.payload) if isinstance(item, EncodedRequest) else 0
         if batch and (len(batch) == BATCH_JOBS or held_bytes + size > BATCH_BYTES):
             yield batch
             batch, held_bytes = [], 0

@@ -7,7 +7,7 @@ import time
 
 from redis.exceptions import NoPermissionError
 
-from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.client.queue.session import NEVER
 from millstream.errors import ProtocolError, QueueMismatch, Unavailable
 from millstream.wire.state.heartbeat import read_workers
@@ -17,12 +17,12 @@ from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 LOOK_S = 5.0
 
 
-class Takers:
+class WorkerVersions:
     """Of one queue. Living workers decide. Where none is alive, jobs may wait for those that were: the window
     of versions in the queue's metadata decides, to which every worker adds its own.
     """
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: QueueJobs) -> None:
         self._jobs = jobs
         self._next_look_s = NEVER  # of the monotonic clock
         self._living: list[Versions] = []  # what each living worker takes

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from millstream.client.queue.session import Session
-from millstream.wire.calls import Call
+from millstream.wire.calls import ScriptCall
 from millstream.wire.calls.scripts import run_many_then
 from millstream.wire.connection import is_cluster
 from millstream.wire.state.durability import Reached, Wait, check_durability
@@ -18,7 +18,7 @@ from millstream.wire.state.durability import Reached, Wait, check_durability
 R = TypeVar("R")
 
 
-class Writes:
+class DurableWrites:
     """Of one session, with one durability."""
 
     def __init__(self, session: Session, wait: Wait) -> None:
@@ -33,7 +33,7 @@ class Writes:
                 await check_durability(self._session.patient, self.wait)
             self._checked = True
 
-    async def run_many(self, requests: Sequence[Call[R]]) -> list[tuple[R | Exception, Reached]]:
+    async def run_many(self, requests: Sequence[ScriptCall[R]]) -> list[tuple[R | Exception, Reached]]:
         """Each call's outcome, and how durable it is. Raises Unavailable; then all may be sent again."""
         with self._session.reach():
             replies = await self._send(requests)
@@ -41,7 +41,7 @@ class Writes:
             self._checked = False  # it no longer can: the next submit is told before it writes
         return [(reply, self.wait.read(behind)) for reply, behind in replies]
 
-    async def _send(self, requests: Sequence[Call[R]]) -> list[tuple[R | Exception, Any]]:
+    async def _send(self, requests: Sequence[ScriptCall[R]]) -> list[tuple[R | Exception, Any]]:
         if not self.wait.command:
             return await run_many_then(self._session.redis, requests, ())
         redis = self._session.patient
@@ -57,7 +57,7 @@ class Writes:
             replies |= zip(places, done.result(), strict=True)
         return [replies[i] for i in range(len(requests))]
 
-    async def _send_to_shard(self, requests: Sequence[Call[R]]) -> list[tuple[R | Exception, Any]]:
+    async def _send_to_shard(self, requests: Sequence[ScriptCall[R]]) -> list[tuple[R | Exception, Any]]:
         """Of a Cluster, where a wait speaks for the node that the calls before it went to. One that is away
         fails its own calls only."""
         try:
@@ -66,7 +66,7 @@ class Writes:
             return [(error, None)] * len(requests)
 
 
-def _by_shard(requests: Iterable[Call[R]]) -> list[list[int]]:
+def _by_shard(requests: Iterable[ScriptCall[R]]) -> list[list[int]]:
     """The places of the calls of each shard, whose keys all have one hash tag."""
     shards: defaultdict[str, list[int]] = defaultdict(list)
     for place, request in enumerate(requests):

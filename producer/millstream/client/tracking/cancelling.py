@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millstream.client.queue.queue_jobs import READ_JOBS, Jobs
+from millstream.client.queue.queue_jobs import READ_JOBS, QueueJobs
 from millstream.wire import calls
 from millstream.wire.keys import shard_of
 from millstream.wire.messages.replies import CancelOutcome
 
 
-async def cancel_many(jobs: Jobs, names: Iterable[str]) -> dict[str, CancelOutcome]:
+async def cancel_many(jobs: QueueJobs, names: Iterable[str]) -> dict[str, CancelOutcome]:
     """By full or own id, as it was given; NOT_FOUND is an outcome, too."""
     queue, ttl_ms = (await jobs.info()).keys(jobs.queue), jobs.session.options.result_ttl_ms
     full_ids = await jobs.full_ids(names)

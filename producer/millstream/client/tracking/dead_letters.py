@@ -6,8 +6,8 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator
 
-from millstream.client.queue.queue_jobs import Jobs
-from millstream.client.submitting.requests import BYTES_PER_TOKEN, Draft, cost_of
+from millstream.client.queue.queue_jobs import QueueJobs
+from millstream.client.submitting.requests import BYTES_PER_TOKEN, EncodedRequest, cost_of
 from millstream.client.submitting.submission import Submission, Submitted
 from millstream.errors import InvalidRequest, NotDead, ProtocolError
 from millstream.wire import calls
@@ -24,7 +24,7 @@ _REQUEUED = re.compile(r"\.r[0-9]+-[0-9]+$")
 class DeadLetters:
     """Of all shards. An id is a letter's or that of the job that died, which names its newest letter."""
 
-    def __init__(self, jobs: Jobs, submission: Submission) -> None:
+    def __init__(self, jobs: QueueJobs, submission: Submission) -> None:
         self._jobs = jobs
         self._session = jobs.session
         self._submission = submission
@@ -102,7 +102,7 @@ class DeadLetters:
         return (await self._jobs.info()).keys(self._jobs.queue).shard(shard)
 
 
-def again(letter: DeadLetter) -> Draft:
+def again(letter: DeadLetter) -> EncodedRequest:
     """The letter's request under a new id that follows from the letter: however often, it is the same job.
 
     Its deadline is left out: it was that of the job that died, and is over or soon will be. Nothing else is
@@ -118,7 +118,7 @@ def again(letter: DeadLetter) -> Draft:
         raise InvalidRequest("id", letter.id, f"is of a lane {letter.lane!r} that there is not") from error
     payload, stream = _without_deadline(letter.payload)
     tenant, cost = _share(payload)
-    return Draft(
+    return EncodedRequest(
         own_id=_own_id(letter.job_id, Place.of(letter)),
         lane=lane,
         payload=payload,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from millstream.client.queue.queue_jobs import READ_JOBS, Jobs
+from millstream.client.queue.queue_jobs import READ_JOBS, QueueJobs
 from millstream.errors import JobError, NotReady
 from millstream.wire import calls
 
 
-async def forget_many(jobs: Jobs, names: Sequence[str]) -> dict[str, bool | JobError]:
+async def forget_many(jobs: QueueJobs, names: Sequence[str]) -> dict[str, bool | JobError]:
     """True: deleted; False: there was nothing (any more); NotReady where a job has not ended: it stays."""
     named = await jobs.full_ids(names)
     outcomes = await _forget(jobs, {job_id for job_id in named.values() if job_id is not None})
     return {name: False if job_id is None else outcomes[job_id] for name, job_id in named.items()}
 
 
-async def _forget(jobs: Jobs, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+async def _forget(jobs: QueueJobs, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
     keys = await jobs.keys_of(job_ids)
     outcomes: dict[str, bool | JobError] = {}
     ids = list(keys)

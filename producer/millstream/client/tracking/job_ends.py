@@ -14,7 +14,7 @@ from contextlib import aclosing
 from functools import partial
 
 from millstream.client.queue.options import check_wait
-from millstream.client.queue.queue_jobs import READ_JOBS, Jobs
+from millstream.client.queue.queue_jobs import READ_JOBS, QueueJobs
 from millstream.errors import JobError, NotFound
 from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.replies import JobRecord
@@ -54,7 +54,7 @@ class Ends:
 
 
 async def as_completed(
-    jobs: Jobs, names: Iterable[str], timeout_s: float | None
+    jobs: QueueJobs, names: Iterable[str], timeout_s: float | None
 ) -> AsyncGenerator[Ended, None]:
     """Each name (an id, full or own) with what its job came to, as they end; NotReady for those that have not
     after `timeout_s`."""
@@ -73,7 +73,7 @@ async def as_completed(
                 yield name, outcome
 
 
-async def _as_completed(jobs: Jobs, job_ids: Iterable[str], polls: Polls) -> AsyncGenerator[Ended, None]:
+async def _as_completed(jobs: QueueJobs, job_ids: Iterable[str], polls: Polls) -> AsyncGenerator[Ended, None]:
     left = dict.fromkeys(job_ids, State.QUEUED)
     keys = await jobs.keys_of(left)
     channels = {job_id: own.events(job_id) for job_id, own in keys.items()}
@@ -124,7 +124,7 @@ class Polls:
 
 
 async def _records(
-    jobs: Jobs, job_ids: Sequence[str], give_up_s: float
+    jobs: QueueJobs, job_ids: Sequence[str], give_up_s: float
 ) -> AsyncGenerator[tuple[str, JobRecord | None], None]:
     for start in range(0, len(job_ids), READ_JOBS):
         for batch in await _batches(jobs, job_ids[start : start + READ_JOBS], give_up_s):
@@ -133,7 +133,7 @@ async def _records(
                 yield pair
 
 
-async def _batches(jobs: Jobs, job_ids: Sequence[str], give_up_s: float) -> list[list[str]]:
+async def _batches(jobs: QueueJobs, job_ids: Sequence[str], give_up_s: float) -> list[list[str]]:
     """Cut so that the results of each do not fill the memory: a single one may have 64 MiB."""
     if len(job_ids) <= FEW_JOBS:
         return [list(job_ids)]
@@ -149,7 +149,9 @@ async def _batches(jobs: Jobs, job_ids: Sequence[str], give_up_s: float) -> list
     return batches
 
 
-async def _outcome(jobs: Jobs, job_id: str, record: JobRecord | None, give_up_s: float) -> Result | JobError:
+async def _outcome(
+    jobs: QueueJobs, job_id: str, record: JobRecord | None, give_up_s: float
+) -> Result | JobError:
     if record is None:
         return NotFound(job_id)
     return await jobs.session.outlast(partial(jobs.conclude, record), give_up_s)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 
-from millstream.client.queue.queue_jobs import Jobs
+from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.client.queue.session import Session
 from millstream.client.streaming.cursor import Cursor
 from millstream.client.streaming.events import EndEvent, Event
@@ -23,7 +23,7 @@ from millstream.wire.messages.replies import LogEntry
 POLLS_PER_S = 200  # at most, of all silent streams of a client: what is published wakes them anyway
 
 
-async def follow(jobs: Jobs, name: str, cursor: str | None) -> AsyncGenerator[Event, None]:
+async def follow(jobs: QueueJobs, name: str, cursor: str | None) -> AsyncGenerator[Event, None]:
     """The events after `cursor`, to the end of the job `name` (a full or an own id). Raises what StreamReader
     and the server raise."""
     place = Cursor.parse(cursor)
@@ -53,7 +53,7 @@ def _turn_s(session: Session) -> float:
     return session.mailroom.streams / POLLS_PER_S * random.uniform(0.75, 1.25)
 
 
-async def _step(jobs: Jobs, job_id: str, reader: StreamReader, mailbox: Mailbox) -> list[Event]:
+async def _step(jobs: QueueJobs, job_id: str, reader: StreamReader, mailbox: Mailbox) -> list[Event]:
     match reader.want:
         case Want.TAIL:
             return reader.tail(*await jobs.session.outlast(lambda: jobs.tail(job_id, reader.place)))
@@ -77,7 +77,7 @@ def _parsed(payloads: Iterable[bytes], reader: StreamReader) -> Iterator[LogEntr
             reader.lost()
 
 
-async def _explained(jobs: Jobs, event: EndEvent) -> EndEvent:
+async def _explained(jobs: QueueJobs, event: EndEvent) -> EndEvent:
     """A failed job's end with its reason, which is in the result and not in the log."""
     if event.state is not State.FAILED or event.error is not None:
         return event

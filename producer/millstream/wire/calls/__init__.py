@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from millstream.wire.calls.attempt import append, bury, finish, isolate, release, renew, retry, start
 from millstream.wire.calls.producing import Forgotten, cancel, expire_one, forget, submit
-from millstream.wire.calls.scripts import Call, run, run_many
+from millstream.wire.calls.scripts import ScriptCall, run, run_many
 from millstream.wire.calls.taking import join, take
 from millstream.wire.calls.upkeep import (
     discard,
@@ -27,9 +27,9 @@ from millstream.wire.calls.upkeep import (
 from millstream.wire.messages.replies import Claim
 
 __all__ = [
-    "Call",
     "Claim",
     "Forgotten",
+    "ScriptCall",
     "append",
     "bury",
     "cancel",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-from millstream.wire.calls.scripts import Call, positive, script
+from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.messages import State, Timing
 from millstream.wire.messages.record import log_entry, number
@@ -25,13 +25,15 @@ from millstream.wire.messages.replies import (
 _NOW = Timing()  # no times of the worker's: the server takes its own
 
 
-def start(keys: ShardKeys, claim: Claim, *, lane: str, nonce: str, presses: bool = False) -> Call[StartReply]:
+def start(
+    keys: ShardKeys, claim: Claim, *, lane: str, nonce: str, presses: bool = False
+) -> ScriptCall[StartReply]:
     """Begin an attempt at an entry that was delivered to the claim's owner. `nonce` is new for each attempt,
     and the same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`:
     a job that ends gives its request's room to its result. The first start stores the job's seed."""
     job_id = claim.job_id
     channel = keys.events(job_id)
-    return Call(
+    return ScriptCall(
         script("start"),
         (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),
         (claim.entry_id, claim.owner, nonce, keys.publish, channel, "1" if presses else "", seed_of(job_id)),
@@ -72,10 +74,10 @@ def isolate(
     alone: bool,
     died: int,
     died_alone: int,
-) -> Call[EndOutcome]:
+) -> ScriptCall[EndOutcome]:
     """Record whether the attempt has its engine for itself: a later `reclaim` then charges it as such. Deaths
     are those known in all. Passes at maxmemory."""
-    return Call(
+    return ScriptCall(
         script("isolate"),
         (keys.job(claim.job_id),),
         (*claim.fence, "1" if alone else "", died, died_alone),
@@ -91,12 +93,12 @@ def append(
     body: bytes,
     publish: bool,
     timing: Timing = _NOW,
-) -> Call[AppendReply]:
+) -> ScriptCall[AppendReply]:
     """Append one delta. `timing` counts with the job's first one: its admission and first token. At maxmemory
     it fails and nothing is written."""
     channel = keys.events(claim.job_id) if publish else ""
     times = (_ms(timing.admitted_ms), _ms(timing.first_token_ms))
-    return Call(
+    return ScriptCall(
         script("append"),
         (keys.job(claim.job_id), keys.tokens(claim.job_id)),
         (*claim.fence, seq, body, keys.publish, channel, *times),
@@ -104,9 +106,11 @@ def append(
     )
 
 
-def renew(keys: ShardKeys, *, lane: str, owner: str, held: Sequence[tuple[str, str]]) -> Call[RenewReply]:
+def renew(
+    keys: ShardKeys, *, lane: str, owner: str, held: Sequence[tuple[str, str]]
+) -> ScriptCall[RenewReply]:
     """`held`: (job id, entry id) pairs of one lane, started or not. An entry whose job has ended is lost."""
-    return Call(
+    return ScriptCall(
         script("renew"),
         (keys.lane(lane), *(keys.job(job_id) for job_id, _ in held)),
         (owner, *(part for pair in held for part in pair)),
@@ -125,7 +129,7 @@ def finish(
     delta: bytes | None,
     ttl_ms: int,
     timing: Timing = _NOW,
-) -> Call[EndOutcome]:
+) -> ScriptCall[EndOutcome]:
     """`seq` is that of `delta`, or of the end marker where there is no delta; the end marker comes after it.
 
     `timing` is the result's. A delta whose append got through before is not written again. Passes at
@@ -133,7 +137,7 @@ def finish(
     """
     if not state.terminal:
         raise ValueError(f"a job cannot finish as {state}")
-    return Call(
+    return ScriptCall(
         script("finish"),
         (*keys.ending(claim.job_id), keys.lane(lane)),
         (
@@ -163,10 +167,10 @@ def bury(
     ttl_ms: int,
     max_dead: int,
     timing: Timing = _NOW,
-) -> Call[EndOutcome]:
+) -> ScriptCall[EndOutcome]:
     """Dead-letter: the job ends as failed and its request is kept in the bounded `dead` stream. `timing` is
     the result's."""
-    return Call(
+    return ScriptCall(
         script("bury"),
         (*keys.ending(claim.job_id), keys.lane(lane), keys.dead),
         (
@@ -192,10 +196,10 @@ def retry(
     delay_ms: int,
     died: int = 0,
     died_alone: int = 0,
-) -> Call[EndOutcome]:
+) -> ScriptCall[EndOutcome]:
     """Park the job; it goes back to its lane after `delay_ms`. Deaths are those known in all: of engines and
     workers that had it, and of those that had nothing else. Passes at maxmemory."""
-    return Call(
+    return ScriptCall(
         script("retry"),
         (keys.job(claim.job_id), keys.lane(lane), keys.delayed),
         (claim.job_id, *claim.fence, delay_ms, died, died_alone),
@@ -210,10 +214,10 @@ def release(
     lane: str,
     died: int = 0,
     died_alone: int = 0,
-) -> Call[EndOutcome]:
+) -> ScriptCall[EndOutcome]:
     """Give a job back untouched, charged with no more than the deaths told (those known in all). Passes at
     maxmemory."""
-    return Call(
+    return ScriptCall(
         script("release"),
         (keys.job(claim.job_id), keys.lane(lane)),
         (claim.job_id, *claim.fence, keys.publish, keys.control, died, died_alone),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.wire.calls.scripts import Call, positive, script
+from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.keys import Lane, ShardKeys
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.replies import CancelOutcome, SubmitOutcome, SubmitReply
@@ -26,7 +26,7 @@ def submit(
     requeued_from: str | None = None,
     tenant: str = "",
     cost: int = 1,
-) -> Call[SubmitReply]:
+) -> ScriptCall[SubmitReply]:
     """Queue a job once. `deadline_ms` is Unix time; the bounds are the shard's, with this job counted in.
     Where the lane has its window, `tenant` and `cost` (tokens, as far as they are known) decide about the
     job's place among those that wait.
@@ -34,7 +34,7 @@ def submit(
     At maxmemory a new job finds the shard full, too.
     """
     first = Lane(lane)
-    return Call(
+    return ScriptCall(
         script("submit"),
         (
             keys.job(job_id),
@@ -73,9 +73,9 @@ def _submitted(reply: Any) -> SubmitReply:
     )
 
 
-def cancel(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> Call[CancelOutcome]:
+def cancel(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> ScriptCall[CancelOutcome]:
     """A waiting job ends at once and is kept for `ttl_ms`; a running one's worker is told."""
-    return Call(
+    return ScriptCall(
         script("cancel"),
         (*keys.ending(job_id), *keys.parking),
         (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control),
@@ -83,9 +83,9 @@ def cancel(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> Call[CancelOutcome]:
     )
 
 
-def expire_one(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> Call[bool]:
+def expire_one(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> ScriptCall[bool]:
     """End one job whose deadline has passed, where a reader looks at it before any worker swept."""
-    return Call(
+    return ScriptCall(
         script("expire_one"),
         (*keys.ending(job_id), *keys.parking),
         (job_id, positive("ttl_ms", ttl_ms), keys.publish, keys.events(job_id), keys.control),
@@ -99,9 +99,9 @@ class Forgotten:
     state: State | None = None  # of a job that has not ended: nothing was deleted
 
 
-def forget(keys: ShardKeys, *, job_id: str) -> Call[Forgotten]:
+def forget(keys: ShardKeys, *, job_id: str) -> ScriptCall[Forgotten]:
     """Delete the hash and the log of a job that has ended. Passes at maxmemory."""
-    return Call(script("forget"), (keys.job(job_id), keys.tokens(job_id)), (), _forgotten)
+    return ScriptCall(script("forget"), (keys.job(job_id), keys.tokens(job_id)), (), _forgotten)
 
 
 def _forgotten(reply: Any) -> Forgotten:

@@ -32,7 +32,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[R_co]):
+class ScriptCall(Generic[R_co]):
     """One script with its arguments, and the reader of its reply. Nothing is sent yet."""
 
     script: Script
@@ -78,7 +78,7 @@ def positive(name: str, value: int) -> int:
     return value
 
 
-async def run(redis: Any, call: Call[R]) -> R:
+async def run(redis: Any, call: ScriptCall[R]) -> R:
     """Send one call. The client must not decode responses. Raises redis-py's errors, and ProtocolError for a
     reply that is not the script's."""
     try:
@@ -88,7 +88,7 @@ async def run(redis: Any, call: Call[R]) -> R:
     return _parsed(call, reply)
 
 
-async def run_many(redis: Any, calls: Sequence[Call[R]]) -> list[R | Exception]:
+async def run_many(redis: Any, calls: Sequence[ScriptCall[R]]) -> list[R | Exception]:
     """Send many calls in one round trip, not as a transaction; each answers or fails for itself.
 
     A lost connection raises: which of the calls got through is unknown, and all of them may be sent again.
@@ -97,7 +97,7 @@ async def run_many(redis: Any, calls: Sequence[Call[R]]) -> list[R | Exception]:
 
 
 async def run_many_then(
-    redis: Any, calls: Sequence[Call[R]], last: Command
+    redis: Any, calls: Sequence[ScriptCall[R]], last: Command
 ) -> list[tuple[R | Exception, Any]]:
     """The same with the command `last` behind them, on the same connection: each outcome comes with the reply
     to it, as it was sent behind that call. Raises what `run_many` raises."""
@@ -129,7 +129,7 @@ async def _send(redis: Any, commands: Sequence[Command], last: Command) -> list[
     return [found[place] for place in range(len(commands))]
 
 
-def _outcome(call: Call[R], reply: Any) -> R | Exception:
+def _outcome(call: ScriptCall[R], reply: Any) -> R | Exception:
     if isinstance(reply, Exception):
         return reply
     try:
@@ -138,7 +138,7 @@ def _outcome(call: Call[R], reply: Any) -> R | Exception:
         return error
 
 
-def _parsed(call: Call[R], reply: Any) -> R:
+def _parsed(call: ScriptCall[R], reply: Any) -> R:
     try:
         return call.parse(reply)
     except (ValueError, TypeError, IndexError, AttributeError) as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.wire.calls.scripts import Call, positive, script
+from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.keys import LANES, Lane, ShardKeys
 
 
@@ -20,20 +20,22 @@ class Delivered:
     fields: list[bytes]  # name, value, name, value, …
 
 
-def join(keys: ShardKeys, *, owner: str | None = None) -> Call[None]:
+def join(keys: ShardKeys, *, owner: str | None = None) -> ScriptCall[None]:
     """Give the shard's lanes their group where they have none, and make `owner` one of its consumers. Passes
     at maxmemory."""
-    return Call(script("join"), tuple(keys.lanes), (owner or "",), lambda _: None)
+    return ScriptCall(script("join"), tuple(keys.lanes), (owner or "",), lambda _: None)
 
 
-def take(keys: ShardKeys, *, owner: str, max_entries: int, max_bytes: int) -> Call[tuple[Delivered, ...]]:
+def take(
+    keys: ShardKeys, *, owner: str, max_entries: int, max_bytes: int
+) -> ScriptCall[tuple[Delivered, ...]]:
     """The shard's next entries for `owner`, the first lane first, what is parked beside it in its turn. The
     entry with which they reach `max_bytes` is the last one. XREADGROUP alone counts entries: 64 of them may
     be a gigabyte.
 
     Not repeated where the reply was lost: its entries stay pending with `owner`, who looks for them there.
     """
-    return Call(
+    return ScriptCall(
         script("take"),
         (keys.job(""), *keys.parked_lanes()),
         (owner, positive("max_entries", max_entries), positive("max_bytes", max_bytes)),

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.errors import ProtocolError
-from millstream.wire.calls.scripts import Call, positive, script
+from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.keys import GROUP, LANES, ShardKeys, is_job_id
 from millstream.wire.messages.replies import EndOutcome, LaneEntry, PendingEntry
 
 _MOST_BYTES = 16 * 1024 * 1024  # of parked jobs that one promote moves into a lane
 
 
-def promote(keys: ShardKeys, *, limit: int) -> Call[tuple[str, ...]]:
+def promote(keys: ShardKeys, *, limit: int) -> ScriptCall[tuple[str, ...]]:
     """Move due retries back to their lanes, and what is parked as far as there is room; answers their job
     ids. `limit` bounds the retries of one call. Passes at maxmemory."""
-    return Call(
+    return ScriptCall(
         script("promote"),
         (keys.delayed, keys.job(""), *keys.parked_lanes()),
         (positive("limit", limit), _MOST_BYTES, *LANES),
@@ -24,12 +24,12 @@ def promote(keys: ShardKeys, *, limit: int) -> Call[tuple[str, ...]]:
     )
 
 
-def expire(keys: ShardKeys, *, limit: int, ttl_ms: int) -> Call[tuple[str, ...]]:
+def expire(keys: ShardKeys, *, limit: int, ttl_ms: int) -> ScriptCall[tuple[str, ...]]:
     """End jobs whose deadline has passed; answers their job ids. The log keeps their text.
 
     `limit` bounds one call; sweep on while the answer is as long as that.
     """
-    return Call(
+    return ScriptCall(
         script("expire"),
         (
             keys.delayed,
@@ -64,14 +64,14 @@ def reclaim(
     overdue: Sequence[tuple[str, str]],
     min_idle_ms: int,
     died: bool,
-) -> Call[tuple[LaneEntry, ...]]:
+) -> ScriptCall[tuple[LaneEntry, ...]]:
     """Take over entries (entry id, owner seen in both scans) that are still that owner's and still idle.
 
     `died` charges the attempt, unless the job was released or never started; it is charged as alone where
     `isolate` has recorded that. Entries of the owner `released`
     are taken whatever their idle time; those whose job has ended are dropped.
     """
-    return Call(
+    return ScriptCall(
         script("reclaim"),
         (keys.lane(lane), keys.job("")),
         (
@@ -96,11 +96,11 @@ def look(
     ttl_ms: int,
     result: bytes = b"",
     finished_ms: int | None = None,
-) -> Call[bool]:
+) -> ScriptCall[bool]:
     """End a job whose entry was destroyed; True where this call did. Without a `result` nothing is written:
     True where it would be. The result is of the job as it stood at `attempt` and `seq`: one that has moved on
     is kept. Passes at maxmemory."""
-    return Call(
+    return ScriptCall(
         script("look"),
         (*keys.ending(job_id), *keys.parked_lanes()),
         (
@@ -118,16 +118,16 @@ def look(
     )
 
 
-def drop_consumer(keys: ShardKeys, *, lane: str, consumer: str) -> Call[bool]:
+def drop_consumer(keys: ShardKeys, *, lane: str, consumer: str) -> ScriptCall[bool]:
     """Remove a consumer, only when it holds nothing; False where it still does."""
-    return Call(script("drop_consumer"), (keys.lane(lane),), (consumer,), bool)
+    return ScriptCall(script("drop_consumer"), (keys.lane(lane),), (consumer,), bool)
 
 
 def discard(
     keys: ShardKeys, *, lane: str, owner: str, entry_id: str, reason: str, max_dead: int
-) -> Call[EndOutcome]:
+) -> ScriptCall[EndOutcome]:
     """Drop a delivered entry that is not ours to answer (`lane_entry` refused it); a note stays in `dead`."""
-    return Call(
+    return ScriptCall(
         script("discard"),
         (keys.lane(lane), keys.dead),
         (owner, entry_id, reason, positive("max_dead", max_dead)),

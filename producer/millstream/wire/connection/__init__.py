@@ -7,7 +7,7 @@ Sentinels name, or a Cluster. `Subscriptions` listens there. Knows nothing of jo
 
 from millstream.wire.connection.cluster import is_cluster
 from millstream.wire.connection.endpoint import Endpoint, unavailable
-from millstream.wire.connection.subscriptions import Listener, Subscriptions
+from millstream.wire.connection.subscriptions import MessageListener, Subscriptions
 from millstream.wire.connection.target import SCHEMES, Target
 
-__all__ = ["SCHEMES", "Endpoint", "Listener", "Subscriptions", "Target", "is_cluster", "unavailable"]
+__all__ = ["SCHEMES", "Endpoint", "MessageListener", "Subscriptions", "Target", "is_cluster", "unavailable"]

@@ -29,7 +29,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.slots import slot_of
 from millstream.wire.connection.topology import Topology
 from millstream.wire.timing import Backoff
@@ -47,7 +47,7 @@ class Command:
     options: dict[str, Any]
     slot: int | None
     keyless: bool
-    node: Node | None = None  # where it was sent last
+    node: ServerNode | None = None  # where it was sent last
     reply: Any = None
 
     @property
@@ -74,13 +74,13 @@ class ClusterClient(AsyncCoreCommands):
     _event_dispatcher: Any = None  # redis-py's methods of commands want to see one
 
     def __init__(
-        self, topology: Topology, open_node: Callable[[Node], Redis], *, retries: int, patience_s: float
+        self, topology: Topology, open_node: Callable[[ServerNode], Redis], *, retries: int, patience_s: float
     ) -> None:
         self._topology = topology
         self._open_node = open_node
         self._retries = retries
         self._patience_s = patience_s
-        self._nodes: dict[Node, Redis] = {}
+        self._nodes: dict[ServerNode, Redis] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -150,7 +150,7 @@ class ClusterClient(AsyncCoreCommands):
         return ()
 
     async def _send_once(self, commands: Sequence[Command]) -> None:
-        nodes: dict[Node, list[Command]] = defaultdict(list)
+        nodes: dict[ServerNode, list[Command]] = defaultdict(list)
         for command in commands:
             try:
                 command.node = await self._topology.node_of(command.slot)
@@ -166,7 +166,7 @@ class ClusterClient(AsyncCoreCommands):
                 for node, batch in nodes.items():
                     tasks.create_task(self._send_to(node, batch))
 
-    async def _send_to(self, node: Node, commands: Sequence[Command]) -> None:
+    async def _send_to(self, node: ServerNode, commands: Sequence[Command]) -> None:
         replies: Sequence[Any]
         try:
             async with self._redis(node).pipeline(transaction=False) as pipeline:
@@ -183,7 +183,7 @@ class ClusterClient(AsyncCoreCommands):
         allowance = Command(("ASKING",), {}, command.slot, keyless=True)
         await self._send_to(_named_by(command), [allowance, command])
 
-    def _redis(self, node: Node) -> Redis:
+    def _redis(self, node: ServerNode) -> Redis:
         if node not in self._nodes:
             self._nodes[node] = self._open_node(node)
         return self._nodes[node]
@@ -273,9 +273,9 @@ def _by_slot(commands: Sequence[Command]) -> list[list[Command]]:
     return list(groups.values())
 
 
-def _named_by(command: Command) -> Node:
+def _named_by(command: Command) -> ServerNode:
     """The node that a MOVED or ASK names; without a host, on the one that said it."""
     error, node = command.reply, command.node
     assert isinstance(error, AskError)
     assert node is not None
-    return Node(error.host or node.host, error.port)
+    return ServerNode(error.host or node.host, error.port)

@@ -23,7 +23,7 @@ from redis.exceptions import MovedError, RedisError
 from millstream.errors import AccessDenied, Unavailable
 from millstream.wire.connection.access import refusal
 from millstream.wire.connection.cluster import ClusterClient
-from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.redis_connections import followed, reliable
 from millstream.wire.connection.sentinels import Sentinels
 from millstream.wire.connection.target import place_of
@@ -78,7 +78,7 @@ class Endpoint:
         Cluster: for the keys of one slot."""
         return self._client(name, 1, block_s + BLOCK_MARGIN_S, 0)
 
-    def subscriber(self, name: str, node: Node | None = None) -> AbstractConnection:
+    def subscriber(self, name: str, node: ServerNode | None = None) -> AbstractConnection:
         """One connection for subscriptions, not yet connected, never reconnecting by itself; in a Cluster to
         `node`.
 
@@ -100,7 +100,7 @@ class Endpoint:
         return cast(Redis, client)  # the same methods
 
     def _pool(
-        self, name: str, connections: int, timeout_s: float, retries: int, node: Node | None = None
+        self, name: str, connections: int, timeout_s: float, retries: int, node: ServerNode | None = None
     ) -> ConnectionPool:
         return BlockingConnectionPool(
             max_connections=connections,
@@ -114,7 +114,7 @@ class Endpoint:
             return self.connection_class
         return followed(self.connection_class, self.sentinels)
 
-    def _settings(self, name: str, timeout_s: float, retries: int, node: Node | None) -> dict[str, Any]:
+    def _settings(self, name: str, timeout_s: float, retries: int, node: ServerNode | None) -> dict[str, Any]:
         backoff = ExponentialWithJitterBackoff(base=0.05, cap=1.0) if retries else NoBackoff()
         address = {} if node is None else {"host": node.host, "port": node.port}
         return (

@@ -17,7 +17,7 @@ ASK_S = 2.0  # for connecting and the answer: there are others to ask
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Node:
+class ServerNode:
     host: str
     port: int
 
@@ -32,7 +32,7 @@ class Access:
     connection_class: type[AbstractConnection]
     options: Mapping[str, Any]
 
-    async def ask(self, node: Node, *command: str) -> Any:
+    async def ask(self, node: ServerNode, *command: str) -> Any:
         """One command, one answer. Raises redis-py's errors and OSError."""
         connection: AbstractConnection = self.connection_class(
             **dict(self.options)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError, MovedError, RedisError
 
-from millstream.wire.connection.nodes import Node
+from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.slots import channel_slot
 from millstream.wire.timing import Backoff
 
@@ -31,10 +31,10 @@ PING_AFTER_S = 10.0  # of silence; two silences without an answer are a dead con
 BACKOFF_S = (0.05, 5.0)  # first and longest pause before connecting again
 
 
-class Line:
+class PubSubConnection:
     """To `node` of a Cluster, or to the only server. Connects when it has a channel first."""
 
-    def __init__(self, owner: Subscriptions, node: Node | None) -> None:
+    def __init__(self, owner: Subscriptions, node: ServerNode | None) -> None:
         self._owner = owner
         self._node = node
         self._subscribe, self._unsubscribe = (
@@ -195,7 +195,7 @@ class Line:
             raise error
         known = {*self._channels, *self._sent, *self._unacknowledged, *self._leaving}
         self._give_back(name for name in known if channel_slot(name) == error.slot_id)
-        topology.learn(error.slot_id, Node(error.host or self._node.host, error.port))
+        topology.learn(error.slot_id, ServerNode(error.host or self._node.host, error.port))
 
     def _batches(self, channels: list[str]) -> Iterator[list[str]]:
         slots: defaultdict[int, list[str]] = defaultdict(list)

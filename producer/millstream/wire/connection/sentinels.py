@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import RedisError
 
-from millstream.wire.connection.nodes import Access, Node
+from millstream.wire.connection.nodes import Access, ServerNode
 
 
 class Sentinels:
     """Asked anew for each connection: a failover costs a reconnection and nothing more."""
 
-    def __init__(self, service: str, nodes: Sequence[Node], access: Access) -> None:
+    def __init__(self, service: str, nodes: Sequence[ServerNode], access: Access) -> None:
         self.service = service
         self.nodes = list(nodes)  # who answered last is asked first
         self.access = access
@@ -21,7 +21,7 @@ class Sentinels:
     def __str__(self) -> str:
         return f"{self.service!r} of the Sentinels {', '.join(map(str, self.nodes))}"
 
-    async def master(self) -> Node:
+    async def master(self) -> ServerNode:
         """Raises MasterNotFoundError, a ConnectionError, where none of them names one."""
         troubles = []
         for node in list(self.nodes):
@@ -35,5 +35,5 @@ class Sentinels:
                 continue
             self.nodes.remove(node)
             self.nodes.insert(0, node)
-            return Node(address[0].decode(), int(address[1]))
+            return ServerNode(address[0].decode(), int(address[1]))
         raise MasterNotFoundError("no Sentinel names a master: " + "; ".join(troubles))

@@ -16,8 +16,8 @@ from typing import Protocol
 from redis.exceptions import ClusterDownError, RedisError
 
 from millstream.wire.connection.endpoint import Endpoint
-from millstream.wire.connection.nodes import Node
-from millstream.wire.connection.pubsub_connection import Line
+from millstream.wire.connection.nodes import ServerNode
+from millstream.wire.connection.pubsub_connection import PubSubConnection
 from millstream.wire.connection.slots import channel_slot
 from millstream.wire.timing import Backoff, jittered
 
@@ -27,7 +27,7 @@ SETTLE_S = 0.02  # before channels are placed again: the nodes agree on a move o
 LONGEST_PAUSE_S = 2.0
 
 
-class Listener(Protocol):
+class MessageListener(Protocol):
     """Must not wait."""
 
     def deliver(self, channel: str, payload: bytes) -> None:
@@ -40,14 +40,14 @@ class Listener(Protocol):
 class Subscriptions:
     """`run` serves until `close`. `subscribe` and `unsubscribe` at any time, also before."""
 
-    def __init__(self, endpoint: Endpoint, name: str, listener: Listener, *, sharded: bool) -> None:
+    def __init__(self, endpoint: Endpoint, name: str, listener: MessageListener, *, sharded: bool) -> None:
         self.endpoint = endpoint
         self.name = name
         self.listener = listener
         self.sharded = sharded
         self.closed = False
-        self._lines: dict[Node | None, Line] = {}
-        self._line_of: dict[str, Line] = {}  # each wanted channel is here or loose
+        self._lines: dict[ServerNode | None, PubSubConnection] = {}
+        self._line_of: dict[str, PubSubConnection] = {}  # each wanted channel is here or loose
         self._loose: set[str] = set()
         self._moving = False  # the nodes may not agree yet who serves what is loose
         self._work = asyncio.Event()
@@ -127,7 +127,7 @@ class Subscriptions:
                 if node is None:
                     continue  # nobody serves this slot; the others' channels do not wait for it
             if node not in self._lines:
-                self._lines[node] = line = Line(self, node)
+                self._lines[node] = line = PubSubConnection(self, node)
                 self._tasks.append(group.create_task(line.run(), name=self.name))
             self._loose.discard(channel)
             self._line_of[channel] = self._lines[node]

@@ -15,7 +15,7 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import RedisError
 
 from millstream.errors import InvalidRequest
-from millstream.wire.connection.nodes import Access, Node
+from millstream.wire.connection.nodes import Access, ServerNode
 
 Target = str | Redis | RedisCluster  # of redis.asyncio
 
@@ -37,17 +37,17 @@ _PORTS = {"sentinel": 26379, "cluster": 6379}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerAddress:
     """One server: `access.options` has its address. Several: `nodes` are Sentinels where there is a
     `service`, else nodes of a Cluster."""
 
     access: Access
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ServerNode, ...] = ()
     service: str = ""
     sentinels: Access | None = field(default=None)
 
 
-def place_of(target: object) -> Place:
+def place_of(target: object) -> ServerAddress:
     """Raises InvalidRequest, in which no password is shown."""
     if not isinstance(target, str):
         return _of_client(target)
@@ -76,11 +76,11 @@ def without_password(url: str) -> str:
 # --- URLs
 
 
-def _of_one(url: str) -> Place:
-    return Place(_access(url))
+def _of_one(url: str) -> ServerAddress:
+    return ServerAddress(_access(url))
 
 
-def _of_several(url: str, several: re.Match[str]) -> Place:
+def _of_several(url: str, several: re.Match[str]) -> ServerAddress:
     """All but the list of hosts is read by redis-py, from a URL with the first of them."""
     kind = several["kind"]
     parts = urlsplit(url)
@@ -100,16 +100,16 @@ def _of_several(url: str, several: re.Match[str]) -> Place:
     one = _access(f"{several['tls']}://{credentials}{at}host/{db}?{urlencode(words)}")
     access = Access(one.connection_class, {k: v for k, v in one.options.items() if k != "host"})
     if kind == "cluster":
-        return Place(access, tuple(nodes))
+        return ServerAddress(access, tuple(nodes))
     sentinels = Access(one.connection_class, own | _taken(one.options, frozenset()))
-    return Place(access, tuple(nodes), unquote(service), sentinels)
+    return ServerAddress(access, tuple(nodes), unquote(service), sentinels)
 
 
-def _node(text: str, default_port: int) -> Node:
+def _node(text: str, default_port: int) -> ServerNode:
     host, port = urlsplit(f"//{text}").hostname, urlsplit(f"//{text}").port
     if not host:
         raise ValueError(f"a host is missing in the list: give host:port,host:port (got {text!r})")
-    return Node(unquote(host), port or default_port)
+    return ServerNode(unquote(host), port or default_port)
 
 
 def _access(url: str) -> Access:
@@ -145,7 +145,7 @@ def _check_tls(url: str, access: Access) -> None:
 # --- clients of redis-py
 
 
-def _of_client(client: object) -> Place:
+def _of_client(client: object) -> ServerAddress:
     if isinstance(client, RedisCluster):
         return _of_cluster(client)
     pool: object = getattr(client, "connection_pool", None)
@@ -154,30 +154,30 @@ def _of_client(client: object) -> Place:
     if not isinstance(pool, ConnectionPool):
         problem = "give a Redis URL, a redis.asyncio.Redis or a redis.asyncio.RedisCluster"
         raise InvalidRequest("url", client, problem)
-    return Place(Access(pool.connection_class, _taken(pool.connection_kwargs, ADDRESS)))
+    return ServerAddress(Access(pool.connection_class, _taken(pool.connection_kwargs, ADDRESS)))
 
 
-def _of_cluster(client: RedisCluster) -> Place:
+def _of_cluster(client: RedisCluster) -> ServerAddress:
     if client.nodes_manager.address_remap is not None:
         problem = "a RedisCluster with address_remap cannot be taken over; give a URL that needs none"
         raise InvalidRequest("url", client, problem)
     seeds = client.nodes_manager.startup_nodes.values()
     options = client.get_connection_kwargs()
     access = Access(options.get("connection_class") or Connection, _taken(options, CREDENTIALS))
-    return Place(access, tuple(Node(seed.host, int(seed.port)) for seed in seeds))
+    return ServerAddress(access, tuple(ServerNode(seed.host, int(seed.port)) for seed in seeds))
 
 
-def _of_sentinel_pool(pool: SentinelConnectionPool) -> Place:
+def _of_sentinel_pool(pool: SentinelConnectionPool) -> ServerAddress:
     manager = pool.sentinel_manager
     if not pool.is_master:
         problem = "a client of Sentinel's replicas cannot write; give the one of master_for"
         raise InvalidRequest("url", pool, problem)
     asked: Sequence[dict[str, Any]] = [one.connection_pool.connection_kwargs for one in manager.sentinels]
-    nodes = tuple(Node(one["host"], int(one["port"])) for one in asked)
+    nodes = tuple(ServerNode(one["host"], int(one["port"])) for one in asked)
     kind = manager.sentinels[0].connection_pool.connection_class
     sentinels = Access(kind, _taken(asked[0], CREDENTIALS))
     access = Access(_plain(pool.connection_class), _taken(pool.connection_kwargs, CREDENTIALS | {"db"}))
-    return Place(access, nodes, str(pool.service_name), sentinels)
+    return ServerAddress(access, nodes, str(pool.service_name), sentinels)
 
 
 def _plain(kind: type[AbstractConnection]) -> type[AbstractConnection]:

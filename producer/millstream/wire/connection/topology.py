@@ -14,7 +14,7 @@ from typing import Any
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
-from millstream.wire.connection.nodes import Access, Node
+from millstream.wire.connection.nodes import Access, ServerNode
 
 REST_S = 0.1  # between two looks: many commands may fail of one cause
 NEVER = float("-inf")
@@ -23,12 +23,12 @@ NEVER = float("-inf")
 class Topology:
     """Shared by all that one Endpoint opened."""
 
-    def __init__(self, seeds: Sequence[Node], access: Access) -> None:
+    def __init__(self, seeds: Sequence[ServerNode], access: Access) -> None:
         self.seeds = tuple(seeds)
         self.access = access
-        self._owners: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-        self._any: Node | None = None  # a master that answered when it was asked last
-        self._known: list[Node] = list(seeds)  # whom to ask, in this order
+        self._owners: list[ServerNode | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        self._any: ServerNode | None = None  # a master that answered when it was asked last
+        self._known: list[ServerNode] = list(seeds)  # whom to ask, in this order
         self._doubted = True
         self._looked_s = NEVER
         self._failure = ""  # of the last look; empty where it found a node that answers
@@ -37,11 +37,11 @@ class Topology:
     def __str__(self) -> str:
         return f"Cluster {', '.join(map(str, self.seeds))}"
 
-    def learn(self, slot: int, node: Node) -> None:
+    def learn(self, slot: int, node: ServerNode) -> None:
         """A node said that another one serves this slot."""
         self._owners[slot] = node
 
-    def doubt(self, node: Node | None = None) -> None:
+    def doubt(self, node: ServerNode | None = None) -> None:
         """Something was not as believed: look again before the next command. `node` had the trouble, and is
         asked last: one that was cut off from the others goes on telling how it was."""
         self._doubted = True
@@ -49,7 +49,7 @@ class Topology:
             self._known.remove(node)
             self._known.append(node)
 
-    async def node_of(self, slot: int | None) -> Node:
+    async def node_of(self, slot: int | None) -> ServerNode:
         """Who serves the slot; any master for None. Raises ClusterDownError where nobody does, and
         ConnectionError where no node answers."""
         await self.refresh()
@@ -59,7 +59,7 @@ class Topology:
             raise ClusterDownError(f"no node of the {self} serves slot {slot}")
         return node
 
-    def known(self, slot: int | None) -> Node | None:
+    def known(self, slot: int | None) -> ServerNode | None:
         """The same as far as it is known now."""
         return self._any if slot is None else self._owners[slot]
 
@@ -87,8 +87,8 @@ class Topology:
             self._failure = f"no node of the {self} answers: " + "; ".join(troubles)
             raise ConnectionError(self._failure)
 
-    def _settle(self, asked: Node, ranges: Iterable[Any]) -> None:
-        owners: list[Node | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    def _settle(self, asked: ServerNode, ranges: Iterable[Any]) -> None:
+        owners: list[ServerNode | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         found = {asked: None}
         for low, high, *nodes in ranges:
             masters = [_node(asked, entry) for entry in nodes]
@@ -102,7 +102,7 @@ class Topology:
         self._doubted = False
 
 
-def _node(asked: Node, entry: Sequence[Any]) -> Node:
+def _node(asked: ServerNode, entry: Sequence[Any]) -> ServerNode:
     """A node as another one names it: without a host it is the one that was asked for its opinion."""
     host = (entry[0] or b"").decode()
-    return Node(asked.host if host in ("", "?") else host, int(entry[1]))
+    return ServerNode(asked.host if host in ("", "?") else host, int(entry[1]))

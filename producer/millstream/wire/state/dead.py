@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.wire.calls.scripts import Call, positive, script
+from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Request
@@ -68,9 +68,9 @@ class DeadLetter:
 
 def letters(
     keys: ShardKeys, *, shard: int, before: Place | None, count: int, most_bytes: int
-) -> Call[list[DeadLetter]]:
+) -> ScriptCall[list[DeadLetter]]:
     """A page, the newest first; `before` is the last of the page before. Requests are cut at `most_bytes`."""
-    return Call(
+    return ScriptCall(
         script("letters"),
         (keys.dead,),
         (f"({before.entry}" if before else "+", positive("count", count), most_bytes),

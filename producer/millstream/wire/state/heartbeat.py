@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.errors import ProtocolError
-from millstream.wire.calls.scripts import Call, positive, script, texts
+from millstream.wire.calls.scripts import ScriptCall, positive, script, texts
 from millstream.wire.keys import GROUP, LANES, RELEASED, Lane, ShardKeys
 from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
@@ -78,11 +78,11 @@ def _figures(stored: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> Call[None]:
+def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> ScriptCall[None]:
     """Say that the worker is alive for the next `ttl_ms`. Passes at maxmemory."""
     told = {name: value for name, value in asdict(heartbeat).items() if value or name in ("name", "model")}
     pairs = (str(part) for pair in told.items() for part in pair)
-    return Call(
+    return ScriptCall(
         script("beat"),
         (keys.worker(heartbeat.name),),
         (positive("ttl_ms", ttl_ms), *pairs),

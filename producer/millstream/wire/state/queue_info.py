@@ -16,7 +16,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
-from millstream.wire.calls.scripts import Call, run, script, texts
+from millstream.wire.calls.scripts import ScriptCall, run, script, texts
 from millstream.wire.connection import is_cluster
 from millstream.wire.keys import QueueKeys
 from millstream.wire.versions import TAKEN, Versions
@@ -87,15 +87,15 @@ def _unlike(queue: str, field: str, stored: object, wanted: object) -> str:
     )
 
 
-def describe(keys: QueueKeys, info: QueueInfo) -> Call[QueueInfo]:
+def describe(keys: QueueKeys, info: QueueInfo) -> ScriptCall[QueueInfo]:
     """Write `info` where the queue has no metadata yet; answers what is stored."""
     args = tuple(str(part) for pair in asdict(info).items() for part in pair)
-    return Call(script("describe"), (keys.meta,), args, _info)
+    return ScriptCall(script("describe"), (keys.meta,), args, _info)
 
 
-def widen(keys: QueueKeys, takes: Versions) -> Call[QueueInfo]:
+def widen(keys: QueueKeys, takes: Versions) -> ScriptCall[QueueInfo]:
     """Let the queue's window have these versions, too. Passes at maxmemory."""
-    return Call(script("widen"), (keys.meta,), (takes.low, takes.high), _info)
+    return ScriptCall(script("widen"), (keys.meta,), (takes.low, takes.high), _info)
 
 
 async def read_queue(redis: Any, queue: str) -> QueueInfo | None:
