@@ -150,9 +150,9 @@ async def test_a_start_that_presses_passes(desk: Desk) -> None:
     await desk.submit("0-a")
     entry = await desk.deliver()
     await fill(desk)
-    started = await desk.start(entry, presses=True)
+    started = await desk.start(entry, force_at_maxmemory=True)
     assert (started.started, started.attempt) == (True, 1)
-    assert await desk.start(entry, presses=True) == started  # its reply was lost
+    assert await desk.start(entry, force_at_maxmemory=True) == started  # its reply was lost
     assert (await desk.job()).state is State.RUNNING
     assert [(one.cursor, one.kind) for one in await desk.log()] == [("1-0", "m")]
 

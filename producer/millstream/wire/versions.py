@@ -1,4 +1,4 @@
-"""The versions of the protocol's messages: which one this build writes, and which it takes.
+"""The versions of the protocol's messages: those that this build writes, and those that it reads.
 
 A new version is for what an older reader must not ignore. What it may ignore is a new field, under the same
 version: every reader passes over fields that it does not know. A client writes the lowest version that has

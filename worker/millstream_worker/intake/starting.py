@@ -110,7 +110,7 @@ class Starting:
                 entry.claim(self._owner),
                 lane=entry.lane,
                 nonce=nonces[entry.entry_id],
-                presses=idle and entry is entries[0],
+                force_at_maxmemory=idle and entry is entries[0],
             )
             for entry in entries
         ]

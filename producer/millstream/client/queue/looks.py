@@ -1,5 +1,5 @@
-"""When workers are asked to look at a job of which nothing is heard: its entry may have been destroyed, which
-only a worker can see. Knows no server.
+"""Decides when workers are asked to check a silent job: its entry may have been destroyed, which only a
+worker can see. Knows no server.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ MOST = 1000  # jobs in AGAIN_S, of one client: nearly all that wait do so rightl
 
 
 class Looks:
-    """One client's: each job at most once in AGAIN_S, and MOST jobs in that time, so that thousands that wait
-    for their turn are no load on the workers. Times are seconds of the monotonic clock."""
+    """One client's checks: each job at most once in AGAIN_S, and at most MOST jobs in that time, so that
+    thousands that wait for their turn are no load on the workers. Times are seconds of the monotonic
+    clock."""
 
     def __init__(self, after_s: float = AFTER_S) -> None:
         self.after_s = after_s

@@ -1,4 +1,4 @@
-"""What a client may be told beyond the server's address and the queue's name."""
+"""A client's settings beyond the server's address and the queue's name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_DURABILITY_TIMEOUT_S = 3600.0
 
 
 def check_wait(field: str, seconds: float | None) -> None:
-    """How long a caller wants to wait; None or infinity: for ever. Raises InvalidRequest."""
+    """The seconds that a caller wants to wait; None or infinity: for ever. Raises InvalidRequest."""
     if seconds is None:
         return
     if type(seconds) not in (int, float) or not seconds >= 0:  # also nan, which no clock ever reaches
@@ -100,7 +100,7 @@ class ClientOptions:
             raise InvalidRequest("name", self.name, "must be a string")
 
     def wait(self, durability: Durability | str | None) -> Wait:
-        """What a submit waits for that asks for `durability`; None: the default. Raises InvalidRequest."""
+        """The wait behind a submit that asks for `durability`; None: the default. Raises InvalidRequest."""
         try:
             wanted = Durability(self.durability if durability is None else durability)
         except ValueError:

@@ -141,8 +141,8 @@ class QueueJobs:
             return False
 
     async def look(self, job_ids: Sequence[str]) -> None:
-        """Have workers look whether these, of which nothing was heard for long, can still be taken; as often
-        as Looks says."""
+        """Ask workers to check that these jobs, silent for long, still have their entries; as often as Looks
+        allows."""
         chosen = self.session.looks.choose(job_ids, time.monotonic())
         if not chosen:
             return
@@ -156,7 +156,7 @@ class QueueJobs:
                     await pipeline.execute()
 
     async def unreadable(self, job_id: str, error: ProtocolError) -> ProtocolError:
-        """`error`, with what to do where the job is of a version that this client does not take."""
+        """`error`, with a remedy where the job is of a version that this client does not read."""
         record = await self._read_one(await self.keys(job_id), job_id)
         return error if record is None else _upgrade(record, error)
 
@@ -185,7 +185,7 @@ class QueueJobs:
         return [log_entry(*entry) for entry in rows], job_record(job_id, row)
 
     async def not_ready(self, job_id: str, state: State) -> NotReady:
-        """Says so where the job waits and no living worker serves it: looked at every few seconds."""
+        """The NotReady error; tells where no living worker serves the job (checked every few seconds)."""
         unserved = state is State.QUEUED and not await self._is_served(await self.keys(job_id))
         return NotReady(job_id, state, unserved=self.queue if unserved else None)
 
@@ -202,7 +202,7 @@ class QueueJobs:
         return served
 
     async def conclude(self, record: JobRecord) -> Result | JobError:
-        """What a terminal job came to. Without a stored result (cancelled, expired), what its log holds."""
+        """A terminal job's outcome; without a stored result (cancelled, expired), the text of its log."""
         try:
             if record.result is not None:
                 result = decode(Result, record.result, MAX_RESULT_BYTES)

@@ -159,7 +159,7 @@ async def _lane(
 
 
 async def _oldest_entry_ms(redis: Any, shards: Sequence[ShardKeys], lane: Lane) -> int | None:
-    """Where no worker says it: from the lanes themselves, which only some roles may read."""
+    """From the lanes themselves, which only some roles may read: used where no worker reports it."""
     times = []
     for keys in shards:
         with contextlib.suppress(NoPermissionError):

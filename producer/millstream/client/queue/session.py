@@ -32,7 +32,7 @@ LONGEST_PAUSE_S = 5.0
 async def outlast(
     read: Callable[[], Awaitable[T]], for_s: float, told: Callable[[Unavailable], None] | None = None
 ) -> T:
-    """Repeat a read until the server answers; raises Unavailable when it has not for so long. One read is
+    """Repeat a read until the server answers; raises Unavailable after the given time. One read is
     always tried. `told` is called with the first error, if the read is repeated."""
     give_up = time.monotonic() + for_s
     backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -68,7 +68,7 @@ class Session:
 
     @property
     def patient(self) -> Redis:
-        """For what the server answers late: submits that wait for their durability."""
+        """The pool for commands that the server answers late: submits that wait for their durability."""
         if self._patient is None:
             options = self.options
             self._patient = self.endpoint.commands(
@@ -92,7 +92,7 @@ class Session:
 
     @contextlib.contextmanager
     def reach(self) -> Iterator[None]:
-        """Around every use of the server: its errors come out as Unavailable."""
+        """Stands around every use of the server: turns its errors into Unavailable."""
         self._check_open()
         self._uses += 1
         try:
@@ -120,7 +120,7 @@ class Session:
         return await outlast(read, min(self.options.reconnect_s, give_up_s - time.monotonic()))
 
     async def aclose(self) -> None:
-        """What still streams or waits is woken, and finds the session closed.
+        """Close all connections; streams and waits that still run are woken, and find the session closed.
 
         Commands under way end first: a connection that is being made would outlive its pool.
         """

@@ -1,4 +1,4 @@
-"""A job as its producer sees it between submit and result."""
+"""A job's status, as its producer sees it between submit and result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place in a token log: the id of the last entry that was read, as `<attempt>-<seq>`."""
+"""A position in a token log: the id of the last entry that was read, as `<attempt>-<seq>`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream yields, and the text that its events add up to."""
+"""The events of a stream, and the text that they add up to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the dispatcher hands to one reader: a bounded buffer that a slow reader can overrun, never block."""
+"""One reader's buffer of published messages, bounded: a slow reader overruns it, and blocks nobody."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Mail(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Mailroom:
-    """What all the mailboxes of one client hold together."""
+    """Counts the bytes and the streams of all mailboxes of one client."""
 
     streams: int = 0  # being followed
     held_bytes: int = 0
@@ -38,7 +38,7 @@ class Mailroom:
 
 class Mailbox:
     """One channel's messages for one reader. When `limit` are waiting, or MAX_BYTES, or MAX_ALL_BYTES in the
-    whole room, all of its own are dropped and `lost` is said. Counts as a stream of the room until `close`.
+    whole room, it drops all of its own, and `take` says `lost`. Counts as a stream of the room until `close`.
     """
 
     __slots__ = ("_arrived", "_held_bytes", "_limit", "_lost", "_payloads", "_ready", "_room")
@@ -73,7 +73,7 @@ class Mailbox:
     async def ready(self, timeout_s: float) -> bool:
         """Wait for the first acknowledgement, and start empty: what the reader reads next has all before it.
 
-        False: it did not come in time; the reader goes on by polling, and is told when it comes.
+        False: it did not come in time; the reader goes on by polling, and learns of it when it comes.
         """
         if not await within(self._ready, timeout_s):
             return False
@@ -82,7 +82,7 @@ class Mailbox:
         return True
 
     async def take(self, timeout_s: float) -> Mail | None:
-        """All that has arrived, waiting for it up to `timeout_s`; None where nothing came."""
+        """Return all that has arrived; waits up to `timeout_s`. None where nothing came."""
         if not await within(self._arrived, timeout_s):
             return None
         mail = Mail(list(self._payloads), self._lost)

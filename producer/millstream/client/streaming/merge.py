@@ -1,4 +1,4 @@
-"""What a stored result holds beyond a token log that lacks its end."""
+"""The part of a stored result that a token log without its end lacks."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Want(Enum):
 
 
 class StreamReader:
-    """Follows one job's token log. Every method that is given something answers the events to emit."""
+    """Follows one job's token log. Every method that takes data returns the events to emit."""
 
     __slots__ = ("_attempt", "_base", "_delivered", "_jitter", "_job_id", "_patience_s", "place", "want")
 
@@ -157,7 +157,7 @@ class StreamReader:
         return []
 
     def _is_place(self, entry: LogEntry) -> bool:
-        """Whether the log still has, at our place, what was read there."""
+        """Whether the log's entry at our place is still the one that was read there."""
         if (entry.attempt, entry.seq) != (self.place.attempt, self.place.seq):
             return False
         return not self._delivered or self._delivered[-1] == _digest(entry)
@@ -237,7 +237,7 @@ class StreamReader:
         return [*events, EndEvent(str(self.place), self._job_id, record.state, error)]
 
     def _pass_by(self) -> None:
-        """One place on, as if the log had it: whoever resumes from there is not told the same again."""
+        """Move one place on, as if the log had this entry: who resumes from there does not read it again."""
         self.place = Cursor(self.place.attempt, self.place.seq + 1)
 
 

@@ -1,4 +1,4 @@
-"""How fast a queue empties, as its producers see it: an estimate of when a full one takes more."""
+"""The rate at which a queue empties, as its producers see it: estimates when a full queue has room again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ FIRST_S, LEAST_S, MOST_S = 1.0, 0.05, 60.0
 
 
 class DrainRate:
-    """Fed with the backlog that each submit answers; times are seconds of any steady clock."""
+    """Fed with the backlog that each submit returns; times are seconds of any steady clock."""
 
     __slots__ = ("_added", "_entries", "_per_s", "_since_s")
 
@@ -32,7 +32,7 @@ class DrainRate:
         self._entries, self._since_s, self._added = entries, now_s, 0
 
     def retry_after_s(self, max_entries: int) -> float:
-        """Until a hundredth of the bound is free; a second where nothing is known yet."""
+        """Seconds until a hundredth of the bound is free; one second where the rate is not known yet."""
         if self._per_s is None:
             return FIRST_S
         wanted = max(1.0, SHARE * max_entries)

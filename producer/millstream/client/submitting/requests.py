@@ -20,7 +20,7 @@ from millstream.wire.versions import FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
 BYTES_PER_TOKEN = 4  # of a text, about, with most tokenizers
-USUAL_OUTPUT = 256  # tokens, where a request sets no bound: not to be set shall not be cheap
+USUAL_OUTPUT = 256  # tokens, where a request sets no bound: an unset bound must not be cheap
 MAX_DEADLINE_S = 10 * 365 * 86_400.0
 INPUTS = ("prompt", "messages", "token_ids")
 REQUEST_FIELDS = (*INPUTS, "chat_template_kwargs", "tenant", "metadata", "stream", "traceparent")
@@ -71,7 +71,7 @@ class JobFields(SamplingFields, total=False):
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """A request checked and encoded. Its id is settled, so that it can be sent again."""
+    """A request checked and encoded. Its id is fixed, so that it can be sent again."""
 
     own_id: str
     lane: Lane
@@ -166,7 +166,7 @@ def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
 
 
 def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
-    """`fields` laid over `base`; what neither sets stays unset, and so out of the request's digest."""
+    """`fields` laid over `base`; a field that neither sets stays unset, out of the request's digest."""
     for name, value in fields.items():
         if name not in SamplingParams.model_fields:
             raise InvalidRequest(

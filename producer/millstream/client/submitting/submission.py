@@ -39,7 +39,7 @@ from millstream.wire.state.queue_info import QueueInfo
 BATCH_JOBS = 256
 BATCH_BYTES = 4 * 1024**2
 RETRY_S = 0.5  # before what found no server is sent again
-LONGEST_PAUSE_S = 5.0  # of a producer that waits for room: the estimate of when there is some may be far off
+LONGEST_PAUSE_S = 5.0  # of a producer that waits for room: the estimate may be far off
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ class Submission:
     def __init__(self, jobs: QueueJobs) -> None:
         self._jobs = jobs
         self._session = jobs.session
-        self._takers = WorkerVersions(jobs)
-        self._backlogs: defaultdict[int, DrainRate] = defaultdict(DrainRate)  # by shard
+        self._worker_versions = WorkerVersions(jobs)
+        self._drain_rates: defaultdict[int, DrainRate] = defaultdict(DrainRate)  # by shard
         self._writes: dict[Wait, DurableWrites] = {}  # by the durability that they wait for
 
     async def one(
         self, fields: Mapping[str, Any], wait_s: float, durability: Durability | str | None = None
     ) -> Submitted:
-        """Raises what `many` answers."""
+        """Submit one item; raises the error that `many` would return."""
         [outcome] = await self.many([fields], wait_s, durability)
         return _accepted(outcome)
 
@@ -101,7 +101,7 @@ class Submission:
         give_up_s = time.monotonic() + wait_s
         wait = self._session.options.wait(durability)
         server = self._writes.setdefault(wait, DurableWrites(self._session, wait))
-        info = await self._session.outlast(self._takers.open, give_up_s)
+        info = await self._session.outlast(self._worker_versions.open, give_up_s)
         await self._session.outlast(server.check, give_up_s)
         now_ms = await self._session.outlast(self._session.now_ms, give_up_s)
         outcomes: list[Outcome] = []
@@ -128,7 +128,7 @@ class Submission:
             try:
                 now_ms = round(ahead_ms + time.monotonic() * 1000)
                 made = draft(item, now_ms, max_bytes)
-                yield self._takers.refusal(made.version) or made
+                yield self._worker_versions.refusal(made.version) or made
             except InvalidRequest as error:
                 yield error
 
@@ -139,7 +139,7 @@ class Submission:
         batch: Sequence[EncodedRequest | Refusal],
         give_up_s: float,
     ) -> list[Outcome]:
-        """Send a batch; what finds the queue full, or no server, is sent again until `give_up_s`."""
+        """Send a batch; jobs that find the queue full, or no server, are sent again until `give_up_s`."""
         outcomes: dict[int, Outcome] = {
             i: item for i, item in enumerate(batch) if not isinstance(item, EncodedRequest)
         }
@@ -192,7 +192,7 @@ class Submission:
     def _outcome(
         self, job_id: str, reply: SubmitReply | Exception, wanted: Durability, reached: Reached
     ) -> Outcome:
-        backlog = self._backlogs[shard_of(job_id)]
+        backlog = self._drain_rates[shard_of(job_id)]
         match reply:
             case RedisError() if (refused := refusal(reply)) is not None:
                 return AccessDenied(f"submit of {job_id}: {refused}")

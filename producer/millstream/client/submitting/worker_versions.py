@@ -1,5 +1,5 @@
-"""Whether anybody takes the message versions that a client writes: looked at before a submit, again every few
-seconds."""
+"""Whether any worker reads the message versions that a client writes: checked before a submit, at most every
+few seconds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOOK_S = 5.0
 
 
 class WorkerVersions:
-    """Of one queue. Living workers decide. Where none is alive, jobs may wait for those that were: the window
-    of versions in the queue's metadata decides, to which every worker adds its own.
+    """The versions that one queue's workers read. Living workers decide. Where none is alive, the window in
+    the queue's metadata does, to which every worker adds its own.
     """
 
     def __init__(self, jobs: QueueJobs) -> None:
@@ -52,7 +52,7 @@ class WorkerVersions:
         return info
 
     def refusal(self, version: int) -> QueueMismatch | None:
-        """Why a request of this version is not to be sent; None where somebody takes it, or may come."""
+        """The error for a request of this version; None where a worker reads it, or such a one may come."""
         if self._taken(version):
             return None
         self._next_look_s = time.monotonic()  # the workers may be upgraded at any time

@@ -1,4 +1,4 @@
-"""How submits reach the server: as they are, or with a wait for their durability behind them."""
+"""Sends submits to the server, with or without a wait for their durability behind them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class DurableWrites:
-    """Of one session, with one durability."""
+    """The writes of one session with one durability."""
 
     def __init__(self, session: Session, wait: Wait) -> None:
         self.wait = wait
@@ -27,7 +27,7 @@ class DurableWrites:
         self._checked = not wait.command  # the server can do it
 
     async def check(self) -> None:
-        """Before the first write. Raises InvalidRequest where the server cannot do what is asked."""
+        """Ask the server, before the first write. Raises InvalidRequest where it cannot do what is asked."""
         if not self._checked:
             with self._session.reach():
                 await check_durability(self._session.patient, self.wait)

@@ -30,7 +30,7 @@ class DeadLetters:
         self._submission = submission
 
     async def newest(self, limit: int | None) -> AsyncGenerator[DeadLetter, None]:
-        """From the newest on, without their requests. What dies in the meantime is not among them."""
+        """Yield the letters from the newest on, without requests; not those that come in the meantime."""
         if limit is not None and limit < 1:
             raise InvalidRequest("limit", limit, "must be at least 1")
         info = await self._jobs.info()
@@ -59,7 +59,7 @@ class DeadLetters:
             last = Place.of(page[-1])
 
     async def find(self, letter_id: str) -> DeadLetter:
-        """With its whole request. Raises NotDead."""
+        """One letter with its whole request. Raises NotDead."""
         place = Place.parse(letter_id) or await self._place_of_job(letter_id)
         if place is not None and place.shard < (await self._jobs.info()).shards:
             keys = await self._keys(place.shard)
@@ -89,7 +89,7 @@ class DeadLetters:
         return job
 
     async def drop(self, letter_id: str) -> None:
-        """Raises what `find` raises."""
+        """Delete one letter. Raises what `find` raises."""
         await self._remove(await self.find(letter_id))
 
     async def _remove(self, letter: DeadLetter) -> None:
@@ -144,7 +144,7 @@ def _own_id(job_id: str, place: Place) -> str:
 
 
 def _share(payload: bytes) -> tuple[str, int]:
-    """Whose it is and what it costs; of a request that cannot be read, only its size is known."""
+    """Tenant and cost of the request; of one that cannot be read, only its size is known."""
     try:
         request = codec.decode(Request, payload)
     except ProtocolError:

@@ -29,7 +29,7 @@ Ended = tuple[str, Result | JobError]
 
 
 class Ends:
-    """A sink of many channels: which jobs are worth a look."""
+    """A sink of many channels: collects the jobs whose records should be read."""
 
     def __init__(self, jobs_of: dict[str, str]) -> None:
         self._jobs_of = jobs_of  # channel -> job id
@@ -45,7 +45,7 @@ class Ends:
         self._arrived.set()
 
     async def take(self, timeout_s: float) -> list[str]:
-        """Jobs to look at; none where nothing came in time."""
+        """Return the jobs to read; none where nothing came in time."""
         if not await within(self._arrived, timeout_s):
             return []
         self._arrived.clear()
@@ -99,7 +99,7 @@ async def _as_completed(jobs: QueueJobs, job_ids: Iterable[str], polls: Polls) -
 
 
 class Polls:
-    """When all that are left are looked at, whatever was published; and when the waiting is over."""
+    """Schedules the reads of all jobs that are left, whatever was published, and the end of the waiting."""
 
     def __init__(self, give_up_s: float | None) -> None:
         self.give_up_s = float("inf") if give_up_s is None else give_up_s
@@ -117,7 +117,7 @@ class Polls:
         return max(0.0, min(due_s, self.give_up_s) - time.monotonic())
 
     def next(self) -> None:
-        """One look at all begins; the last one, where the time is over."""
+        """Begin one read of all; the last one where the time is over."""
         self._last_s = time.monotonic()
         self._every_s = min(2 * self._every_s, POLL_S[1])
         self.over = self._last_s >= self.give_up_s

@@ -1,4 +1,4 @@
-"""A job's events as they come: the stream reader's wishes carried out against the server."""
+"""A job's events as they come: carries out the reads that StreamReader wants."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def follow(jobs: QueueJobs, name: str, cursor: str | None) -> AsyncGenerat
 
 
 def _turn_s(session: Session) -> float:
-    """How long one of so many streams waits for its turn to poll; jittered, or all would come together."""
+    """Seconds between a stream's polls, by the client's number of streams; jittered, so that these spread."""
     return session.mailroom.streams / POLLS_PER_S * random.uniform(0.75, 1.25)
 
 
@@ -69,7 +69,7 @@ async def _step(jobs: QueueJobs, job_id: str, reader: StreamReader, mailbox: Mai
 
 
 def _parsed(payloads: Iterable[bytes], reader: StreamReader) -> Iterator[LogEntry]:
-    """Published entries. What is none (anybody may publish) is no entry of the log: that one is believed."""
+    """Published entries; a message that cannot be read counts as lost: anybody may publish."""
     for payload in payloads:
         try:
             yield parse_event(payload)

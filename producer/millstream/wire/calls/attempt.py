@@ -26,17 +26,25 @@ _NOW = Timing()  # no times of the worker's: the server takes its own
 
 
 def start(
-    keys: ShardKeys, claim: Claim, *, lane: str, nonce: str, presses: bool = False
+    keys: ShardKeys, claim: Claim, *, lane: str, nonce: str, force_at_maxmemory: bool = False
 ) -> ScriptCall[StartReply]:
-    """Begin an attempt at an entry that was delivered to the claim's owner. `nonce` is new for each attempt,
-    and the same when the call is repeated. At maxmemory it fails and nothing is written, unless it `presses`:
-    a job that ends gives its request's room to its result. The first start stores the job's seed."""
+    """Start an attempt at an entry that was delivered to the claim's owner. `nonce` is new for each attempt,
+    and the same when the call is repeated. At maxmemory it fails and nothing is written, unless
+    `force_at_maxmemory`: a job that ends frees its request for its result. The first start sets its seed."""
     job_id = claim.job_id
     channel = keys.events(job_id)
     return ScriptCall(
         script("start"),
         (keys.job(job_id), keys.tokens(job_id), keys.lane(lane)),
-        (claim.entry_id, claim.owner, nonce, keys.publish, channel, "1" if presses else "", seed_of(job_id)),
+        (
+            claim.entry_id,
+            claim.owner,
+            nonce,
+            keys.publish,
+            channel,
+            "1" if force_at_maxmemory else "",
+            seed_of(job_id),
+        ),
         _started,
     )
 
@@ -215,7 +223,7 @@ def release(
     died: int = 0,
     died_alone: int = 0,
 ) -> ScriptCall[EndOutcome]:
-    """Give a job back untouched, charged with no more than the deaths told (those known in all). Passes at
+    """Give a job back, charged only with these deaths (those known in all). Passes at
     maxmemory."""
     return ScriptCall(
         script("release"),
@@ -226,7 +234,7 @@ def release(
 
 
 def _ends(timing: Timing) -> tuple[int | str, ...]:
-    """The hash gets the times that the result has."""
+    """The times of a result, as arguments: the hash gets the same."""
     return tuple(_ms(time) for time in (timing.admitted_ms, timing.first_token_ms, timing.finished_ms))
 
 

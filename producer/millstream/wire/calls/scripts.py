@@ -1,7 +1,7 @@
 """The Lua scripts of the protocol as they ship with the package, and how a call reaches a server.
 
 A script is one file of `wire/lua/`; a line `-- include: part, …` stands for files of `lua/parts/`.
-What a script means is said in its file; what it takes and answers in Python is said in `calls`.
+A script's file says what it does; `calls` gives its arguments and its reply in Python.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def run(redis: Any, call: ScriptCall[R]) -> R:
 
 
 async def run_many(redis: Any, calls: Sequence[ScriptCall[R]]) -> list[R | Exception]:
-    """Send many calls in one round trip, not as a transaction; each answers or fails for itself.
+    """Send many calls in one round trip, not as a transaction; each returns or fails for itself.
 
     A lost connection raises: which of the calls got through is unknown, and all of them may be sent again.
     """

@@ -1,6 +1,4 @@
-"""The calls by which a worker joins a shard's lanes, and reads what is queued: as many entries and bytes as
-it can hold.
-"""
+"""The calls by which a worker joins a shard's lanes and takes queued entries, bounded in number and bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def join(keys: ShardKeys, *, owner: str | None = None) -> ScriptCall[None]:
 def take(
     keys: ShardKeys, *, owner: str, max_entries: int, max_bytes: int
 ) -> ScriptCall[tuple[Delivered, ...]]:
-    """The shard's next entries for `owner`, the first lane first, what is parked beside it in its turn. The
+    """Take the shard's next entries for `owner`: the first lane first, parked jobs in their turn. The
     entry with which they reach `max_bytes` is the last one. XREADGROUP alone counts entries: 64 of them may
     be a gigabyte.
 

@@ -14,7 +14,7 @@ _MOST_BYTES = 16 * 1024 * 1024  # of parked jobs that one promote moves into a l
 
 
 def promote(keys: ShardKeys, *, limit: int) -> ScriptCall[tuple[str, ...]]:
-    """Move due retries back to their lanes, and what is parked as far as there is room; answers their job
+    """Move due retries back to their lanes, and parked jobs as far as there is room; returns their job
     ids. `limit` bounds the retries of one call. Passes at maxmemory."""
     return ScriptCall(
         script("promote"),
@@ -25,9 +25,9 @@ def promote(keys: ShardKeys, *, limit: int) -> ScriptCall[tuple[str, ...]]:
 
 
 def expire(keys: ShardKeys, *, limit: int, ttl_ms: int) -> ScriptCall[tuple[str, ...]]:
-    """End jobs whose deadline has passed; answers their job ids. The log keeps their text.
+    """End jobs whose deadline has passed; returns their job ids. The log keeps their text.
 
-    `limit` bounds one call; sweep on while the answer is as long as that.
+    `limit` bounds one call; call again while it returns that many.
     """
     return ScriptCall(
         script("expire"),

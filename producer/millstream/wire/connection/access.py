@@ -1,4 +1,4 @@
-"""When a server refuses the user and not the command: asking again changes nothing, the operator has to."""
+"""Errors by which a server refuses the user, not the command: a retry cannot help, only the operator can."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 
 
 def refusal(error: Exception) -> str | None:
-    """What was refused and what to do; None where the error is of another kind."""
+    """A message with what was refused and the remedy; None where the error is of another kind."""
     if isinstance(error, AuthenticationError):
         return f"{error}; check the user and the password of the URL"
     if isinstance(error, NoPermissionError) or (

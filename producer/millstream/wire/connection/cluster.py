@@ -52,7 +52,7 @@ class Command:
 
     @property
     def lost(self) -> bool:
-        """Whether it was done is unknown."""
+        """The connection broke: whether the command was done is unknown."""
         return isinstance(self.reply, LOST)
 
     @property
@@ -116,7 +116,7 @@ class ClusterClient(AsyncCoreCommands):
         return ClusterPipeline(self)
 
     async def send(self, commands: Sequence[Command]) -> None:
-        """Give every command its reply, or the error that it ended in. Commands of a slot are done in their
+        """Set every command's reply, or the error that it ended in. Commands of a slot are done in their
         order; of different nodes at the same time."""
         effort = Effort(self._topology, self._retries, self._patience_s)
         left = list(commands)
@@ -235,7 +235,7 @@ def is_cluster(redis: object) -> bool:
 
 
 class Effort:
-    """How long and how often commands are sent again that were not done, or may not have been."""
+    """The retry budget of commands that were not done, or may not have been: seconds and retries."""
 
     def __init__(self, topology: Topology, retries: int, patience_s: float) -> None:
         self._topology = topology
@@ -245,7 +245,7 @@ class Effort:
         self._at_once = True  # the first redirection is followed without a pause
 
     def learn(self, sent: Sequence[Command]) -> None:
-        """What the failures say of the nodes. All that was lost in one round counts as one retry."""
+        """Update the topology from the failures. All commands lost in one round count as one retry."""
         for command in sent:
             if isinstance(command.reply, MovedError):
                 self._topology.learn(command.reply.slot_id, _named_by(command))
@@ -257,7 +257,7 @@ class Effort:
         return not command.lost or self._retries >= 0
 
     async def pause(self) -> bool:
-        """Before sending again. False: the time is over."""
+        """Wait before sending again. False: the time is over."""
         if time.monotonic() >= self._give_up_s:
             return False
         if not self._at_once:

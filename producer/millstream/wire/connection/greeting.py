@@ -1,4 +1,4 @@
-"""What kind of server is at a port, asked when a connection to it has failed: with TLS or without."""
+"""Probes whether a server speaks TLS, after a connection to it has failed: for a better error message."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ ASK_S = 1.0
 
 
 async def speaks_plainly(host: str, port: int) -> bool:
-    """It answers a command without TLS, if only by a refusal."""
+    """Whether the server replies to a command without TLS, if only by a refusal."""
     return await _first_byte(host, port, None) in (b"+", b"-")
 
 
 async def speaks_tls(host: str, port: int) -> bool:
-    """It makes a TLS connection. Nothing is sent over it, so whose certificate it has does not matter."""
+    """Whether the server accepts a TLS connection. Nothing is sent over it, so whose certificate it has does
+    not matter."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no store of certificates is read from disk
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE

@@ -27,13 +27,13 @@ class ServerNode:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the servers of one kind are spoken to: credentials, TLS. Not where they are."""
+    """Credentials and TLS options for the servers of one kind; not their addresses."""
 
     connection_class: type[AbstractConnection]
     options: Mapping[str, Any]
 
     async def ask(self, node: ServerNode, *command: str) -> Any:
-        """One command, one answer. Raises redis-py's errors and OSError."""
+        """Send one command and return its reply. Raises redis-py's errors and OSError."""
         connection: AbstractConnection = self.connection_class(
             **dict(self.options)
             | {

@@ -1,4 +1,4 @@
-"""One connection for subscriptions: what is wanted on it and what was sent, made anew when it breaks.
+"""One connection for subscriptions: tracks the wanted and the sent ones, and reconnects when it breaks.
 
 Subscriptions are sent in batches, of one slot each in a Cluster. Its owner is told of every acknowledgement
 and message, and gets back the channels that the server does not serve here.
@@ -67,7 +67,7 @@ class PubSubConnection:
         self._work.set()
 
     async def run(self) -> None:
-        """Until the owner is closed and cancels it."""
+        """Serve until the owner is closed and cancels it."""
         while not self._owner.closed:
             await self._work.wait()
             connection = self._owner.endpoint.subscriber(self._owner.name, self._node)

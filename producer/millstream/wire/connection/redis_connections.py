@@ -1,5 +1,5 @@
-"""The connection classes of redis-py with what they do wrong for us put right: `reliable` for all, `followed`
-for those to a master that Sentinels name.
+"""Corrected connection classes of redis-py: `reliable` for all connections, `followed` for those to a master
+that Sentinels name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PLAIN, WITH_TLS = "redis:// (redis+…://)", "rediss:// (rediss+…://)"
 
 
 class NoTLS(RedisError):
-    """It is not tried again."""
+    """The server speaks no TLS; not retried."""
 
 
 def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:

@@ -1,4 +1,4 @@
-"""Where to connect, as users say it: a URL, or a client of redis-py whose address is taken over."""
+"""Server addresses from what users give: a URL, or a client of redis-py whose address is taken over."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ServerAddress:
 
 
 def place_of(target: object) -> ServerAddress:
-    """Raises InvalidRequest, in which no password is shown."""
+    """Parse a URL or a client. Raises InvalidRequest, in which no password is shown."""
     if not isinstance(target, str):
         return _of_client(target)
     if not target.startswith(SCHEMES):
@@ -125,7 +125,7 @@ def _access(url: str) -> Access:
 
 
 def _check_tls(url: str, access: Access) -> None:
-    """Loads the certificates: a slip is told at once, not by a server that hangs up."""
+    """Load the certificates, so that a mistake is an error here, not a server that hangs up."""
     options = {name: value for name, value in access.options.items() if name.startswith("ssl_")}
     if not options:
         return

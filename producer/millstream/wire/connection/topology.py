@@ -1,7 +1,6 @@
 """Which node of a Cluster serves which slot, as far as this process knows.
 
-What is believed may be outdated at any moment: the nodes say so (MOVED) or do not answer, and then it is
-asked for anew.
+The map may be outdated at any moment: nodes reply MOVED or not at all, and it is read again.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class Topology:
         return f"Cluster {', '.join(map(str, self.seeds))}"
 
     def learn(self, slot: int, node: ServerNode) -> None:
-        """A node said that another one serves this slot."""
+        """Record that another node serves this slot, as a MOVED said."""
         self._owners[slot] = node
 
     def doubt(self, node: ServerNode | None = None) -> None:
-        """Something was not as believed: look again before the next command. `node` had the trouble, and is
+        """The map was wrong: read it again before the next command. `node` had the trouble, and is
         asked last: one that was cut off from the others goes on telling how it was."""
         self._doubted = True
         if node in self._known:
@@ -60,11 +59,11 @@ class Topology:
         return node
 
     def known(self, slot: int | None) -> ServerNode | None:
-        """The same as far as it is known now."""
+        """The node as far as it is known now, without a read."""
         return self._any if slot is None else self._owners[slot]
 
     async def refresh(self) -> None:
-        """Look, if there is a doubt. Raises ConnectionError where no node answers."""
+        """Read the map again if it is in doubt. Raises ConnectionError where no node answers."""
         wanted_s = time.monotonic()
         if not self._doubted:
             return

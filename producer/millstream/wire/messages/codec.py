@@ -93,8 +93,8 @@ def _fields(pairs: Any) -> dict[str, Any]:
 
 
 class _Census:
-    """Looks at every list and map as it is read. An empty one is a byte on the wire and 60 in memory: what is
-    made of nothing else would take a hundred times its size."""
+    """Counts every list and map as it is read. An empty one is a byte on the wire and 60 in memory: a message
+    of nothing else would take sixty times its size."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

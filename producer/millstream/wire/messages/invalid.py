@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a request, as an InvalidRequest: the field's path, the value and a remedy.
+"""Turns pydantic's validation error into an InvalidRequest: the field's path, the value and a remedy.
 One place for the client, which refuses before anything is sent, and for the worker, which answers others.
 """
 
@@ -66,7 +66,7 @@ def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidReques
 
 
 def _problem(first: ErrorDetails) -> str:
-    """What the field has to be."""
+    """The sentence that says what the field has to be."""
     bounds = {name: _plain(value) for name, value in first.get("ctx", {}).items()}
     known = _PROBLEMS.get(first["type"])
     text = known.format(**bounds) if known else first["msg"].removeprefix("Value error, ")

@@ -52,7 +52,7 @@ class ChatMessage(Message):
 
 
 class Request(Message):
-    """What a producer asks for. Exactly one of `prompt`, `messages` and `token_ids` is given."""
+    """A producer's request. Exactly one of `prompt`, `messages` and `token_ids` is given."""
 
     version: Number = FIRST_VERSION
     prompt: LongText | None = None
@@ -84,7 +84,7 @@ class Request(Message):
         return self
 
     def digest(self) -> str:
-        """What makes two submissions the same: the input, how it is rendered, and the sampling fields that
+        """Equal for equal submissions: covers the input, how it is rendered, and the sampling fields that
         were set explicitly."""
         canonical: dict[str, object] = {
             "prompt": self.prompt,
@@ -171,7 +171,7 @@ class ErrorInfo(Message):
 
 
 class Timing(Message):
-    """Unix milliseconds of the server's clock, over all attempts; None: it never came to that. A job's hash
+    """Unix milliseconds of the server's clock, over all attempts; None: the job never got there. A job's hash
     has equal numbers under equal names."""
 
     submitted_ms: Number = 0

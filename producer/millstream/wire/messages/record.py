@@ -1,4 +1,4 @@
-"""What a poller and a stream reader read: a job's hash, its token log, and the same as published.
+"""Reads a job's hash, its token log, and published entries of the log.
 
 A job's hash. It lives until the job has ended, and then for the result's time to live, as its token log
 does. Times are Unix milliseconds of the server's clock; a field that is not there was not set yet.
@@ -148,7 +148,7 @@ def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
 
 
 def merged_choices(log: Iterable[LogEntry]) -> tuple[Choice, ...]:
-    """What a log's entries have told of each choice. Raises ProtocolError where they cannot be read."""
+    """The choices, merged from a log's entries. Raises ProtocolError where they cannot be read."""
     choices: dict[int, _Merged] = {}
     for entry in log:
         if entry.kind == DELTA:

@@ -1,4 +1,4 @@
-"""What each script of the protocol answers, as typed values, and what a worker claims with them."""
+"""The replies of the protocol's scripts as typed values, and the claim that a worker's calls carry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AppendOutcome(StrEnum):
 
 
 class EndOutcome(StrEnum):
-    """Answer of finish, bury, retry, release and isolate."""
+    """The reply of finish, bury, retry, release and isolate."""
 
     OK = "ok"
     ALREADY = "already"  # the same attempt has done it before
@@ -103,8 +103,8 @@ class PendingEntry:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a worker says of a job that it holds. The script compares it with the job's hash and refuses it as
-    `fenced` where another attempt, owner or entry stands there.
+    """A worker's claim to a job that it holds. A script compares it with the job's hash and refuses the call
+    as `fenced` where another attempt, owner or entry stands there.
     """
 
     job_id: str

@@ -18,7 +18,7 @@ TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class SamplingParams(BaseModel):
-    """How tokens are drawn and when a choice ends.
+    """How tokens are sampled and when a choice ends.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `max_tokens` None: up to the
     model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for

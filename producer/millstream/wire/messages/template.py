@@ -1,4 +1,4 @@
-"""`chat_template_kwargs` of a request: what it may hold. The worker hands it to the model's chat template."""
+"""Validates `chat_template_kwargs` of a request, which the worker passes to the model's chat template."""
 
 from __future__ import annotations
 

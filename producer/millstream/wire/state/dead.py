@@ -18,7 +18,7 @@ _LETTER_ID = re.compile(r"([0-9]{1,9})@([0-9]{1,20}-[0-9]{1,20})")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a letter lies. As a text `<shard>@<entry>`, which no job's id looks like."""
+    """A letter's shard and entry; as a text `<shard>@<entry>`, which no job's id looks like."""
 
     shard: int
     entry: str
@@ -87,7 +87,7 @@ async def read_letter(redis: Any, keys: ShardKeys, place: Place) -> DeadLetter |
 
 
 def _letter(shard: int, entry: str, size: int, flat: list[bytes]) -> DeadLetter:
-    """Anybody may write a stream: what is missing or no number is told as nothing."""
+    """Anybody may write a stream: fields that are missing or no numbers become 0, "" or None."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     place = Place(shard, entry)
     return DeadLetter(

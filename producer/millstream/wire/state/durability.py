@@ -1,4 +1,4 @@
-"""How sure an accepted write is: WAIT and WAITAOF, sent behind it on the same connection.
+"""Durability of an accepted write: WAIT and WAITAOF, sent behind it on the same connection.
 
 Both wait for all that this connection has written. They change nothing: a write that is not as sure as asked
 is in place all the same.
@@ -17,7 +17,7 @@ from millstream.wire.calls.scripts import Command
 
 
 class Durability(StrEnum):
-    """What of the server must have an accepted job before `submit` returns."""
+    """The part of the server that must have an accepted job before `submit` returns."""
 
     NONE = "none"  # its memory; what its settings make of that is up to them
     AOF = "aof"  # its disk: the append-only file is written and fsynced
@@ -35,7 +35,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What to wait for behind a write, and how long at most."""
+    """The wait behind a write: for which durability, and how long at most."""
 
     durability: Durability
     replicas: int

@@ -1,4 +1,4 @@
-"""What workers say of themselves, and who of them is alive. No prompt and no tenant's name is in it."""
+"""Heartbeats: each worker's state, and which workers are alive. They hold no prompt and no tenant's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a queue holds, in numbers: for people and autoscalers."""
+"""Counts of a queue's jobs and bytes, for people and autoscalers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A queue's metadata.
 
-How many shards a queue has, and by which kind of pub/sub its tokens are told, is settled by whoever uses it
-first; all others must agree, or they would look for jobs where there are none and wait for messages that
-nobody sends. The window of message versions only ever grows: by workers that take more.
+The first user of a queue sets the number of its shards and the kind of pub/sub that publishes its tokens; all
+others must agree, or they would look for jobs where there are none and wait for messages that nobody sends.
+The window of message versions only ever grows: by workers that take more.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _unlike(queue: str, field: str, stored: object, wanted: object) -> str:
 
 
 def describe(keys: QueueKeys, info: QueueInfo) -> ScriptCall[QueueInfo]:
-    """Write `info` where the queue has no metadata yet; answers what is stored."""
+    """Write `info` where the queue has no metadata yet; returns what is stored."""
     args = tuple(str(part) for pair in asdict(info).items() for part in pair)
     return ScriptCall(script("describe"), (keys.meta,), args, _info)
 
