@@ -13,7 +13,7 @@ from support.servers import Server
 from millstream import AsyncClient, JobFields, Result
 from millstream.client.queue.options import ClientOptions
 from millstream.wire.keys import Lane, QueueKeys
-from millstream.wire.lane_head import waiting_since_ms
+from millstream.wire.state.lane_head import waiting_since_ms
 from millstream_worker.service.service import Service
 
 SHARD = QueueKeys("default").shard(0)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.wire.keys import LANES, Lane, ShardKeys
-from millstream.wire.lane_head import waiting_since_ms
 from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.lane_head import waiting_since_ms
 from millstream.wire.state.numbers import read_lanes
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
