@@ -12,8 +12,7 @@ WORKER = Path(__file__).parents[1] / "worker" / "millstream_worker"
 COUNTS = {
     "engine/runner/compiled/inductor.py": 5,
     "engine/runner/graphs/cuda.py": 1,
-    "engine/runner/packed.py": 2,
-    "engine/runner/precision.py": 2,
+    "engine/runner/precision.py": 1,
     "engine/runner/replay/tape.py": 1,
 }
 

@@ -21,8 +21,8 @@ from millstream_worker.engine.loop import Engine
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.compiled.cache import KeptCode
 from millstream_worker.engine.runner.compiled.compile import CannotCompile
+from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.model import LoadedModel, load_model
-from millstream_worker.engine.runner.native.linear import PanelLinear
 
 # Forked children die at once: what other threads hold does not matter to them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

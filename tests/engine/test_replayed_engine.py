@@ -12,14 +12,13 @@ from support import checkpoints
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.precision import computed_in, has_amx
+from millstream_worker.engine.runner.precision import computed_in
 from millstream_worker.engine.runner.replay.steps import CpuReplay
 
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
-# Others' products of bfloat16 are called by Python.
-IN_PAIRS = computed_in(torch.bfloat16, CPU) == torch.bfloat16 and not has_amx()
+BFLOAT16 = computed_in(torch.bfloat16, CPU) == torch.bfloat16
 
 
 @pytest.mark.usefixtures("fresh_compiler")
@@ -28,7 +27,7 @@ IN_PAIRS = computed_in(torch.bfloat16, CPU) == torch.bfloat16 and not has_amx()
 def test_draws_what_it_draws_without(tmp_path: Path) -> None:
     folder, said = checkpoints.build("llama", tmp_path), list[str]()
     config = EngineConfig(
-        str(folder), dtype="bfloat16" if IN_PAIRS else "float32", device="cpu", threads=1, kv_memory="1MiB",
+        str(folder), dtype="bfloat16" if BFLOAT16 else "float32", device="cpu", threads=1, kv_memory="1MiB",
         block_size=4, max_rows=4, compile_model="on", cache_dir=str(tmp_path / "cache"),
     )  # fmt: skip
     engine, _ = build(config, said.append)

@@ -97,8 +97,5 @@ def _fresh(out: Any, given: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and _memory(leaf) not in known]
 
 
-def _memory(tensor: Tensor) -> int | None:
-    try:
-        return tensor.untyped_storage()._cdata
-    except NotImplementedError:  # weights packed for oneDNN, which no operation of a step makes
-        return None
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata

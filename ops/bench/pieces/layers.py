@@ -1,5 +1,5 @@
-"""A model's forward without its attention: as torch computes it, packed for oneDNN, as an engine loads it (in
-panels of its own where the processor suits them), and compiled as well.
+"""A model's forward without its attention: as torch computes it, as an engine loads it (with weights
+in panels where the library multiplies them), and compiled as well.
 
     python -m ops.bench layers --shapes tiny14m smol135m --rows 1 32 --threads 1
 
@@ -21,11 +21,9 @@ import torch
 from ops.bench.machine import describe, precision
 from ops.bench.models.checkpoints import shaped_checkpoint
 from ops.bench.models.shapes import SHAPES
-from torch import nn
 
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
 from millstream_worker.engine.runner.model import LoadedModel, load_model, occupy
-from millstream_worker.engine.runner.packed import PackedLinear
 
 
 def main() -> None:
@@ -38,9 +36,8 @@ def main() -> None:
 
 
 def _compare(shape: str, options: argparse.Namespace, cache: Path) -> None:
-    attention = {"plain": "torch", "onednn": "torch", "loaded": "auto", "compiled": "auto"}
+    attention = {"plain": "torch", "loaded": "auto", "compiled": "auto"}
     models = {name: _loaded(shape, options.dtype, chosen) for name, chosen in attention.items()}
-    _unpack(models["plain"].model)
     wall, used = time.perf_counter(), time.process_time()
     try:
         compile_model(models["compiled"], cache, lambda message: None)
@@ -83,17 +80,6 @@ def _loaded(shape: str, dtype: str, attention: str) -> LoadedModel:
     folder = str(shaped_checkpoint(shape))
     device = torch.device("cpu")
     return load_model(folder, dtype=getattr(torch, dtype), device=device, attention=attention)
-
-
-def _unpack(model: nn.Module) -> None:
-    for parent in list(model.modules()):
-        for name, layer in list(parent.named_children()):
-            if isinstance(layer, PackedLinear):
-                linear = nn.Linear(layer.in_features, layer.out_features)
-                linear.register_parameter("weight", nn.Parameter(layer.weight, requires_grad=False))
-                bias = layer.bias
-                linear.register_parameter("bias", bias if bias is None else nn.Parameter(bias))
-                setattr(parent, name, linear)
 
 
 def _take_values(

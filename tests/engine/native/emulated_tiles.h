@@ -12,6 +12,7 @@
 #include <cstring>
 
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
@@ -91,6 +92,7 @@ inline void add_products(int to, int left, int right) {
 #define _tile_loadconfig emulated::configure
 #define _tile_release emulated::release
 #define _tile_loadd emulated::load
+#define _tile_stream_loadd emulated::load
 #define _tile_stored emulated::put
 #define _tile_zero emulated::clear
 #define _tile_dpbf16ps emulated::add_products

@@ -14,7 +14,7 @@ from support import checkpoints
 from support.on_device import engine_on, tokens_of
 from torch import nn
 
-from millstream_worker.engine.runner import packed
+from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.native import build as building
 
 PLAIN = tuple(flag for flag in building.FLAGS if flag != "-march=native")  # as the fixture plain_library's
@@ -37,24 +37,22 @@ def no_wide_vectors(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def arm(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """As far as it can be emulated: neither the instructions of x86 nor oneDNN."""
+    """As far as it can be emulated: no instructions of x86."""
     no_wide_vectors(patch, folder)
     patch.setattr(platform, "machine", lambda: "aarch64")
-    patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    patch.setattr(packed, "_can_pack", lambda dtype: False)
 
 
 @pytest.mark.usefixtures("plain_library")
 @pytest.mark.parametrize(
-    ("lack", "reason", "linear"),
+    ("lack", "reason"),
     [
-        (no_compiler, "there is no C++ compiler", packed.PackedLinear),
+        (no_compiler, "there is no C++ compiler"),
         *(
             pytest.param(*lack, marks=pytest.mark.slow)
             for lack in (
-                (broken_compiler, "broken failed with status 1: error: no headers", packed.PackedLinear),
-                (no_wide_vectors, "attention: compiled for this processor", packed.PackedLinear),
-                (arm, "attention: compiled for this processor", nn.Linear),
+                (broken_compiler, "broken failed with status 1: error: no headers"),
+                (no_wide_vectors, "attention: compiled for this processor"),
+                (arm, "attention: compiled for this processor"),
             )
         ),
     ],
@@ -63,7 +61,6 @@ def arm(patch: pytest.MonkeyPatch, folder: Path) -> None:
 def test_an_engine_starts_and_generates(
     lack: Callable[[pytest.MonkeyPatch, Path], None],
     reason: str,
-    linear: type[nn.Module],
     cache: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -74,7 +71,9 @@ def test_an_engine_starts_and_generates(
     said: list[str] = []
     engine = engine_on("cpu", checkpoint, said.append, cache_dir=str(cache))
     assert [line for line in said if reason in line]
-    assert linear in map(type, engine._runner.model.loaded.model.modules())
+    kinds = {type(module) for module in engine._runner.model.loaded.model.modules()}
+    assert nn.Linear in kinds
+    assert PanelLinear not in kinds
     assert tokens_of(engine) == want
 
 

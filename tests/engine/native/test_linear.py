@@ -9,11 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from millstream_worker.engine.runner import packed
-from millstream_worker.engine.runner.native import linear
+from millstream_worker.engine.runner.linear import panel as linear
+from millstream_worker.engine.runner.linear.panel import PanelLinear
+from millstream_worker.engine.runner.linear.replace import replace
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.native.linear import PanelLinear
-from millstream_worker.engine.runner.packed import PackedLinear, pack
 
 DTYPES = (torch.float32, torch.bfloat16)
 SIZES = [(2, 1), (34, 48), (64, 7), (128, 513), (1100, 64), (576, 960)]  # inputs, outputs
@@ -140,22 +139,28 @@ def test_bfloat16_is_multiplied_in_every_way(bfloat16_library: Library) -> None:
             assert torch.equal(replacement(rows[:count]), got[:count])
 
 
-def test_layers_are_packed_into_panels_where_those_are_faster(
-    dtype: torch.dtype, used: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With AMX oneDNN multiplies bfloat16; pairs are whole; what the library cannot is oneDNN's, where that
-    can: it packs bfloat16 for AVX-512 only."""
-    onednn = PackedLinear if packed._can_pack(dtype) else nn.Linear
-    for amx in (False, True):
-        monkeypatch.setattr(packed, "has_amx", lambda amx=amx: amx)
-        model = nn.Sequential(layer(8, 8, dtype), layer(7, 8, dtype))
-        in_pairs = dtype == torch.bfloat16
-        want = [onednn if in_pairs and amx else PanelLinear, onednn if in_pairs else PanelLinear]
-        assert pack(model, used) == sum(kind is not nn.Linear for kind in want)
-        assert [type(module) for module in model] == want
-    without = nn.Sequential(layer(8, 8, dtype))
-    assert pack(without) == (onednn is PackedLinear)
-    assert type(without[0]) is onednn
+@torch.inference_mode()
+def test_odd_numbers_of_rows_outputs_and_pairs(bfloat16_library: Library) -> None:
+    """As tiles have them that are not whole."""
+    with linear.trying(bfloat16_library):
+        for inputs, outputs in ((2, 1), (30, 33), (62, 64), (800, 31), (1602, 97)):
+            module = layer(inputs, outputs, torch.bfloat16)
+            replacement = PanelLinear(module.weight, module.bias)
+            for count in (0, 1, 15, 16, 17, 31, 32, 33, 49, 600):
+                rows = torch.randn(count, inputs).bfloat16()
+                exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())
+                torch.testing.assert_close(replacement(rows).float(), exact, atol=1e-2, rtol=1e-2)
+
+
+def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:
+    model = nn.Sequential(layer(8, 8, dtype), layer(7, 8, dtype))
+    said = replace(model, used)
+    if dtype == torch.float32:
+        assert [type(module) for module in model] == [PanelLinear, PanelLinear]
+        assert said == "linear layers: 2 native"
+    else:
+        assert [type(module) for module in model] == [PanelLinear, nn.Linear]
+        assert said == f"linear layers: 1 native (bfloat16 {used.bfloat16_products}), 1 torch"
 
 
 def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) -> None:
@@ -163,11 +168,10 @@ def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) 
 
 
 @pytest.mark.parametrize("size", [64, 80])
-def test_packing_copies_a_weight_once(
+def test_a_replaced_weight_is_copied_once(
     size: int, dtype: torch.dtype, used: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies in panels is not copied again to let go of its file; what does not, is."""
-    monkeypatch.setattr(packed, "has_amx", lambda: False)
     made: list[int] = []
     laid_out = linear._laid_out
 
@@ -178,6 +182,6 @@ def test_packing_copies_a_weight_once(
     monkeypatch.setattr(linear, "_laid_out", noted)
     model = nn.Sequential(layer(8, size, dtype))
     bias = model[0].bias.data_ptr()
-    assert pack(model, used) == 1
+    replace(model, used)
     assert [model[0].panels.data_ptr()] == made
     assert model[0].bias.data_ptr() != bias

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from millstream_worker.engine.config import EngineInfo
 from millstream_worker.engine.runner.cgroup import ControlGroups
 from millstream_worker.engine.runner.linear.fused import FusedLinear
-from millstream_worker.engine.runner.native.linear import PanelLinear
+from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.sampler import PIECE_ELEMENTS
 from millstream_worker.engine.sizes import share_of, size_bytes
 

@@ -15,13 +15,14 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from millstream_worker.engine.runner import packed, support
+from millstream_worker.engine.runner import support
 from millstream_worker.engine.runner.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.attention.breakable import BreakableAttention
 from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
 from millstream_worker.engine.runner.attention.operator import Attention, attend, register
 from millstream_worker.engine.runner.linear.fused import fuse
+from millstream_worker.engine.runner.linear.replace import replace
 from millstream_worker.engine.runner.logits import LogitsFunction
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.storage import KVStorage
@@ -107,7 +108,7 @@ def load_model(
     anatomy = observe(model, ATTENTION)
     fuse(model, anatomy.siblings)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    packed.pack(model, chosen.library)
+    linear_layers = replace(model, chosen.library)
     note = support.context_note(config)
     return LoadedModel(
         model=model,
@@ -122,7 +123,7 @@ def load_model(
         parameters=parameters,
         dtype=dtype,
         device=device,
-        notes=(*([note] if note else []), f"attention: {chosen.reason}"),
+        notes=(*([note] if note else []), f"attention: {chosen.reason}", linear_layers),
     )
 
 

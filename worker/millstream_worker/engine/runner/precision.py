@@ -14,11 +14,6 @@ def computed_in(own: torch.dtype | None, device: torch.device) -> torch.dtype:
     return own
 
 
-def has_amx() -> bool:
-    """Whether the CPU multiplies tiles of bfloat16."""
-    return torch.cpu._is_amx_tile_supported()
-
-
 def _cpu_has(dtype: torch.dtype) -> bool:
     if dtype != torch.bfloat16:
         return dtype == torch.float32

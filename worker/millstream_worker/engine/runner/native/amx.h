@@ -26,16 +26,18 @@ inline bool may_use_tiles() {
     return may;
 }
 
+struct alignas(64) TileShape {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
 // 0 to 2: two blocks of sums and one of A with 16 rows each; 3 to 5: with the rows that are left; 6, 7: B.
 template <>
 struct Tiles<Pairs> {
     explicit Tiles(int rows) {
         if (!may_use_tiles()) return;
-        struct alignas(64) {
-            uint8_t palette = 1, start = 0, reserved[14] = {};
-            uint16_t bytes[16] = {};
-            uint8_t rows[16] = {};
-        } shape;
+        TileShape shape;
         const int left = rows % SIDE ? rows % SIDE : SIDE;
         for (int tile = 0; tile < 8; ++tile) {
             shape.bytes[tile] = 64;

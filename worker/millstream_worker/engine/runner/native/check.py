@@ -13,7 +13,7 @@ from torch.nn import functional
 from millstream_worker.engine.brain.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.native import linear
+from millstream_worker.engine.runner.linear import panel
 from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.greedy import NativeGreedy
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
@@ -38,7 +38,7 @@ class Mismatch(Exception):
 def check(library: Library) -> None:
     """Raises Mismatch."""
     _check_attention(library)
-    with linear.trying(library):
+    with panel.trying(library):
         _check_linear(library)
     _check_most_likely(library)
 
@@ -70,7 +70,7 @@ def _check_linear(library: Library) -> None:
             rows = torch.randn(count, inputs, generator=random).to(dtype)
             weight = (torch.randn(outputs, inputs, generator=random) / inputs**0.5).to(weights).to(dtype)
             bias = torch.randn(outputs, generator=random).to(dtype)
-            got = linear.PanelLinear(weight, bias)(rows).float()
+            got = panel.PanelLinear(weight, bias)(rows).float()
             _compare(got, functional.linear(rows.float(), weight.float(), bias.float()), "product", dtype)
 
 

@@ -18,6 +18,7 @@ _PRODUCTS = {
     (torch.float32, torch.float32): "multiply_float32",
     (torch.float32, torch.bfloat16): "multiply_halves",
 }
+_WIDTHS = {torch.bfloat16: "panel_width_bfloat16", torch.float32: "panel_width_float32"}
 ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
 _MOST_LIKELY = {torch.bfloat16: "most_likely_bfloat16", torch.float32: "most_likely_float32"}
 _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
@@ -37,7 +38,7 @@ Replay = Callable[[int, int], bool]
 class Panels:
     """How weights lie in memory, as [out / width, in / PER, width, PER], and what multiplies them."""
 
-    width: int
+    width: Mapping[torch.dtype, int]  # by the type of rows
     multiply: Mapping[tuple[torch.dtype, torch.dtype], Multiply]  # by the types of rows and weights
 
 
@@ -86,9 +87,9 @@ class Library:
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
         self._attend = {dtype: self._entry(name, _ATTENDED) for dtype, name in ENTRIES.items()}
-        width = self._entry("panel_width", [], c_int32)()
+        width = {dtype: self._entry(name, [], c_int32)() for dtype, name in _WIDTHS.items()}
         multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
-        self.panels = Panels(width, multiply) if width else None
+        self.panels = Panels(width, multiply) if all(width.values()) else None
         self.most_likely: dict[torch.dtype, MostLikely] = {
             dtype: self._entry(name, _CHOSEN) for dtype, name in _MOST_LIKELY.items()
         }

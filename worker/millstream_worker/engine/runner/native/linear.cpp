@@ -1,6 +1,7 @@
 // C[M, out] = A[M, in] · W[out, in]ᵀ + bias. The weights lie in panels: [out / PANEL][in][PANEL], in elements.
 // Those of bfloat16 are multiplied with rows of their own type, or with those of float32, which is exact.
 // A row's sums are made in one order whatever other rows there are: it gets the same alone and among many.
+#include "panel_tiles.h"
 #include "rates.h"
 #include "scratch.h"
 
@@ -155,6 +156,17 @@ void multiply_widened(const void* rows, const void* panels, const void* bias, vo
     }
 }
 
+#if !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__linux__)
+void multiply_tiles(const void*, const void*, const void*, void*, int64_t, int, int, int) {}
+constexpr int TILE_PANEL = PANEL;
+#else
+void multiply_tiles(const void* rows, const void* panels, const void* bias, void* to, int64_t count, int in,
+                    int outputs, int threads) {
+    TileProduct(rows, panels, bias, to, in, outputs).compute_all(count, threads);
+}
+constexpr int TILE_PANEL = TileProduct::PANEL;
+#endif
+
 }  // namespace
 
 #define ENTRY(name, compute)                                                                                 \
@@ -164,7 +176,8 @@ void multiply_widened(const void* rows, const void* panels, const void* bias, vo
     }
 
 #if defined(__AVX512BF16__)
-#define MULTIPLY_BFLOAT16 (pairs_pay() ? multiply_all<Pairs> : multiply_widened)
+#define MULTIPLY_BFLOAT16                                                                                    \
+    (may_use_tiles() ? multiply_tiles : pairs_pay() ? multiply_all<Pairs> : multiply_widened)
 #else
 #define MULTIPLY_BFLOAT16 multiply_widened
 #endif
@@ -174,9 +187,11 @@ ENTRY(multiply_float32, multiply_all<Float32>)
 ENTRY(multiply_bfloat16, MULTIPLY_BFLOAT16)
 ENTRY(multiply_halves, multiply_all<HalvesOfFloats>)
 
-// Outputs in a panel; 0 where this processor has no vectors for sums of products.
+// Outputs in a panel, for rows of each type; 0 where this processor has no vectors for sums of products.
 #if defined(__FMA__) || defined(__AVX512F__)
-extern "C" int panel_width() { return PANEL; }
+extern "C" int panel_width_float32() { return PANEL; }
+extern "C" int panel_width_bfloat16() { return may_use_tiles() ? TILE_PANEL : PANEL; }
 #else
-extern "C" int panel_width() { return 0; }
+extern "C" int panel_width_float32() { return 0; }
+extern "C" int panel_width_bfloat16() { return 0; }
 #endif

@@ -95,8 +95,7 @@ class CpuReplay:
             self._workspace = Workspace(workspace_bytes(loaded.vocab_size))
         except MemoryError as error:
             raise CannotReplay(str(error)) from error
-        weights = (*loaded.model.parameters(), *loaded.model.buffers())
-        self._lasting = [tensor for tensor in weights if not tensor.is_mkldnn]  # those have no address
+        self._lasting = [*loaded.model.parameters(), *loaded.model.buffers()]
         self._seen: Counter[int] = Counter()  # steps of so many rows
         self._steps: dict[int, Noted] = {}
         self._compared: set[tuple[int, ...]] = set()  # functions of steps that answered what they should

@@ -1,0 +1,62 @@
+"""Which linear layer of a model becomes what: a `PanelLinear` where the compiled library can multiply its
+weight, else what it is. Decided layer by layer, by the weight's type and shape, and the device.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from millstream_worker.engine.runner.linear import panel
+from millstream_worker.engine.runner.linear.panel import PanelLinear
+from millstream_worker.engine.runner.native.library import Library
+
+
+def replace(model: nn.Module, library: Library | None = None) -> str:
+    """Replace the linear layers of a model that `library` multiplies, one after the other, and free their
+    weights unless others (a tied embedding) hold them too. Answers what there is now, for the log."""
+    if library is not None:
+        panel.use(library)
+        replaced: dict[nn.Module, PanelLinear] = {}
+        for parent in list(model.modules()):
+            for name, layer in list(parent.named_children()):
+                found = replaced.get(layer) or _replacement(layer, library)
+                if found is not None:
+                    replaced[layer] = found
+                    setattr(parent, name, found)
+        if replaced:
+            _let_go_of_files(model)
+    return _said(model, library)
+
+
+def _replacement(layer: nn.Module, library: Library) -> PanelLinear | None:
+    if type(layer) not in (nn.Linear, Conv1D):  # a subclass may compute something else
+        return None
+    parameter, bias = layer.get_parameter("weight"), getattr(layer, "bias", None)
+    weight = parameter.t() if type(layer) is Conv1D else parameter
+    if weight.device.type != "cpu" or not panel.fits(weight, library):
+        return None
+    replacement = PanelLinear(weight.contiguous(), bias)
+    replacement.train(layer.training)
+    del layer.weight  # the layer itself may live on in our list of those done
+    return replacement
+
+
+def _let_go_of_files(model: nn.Module) -> None:
+    """Weights are read by mapping their files, and one left that is still in its file keeps all of it mapped:
+    the panels would be there twice."""
+    laid_out = {module.panels for module in model.modules() if isinstance(module, PanelLinear)}
+    for parameter in model.parameters():
+        if parameter not in laid_out:
+            parameter.data = parameter.data.clone()
+
+
+def _said(model: nn.Module, library: Library | None) -> str:
+    native = [module for module in model.modules() if isinstance(module, PanelLinear)]
+    others = sum(isinstance(module, nn.Linear | Conv1D) for module in model.modules())
+    counts = [f"{others} torch"] if others or not native else []
+    if native and library is not None:
+        how = f" (bfloat16 {library.bfloat16_products})" if native[0].dtype == torch.bfloat16 else ""
+        counts = [f"{len(native)} native{how}", *counts]
+    return f"linear layers: {', '.join(counts)}"
