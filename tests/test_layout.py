@@ -21,7 +21,7 @@ CLASSES = {"Choice", "Engine", "Step", "Stop"}
 FILES = {"admission", "figures", "loop", "model", "steps", "threads"}
 LARGE = {
     "worker/millstream_worker/engine/brain": 20,
-    "worker/millstream_worker/engine/runner": 30,
+    "worker/millstream_worker/engine/runner": 29,
     "worker/millstream_worker/engine/runner/attention": 16,
 }
 CIRCLES = {"millstream_worker.engine"}  # folders below which there are some
