@@ -8,6 +8,9 @@
 template <class P>
 struct Tiles {
     explicit Tiles(int) {}
+
+    // Keys are taken in by multiples of this.
+    static int keys() { return GROUP; }
 };
 
 #if !defined(__AMX_BF16__) || !defined(__AVX512BF16__) || !defined(__linux__)
@@ -50,6 +53,9 @@ struct Tiles<Pairs> {
     }
     Tiles(const Tiles&) = delete;
     Tiles& operator=(const Tiles&) = delete;
+
+    // Of a tile: vectors round otherwise, and which of them multiplied would depend on a step's last key.
+    static int keys() { return may_use_tiles() ? 2 * SIDE : GROUP; }
 };
 
 // One block of rows. (The numbers of tiles are part of instructions.)

@@ -64,7 +64,7 @@ public:
     // multiplied it is on its way from memory.
     template <class S>
     void attend(const Addresses<Stored>& now, const Addresses<Stored>& next, int count, S sight) {
-        const int padded = rounded_up(count, GROUP);
+        const int padded = rounded_up(count, Tiles<P>::keys());
         for (int k = 0; k < padded; k += GROUP) {
             P::pack_keys(now.keys + k, shape_.key_dim, keys_ + k);
             for (int near = k; near < k + GROUP; ++near) fetch(next.keys[near], shape_.key_dim);
@@ -75,7 +75,7 @@ public:
         if constexpr (P::AS_STORED)
             add_as_stored(now, count);
         else
-            add_packed(now, count);
+            add_packed(now, padded);
     }
 
     float total(int row) const { return sum(load<Vector>(totals + row * LANES)); }
@@ -92,11 +92,9 @@ private:
 
     void add_packed(const Addresses<Stored>& now, int count) {
         for (int k = 0; k < count; k += GROUP)
-            P::pack_values(now.values + k, std::min(GROUP, count - k), shape_.value_dim, width,
-                           values_ + k / P::PER * width);
+            P::pack_values(now.values + k, GROUP, shape_.value_dim, width, values_ + k / P::PER * width);
         const Row* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
-        multiply<P>(shape_.rows, width, (count + P::PER - 1) / P::PER, weights, WEIGHTS, values_, width, sums,
-                    width, true);
+        multiply<P>(shape_.rows, width, count / P::PER, weights, WEIGHTS, values_, width, sums, width, true);
     }
 
     // The same sums, of values that are multiplied where they are, if they lie one behind the other.
