@@ -73,7 +73,7 @@ async def test_an_engine_that_has_compiled_and_is_stopped(link: EngineLink, tmp_
             said.append(frame.message)
         if isinstance(frame, Ready):
             break
-    assert [line for line in said if line.startswith("layers compiled")], said
+    assert [line for line in said if line.startswith("model compiled")], said
     assert (await link.stop(10.0)).code == 0
     await assert_nothing_left(tmp_path)
 
