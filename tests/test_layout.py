@@ -18,13 +18,9 @@ MOST_FILES = 13  # Python files of a folder, without __init__.py and __main__.py
 FACES = {"__init__", "__main__"}
 
 CLASSES = {"Choice", "Engine", "Step", "Stop"}
-FILES = {"admission", "figures", "loop", "model", "steps", "threads"}
-LARGE = {
-    "worker/millstream_worker/engine/brain": 20,
-    "worker/millstream_worker/engine/runner": 29,
-    "worker/millstream_worker/engine/runner/attention": 16,
-}
-CIRCLES = {"millstream_worker.engine"}  # folders below which there are some
+FILES: set[str] = set()
+LARGE: dict[str, int] = {}
+CIRCLES: set[str] = set()  # folders below which there are some
 
 
 def sources() -> dict[str, Path]:

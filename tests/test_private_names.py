@@ -11,9 +11,9 @@ from pathlib import Path
 WORKER = Path(__file__).parents[1] / "worker" / "millstream_worker"
 COUNTS = {
     "engine/runner/compiled/inductor.py": 5,
-    "engine/runner/graphs/cuda.py": 1,
-    "engine/runner/precision.py": 1,
-    "engine/runner/replay/tape.py": 1,
+    "engine/runner/cuda_graphs/cuda.py": 1,
+    "engine/runner/model/dtypes.py": 1,
+    "engine/runner/replay/call_recorder.py": 1,
 }
 
 

@@ -56,7 +56,7 @@ def precision(device: str = "cpu") -> str:
     """Of models and matrices: bfloat16, or what the device computes in its place."""
     import torch
 
-    from millstream_worker.engine.runner.precision import computed_in
+    from millstream_worker.engine.runner.model.dtypes import computed_in
 
     return str(computed_in(torch.bfloat16, torch.device(device))).removeprefix("torch.")
 

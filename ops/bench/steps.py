@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from millstream_worker.engine.brain.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Drawn, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.runner.forward import Forward
 
 

@@ -12,11 +12,11 @@ from safetensors import safe_open
 from support import checkpoints
 
 from millstream_worker.engine import assembly
-from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.process import CannotLoad
-from millstream_worker.engine.request import EngineRequest
-from millstream_worker.engine.runner import memory
-from millstream_worker.engine.runner.logits import LogitsFunction
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest
+from millstream_worker.engine.runner.kv import pool_size
+from millstream_worker.engine.runner.model.logits import LogitsFunction
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_model_that_does_not_fit(config: EngineConfig, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_steps_that_leave_no_room_for_a_cache(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**30)
+    monkeypatch.setattr(pool_size, "free_bytes", lambda device: 2**30)
     assembly.build(config, lambda _: None)
     assert "lower max_step_tokens" in why(replace(config, kv_memory="auto", max_step_tokens=10**6))
 

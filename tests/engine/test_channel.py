@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream_worker.engine import channel
-from millstream_worker.engine.channel import Channel, PeerGone
-from millstream_worker.engine.frames import Abort, Loading, encode
+from millstream_worker.engine.protocol import channel
+from millstream_worker.engine.protocol.channel import Channel, PeerGone
+from millstream_worker.engine.protocol.frames import Abort, Loading, encode
 
 
 def test_a_front_that_dies_without_reading_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ from support import checkpoints
 
 from millstream_worker.engine import assembly, compilation
 from millstream_worker.engine.compilation import Compilation
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.compiled.cache import KeptCode
 from millstream_worker.engine.runner.compiled.compile import CannotCompile
 from millstream_worker.engine.runner.linear.panel import PanelLinear
-from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 
 # Forked children die at once: what other threads hold does not matter to them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_worker.engine import frames, outputs
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol import frames, outputs
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 INFO = EngineInfo(
     model="m",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.counting import CountingRunner, counted
 
-from millstream_worker.engine.brain.plan import Drawn
+from millstream_worker.engine.brain.batch.plan import Drawn
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.loop import Engine, Later
-from millstream_worker.engine.outputs import Step
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.engine import Engine, Later
+from millstream_worker.engine.protocol.outputs import Step
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 
 def engine(depth: int, *, blocks: int = 64, max_rows: int = 4) -> Engine[object]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import LoadFailed
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import LoadFailed
 from millstream_worker.engine_link import EngineLink, Exit
 
 ENGINE = [sys.executable, "-m", "millstream_worker.engine"]

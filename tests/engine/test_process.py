@@ -12,11 +12,13 @@ import pytest
 from support.counting import CountingRunner
 
 from millstream_worker.engine import process
-from millstream_worker.engine.brain.plan import Drawn
+from millstream_worker.engine.brain.batch.plan import Drawn
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.channel import Channel
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.frames import (
+from millstream_worker.engine.engine import Engine, Later
+from millstream_worker.engine.progress import Mark, Progress
+from millstream_worker.engine.protocol.channel import Channel
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.frames import (
     Abort,
     Add,
     Beat,
@@ -30,10 +32,8 @@ from millstream_worker.engine.frames import (
     Stop,
     encode,
 )
-from millstream_worker.engine.loop import Engine, Later
-from millstream_worker.engine.outputs import Refused, Step
-from millstream_worker.engine.progress import Mark, Progress
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.outputs import Refused, Step
+from millstream_worker.engine.protocol.request import EngineRequest
 
 INFO = EngineInfo("counting", "Counting", "float32", "cpu", "none", 1000, 64, (), 4, 64, 4, 1, 1, "")
 

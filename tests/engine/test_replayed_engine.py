@@ -10,10 +10,10 @@ import torch
 from support import checkpoints
 
 from millstream_worker.engine.assembly import build
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.precision import computed_in
-from millstream_worker.engine.runner.replay.steps import CpuReplay
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.model.dtypes import computed_in
+from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay
 
 pytestmark = pytest.mark.slow
 

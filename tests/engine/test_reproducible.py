@@ -11,11 +11,11 @@ import pytest
 from support import checkpoints
 
 from millstream_worker.engine.assembly import build
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.outputs import EngineStats
+from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.process import CannotLoad
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.outputs import EngineStats
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.runner import Launched
 
 BLOCK = 4

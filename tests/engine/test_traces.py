@@ -13,8 +13,8 @@ import pytest
 from support import checkpoints
 from support.counting_worker import until
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import Loading, Ready
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import Loading, Ready
 from millstream_worker.engine_link import EngineLink
 
 ENGINE = [sys.executable, "-m", "millstream_worker.engine"]

@@ -15,14 +15,14 @@ from support.on_device import engine_on, tokens_of
 from support.planning import Segment, greedy_loads, pack
 from support.serving import eager_of, logits_of, runner_of
 
-from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.runner.compiled.compile import compile_model
-from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
-from millstream_worker.engine.runner.graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.graphs.recording import record
-from millstream_worker.engine.runner.graphs.steps import Limits
-from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.cuda_graphs.recording import record
+from millstream_worker.engine.runner.cuda_graphs.steps import Limits
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
 
 pytestmark = [

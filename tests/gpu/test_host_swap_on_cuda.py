@@ -7,9 +7,9 @@ import pytest
 import torch
 from support.swaps import copies
 
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.host_swap import HostSwap
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.kv.host_swap import HostSwap
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 pytestmark = [
     pytest.mark.gpu,

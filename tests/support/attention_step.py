@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 from support.planning import Segment, pack
 
 ON_GPU = torch.cuda.is_available()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.brain.sharing import SharingCosts
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from support.counting import Rig
 
 SIZES = {

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from millstream_worker.engine.brain.noise import row_key, uniform
-from millstream_worker.engine.brain.plan import Drawn, DrawnLogprobs, Plan
+from millstream_worker.engine.brain.batch.noise import row_key, uniform
+from millstream_worker.engine.brain.batch.plan import Drawn, DrawnLogprobs, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler
-from millstream_worker.engine.outputs import Step
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.outputs import Step
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 WRONG = 50
 VOCAB = 1000

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from millstream_worker.engine.brain.plan import Drawn, Plan, RowLoad, packed_plan
-from millstream_worker.engine.request import SamplingSpec
-from millstream_worker.engine.runner.sampler import Sampler
+from millstream_worker.engine.brain.batch.plan import Drawn, Plan, RowLoad, packed_plan
+from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 DEFAULT = SamplingSpec()
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millstream_worker.engine.channel import Channel
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.process import CannotLoad, serve
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.channel import Channel
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.request import EngineRequest
 
 COMMAND = f"{sys.executable} {Path(__file__)}"
 EOS = 999

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from millstream_worker.engine.assembly import build
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 PREFIX = tuple(range(3, 23))
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 from support.planning import Segment, pack
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from millstream_worker.engine.brain.plan import Plan, RowLoad, packed_plan
-from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, packed_plan
+from millstream_worker.engine.protocol.request import SamplingSpec
 
 GREEDY = SamplingSpec(temperature=0.0)
 

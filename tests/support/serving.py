@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.brain.sharing import SharingCosts
-from millstream_worker.engine.outputs import EngineStats
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.outputs import EngineStats
+from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.engine.runner.forward import Eager
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Launched, Runner
-from millstream_worker.engine.runner.sampler import Sampler
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 
 @dataclass

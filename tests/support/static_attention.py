@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.storage import KVStorage
-from millstream_worker.engine.runner.transfer import Arena, Field
+from millstream_worker.engine.runner.device.transfer import Arena, Field
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 
 class PlainStatic:

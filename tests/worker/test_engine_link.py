@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import LastWords
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import LastWords
+from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.engine_link import LOOK_S, EngineLink, EnginePort, Silence
 
 SILENT = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -16,8 +16,8 @@ from redis.exceptions import ConnectionError, ResponseError
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.messages import Request, State, Timing
 from millstream.wire.messages.replies import LaneEntry, StartReply
-from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.outputs import EngineStats
+from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake import Reading, reading
 from millstream_worker.intake.capacity import Capacity

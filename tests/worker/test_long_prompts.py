@@ -35,7 +35,7 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Request, Timing
 from millstream.wire.messages.record import read_job
 from millstream.wire.messages.replies import LaneEntry, StartReply
-from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.intake import JobBounds, admission, preparer
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input, prepare

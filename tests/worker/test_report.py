@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import structlog
 
-from millstream_worker.engine.outputs import EngineStats
+from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.engine_queue import EngineQueue

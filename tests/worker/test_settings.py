@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from millstream_worker import settings
-from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.protocol.config import EngineConfig
 
 GOOD = ["--model", "m"]
 

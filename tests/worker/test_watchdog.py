@@ -17,8 +17,8 @@ from support.counting_worker import counted, model_name, serving, until, worker_
 from support.servers import Server
 
 from millstream import AsyncClient, JobFailed
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import Beat
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import Beat
 from millstream_worker.engine_link import EnginePort, Silence
 from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
 from millstream_worker.jobs.engine_queue import EngineQueue

@@ -22,8 +22,8 @@ from millstream.errors import InvalidRequest
 from millstream.wire.connection import SCHEMES, Endpoint
 from millstream.wire.connection.target import without_password
 from millstream.wire.keys import QueueKeys
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.sizes import share_of, size_bytes
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.sizes import share_of, size_bytes
 
 PREFIX = "MILLSTREAM_"
 _ALIKE = 0.8  # share of the letters that two names have in common: a slip, not another word

@@ -32,7 +32,7 @@ from ops.bench.models.shapes import SHAPES
 from ops.bench.models.size import ModelSize, size_of
 from ops.bench.workloads import CPU_WORKLOADS, NAMES, make
 
-from millstream_worker.engine.runner.threads import available_cores
+from millstream_worker.engine.runner.device.cpu_threads import available_cores
 
 
 @dataclass(frozen=True, slots=True)

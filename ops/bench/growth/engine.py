@@ -17,9 +17,9 @@ from ops.bench.limits.rates import decode_tokens_s, drained_tokens_s, prefill_to
 from ops.bench.plots import Panel, Row
 from ops.bench.steps import watched
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 BLOCK = 16
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from ops.bench.load.arrivals import Arrival, Served
 
-from millstream_worker.engine.outputs import Refused, Step
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.outputs import Refused, Step
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 
 class Steps(Protocol):

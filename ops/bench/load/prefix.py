@@ -81,7 +81,7 @@ class Experiment:
 @contextlib.asynccontextmanager
 async def engine_alone(experiment: Experiment, shared: bool) -> AsyncIterator[Drive]:
     from millstream_worker.engine.assembly import build
-    from millstream_worker.engine.config import EngineConfig
+    from millstream_worker.engine.protocol.config import EngineConfig
 
     options = experiment.options
     config = EngineConfig(

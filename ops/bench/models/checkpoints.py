@@ -49,7 +49,7 @@ def _computable(folder: Path, device: str) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from millstream_worker.engine.runner.precision import computed_in
+    from millstream_worker.engine.runner.model.dtypes import computed_in
 
     own = AutoConfig.from_pretrained(folder, local_files_only=True).dtype
     dtype = computed_in(own, torch.device(device))

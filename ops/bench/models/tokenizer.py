@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from millstream.cli.embedded.demo_model import demo_model
-from millstream_worker.engine.runner.checkpoint import resolve
+from millstream_worker.engine.runner.checkpoint.checkpoint import resolve
 
 
 def bench_tokenizer() -> Path:

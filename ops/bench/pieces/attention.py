@@ -23,10 +23,11 @@ import torch
 from ops.bench import machine
 from ops.bench.machine import Limits
 
-from millstream_worker.engine.brain.plan import Plan, packed_plan
-from millstream_worker.engine.runner.attention.choice import choose
-from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.model.attention_choice import choose
 
 BLOCK = 16
 CACHES_BYTES = 128 << 20  # of all layers: more than the processor's own

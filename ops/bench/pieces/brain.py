@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from ops.bench import machine
 
-from millstream_worker.engine.brain.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.brain.sharing import SharingCosts
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.request import EngineRequest
 
 ROWS = 256
 CONTEXT = 8192

@@ -34,7 +34,7 @@ from ops.bench.models.tokenizer import bench_tokenizer
 from millstream import AsyncClient, JobError, JobFields, NotFound, Result, TokenEvent
 from millstream.cli.embedded.embedded_server import EmbeddedServer
 from millstream.wire.keys import QueueKeys
-from millstream_worker.engine.runner.cgroup import ControlGroups
+from millstream_worker.engine.runner.device.cgroup import ControlGroups
 
 QUEUE = "bench"
 READERS = 256

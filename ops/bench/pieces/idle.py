@@ -23,11 +23,11 @@ from ops.bench.plots import Row
 from ops.bench.steps import Watch, row_waste, watched
 from ops.bench.workloads import NAMES, Workload, make
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import encode
-from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.outputs import Step
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import encode
+from millstream_worker.engine.protocol.outputs import Step
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine_link.link import engine_environment
 
 BLOCK = 16

@@ -23,7 +23,7 @@ from ops.bench.models.checkpoints import shaped_checkpoint
 from ops.bench.models.shapes import SHAPES
 
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
-from millstream_worker.engine.runner.model import LoadedModel, load_model, occupy
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model, occupy
 
 
 def main() -> None:

@@ -23,9 +23,9 @@ from ops.bench.plots import Row
 from ops.bench.workloads import Workload, make
 
 from millstream_worker.engine.assembly import build
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine_link.link import engine_environment
 
 PROMPT = 64  # tokens

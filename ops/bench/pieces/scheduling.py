@@ -18,11 +18,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from millstream_worker.engine.brain import admission, preemption
-from millstream_worker.engine.brain.plan import Drawn, Plan
-from millstream_worker.engine.brain.rows import Row
+from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.rows import Row
+from millstream_worker.engine.brain.running import admit_rows, preemption
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 STEP_S, TOKEN_S = 0.008, 25e-6
 BLOCK_S = 80e-6  # 2 MiB at 25 GB/s
@@ -185,7 +185,7 @@ def preempted() -> dict[str, Outcome]:
         return max(rows, key=lambda row: row.rank)
 
     swap = {"host_blocks": 4096, "host_blocks_a_step": 192, "host_block_s": BLOCK_S}
-    with patch.object(preemption, "least_loss", youngest), patch.object(admission, "least_loss", youngest):
+    with patch.object(preemption, "least_loss", youngest), patch.object(admit_rows, "least_loss", youngest):
         before = simulate(work, blocks=2048)
     return {
         "the youngest": before,

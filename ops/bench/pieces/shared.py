@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from ops.bench import machine
 
-from millstream_worker.engine.brain.plan import Int32, Plan, packed_plan
-from millstream_worker.engine.runner.attention.interface import AttentionBackend, LayerSpec
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.brain.batch.plan import Int32, Plan, packed_plan
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 BLOCK = 16
 
@@ -113,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device here: nothing to measure")
-    from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+    from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 
     device = torch.device("cuda")
     limits = machine.measure(0, "cuda")

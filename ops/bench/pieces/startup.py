@@ -23,8 +23,8 @@ from pathlib import Path
 from ops.bench import machine
 from ops.bench.models.checkpoints import checkpoint
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import LoadFailed, Loading, Ready
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import LoadFailed, Loading, Ready
 from millstream_worker.engine_link import EngineLink
 
 _FRONT = """

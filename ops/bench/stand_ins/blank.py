@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from millstream_worker.engine.brain.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Drawn, Plan
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.channel import Channel
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.process import serve
+from millstream_worker.engine.protocol.channel import Channel
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 
 BLOCKS = 4096
 CONTEXT = 8192

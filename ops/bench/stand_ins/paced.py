@@ -21,12 +21,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from millstream_worker.engine.channel import Channel
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.process import Report, serve
 from millstream_worker.engine.progress import Mark
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.channel import Channel
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.request import EngineRequest
 
 BLOCK_SIZE = 16
 CONTEXT = 8192

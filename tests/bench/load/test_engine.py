@@ -9,8 +9,8 @@ import pytest
 from ops.bench.load.arrivals import Arrival
 from ops.bench.load.engine import drive
 
-from millstream_worker.engine.outputs import EngineStats, Step
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.outputs import EngineStats, Step
+from millstream_worker.engine.protocol.request import EngineRequest
 
 
 @dataclass

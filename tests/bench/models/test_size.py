@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import build
 from transformers import AutoConfig
 
-from millstream_worker.engine.runner.model import load_model
-from millstream_worker.engine.runner.storage import bytes_per_block
+from millstream_worker.engine.runner.kv.storage import bytes_per_block
+from millstream_worker.engine.runner.model.load import load_model
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,

@@ -12,8 +12,8 @@ from ops.bench.pieces import idle
 from ops.bench.plots import Row
 from ops.bench.steps import row_waste, watched
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 
 @pytest.fixture(scope="module")

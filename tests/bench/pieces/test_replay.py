@@ -13,8 +13,8 @@ from ops.bench.machine import Limits
 from ops.bench.pieces import replay
 
 from millstream_worker.engine import assembly
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.replay import steps
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.replay import cpu_replay
 
 
 class Noted:
@@ -30,7 +30,7 @@ class Noted:
         self.steps += 1
         if plan.decodes == plan.token_count:
             self._seen[plan.decodes] += 1
-            if self._seen[plan.decodes] > steps._PASSED:
+            if self._seen[plan.decodes] > cpu_replay._PASSED:
                 self._steps.add(plan.decodes)
         return self._eager.run(plan)
 

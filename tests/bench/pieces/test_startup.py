@@ -6,7 +6,7 @@ import pytest
 from ops.bench.pieces.startup import engine, python
 from support.fake_engine import COMMAND
 
-from millstream_worker.engine.config import EngineConfig
+from millstream_worker.engine.protocol.config import EngineConfig
 
 
 def test_a_process_takes_time_of_the_clock_and_of_the_processor() -> None:

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millstream_worker.engine.brain.blocks import BlockPool
+from millstream_worker.engine.brain.cache.blocks import BlockPool
 
 
 def names(*numbers: int) -> list[bytes]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.counting import WRONG, CountingRunner, counted
 
-from millstream_worker.engine.brain.plan import Plan, RowLoad, packed_plan
-from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, packed_plan
+from millstream_worker.engine.protocol.request import SamplingSpec
 
 
 def plan_of(

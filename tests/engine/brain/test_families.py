@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_worker.engine.brain.batch import Batch
-from millstream_worker.engine.brain.sharing import Families, Sharing, SharingCosts
+from millstream_worker.engine.brain.batch.batch import Batch
+from millstream_worker.engine.brain.batch.shared_prefixes import Families, Sharing, SharingCosts
 
 FREE = SharingCosts(row=0, step=0)
 BLOCK = 16

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from support.brain import ask, rig_of
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.brain.sharing import SharingCosts
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 
 DOCUMENT = tuple(range(500, 540))  # ten blocks of four
 OTHER = tuple(range(700, 720))

@@ -8,8 +8,8 @@ import pytest
 from support.brain import ask, rig_of
 from support.counting import Rig
 
-from millstream_worker.engine.brain.blocks import BlockPool
-from millstream_worker.engine.brain.host_pool import HostPool
+from millstream_worker.engine.brain.cache.blocks import BlockPool
+from millstream_worker.engine.brain.cache.host_pool import HostPool
 
 
 def names(*numbers: int) -> list[bytes]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_worker.engine.brain.noise import row_key, splitmix64, uniform
+from millstream_worker.engine.brain.batch.noise import row_key, splitmix64, uniform
 
 
 def draw(seed: int, choice: int, index: int) -> float:

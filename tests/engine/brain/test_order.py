@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.brain import ask, rig_of
 
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.request import EngineRequest
 
 
 def test_lane_deadline_and_cached_prefix_decide() -> None:

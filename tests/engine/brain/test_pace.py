@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.brain import SIZES, ask
 from support.counting import CountingRunner
 
-from millstream_worker.engine.brain.pace import LEAST_TOKENS, Pace
+from millstream_worker.engine.brain.running.step_time import LEAST_TOKENS, Pace
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millstream_worker.engine.brain.plan import packed_plan
+from millstream_worker.engine.brain.batch.plan import packed_plan
 
 
 def test_segments_stand_side_by_side_with_their_places() -> None:

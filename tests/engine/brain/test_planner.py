@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from support.brain import ask, rig_of
 
-from millstream_worker.engine.brain.noise import row_key, uniform
-from millstream_worker.engine.brain.plan import RowLoad
-from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.brain.batch.noise import row_key, uniform
+from millstream_worker.engine.brain.batch.plan import RowLoad
+from millstream_worker.engine.protocol.request import SamplingSpec
 
 
 def test_a_mixed_step() -> None:

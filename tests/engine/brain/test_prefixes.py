@@ -6,11 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from millstream_worker.engine.brain.arrivals import Arrivals
-from millstream_worker.engine.brain.blocks import BlockPool
-from millstream_worker.engine.brain.prefixes import Prefixes
-from millstream_worker.engine.brain.rows import Row
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.brain.batch.rows import Row
+from millstream_worker.engine.brain.cache.blocks import BlockPool
+from millstream_worker.engine.brain.waiting.prefixes import Prefixes
+from millstream_worker.engine.brain.waiting.row_factory import Arrivals
+from millstream_worker.engine.protocol.request import EngineRequest
 
 ARRIVALS = Arrivals(context_length=999, capacity=999, block_size=1, hash_seed=b"", prefix_cache=True)
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.counting import Rig, counted
 
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.brain.sharing import SharingCosts
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 DOCUMENTS = (tuple(range(100, 160)), tuple(range(120, 180)), (7,) * 60)
 

@@ -4,9 +4,9 @@ from itertools import product
 
 import pytest
 
-from millstream_worker.engine.brain.arrivals import Arrivals
-from millstream_worker.engine.brain.rows import Row, RowState
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.brain.batch.rows import Row, RowState
+from millstream_worker.engine.brain.waiting.row_factory import Arrivals
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 ARRIVALS = Arrivals(context_length=100, capacity=100, block_size=4, hash_seed=b"", prefix_cache=True)
 

@@ -6,8 +6,8 @@ import pytest
 from support.brain import SIZES, ask, rig_of
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.outputs import Refused
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.outputs import Refused
+from millstream_worker.engine.protocol.request import EngineRequest
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from millstream_worker.engine.brain.arrivals import Arrivals
-from millstream_worker.engine.brain.blocks import BlockPool
-from millstream_worker.engine.brain.prefixes import Prefixes
-from millstream_worker.engine.brain.rows import Row, RowState
-from millstream_worker.engine.brain.waiting import AGED_TURN, MAX_TENANTS, WaitingRows
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.brain.batch.rows import Row, RowState
+from millstream_worker.engine.brain.cache.blocks import BlockPool
+from millstream_worker.engine.brain.waiting.prefixes import Prefixes
+from millstream_worker.engine.brain.waiting.row_factory import Arrivals
+from millstream_worker.engine.brain.waiting.waiting_rows import AGED_TURN, MAX_TENANTS, WaitingRows
+from millstream_worker.engine.protocol.request import EngineRequest
 
 BLOCK = 4
 

@@ -12,7 +12,7 @@ import torch
 from support.gguf_files import BOS, EOS, tiny_llama, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from millstream_worker.engine.runner.gguf_cache import GGUFCache, GGUFError
+from millstream_worker.engine.runner.checkpoint.gguf_cache import GGUFCache, GGUFError
 
 Type = gguf.GGMLQuantizationType
 

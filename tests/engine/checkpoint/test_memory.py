@@ -12,10 +12,10 @@ import torch
 from support.checkpoints import build
 from transformers import modeling_utils
 
-from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.runner import weights
-from millstream_worker.engine.runner.cgroup import ControlGroups
-from millstream_worker.engine.runner.memory import (
+from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.engine.runner.device.cgroup import ControlGroups
+from millstream_worker.engine.runner.device.cpu_threads import available_cores, use_threads
+from millstream_worker.engine.runner.kv.pool_size import (
     GIB,
     BadKVMemory,
     available_bytes,
@@ -24,8 +24,8 @@ from millstream_worker.engine.runner.memory import (
     pool_blocks,
     step_bytes,
 )
-from millstream_worker.engine.runner.model import load_model
-from millstream_worker.engine.runner.threads import available_cores, use_threads
+from millstream_worker.engine.runner.model import weights
+from millstream_worker.engine.runner.model.load import load_model
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 KIB = 1024

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from support.gguf_files import tiny_llama, write_gguf
 from transformers import AutoModelForCausalLM
 
-from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
+from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
 
 
 @pytest.fixture

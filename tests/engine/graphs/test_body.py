@@ -11,10 +11,10 @@ import torch
 from support.planning import Segment, pack
 from support.serving import eager_of, logits_of, runner_of
 
-from millstream_worker.engine.runner.anatomy import Argument
-from millstream_worker.engine.runner.graphs.body import Body
-from millstream_worker.engine.runner.graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.cuda_graphs.body import Body
+from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.model.anatomy import Argument
+from millstream_worker.engine.runner.model.load import LoadedModel
 
 Load = Callable[[str], LoadedModel]
 TOKENS = [5, 60, 33, 9, 120]

@@ -6,9 +6,9 @@ import torch
 from support.recorded import CpuRecorder
 from torch import Tensor
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention.breakable import BreakableAttention
-from millstream_worker.engine.runner.graphs.chain import record_chain
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.hook import BreakableAttention
+from millstream_worker.engine.runner.cuda_graphs.chain import record_chain
 
 
 class _Counting:

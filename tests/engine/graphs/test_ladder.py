@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_worker.engine.runner.graphs.ladder import fitting, row_rungs, token_rungs
+from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rungs, token_rungs
 
 MOST = st.integers(1, 8192)
 

@@ -9,9 +9,9 @@ import torch
 from support import checkpoints
 
 from millstream_worker.engine.assembly import build
-from millstream_worker.engine.config import EngineConfig
 from millstream_worker.engine.process import CannotLoad
-from millstream_worker.engine.runner.graphs.recording import wanted
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.runner.cuda_graphs.recording import wanted
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

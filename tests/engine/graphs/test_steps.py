@@ -15,14 +15,14 @@ from support.recorded import CpuRecorder
 from support.serving import Served, eager_of, logits_of, runner_of, serve
 from support.static_attention import PlainStatic
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.graphs.recording import record
-from millstream_worker.engine.runner.graphs.steps import CudaGraphs, Limits
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.cuda_graphs.recording import record
+from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, Limits
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Runner
-from millstream_worker.engine.runner.storage import KVStorage
 
 Load = Callable[[str], LoadedModel]
 LIMITS = Limits(rows=8, tokens=24, width=40)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
+from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native import build as building
-from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.build import FLAGS, build, processor
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.storage import KVStorage
 
 Backend = Callable[[KVStorage], NativeAttention]
 BFLOAT16 = {

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from support.paged_rows import PagedRows
 from support.planning import Segment, pack
 
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.native import pieces
-from millstream_worker.engine.runner.native.attention import NativeAttention
+from millstream_worker.engine.runner.attention.native import work_items
+from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.storage import KVStorage
 
 Backend = Callable[[KVStorage], NativeAttention]
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 3e-2}
@@ -66,7 +66,7 @@ def test_ragged_steps(name: str, dtype: torch.dtype, native: Backend) -> None:
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("name", ["grouped", "narrow values"])
 def test_several_threads(name: str, threads: int, native: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_THREAD_COST", 1)
+    monkeypatch.setattr(work_items, "_THREAD_COST", 1)
     torch.set_num_threads(threads)
     rows = PagedRows(LAYERS[name], 5, native)
     for new in (*RAGGED, [600, 1, 0, 0, 0], [1, 1, 0, 0, 0]):
@@ -78,7 +78,7 @@ def test_torchs_threads_live_on(worth: int, native: Backend, monkeypatch: pytest
     """A team of fewer would end the rest of them, for torch to start others, twice a layer."""
     torch.set_num_threads(5)
     rows = PagedRows(LAYERS["grouped"], 2, native)
-    monkeypatch.setattr(pieces, "_THREAD_COST", 100 * 2 * (8 + 3) // worth)  # 100 keys, for 2 key heads
+    monkeypatch.setattr(work_items, "_THREAD_COST", 100 * 2 * (8 + 3) // worth)  # 100 keys, for 2 key heads
     numbers = torch.zeros(1_000_000)
     rows.step([99, 0])
     numbers.exp_()

@@ -13,16 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from millstream_worker.engine.runner.attention import choice
-from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.model import attention_choice, self_check
+from millstream_worker.engine.runner.model.self_check import Mismatch
 from millstream_worker.engine.runner.native import build as building
-from millstream_worker.engine.runner.native import check
-from millstream_worker.engine.runner.native.attention import NativeAttention
 from millstream_worker.engine.runner.native.build import CannotBuild, build
-from millstream_worker.engine.runner.native.check import Mismatch
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.storage import KVStorage
 
 CPU = torch.device("cpu")
 STORAGE = KVStorage([LayerSpec(2, 1, 8, 8, scale=1.0)], 2, 4, torch.float32, CPU)
@@ -77,23 +76,25 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 def test_without_a_compiler_plain_pytorch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    chosen = choice.choose("auto", CPU, torch.float32, str(tmp_path))
+    chosen = attention_choice.choose("auto", CPU, torch.float32, str(tmp_path))
     assert chosen.name == "torch"
     assert "there is no C++ compiler (g++, clang++, c++)" in chosen.reason
     assert isinstance(chosen.build(STORAGE), TorchAttention)
     with pytest.raises(ValueError, match="'native' cannot be had: there is no C\\+\\+ compiler"):
-        choice.choose("native", CPU, torch.float32, str(tmp_path))
+        attention_choice.choose("native", CPU, torch.float32, str(tmp_path))
 
 
 @pytest.mark.usefixtures("library")
 def test_with_one_it_is_the_choice_of_the_cpu(cache: Path) -> None:
     for name in ("auto", "native"):
-        chosen = choice.choose(name, CPU, torch.bfloat16, str(cache))
+        chosen = attention_choice.choose(name, CPU, torch.bfloat16, str(cache))
         assert chosen.name == "native"
         assert re.fullmatch("compiled for .*, multiplies bfloat16 as (tiles|pairs|float32)", chosen.reason)
-    assert isinstance(choice.choose("auto", CPU, torch.float32, str(cache)).build(STORAGE), NativeAttention)
-    assert choice.choose("torch", CPU, torch.float32, str(cache)).name == "torch"
-    half = choice.choose("auto", CPU, torch.float16, str(cache))
+    assert isinstance(
+        attention_choice.choose("auto", CPU, torch.float32, str(cache)).build(STORAGE), NativeAttention
+    )
+    assert attention_choice.choose("torch", CPU, torch.float32, str(cache)).name == "torch"
+    half = attention_choice.choose("auto", CPU, torch.float16, str(cache))
     assert (half.name, "does not compute float16" in half.reason) == ("torch", True)
 
 
@@ -226,17 +227,18 @@ def test_a_library_that_computes_something_else_is_not_used(
     def wrong(self: NativeAttention, layer: int, query: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         return right(self, layer, query * 1.1, *rest)
 
-    check.check(library)
+    self_check.check(library)
     monkeypatch.setattr(NativeAttention, "attend", wrong)
     with pytest.raises(Mismatch, match="off by"):
-        check.check(library)
+        self_check.check(library)
 
 
 def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Library) -> None:
     """One OpenMP runtime in the process, one team in it."""
     code = (
         "import os, pathlib, sys, torch\n"
-        "from millstream_worker.engine.runner.native import check, pieces\n"
+        "from millstream_worker.engine.runner.attention.native import work_items\n"
+        "from millstream_worker.engine.runner.model.self_check import check\n"
         "from millstream_worker.engine.runner.native.build import build\n"
         "torch.set_num_threads(3)\n"
         "torch.ones(2_000_000).exp_()\n"
@@ -245,8 +247,8 @@ def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Lib
         "    files = {line.split()[-1] for line in open('/proc/self/maps')}\n"
         "    return {file for file in files if 'omp' in file.split('/')[-1]}\n"
         "before, loaded = count(), runtimes()\n"
-        "pieces._THREAD_COST = 1\n"
-        "build(pathlib.Path(sys.argv[1]))\n"
+        "work_items._THREAD_COST = 1\n"
+        "check(build(pathlib.Path(sys.argv[1])))\n"
         "torch.ones(2_000_000).exp_()\n"
         "print(before, count(), runtimes() - loaded)\n"
     )

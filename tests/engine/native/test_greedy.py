@@ -9,12 +9,12 @@ import pytest
 import torch
 from support.planning import Segment, greedy_loads, pack
 
-from millstream_worker.engine.runner.native import check
-from millstream_worker.engine.runner.native.check import Mismatch
-from millstream_worker.engine.runner.native.greedy import NativeGreedy
+from millstream_worker.engine.runner.model import self_check
+from millstream_worker.engine.runner.model.self_check import Mismatch
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.sampler import Sampler
-from millstream_worker.engine.runner.sampling_greedy import most_likely
+from millstream_worker.engine.runner.native.native_greedy import NativeGreedy
+from millstream_worker.engine.runner.sampling.greedy import most_likely
+from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 MOST_ROWS = 40
 DTYPES = [torch.bfloat16, torch.float32]
@@ -110,8 +110,8 @@ def test_an_answer_is_not_changed_by_the_next_step(library: Library) -> None:
 
 
 def test_a_library_that_finds_others_is_not_used(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    check.check(library)
+    self_check.check(library)
     other = {dtype: lambda *arguments: None for dtype in library.most_likely}
     monkeypatch.setattr(library, "most_likely", other)
     with pytest.raises(Mismatch, match="most likely"):
-        check.check(library)
+        self_check.check(library)

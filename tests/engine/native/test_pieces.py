@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.planning import Segment, pack
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.native.pieces import PART_KEYS, cut
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.native.work_items import PART_KEYS, cut
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 
 def random_plan(seed: int) -> Plan:

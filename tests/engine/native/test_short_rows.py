@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from support.planning import Segment, pack
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.native.attention import step_numbers
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.native.native_backend import step_numbers
+from millstream_worker.engine.runner.attention.native.short_rows import ShortRows, short
+from millstream_worker.engine.runner.attention.native.work_items import PART_KEYS
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.native.library import StepNumbers
-from millstream_worker.engine.runner.native.pieces import PART_KEYS
-from millstream_worker.engine.runner.native.short_rows import ShortRows, short
 
 
 def plan_of(rows: int, longest: int = PART_KEYS - 1, block_size: int = 16) -> Plan:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support import checkpoints
 
-from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 
 CPU = torch.device("cpu")
 

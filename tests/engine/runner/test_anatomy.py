@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from millstream_worker.engine.runner.anatomy import Anatomy, Argument, layers_of, observe
-from millstream_worker.engine.runner.model import ATTENTION, LoadedModel
-from millstream_worker.engine.runner.support import UnsupportedModel
+from millstream_worker.engine.runner.model.anatomy import Anatomy, Argument, layers_of, observe
+from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel
+from millstream_worker.engine.runner.model.support import UnsupportedModel
 
 Load = Callable[[str], LoadedModel]
 

@@ -11,11 +11,11 @@ import torch
 from support.paged_rows import definition
 from support.planning import Segment, pack
 
-from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention import torch_backend
-from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention, sliced
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 CPU = torch.device("cpu")
 LAYERS = {

@@ -16,9 +16,9 @@ from support import checkpoints
 from support.serving import Served, serve
 from torch._dynamo.utils import counters
 
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
-from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 
 CPU = torch.device("cpu")
 Load = Callable[[str], LoadedModel]

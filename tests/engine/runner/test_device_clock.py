@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from millstream_worker.engine.runner.device_clock import DeviceClock, clock_of
+from millstream_worker.engine.runner.device.device_clock import DeviceClock, clock_of
 
 
 class Moment:

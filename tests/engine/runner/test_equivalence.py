@@ -17,9 +17,9 @@ from support.checkpoints import CASES, CONTEXT, MECHANISMS, VOCABULARY, generate
 from support.planning import Segment, pack
 from support.serving import logits_of, runner_of, serve
 
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.model import LoadedModel
-from millstream_worker.engine.runner.support import PROVEN
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.model.load import LoadedModel
+from millstream_worker.engine.runner.model.support import PROVEN
 
 TOLERANCE = 5e-5  # of logits and logprobs, which are of the order of 5
 CLEAR = 1e-3  # least distance of the two highest logits at every token of a row: rounding must not decide

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from millstream_worker.engine.runner.anatomy import calls_of, siblings_of
 from millstream_worker.engine.runner.linear.fused import FusedLinear, fuse
-from millstream_worker.engine.runner.model import load_model
+from millstream_worker.engine.runner.model.anatomy import calls_of, siblings_of
+from millstream_worker.engine.runner.model.load import load_model
 
 
 class Attention(nn.Module):

@@ -8,18 +8,18 @@ import pytest
 import torch
 from support.swaps import copies
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.runner import host_swap
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.host_swap import (
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.runner.kv import host_swap
+from millstream_worker.engine.runner.kv.host_swap import (
     HostSwap,
     copied_blocks,
     copy_bytes,
     host_pages,
     open_swap,
 )
-from millstream_worker.engine.runner.memory import GIB
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.pool_size import GIB
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 CPU = torch.device("cpu")
 LAYERS = (LayerSpec(4, 2, 8, 8, 1.0), LayerSpec(4, 1, 16, 12, 1.0))

@@ -13,10 +13,10 @@ from support.checkpoints import CASES, CONTEXT, VOCABULARY, WINDOW, build, plain
 from transformers import AttentionInterface
 from transformers.utils import logging as transformers_logging
 
-from millstream_worker.engine.runner import support
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.model import ATTENTION, LoadedModel, load_model
-from millstream_worker.engine.runner.support import UnsupportedModel
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.model import support
+from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel, load_model
+from millstream_worker.engine.runner.model.support import UnsupportedModel
 
 CPU = torch.device("cpu")
 

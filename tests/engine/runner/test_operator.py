@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from millstream_worker.engine.runner.attention.operator import attend, register
+from millstream_worker.engine.runner.attention.custom_op import attend, register
 
 
 class Layer:

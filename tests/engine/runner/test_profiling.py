@@ -10,10 +10,10 @@ import pytest
 import torch
 from support.serving import serve
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.memory import BadKVMemory, step_bytes
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
+from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.profiling import (
     largest_step,
     run_largest_step,

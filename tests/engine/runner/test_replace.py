@@ -11,11 +11,11 @@ from support.checkpoints import logits, plain
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from millstream_worker.engine.runner.attention.choice import choose
 from millstream_worker.engine.runner.linear import panel
 from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.linear.replace import replace
-from millstream_worker.engine.runner.model import load_model
+from millstream_worker.engine.runner.model.attention_choice import choose
+from millstream_worker.engine.runner.model.load import load_model
 from millstream_worker.engine.runner.native.library import Library
 
 CPU = torch.device("cpu")

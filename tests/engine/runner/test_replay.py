@@ -18,14 +18,14 @@ from support import checkpoints
 from support.serving import Served, eager_of, serve
 from torch._inductor.utils import clear_inductor_caches
 
-from millstream_worker.engine.brain.sharing import SharingCosts
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.compiled.compile import compile_model
-from millstream_worker.engine.runner.model import LoadedModel, load_model
-from millstream_worker.engine.runner.native import listening
-from millstream_worker.engine.runner.replay import steps, tape
-from millstream_worker.engine.runner.replay.steps import CpuReplay, Noted
-from millstream_worker.engine.runner.replay.tape import CannotReplay, Tape
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+from millstream_worker.engine.runner.native import intercept
+from millstream_worker.engine.runner.replay import call_recorder, cpu_replay
+from millstream_worker.engine.runner.replay.call_recorder import CannotReplay, Tape
+from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay, Noted
 from millstream_worker.engine.runner.replay.workspace import Workspace
 from millstream_worker.engine.runner.runner import Runner
 
@@ -66,16 +66,16 @@ class Watch:
         self.said: list[str] = []
         self.played: list[int] = []
         self.runners: list[Runner] = []
-        play = steps.play
+        play = cpu_replay.play
 
         def counted(library: Any, step: Noted, *mark: Any) -> bool:
             self.played.append(len(step.logits))
             return play(library, step, *mark)
 
-        monkeypatch.setattr(steps, "play", counted)
+        monkeypatch.setattr(cpu_replay, "play", counted)
 
     def prepare(self, runner: Runner) -> None:
-        runner.model = steps.replayed(eager_of(runner), self.said.append)
+        runner.model = cpu_replay.replayed(eager_of(runner), self.said.append)
         self.runners.append(runner)
 
 
@@ -126,8 +126,8 @@ def test_a_size_is_noted_when_it_comes_for_the_third_time(compiled: LoadedModel,
     run(compiled, watch.prepare)
     [noted] = [runner.model for runner in watch.runners]
     assert isinstance(noted, CpuReplay)
-    assert set(noted._steps) == {rows for rows, times in noted._seen.items() if times > steps._PASSED}
-    assert all(times <= steps._PASSED + 1 for times in noted._seen.values())
+    assert set(noted._steps) == {rows for rows, times in noted._seen.items() if times > cpu_replay._PASSED}
+    assert all(times <= cpu_replay._PASSED + 1 for times in noted._seen.values())
 
 
 def test_a_call_that_was_not_noted_is_missed(
@@ -166,7 +166,7 @@ def test_functions_of_torchs_own_are_refused_by_name() -> None:
     """They write into memory that is ours: their answers would lie where they should."""
     before, module = object(), ModuleType("generated")
     vars(module).update(empty_strided_cpu=torch.empty_strided, extern_kernels=before)
-    with tape._changed(module, Tape(Workspace(64), [], 1)._substitutes(module)):
+    with call_recorder._changed(module, Tape(Workspace(64), [], 1)._substitutes(module)):
         with pytest.raises(CannotReplay, match="compiled code calls torch's own addmm"):
             module.extern_kernels.addmm(out=None)
         assert module.empty_strided_cpu((2,), (1,), torch.float32).shape == (2,)
@@ -177,19 +177,19 @@ def test_functions_of_torchs_own_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("place", "value", "problem"),
     [
-        ((tape, "_ENTRY"), "gone", "AttributeError: .*undefined symbol: gone"),
-        ((tape, "_COMPILED"), "other_", "a step whose calls were made again"),
+        ((call_recorder, "_ENTRY"), "gone", "AttributeError: .*undefined symbol: gone"),
+        ((call_recorder, "_COMPILED"), "other_", "a step whose calls were made again"),
     ],
 )
 def test_whatever_is_in_the_way(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch, place: Any, value: Any, problem: str
 ) -> None:
     monkeypatch.setattr(*place, value)
-    tape._address.cache_clear()
+    call_recorder._address.cache_clear()
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     [said] = watch.said
     assert re.match(f"CPU replay is off: {problem}", said)
-    assert not listening._listeners
+    assert not intercept._listeners
 
 
 def test_a_step_is_compared_on_spoilt_memory(
@@ -210,7 +210,7 @@ def test_a_step_is_compared_on_spoilt_memory(
 def test_sizes_that_need_too_much_memory_are_called_by_python(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "workspace_bytes", lambda vocab_size: 6000)
+    monkeypatch.setattr(cpu_replay, "workspace_bytes", lambda vocab_size: 6000)
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     assert watch.said == []
     assert 0 < max(watch.played) < 4
@@ -219,12 +219,12 @@ def test_sizes_that_need_too_much_memory_are_called_by_python(
 def test_a_step_that_fails_is_computed_by_python(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play = steps.play
+    play = cpu_replay.play
 
     def failing(library: Any, step: Noted, *mark: Any) -> bool:
         return play(library, step, *mark) and not mark  # a comparison has none
 
-    monkeypatch.setattr(steps, "play", failing)
+    monkeypatch.setattr(cpu_replay, "play", failing)
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     assert watch.said == []
     assert len(watch.played) > 3
@@ -233,7 +233,7 @@ def test_a_step_that_fails_is_computed_by_python(
 def test_progress_is_marked_on_the_way(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "_MARKED", 3)
+    monkeypatch.setattr(cpu_replay, "_MARKED", 3)
     marks: list[int] = []
 
     def prepare(runner: Runner) -> None:
@@ -249,7 +249,7 @@ def test_progress_is_marked_on_the_way(
 def test_large_steps_and_those_of_prompts_are_computed_as_before(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "MOST_ROWS", 2)
+    monkeypatch.setattr(cpu_replay, "MOST_ROWS", 2)
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     assert set(watch.played) == {1, 2}
 

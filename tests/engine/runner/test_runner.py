@@ -11,9 +11,9 @@ from support.checkpoints import generate, plain
 from support.planning import Segment, greedy_loads, pack
 from support.serving import logits_of, runner_of, serve
 
-from millstream_worker.engine.brain.plan import RowLoad
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.brain.batch.plan import RowLoad
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 
 Load = Callable[[str], LoadedModel]
 PROMPT = [5, 60, 33, 9, 120, 77, 4]

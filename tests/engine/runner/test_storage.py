@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.model import LoadedModel
-from millstream_worker.engine.runner.storage import KVStorage, bytes_per_block
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
+from millstream_worker.engine.runner.model.load import LoadedModel
 
 CPU = torch.device("cpu")
 LAYERS = (LayerSpec(4, 2, 8, 8, 1.0), LayerSpec(4, 1, 16, 12, 1.0), LayerSpec(4, 2, 8, 8, 1.0, window=5))

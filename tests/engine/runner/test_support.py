@@ -11,8 +11,13 @@ import pytest
 import torch
 from transformers import AutoConfig, PretrainedConfig
 
-from millstream_worker.engine.runner.model import load_model
-from millstream_worker.engine.runner.support import UnsupportedModel, check, context_length, context_note
+from millstream_worker.engine.runner.model.load import load_model
+from millstream_worker.engine.runner.model.support import (
+    UnsupportedModel,
+    check,
+    context_length,
+    context_note,
+)
 
 STATE = "it keeps state other than keys and values"
 BYPASS = "in its own code, past transformers' attention interface"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from millstream_worker.engine.runner.transfer import Arena, Field, packed, to_device, to_host, together
+from millstream_worker.engine.runner.device.transfer import Arena, Field, packed, to_device, to_host, together
 
 CPU = torch.device("cpu")
 ARRAYS = [

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draws import Row, distribution, draw, draw_plan
 
-from millstream_worker.engine.brain.plan import RowLoad
-from millstream_worker.engine.request import SamplingSpec
-from millstream_worker.engine.runner.sampler import PIECE_ELEMENTS, Sampler
+from millstream_worker.engine.brain.batch.plan import RowLoad
+from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.sampling.sampler import PIECE_ELEMENTS, Sampler
 
 VOCAB = 37
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_worker.engine.request import SamplingSpec
-from millstream_worker.engine.runner import sampling_cpu, sampling_draw, sampling_settings
-from millstream_worker.engine.runner.sampling_draw import Filters
-from millstream_worker.engine.runner.sampling_greedy import most_likely
+from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.sampling import draw, draw_cpu, slot_settings
+from millstream_worker.engine.runner.sampling.draw import Filters
+from millstream_worker.engine.runner.sampling.greedy import most_likely
 
 ROWS = 6
 UNIFORMS = np.array([0.0, 0.2, 0.5, 0.8, np.nextafter(1, 0), 1.0])
@@ -36,20 +36,18 @@ def logits_of(kind: str, vocab: int, seed: int = 0) -> torch.Tensor:
 def both_draws(logits: torch.Tensor, spec: SamplingSpec) -> tuple[list[int], list[int]]:
     """What the CPU draws for the uniforms, and what any other device does."""
     vocab = logits.shape[1]
-    own = sampling_settings.empty(ROWS)
-    own[:] = sampling_settings.settings_of(spec, vocab)
-    columns = torch.from_numpy(sampling_settings.columns(own, UNIFORMS))[..., None]
+    own = slot_settings.empty(ROWS)
+    own[:] = slot_settings.settings_of(spec, vocab)
+    columns = torch.from_numpy(slot_settings.columns(own, UNIFORMS))[..., None]
     temperature, top_p, min_p, noise = columns
-    weights = sampling_draw.weigh(logits, temperature.float())
+    weights = draw.weigh(logits, temperature.float())
     if spec.top_p == 1 and not spec.top_k:
-        plain = sampling_draw.draw_by_id(weights, min_p, noise)
-        ours = sampling_cpu.draw_by_id(logits, logits.amax(-1), own, UNIFORMS)
+        plain = draw.draw_by_id(weights, min_p, noise)
+        ours = draw_cpu.draw_by_id(logits, logits.amax(-1), own, UNIFORMS)
     else:
         top_k = torch.from_numpy(own["top_k"])[:, None]
-        plain = sampling_draw.draw_by_rank(
-            weights, Filters(top_k, top_p, min_p), noise, most=int(top_k.max())
-        )
-        ours = sampling_cpu.draw_by_rank(logits, logits.amax(-1), own, UNIFORMS)
+        plain = draw.draw_by_rank(weights, Filters(top_k, top_p, min_p), noise, most=int(top_k.max()))
+        ours = draw_cpu.draw_by_rank(logits, logits.amax(-1), own, UNIFORMS)
     return ours.tolist(), plain.tolist()
 
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from support.draws import Row, distribution, draw
 
-from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.protocol.request import SamplingSpec
 
 VOCAB = 61
 GRID = 2000

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.draws import Row, draw
 
-from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.protocol.request import SamplingSpec
 
 VOCAB = 101
 

@@ -14,9 +14,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from millstream_worker.engine.request import SamplingSpec
-from millstream_worker.engine.runner.sampling_draw import Filters, draw_by_id, draw_by_rank, weigh
-from millstream_worker.engine.runner.sampling_penalties import Penalties
+from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.sampling.draw import Filters, draw_by_id, draw_by_rank, weigh
+from millstream_worker.engine.runner.sampling.penalties import Penalties
 
 VOCAB = 503
 WARPERS = {

@@ -10,9 +10,9 @@ import torch
 from support.attention_step import RAGGED, Lens, Step, spec
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention import flash_prefill
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.attention.triton import flash_prefill
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 LENS: Lens = [*RAGGED, (9, 4)]
 

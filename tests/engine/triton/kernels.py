@@ -8,12 +8,12 @@ import torch
 from support.attention_step import DEVICE, DTYPES, RAGGED, Lens, Step, spec
 from support.planning import Segment, pack
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention.interface import LayerSpec
+from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
-from millstream_worker.engine.runner.attention.triton_step import prefill_tiles, split
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.attention.triton.device_step import prefill_tiles, split
+from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (6, 1), (7, 1), (14, 2), (24, 1)])

@@ -11,9 +11,9 @@ import torch
 from support.attention_step import DTYPES, FamilyRows, Lens, Step, spec
 from support.planning import Segment, pack
 
-from millstream_worker.engine.runner.attention import triton_step
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.attention.triton import device_step
+from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 LENS: Lens = [(70, 1), (33, 1), (55, 1), (32, 1), (7, 1), (20, 3)]
 FAMILIES: FamilyRows = [(3, (2, 0)), (2, (1, 3))]  # rows 4 and 5 read alone
@@ -28,8 +28,8 @@ def shared(layer: LayerSpec, lens: Lens = LENS, families: FamilyRows = FAMILIES,
 
 
 def numbers(step: Step, programs: int) -> dict[str, int]:
-    vectors = triton_step.arrays(step.plan, step.layer)
-    return triton_step.numbers(step.plan, step.layer, vectors, programs)
+    vectors = device_step.arrays(step.plan, step.layer)
+    return device_step.numbers(step.plan, step.layer, vectors, programs)
 
 
 def check(step: Step, programs: int = 1, error: float | None = None) -> TritonAttention:
@@ -86,7 +86,7 @@ def test_a_family_of_more_rows_than_a_tile_holds() -> None:
     layer = spec(20, 1, 16)  # three rows a tile
     lens = [(16 + row, 1) for row in range(5)]
     step = shared(layer, lens, [(1, range(5))])
-    _, firsts, counts = triton_step.shared_tiles(step.plan, layer)
+    _, firsts, counts = device_step.shared_tiles(step.plan, layer)
     assert (firsts.tolist(), counts.tolist()) == ([0, 3], [3, 2])
 
 
@@ -131,7 +131,7 @@ def test_tiles_fit_into_the_vectors_of_a_step_of_that_many_rows() -> None:
             family_starts=np.cumsum([0, *counts]).astype(np.int32),
             family_segments=np.arange(rows, dtype=np.int32),
         )
-        most = triton_step.decode_sizes(rows, 2, layer)
-        arrays = triton_step.arrays(plan, layer)
+        most = device_step.decode_sizes(rows, 2, layer)
+        arrays = device_step.arrays(plan, layer)
         assert all(array.size <= most[name] for name, array in arrays.items())
         assert arrays["shared_counts"].sum() == rows

@@ -12,12 +12,12 @@ from support import checkpoints
 from support.attention_step import DEVICE
 from support.serving import serve
 
-from millstream_worker.engine.brain.sharing import SharingCosts
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.attention import triton_calls
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
-from millstream_worker.engine.runner.model import load_model
+from millstream_worker.engine.runner.attention.triton import launches
+from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.model.load import load_model
 
 DOCUMENT = tuple(range(3, 16))  # three blocks of four, and one token
 
@@ -49,8 +49,8 @@ def test_reading_together_changes_no_token(
     case: str, depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = []
-    share = triton_calls._share
-    monkeypatch.setattr(triton_calls, "_share", lambda call, *to: (shared.append(call), share(call, *to)))
+    share = launches._share
+    monkeypatch.setattr(launches, "_share", lambda call, *to: (shared.append(call), share(call, *to)))
     folder = checkpoints.build(case, tmp_path)
     together = tokens_of(folder, TritonAttention, SharingCosts(row=0, step=0), depth)
 

@@ -8,9 +8,9 @@ import torch
 from support.attention_step import RAGGED, FamilyRows, Lens, Step, spec
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.static import StaticAttention
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 ROWS, WIDTH = 8, 64  # of the step that is held
 EARLIER = Step(spec(dim=16), [(200, 1), (150, 1), (90, 1), (70, 1), (33, 1)], families=[(2, (0, 1, 2))]).plan

@@ -13,10 +13,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from millstream_worker.engine.runner.attention.triton_decode import combine_kernel, decode_kernel
-from millstream_worker.engine.runner.attention.triton_prefill import prefill_kernel
-from millstream_worker.engine.runner.attention.triton_shared import shared_kernel
-from millstream_worker.engine.runner.attention.triton_store import store_kernel
+from millstream_worker.engine.runner.attention.triton.decode import combine_kernel, decode_kernel
+from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
+from millstream_worker.engine.runner.attention.triton.shared import shared_kernel
+from millstream_worker.engine.runner.attention.triton.store import store_kernel
 
 pytestmark = pytest.mark.slow
 

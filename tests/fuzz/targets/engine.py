@@ -12,10 +12,10 @@ from fuzz import valid
 from fuzz.mutation import damage
 from fuzz.target import Target
 from fuzz.values import blob, integer, some
-from millstream_worker.engine import frames, outputs
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import BadFrame, FrameBuffer
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol import frames, outputs
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import BadFrame, FrameBuffer
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 Bytes = tuple[bytes, list[int]]  # what comes, and where it is cut
 

@@ -23,9 +23,9 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Request, Result, State, Timing
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.replies import LaneEntry, LogEntry, StartReply
-from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.frames import Add, FrameBuffer, encode
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.engine.protocol.frames import Add, FrameBuffer, encode
+from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.job import Job

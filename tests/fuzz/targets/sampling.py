@@ -18,8 +18,8 @@ from fuzz.values import subset
 from millstream.errors import ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.sampling import SamplingParams
-from millstream_worker.engine.brain.noise import row_key, uniform
-from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.brain.batch.noise import row_key, uniform
+from millstream_worker.engine.protocol.request import SamplingSpec
 
 VOCAB = 32
 EXTREMES: dict[str, tuple[Any, ...]] = {

@@ -17,9 +17,9 @@ from support import attention_step
 from support.attention_step import Step, spec
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
+from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 LAYERS: dict[str, LayerSpec] = {
     "32/8 x 128": spec(32, 8, 128),

@@ -17,12 +17,12 @@ from gpu.parts.timing import BLOCK, Rows, median_ms, plan_of
 from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 
-from millstream_worker.engine.brain.plan import Plan
-from millstream_worker.engine.runner.attention import triton_calls, triton_step
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.attention.triton_backend import TritonAttention
-from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.triton import device_step, launches
+from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 LAYER = LayerSpec(32, 8, 128, 128, 128**-0.5)
 DECODE: dict[str, Rows] = {
@@ -79,13 +79,13 @@ class _Launched:
 
 
 @contextlib.contextmanager
-def _launched(TILE_QUERIES: int = triton_step.TILE_QUERIES, **more: int) -> Iterator[None]:
+def _launched(TILE_QUERIES: int = device_step.TILE_QUERIES, **more: int) -> Iterator[None]:
     kernels = {
-        name: _Launched(getattr(triton_calls, name), more)
+        name: _Launched(getattr(launches, name), more)
         for name in ("decode_kernel", "prefill_kernel", "shared_kernel")
     }
-    with mock.patch.multiple(triton_calls, **kernels):
-        with mock.patch.object(triton_step, "TILE_QUERIES", TILE_QUERIES):
+    with mock.patch.multiple(launches, **kernels):
+        with mock.patch.object(device_step, "TILE_QUERIES", TILE_QUERIES):
             yield
 
 

@@ -14,7 +14,7 @@ from ops.bench.models.shapes import LLAMA_8B, TINY_14M
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from millstream_worker.engine.runner import model
+from millstream_worker.engine.runner.model import load
 
 SHAPE = LLAMA_8B
 TINY = TINY_14M | {"num_hidden_layers": 2, "vocab_size": 1000}
@@ -23,7 +23,7 @@ TINY = TINY_14M | {"num_hidden_layers": 2, "vocab_size": 1000}
 @contextlib.contextmanager
 def random_weights() -> Iterator[None]:
     """What is loaded in the meantime are random weights, each time the same."""
-    with mock.patch.object(model, "load_weights", _made):
+    with mock.patch.object(load, "load_weights", _made):
         yield
 
 
@@ -31,7 +31,7 @@ def folder(shape: dict[str, Any], place: Path) -> Path:
     """A folder for `load_model`, with as good as no weights in it."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.json").write_text(json.dumps(shape))
-    save_file({"none": torch.zeros(1)}, place / "model.safetensors")
+    save_file({"none": torch.zeros(1)}, place / "load.safetensors")
     return place
 
 

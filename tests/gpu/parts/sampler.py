@@ -10,9 +10,9 @@ import torch
 from gpu.parts.finding import Survey
 from gpu.parts.timing import median_ms, plan_of
 
-from millstream_worker.engine.brain.plan import RowLoad
-from millstream_worker.engine.request import SamplingSpec
-from millstream_worker.engine.runner.sampler import Sampler
+from millstream_worker.engine.brain.batch.plan import RowLoad
+from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 WAYS = {
     "greedy": SamplingSpec(temperature=0.0),

@@ -14,9 +14,9 @@ from ops.bench.measures import Tape
 from ops.bench.workloads import Workload, make
 
 from millstream_worker.engine.assembly import build
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 _WORKLOADS = ("decode", "shared", "shareddoc", "document")
 _SCALE, _WARM_TOKENS = 0.5, 4

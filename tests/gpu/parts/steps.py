@@ -17,16 +17,16 @@ from gpu.parts.timing import BLOCK, plan_of
 from support.planning import greedy_loads
 from support.serving import eager_of, logits_of
 
-from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.compiled.compile import compile_model
+from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.cuda_graphs.recording import record
+from millstream_worker.engine.runner.cuda_graphs.steps import Limits
 from millstream_worker.engine.runner.forward import Eager
-from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
-from millstream_worker.engine.runner.graphs.recording import record
-from millstream_worker.engine.runner.graphs.steps import Limits
-from millstream_worker.engine.runner.model import LoadedModel, load_model
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
-from millstream_worker.engine.runner.sampler import Sampler
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 _TOLERANCE = 2e-2  # of the largest logit: rounding of bfloat16 through all layers
 _MOST_SHOWN = 10  # kernels of a profile

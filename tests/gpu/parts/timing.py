@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from support.planning import Segment, pack
 
-from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.brain.batch.plan import Plan
 
 BLOCK = 16
 Rows = Sequence[tuple[int, int]]  # tokens cached before the step, new ones

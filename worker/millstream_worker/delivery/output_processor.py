@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from millstream.wire.messages.messages import ErrorInfo, FinishReason, State
 from millstream.wire.timing import ServerClock
-from millstream_worker.engine.outputs import Refused, Step
+from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job, Phase

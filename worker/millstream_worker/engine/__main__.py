@@ -12,11 +12,11 @@ import socket
 import sys
 from typing import Any
 
-from millstream_worker.engine.channel import Channel
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.process import CannotLoad, Report, serve
 from millstream_worker.engine.progress import Mark
+from millstream_worker.engine.protocol.channel import Channel
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 
 
 def main(peer: socket.socket) -> int:
@@ -37,7 +37,7 @@ def load(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Any],
 
     Raises CannotLoad.
     """
-    from millstream_worker.engine.runner.checkpoint import CheckpointError, resolve
+    from millstream_worker.engine.runner.checkpoint.checkpoint import CheckpointError, resolve
 
     try:
         checkpoint = resolve(config.model, config.cache_dir, report)

@@ -6,31 +6,31 @@ import hashlib
 
 import torch
 
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.brain.sharing import SharingCosts
 from millstream_worker.engine.compilation import Compilation
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.loop import Engine
+from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
-from millstream_worker.engine.runner.checkpoint import Checkpoint, CheckpointError, resolve
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
+from millstream_worker.engine.runner.cuda_graphs import recording
+from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.cuda_graphs.steps import Limits
+from millstream_worker.engine.runner.device.cpu_threads import use_threads
 from millstream_worker.engine.runner.forward import Eager, Forward
-from millstream_worker.engine.runner.graphs import recording
-from millstream_worker.engine.runner.graphs.cuda import CudaRecorder
-from millstream_worker.engine.runner.graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.graphs.steps import Limits
-from millstream_worker.engine.runner.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
-from millstream_worker.engine.runner.memory import capacity_line, pool_blocks
-from millstream_worker.engine.runner.model import LoadedModel, load_model
-from millstream_worker.engine.runner.precision import DTYPES, computed_in
+from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
+from millstream_worker.engine.runner.kv.pool_size import capacity_line, pool_blocks
+from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
+from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.model.weights import load_config
 from millstream_worker.engine.runner.profiling import step_needs
-from millstream_worker.engine.runner.replay.steps import replayed, workspace_bytes
+from millstream_worker.engine.runner.replay.cpu_replay import replayed, workspace_bytes
 from millstream_worker.engine.runner.runner import Launched, Runner
-from millstream_worker.engine.runner.sampler import Sampler
-from millstream_worker.engine.runner.storage import KVStorage, bytes_per_block
-from millstream_worker.engine.runner.support import UnsupportedModel
-from millstream_worker.engine.runner.threads import use_threads
-from millstream_worker.engine.runner.weights import load_config
+from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
     "triton": SharingCosts(),

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from millstream_worker.engine.config import EngineConfig, cache_folder
-from millstream_worker.engine.loop import Later
+from millstream_worker.engine.engine import Later
 from millstream_worker.engine.process import Report
 from millstream_worker.engine.progress import Mark
+from millstream_worker.engine.protocol.config import EngineConfig, cache_folder
 from millstream_worker.engine.runner.compiled.cache import KeptCode
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
-from millstream_worker.engine.runner.memory import free_bytes
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.kv.pool_size import free_bytes
+from millstream_worker.engine.runner.model.load import LoadedModel
 
 NAMES = ("auto", "on", "off")
 BUSY_S = 60.0  # of computing before it is done

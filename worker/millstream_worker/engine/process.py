@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from millstream_worker.engine.channel import Channel, PeerGone
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.frames import (
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.progress import Mark, Progress
+from millstream_worker.engine.protocol.channel import Channel, PeerGone
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.frames import (
     Abort,
     Add,
     BadFrame,
@@ -22,8 +24,6 @@ from millstream_worker.engine.frames import (
     Ready,
     Stop,
 )
-from millstream_worker.engine.loop import Engine
-from millstream_worker.engine.progress import Mark, Progress
 
 Report = Callable[[str], None]
 Build = Callable[[EngineConfig, Report, Mark], tuple[Engine[Any], EngineInfo]]

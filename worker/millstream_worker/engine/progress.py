@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable
 
-from millstream_worker.engine.frames import Beat
+from millstream_worker.engine.protocol.frames import Beat
 
 Mark = Callable[[], None]
 _LONGEST_GAP_S = 5.0  # between two beats: beyond it the process was stopped, not stuck

@@ -14,8 +14,8 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.frames import (
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import (
     BadFrame,
     Beat,
     Configure,

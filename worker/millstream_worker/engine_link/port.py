@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millstream_worker.engine.frames import Abort, Add
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.frames import Abort, Add
+from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.engine_link.link import EngineLink
 
 

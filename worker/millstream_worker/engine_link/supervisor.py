@@ -16,8 +16,8 @@ from typing import Protocol
 import structlog
 
 from millstream.wire.timing import doubled, within
-from millstream_worker.engine.config import EngineConfig, EngineInfo
-from millstream_worker.engine.frames import (
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.frames import (
     Beat,
     Frame,
     LastWords,
@@ -25,7 +25,7 @@ from millstream_worker.engine.frames import (
     Loading,
     Ready,
 )
-from millstream_worker.engine.outputs import Refused, Step
+from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job

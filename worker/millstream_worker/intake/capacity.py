@@ -4,7 +4,7 @@ look-ahead. Other work stays in Redis, where other workers find it.
 
 from __future__ import annotations
 
-from millstream_worker.engine.outputs import EngineStats
+from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.jobs.table import JobTable

@@ -14,7 +14,7 @@ from millstream.wire.messages.messages import INPUTS, ChoiceDelta, Delta, Reques
 from millstream.wire.messages.record import DELTA
 from millstream.wire.messages.replies import LogEntry, StartReply
 from millstream.wire.messages.sampling import SamplingParams
-from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.job import Job

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.signals import Signal

@@ -17,7 +17,7 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Choice, ErrorInfo, Request, State, Timing
 from millstream.wire.messages.replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.jobs.output import ChoiceOutput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millstream_worker.engine.config import EngineInfo
+from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.text import TextModel
 
 

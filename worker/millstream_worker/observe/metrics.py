@@ -14,8 +14,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from millstream.wire.messages.messages import State, Timing
-from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.outputs import EngineStats
+from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.engine.protocol.outputs import EngineStats
 
 # From a small model on a GPU to a long queue before a busy CPU; neighbours differ by a factor of 2.5 at most.
 _WAITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 900, 3600)

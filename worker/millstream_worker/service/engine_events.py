@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from millstream_worker.delivery import OutputProcessor
-from millstream_worker.engine.config import EngineInfo
-from millstream_worker.engine.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
 from millstream_worker.engine_link.blame import Blame
 from millstream_worker.engine_link.supervisor import Unusable
 from millstream_worker.intake.capacity import Capacity

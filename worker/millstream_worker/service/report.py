@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 import structlog
 
 from millstream.wire.state.heartbeat import DRAINING, SERVING, STARTING, Heartbeat
-from millstream_worker.engine.outputs import EngineStats
+from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.served_model import ModelSlot

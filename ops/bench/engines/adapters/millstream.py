@@ -12,8 +12,8 @@ from ops.bench.measures import Run, Tape
 from ops.bench.workloads import Workload
 
 from millstream_worker.engine.assembly import build
-from millstream_worker.engine.config import EngineConfig
-from millstream_worker.engine.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 BLOCK_SIZE = 16
 MAX_ROWS = 256

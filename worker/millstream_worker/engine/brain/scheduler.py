@@ -16,23 +16,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from millstream_worker.engine.brain.admission import admit, displace, joining
-from millstream_worker.engine.brain.arrivals import Arrivals
-from millstream_worker.engine.brain.batch import Batch, blocks_for
-from millstream_worker.engine.brain.blocks import BlockPool
-from millstream_worker.engine.brain.figures import engine_stats
-from millstream_worker.engine.brain.host_pool import HostPool
-from millstream_worker.engine.brain.pace import Pace
-from millstream_worker.engine.brain.plan import Drawn, Plan
-from millstream_worker.engine.brain.planner import Launch, build_plan
-from millstream_worker.engine.brain.prefixes import Prefixes
-from millstream_worker.engine.brain.residents import Residents
-from millstream_worker.engine.brain.rows import Row, RowState
-from millstream_worker.engine.brain.running import continue_rows
-from millstream_worker.engine.brain.sharing import Sharing, SharingCosts
-from millstream_worker.engine.brain.waiting import WaitingRows
-from millstream_worker.engine.outputs import EngineStats, Refused, Step
-from millstream_worker.engine.request import EngineRequest
+from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
+from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.planner import Launch, build_plan
+from millstream_worker.engine.brain.batch.rows import Row, RowState
+from millstream_worker.engine.brain.batch.shared_prefixes import Sharing, SharingCosts
+from millstream_worker.engine.brain.cache.blocks import BlockPool
+from millstream_worker.engine.brain.cache.host_pool import HostPool
+from millstream_worker.engine.brain.running.admit_rows import admit, displace, joining
+from millstream_worker.engine.brain.running.continue_rows import continue_rows
+from millstream_worker.engine.brain.running.running_rows import Residents
+from millstream_worker.engine.brain.running.step_time import Pace
+from millstream_worker.engine.brain.statistics import engine_stats
+from millstream_worker.engine.brain.waiting.prefixes import Prefixes
+from millstream_worker.engine.brain.waiting.row_factory import Arrivals
+from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
+from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.request import EngineRequest
 
 
 @dataclass(frozen=True, slots=True)

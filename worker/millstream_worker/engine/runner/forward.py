@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from millstream_worker.engine.brain.plan import Plan
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.inputs import drawn_in, token_ids
-from millstream_worker.engine.runner.model import LoadedModel, connect, reconnect
-from millstream_worker.engine.runner.storage import KVStorage
-from millstream_worker.engine.runner.transfer import together
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.model.load import LoadedModel, connect, reconnect
 
 
 class Forward(Protocol):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.brain.plan import Int64, Plan
+from millstream_worker.engine.brain.batch.plan import Int64, Plan
 
 
 def drawn_in(plan: Plan) -> Int64:

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from millstream_worker.engine.brain.plan import Plan, RowLoad, packed_plan
-from millstream_worker.engine.request import SamplingSpec
+from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, packed_plan
+from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.forward import Eager
-from millstream_worker.engine.runner.memory import BadKVMemory, step_bytes
-from millstream_worker.engine.runner.model import LoadedModel
+from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Mark, Runner
-from millstream_worker.engine.runner.sampler import Sampler
-from millstream_worker.engine.runner.storage import KVStorage
+from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 Measure = Callable[[Callable[[], None]], int]  # runs what it is given; bytes taken at the peak of it
 

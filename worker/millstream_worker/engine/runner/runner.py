@@ -10,11 +10,11 @@ from types import TracebackType
 
 import torch
 
-from millstream_worker.engine.brain.plan import Drawn, Plan
-from millstream_worker.engine.runner.device_clock import DeviceClock, Span, clock_of
+from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.runner.device.device_clock import DeviceClock, Span, clock_of
 from millstream_worker.engine.runner.forward import Forward
-from millstream_worker.engine.runner.host_swap import HostSwap
-from millstream_worker.engine.runner.sampler import DrawnTensors, Sampler
+from millstream_worker.engine.runner.kv.host_swap import HostSwap
+from millstream_worker.engine.runner.sampling.sampler import DrawnTensors, Sampler
 
 Mark = Callable[[], None]
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.brain.plan import Int64, Plan
-from millstream_worker.engine.runner.attention.interface import LayerSpec
-from millstream_worker.engine.runner.storage import KVStorage
-from millstream_worker.engine.runner.transfer import to_device
+from millstream_worker.engine.brain.batch.plan import Int64, Plan
+from millstream_worker.engine.runner.device.transfer import to_device
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 _SCORE_BYTES = 16 << 20  # of a slice in float32
 _LEAST_QUERIES, _MOST_QUERIES = 16, 128  # of a slice: more multiply too many keys that few of them see

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from millstream_worker.engine.runner.attention.interface import LayerSpec
 from millstream_worker.engine.runner.compiled import inductor
-from millstream_worker.engine.runner.model import LoadedModel, occupy
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 
 # Dynamo takes two dimensions of one size for the same one, and the sizes 0 and 1 for constants: no dimension
 # of a model has these sizes.

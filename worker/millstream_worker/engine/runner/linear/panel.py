@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from millstream_worker.engine.runner.custom_ops import define
-from millstream_worker.engine.runner.native import listening
+from millstream_worker.engine.runner.native import intercept
+from millstream_worker.engine.runner.native.custom_ops import define
 from millstream_worker.engine.runner.native.library import PER, Library, Panels
 
 _COMPARED = 1024  # rows of a weight at a time: it is there once, and may be large
@@ -89,8 +89,8 @@ def multiply(
     """rows [..., in] with a weight [out, in] in panels: [..., out]."""
     rows = rows.contiguous()
     *sizes, in_features = rows.shape
-    answer = listening.empty(rows, *sizes, out_features)
-    listening.call(
+    answer = intercept.empty(rows, *sizes, out_features)
+    intercept.call(
         _used[0].multiply[rows.dtype, panels.dtype],
         (rows, panels, bias, answer),
         rows.numel() // in_features,

@@ -1,0 +1,146 @@
+"""One step of the batch as plain arrays: what the brain hands to the runner. It refers to no row object, so
+that it can be sent to other processes (tensor-parallel ranks) as it is.
+
+A step packs segments, one per row that computes anything, without padding: first `decodes` rows with one new
+token each, then rows with any number of new tokens (prefill chunks; later verification).
+
+    tokens     t0 │ t1 │ t2 t3 t4 t5 │ t6 t7          query_lens   1 1 4 2     decodes 2
+               ───┴────┴─────────────┴──────          query_starts 0 1 2 6 8
+
+A *family* is a set of decode segments whose block tables begin with the same full blocks: attention may read
+those once for all of them. A segment is in one family at most, and computes the same if families are ignored.
+
+    segments   0: A B x │ 1: C y │ 2: A B z │ 3: C w      blocks of 16 tokens
+    families   segments 0 and 2 share 32 tokens, 1 and 3 share 16
+               family_lens 32 16    family_starts 0 2 4    family_segments 0 2 1 3
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from millstream_worker.engine.protocol.request import SamplingSpec
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLoad:
+    """Sampling state to place into a batch slot before the step: a row enters the batch, or re-enters it."""
+
+    slot: int
+    sampling: SamplingSpec
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+
+
+def _none() -> Int32:
+    return np.empty(0, np.int32)
+
+
+def _no_pairs() -> Int32:
+    return np.empty((0, 2), np.int32)
+
+
+def _none_begin() -> Int32:
+    return np.zeros(1, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """S segments, T new tokens, L logits wanted, W the widest block table, F families with M members. A
+    *group* is a set of layers with one block table (today one group holds all layers); the families are
+    those of every group."""
+
+    step: int
+    decodes: int  # the first so many segments have exactly one new token
+    loads: tuple[RowLoad, ...]
+    row_slots: Int32  # [S] batch slot of each segment's row, 0 <= slot < max_rows
+    tokens: Int32  # [T] token ids; ignored where from_device
+    from_device: NDArray[np.bool_]  # [T] take the token last drawn in the segment's batch slot instead
+    positions: Int32  # [T]
+    query_lens: Int32  # [S] new tokens
+    query_starts: Int32  # [S + 1] offsets into the packed tokens
+    kv_lens: Int32  # [S] tokens in the cache once this step has written its own
+    block_tables: tuple[Int32, ...]  # per group [S, W]; unused places are 0
+    slot_mapping: tuple[Int64, ...]  # per group [T] place of each new token: block * block_size + offset
+    logit_indices: Int32  # [L] packed positions whose logits are wanted, rising; one draw each
+    logit_segments: Int32  # [L] the segment of each
+    output_indices: Int32  # [L] which output token of its row is drawn: 0 for the first
+    noise: NDArray[np.float64]  # [L] uniform in [0, 1), by (seed, choice, output index); or all 0 if unused
+    family_lens: Int32 = field(default_factory=_none)  # [F] tokens that a family shares: full blocks
+    family_starts: Int32 = field(default_factory=_none_begin)  # [F + 1] offsets into family_segments
+    family_segments: Int32 = field(default_factory=_none)  # [M] decode segments, family after family
+    # copies of blocks before the step, first all that go out
+    swap_out: Int32 = field(default_factory=_no_pairs)  # [O, 2] block, place in host memory
+    swap_in: Int32 = field(default_factory=_no_pairs)  # [I, 2] place in host memory, block
+
+    @property
+    def token_count(self) -> int:
+        return len(self.tokens)
+
+
+def packed_plan(
+    query_lens: ArrayLike, kv_lens: ArrayLike, block_table: ArrayLike, block_size: int, *, draws: bool = False
+) -> Plan:
+    """A step made without a scheduler, of segments [S], those with one token first. Segment i is the row in
+    batch slot i, and all tokens are 0. Where it `draws`, each segment draws after its last token."""
+    lens, ends, table = (np.asarray(given, np.int32) for given in (query_lens, kv_lens, block_table))
+    starts = np.concatenate(([0], lens.cumsum())).astype(np.int32)
+    segments = np.arange(len(lens), dtype=np.int32)
+    owners = np.repeat(segments, lens)  # [T]
+    positions = np.arange(starts[-1], dtype=np.int32) + (ends - starts[1:])[owners]
+    drawing = segments if draws else _none()
+    return Plan(
+        step=0,
+        decodes=int(np.argmax(np.append(lens > 1, True))),  # up to the first that has several
+        loads=(),
+        row_slots=segments,
+        tokens=np.zeros(len(positions), np.int32),
+        from_device=np.zeros(len(positions), np.bool_),
+        positions=positions,
+        query_lens=lens,
+        query_starts=starts,
+        kv_lens=ends,
+        block_tables=(table,),
+        slot_mapping=(
+            table[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size,
+        ),
+        logit_indices=starts[1:][drawing] - 1,
+        logit_segments=drawing,
+        output_indices=np.zeros(len(drawing), np.int32),
+        noise=np.zeros(len(drawing)),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """What the runner answers for a plan: one token per wanted logit."""
+
+    tokens: Int32  # [L]
+    logprobs: dict[int, DrawnLogprobs]  # by index into L, only for rows that asked
+    broken: tuple[int, ...] = ()  # indices into L whose logits were no numbers: their token means nothing
+
+    def logprobs_without(self, dropped: Sequence[int]) -> list[tuple[int, float, list[int], list[float]]]:
+        """Of the draws that were not dropped (ascending indices), in their order, by their index among them:
+        as in a Step."""
+        return [
+            (index - bisect_left(dropped, index), one.logprob, list(one.top_ids), list(one.top_logprobs))
+            for index, one in sorted(self.logprobs.items())
+            if index not in dropped
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLogprobs:
+    """Natural logarithms under the model's own distribution, before penalties, bias and temperature."""
+
+    logprob: float  # of the drawn token
+    top_ids: tuple[int, ...]  # most likely first
+    top_logprobs: tuple[float, ...]

@@ -1,0 +1,181 @@
+"""Turns what the scheduler has decided into the arrays of a plan. No loop over rows here, only over chunks.
+
+Most steps only decode. They have less to lay out: each row has one token, and draws one. Others go a longer
+way, in which a decode row is a chunk of one token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
+from millstream_worker.engine.brain.batch.noise import uniform
+from millstream_worker.engine.brain.batch.plan import Int32, Plan, RowLoad
+from millstream_worker.engine.brain.batch.rows import Row
+from millstream_worker.engine.brain.batch.shared_prefixes import Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next `tokens` known tokens of a row."""
+
+    row: Row
+    tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """A step as it is being put together. The blocks of all that is in it are in the block table."""
+
+    decodes: NDArray[np.intp]  # slots
+    budget: int  # tokens that may still be added
+    chunks: list[Chunk] = field(default_factory=list)
+    loads: list[RowLoad] = field(default_factory=list)
+    admitted: list[tuple[Row, int]] = field(
+        default_factory=list
+    )  # first row of its request, cached prompt tokens
+
+    def __bool__(self) -> bool:
+        return len(self.decodes) > 0 or len(self.chunks) > 0
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.budget -= chunk.tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """What is remembered of a plan until it is settled: S segments, L draws."""
+
+    slots: NDArray[np.intp]  # [S]
+    kv_lens: Int32  # [S]
+    drawing_slots: NDArray[np.intp]  # [L] of the segments that draw a token
+    drawing_lens: Int32  # [L] their kv_lens
+    rows: list[Row]  # [L]
+    tokens: int  # computed in the step
+    admitted: list[tuple[Row, int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Segments:
+    """How a step is packed: S segments, T new tokens, L of the segments draw."""
+
+    slots: NDArray[np.intp]  # [S]
+    scheduled: Int32  # [S] tokens that earlier steps compute
+    query_lens: Int32  # [S]
+    query_starts: Int32  # [S + 1]
+    kv_lens: Int32  # [S]
+    drawing: NDArray[np.intp]  # [L]
+    drawing_slots: NDArray[np.intp]  # [L]
+    drawing_lens: Int32  # [L]
+
+
+def build_plan(step: int, batch: Batch, draft: Draft, sharing: Sharing) -> tuple[Plan, Launch]:
+    """The plan of a draft; changes nothing in the batch."""
+    decodes = draft.decodes
+    packed = _chunked(batch, draft) if draft.chunks else _decoded(batch, decodes)
+    slots, drawing, kv_lens = packed.slots, packed.drawing, packed.kv_lens
+    tokens, from_device = _inputs(batch, draft)
+    positions, slot_mapping = _places(batch, packed)
+    output_indices = packed.drawing_lens - batch.prompt_len[packed.drawing_slots]
+    families = sharing.families(decodes)
+    widest = blocks_for(int(kv_lens.max()), batch.block_size)
+    plan = Plan(
+        step=step,
+        decodes=len(decodes),
+        loads=tuple(draft.loads),
+        row_slots=slots.astype(np.int32),
+        tokens=tokens,
+        from_device=from_device,
+        positions=positions,
+        query_lens=packed.query_lens,
+        query_starts=packed.query_starts,
+        kv_lens=kv_lens,
+        block_tables=(batch.block_table[slots, :widest],),
+        slot_mapping=(slot_mapping,),
+        logit_indices=packed.query_starts[1:][drawing] - 1,
+        logit_segments=drawing.astype(np.int32),
+        output_indices=output_indices,
+        noise=_noise(batch, packed.drawing_slots, output_indices),
+        family_lens=families.lens,
+        family_starts=families.starts,
+        family_segments=families.segments,
+    )
+    rows = batch.at(packed.drawing_slots)
+    launch = Launch(
+        slots, kv_lens, packed.drawing_slots, packed.drawing_lens, rows, len(tokens), draft.admitted
+    )
+    return plan, launch
+
+
+def _decoded(batch: Batch, slots: NDArray[np.intp]) -> _Segments:
+    """One token of each row, and all draw."""
+    scheduled = batch.scheduled[slots]
+    kv_lens = scheduled + np.int32(1)
+    ones, starts, numbers = _single_tokens(len(slots))
+    return _Segments(slots, scheduled, ones, starts, kv_lens, numbers, slots, kv_lens)
+
+
+@lru_cache(256)
+def _single_tokens(count: int) -> tuple[Int32, Int32, NDArray[np.intp]]:
+    """Lengths and starts of segments of one token, and their numbers. Many plans have them: read only."""
+    lens, starts, numbers = np.ones(count, np.int32), np.arange(count + 1, dtype=np.int32), np.arange(count)
+    for array in (lens, starts, numbers):
+        array.flags.writeable = False
+    return lens, starts, numbers
+
+
+def _chunked(batch: Batch, draft: Draft) -> _Segments:
+    """Decode rows and chunks; those draw whose last known token is in the step."""
+    decodes, chunks = draft.decodes, draft.chunks
+    slots = np.concatenate((decodes, np.array([chunk.row.slot for chunk in chunks], np.intp)))
+    query_lens = np.ones(len(slots), np.int32)
+    query_lens[len(decodes) :] = [chunk.tokens for chunk in chunks]
+    query_starts = np.zeros(len(slots) + 1, np.int32)
+    np.cumsum(query_lens, out=query_starts[1:])
+    scheduled = batch.scheduled[slots]
+    kv_lens = scheduled + query_lens
+    drawing = (kv_lens >= batch.known[slots]).nonzero()[0]
+    return _Segments(
+        slots, scheduled, query_lens, query_starts, kv_lens, drawing, slots[drawing], kv_lens[drawing]
+    )
+
+
+def _noise(batch: Batch, slots: NDArray[np.intp], output_indices: Int32) -> NDArray[np.float64]:
+    """[L] of the rows in these slots; zeros where no draw depends on it."""
+    if not batch.random[slots].any():
+        return np.zeros(len(slots))
+    return uniform(batch.noise_key[slots], output_indices)
+
+
+def _inputs(batch: Batch, draft: Draft) -> tuple[Int32, NDArray[np.bool_]]:
+    """[T] token ids, and which of them only the device knows yet."""
+    decodes = draft.decodes
+    on_device = batch.scheduled[decodes] >= batch.known[decodes]
+    decoded = batch.last_token[decodes]  # of anybody's where on_device
+    if not draft.chunks:
+        return decoded, on_device
+    tokens = [decoded]
+    for chunk in draft.chunks:
+        begin = int(batch.scheduled[chunk.row.slot])
+        tokens.append(chunk.row.tokens(begin, begin + chunk.tokens))
+    packed = np.concatenate(tokens)
+    from_device = np.zeros(len(packed), np.bool_)
+    from_device[: len(on_device)] = on_device
+    return packed, from_device
+
+
+def _places(batch: Batch, packed: _Segments) -> tuple[Int32, NDArray[np.int64]]:
+    """[T] position of each token in its row, and its place in the KV cache."""
+    positions, slots, starts = packed.scheduled, packed.slots, packed.query_starts
+    if starts[-1] > len(slots):  # some segment has several tokens
+        positions = np.arange(starts[-1], dtype=np.int32)
+        positions += np.repeat(packed.scheduled - starts[:-1], packed.query_lens)
+        slots = np.repeat(slots, packed.query_lens)
+    blocks, offsets = np.divmod(positions, np.int32(batch.block_size))
+    held = batch.block_table[slots, blocks].astype(np.int64)
+    return positions, held * batch.block_size + offsets

@@ -1,0 +1,114 @@
+"""A row: one choice of a request on its way through the batch. Knows its tokens and its state; counts that
+change with every step are kept as vectors by the batch.
+
+    WAITING ──▶ RUNNING ──▶ PREEMPTED ──▶ WAITING       its blocks were needed: it is recomputed later
+       │           │            │
+       │           └────────────┴──▶ ENDING ──▶ ENDED   over or aborted
+       └──────────────────────────────────────▶ ENDED
+
+PREEMPTED and ENDING rows keep slot and blocks until the last launch that has them is settled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+
+from millstream_worker.engine.brain.batch.plan import Int32
+from millstream_worker.engine.brain.cache.hashing import extend_chain
+from millstream_worker.engine.protocol.request import EngineRequest
+
+
+class RowState(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    PREEMPTED = auto()
+    ENDING = auto()
+    ENDED = auto()
+
+
+_MOVES = {
+    RowState.WAITING: (RowState.RUNNING, RowState.ENDED),
+    RowState.RUNNING: (RowState.PREEMPTED, RowState.ENDING),
+    RowState.PREEMPTED: (RowState.WAITING, RowState.ENDING),
+    RowState.ENDING: (RowState.ENDED,),
+    RowState.ENDED: (),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Origin:
+    """What all rows of one request share."""
+
+    request: EngineRequest
+    prompt: Int32
+    root: bytes  # of the hash chain
+    chain: list[bytes]  # hashes of the prompt's full blocks
+    entered: bool = False  # one of its rows has been in the batch
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    # set when it is added
+    origin: Origin
+    handle: int
+    choice: int
+    arrival: int  # number of the row in the order of arrival
+    max_output: int  # clamped to what context and pool allow
+    end_ids: frozenset[int]
+    priority: int  # 0 from its request, or from ageing
+    output: list[int]
+    chain: list[bytes]  # hashes of its full blocks, as far as they were asked for
+    state: RowState = RowState.WAITING
+    # while waiting
+    waiting_since: float = 0.0
+    waited_s: float = 0.0  # in earlier waits
+    entered: bool = False  # it has been in the batch before
+    preemptions: int = 0
+    # while in the batch
+    slot: int | None = None
+    blocks: list[int] = field(default_factory=list)
+    published: int = 0  # blocks whose hashes the pool was told
+
+    @property
+    def known(self) -> int:
+        """Tokens of the row whose ids are known here: prompt and output."""
+        return len(self.origin.prompt) + len(self.output)
+
+    @property
+    def lives(self) -> bool:
+        """Neither over nor aborted."""
+        return self.state not in (RowState.ENDING, RowState.ENDED)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Who keeps its blocks when they run out: the smallest last."""
+        return (self.priority, self.arrival)
+
+    def move(self, state: RowState) -> None:
+        assert state in _MOVES[self.state], f"row {self.handle}: {self.state.name} cannot become {state.name}"
+        self.state = state
+
+    def tokens(self, start: int, end: int) -> Int32:
+        """Known token ids of positions start <= p < end."""
+        prompt = self.origin.prompt
+        if end <= len(prompt):
+            return prompt[start:end]
+        output = self.output[max(start - len(prompt), 0) : end - len(prompt)]
+        return np.concatenate((prompt[start:], np.array(output, dtype=np.int32)))
+
+    def hash_blocks(self, blocks: int, block_size: int) -> list[bytes]:
+        """Its hash chain, at least so many blocks long; all their tokens are known."""
+        if len(self.chain) < blocks:
+            fresh = self.tokens(len(self.chain) * block_size, blocks * block_size)
+            extend_chain(self.chain, self.origin.root, fresh, block_size)
+        return self.chain
+
+    def finish_reason(self) -> str | None:
+        """Why the row ends with its last output token; None while it goes on."""
+        output = self.output
+        if output and output[-1] in self.end_ids and len(output) > self.origin.request.sampling.min_tokens:
+            return "stop"
+        return "length" if len(output) >= self.max_output else None

@@ -1,0 +1,137 @@
+"""Decides which decoding rows read the blocks that they begin with together: once for all, instead of once a
+row. Kept from step to step: what a row begins with never changes while it is in the batch, so that only
+rows that start or stop decoding cost anything.
+
+Families are one level deep: a row reads its beginning with one family, and the rest alone. From the longest
+common beginnings to the shortest, a family is made of what is still single there, and takes in those made
+before that save less than their rows would in it. That is the best of all choices where two beginnings lie
+one in the other (documents under one system prompt), and near it where three do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.batch.batch import Batch
+from millstream_worker.engine.brain.batch.plan import Int32
+from millstream_worker.engine.brain.batch.prefix_tree import Node, PrefixTree
+
+
+@dataclass(frozen=True, slots=True)
+class SharingCosts:
+    """What reading together costs, in tokens of one row's context that could be read instead; estimates for a
+    GPU, which reads some thousand tokens of a layer in the time that one kernel more takes. A family pays
+    when it saves more than that."""
+
+    row: int = 16  # to put a row's two parts together: its heads' partial sums, written and read
+    step: int = 4096  # the additional kernels of a step that has any family
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    slots: list[int]
+    tokens: int  # that they share
+    saved: int  # tokens not read because of it, less what it costs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Families:
+    """The families of a plan, as it has them."""
+
+    lens: Int32  # [F]
+    starts: Int32  # [F + 1]
+    segments: Int32  # [M]
+
+
+class Sharing:
+    """Of one batch. `costs` None: nothing is shared."""
+
+    def __init__(self, batch: Batch, costs: SharingCosts | None) -> None:
+        self._batch = batch
+        self._costs = costs
+        self._tree = PrefixTree(batch.block_table)
+        self._entries = np.zeros_like(batch.entries)  # of the rows that decode; 0: none in the slot
+        self._first_blocks: dict[int, int] = {}  # by slot
+        self._families: dict[int, list[Family]] = {}  # by first block
+        self._decodes = np.empty(0, np.intp)  # that were asked for last
+        self._answer = pack([], self._decodes)
+
+    def families(self, decodes: NDArray[np.intp]) -> Families:
+        """Of the rows in these slots, in ascending order, whose next blocks are in the block table; segment
+        i is that of slot i of them. While it is the same array they are the same rows."""
+        if self._costs is None or decodes is self._decodes:
+            return self._answer
+        self._decodes = decodes
+        entries = np.zeros_like(self._entries)
+        entries[decodes] = self._batch.entries[decodes]
+        changed = np.flatnonzero(entries != self._entries)
+        if len(changed):
+            left, joined = changed[self._entries[changed] > 0], changed[entries[changed] > 0]
+            self._entries = entries
+            self._update(left.tolist(), joined.tolist(), self._costs)
+            self._answer = pack(self._worthwhile(self._costs), decodes)
+        return self._answer
+
+    def _update(self, left: Iterable[int], joined: Iterable[int], costs: SharingCosts) -> None:
+        touched = set()
+        for slot in left:
+            self._tree.remove(slot)
+            touched.add(self._first_blocks.pop(slot))
+        for slot in joined:
+            first = self._first_blocks[slot] = self._tree.insert(slot)
+            touched.add(first)
+        for first in touched:
+            node = self._tree.branch(first)
+            chosen = choose(node, self._batch.block_size, costs) if node else []
+            if chosen:
+                self._families[first] = chosen
+            else:
+                self._families.pop(first, None)
+
+    def _worthwhile(self, costs: SharingCosts) -> list[Family]:
+        """The families, if all of them together are worth it; the longest first, as they take longest."""
+        found = [family for families in self._families.values() for family in families]
+        if sum(family.saved for family in found) < costs.step:
+            return []
+        return sorted(found, key=lambda family: -family.tokens)
+
+
+def choose(top: Node, block_size: int, costs: SharingCosts) -> list[Family]:
+    """Families of the rows below a node."""
+    chosen: dict[Node, tuple[list[int], list[Family]]] = {}  # slots in no family yet, and the families
+    for node in reversed(list(top.nodes())):
+        slots, families = list(node.slots.values()), []
+        for fork in node.forks.values():
+            single, made = chosen.pop(fork)
+            slots += single
+            families += made
+        chosen[node] = _cut(slots, families, node.depth * block_size, costs)
+    return chosen[top][1]
+
+
+def _cut(
+    slots: list[int], families: list[Family], tokens: int, costs: SharingCosts
+) -> tuple[list[int], list[Family]]:
+    """What is single, and the families, once a family of these tokens has been made, if it is worth it."""
+    gain = tokens - costs.row  # by each row that does not read them itself
+    taken = [family for family in families if len(family.slots) * gain > family.saved]
+    members = slots + [slot for family in taken for slot in family.slots]
+    saved = len(members) * gain - tokens
+    if saved <= sum(family.saved for family in taken):
+        return slots, families
+    return [], [*(family for family in families if family not in taken), Family(members, tokens, saved)]
+
+
+def pack(families: list[Family], decodes: NDArray[np.intp]) -> Families:
+    starts = list(accumulate((len(family.slots) for family in families), initial=0))
+    slots = np.array([slot for family in families for slot in family.slots], np.intp)
+    return Families(
+        lens=np.array([family.tokens for family in families], np.int32),
+        starts=np.array(starts, np.int32),
+        segments=np.searchsorted(decodes, slots).astype(np.int32),
+    )

@@ -1,0 +1,104 @@
+"""The second tier of the KV pool: pages in host memory, for blocks of preempted rows that are evicted before
+their rows come back. Knows slots and hashes, no memory.
+
+A page is found by the hash of its block, belongs to no row, and is given up when its place is needed, least
+recently used first: so nothing has to be freed when a row is aborted. Within a plan all copies out go before
+all copies in; a slot that a plan reads or writes is used for nothing else in that plan.
+
+    evicted from the pool ──▶ keep() ──▶ page ──▶ fetch() ──▶ a fresh block of the pool; the page stays
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from millstream_worker.engine.brain.batch.plan import Int32
+
+
+class HostPool:
+    """`slots`: places for pages. `most`: pages that one plan copies each way. `worth`: bringing a block back
+    takes less than computing it again; else nothing is kept or fetched."""
+
+    def __init__(self, slots: int, most: int) -> None:
+        self.total = slots
+        self.worth = True
+        self.kept = self.fetched = 0  # pages, since the start
+        self._most = most
+        self._slots: OrderedDict[bytes, int] = OrderedDict()  # by hash, least recently used first
+        self._free = list(range(slots - 1, -1, -1))
+        self._busy: set[int] = set()  # slots of the copies of this plan
+        self._outs: list[tuple[int, int]] = []  # block, slot
+        self._ins: list[tuple[int, int]] = []  # slot, block
+
+    @property
+    def used(self) -> int:
+        return len(self._slots)
+
+    def keep(self, block: int, block_hash: bytes) -> None:
+        """The block is about to be used for something else: keep its page, if there is a place for it."""
+        if block_hash in self._slots:
+            self._slots.move_to_end(block_hash)
+            return
+        if not self.worth or len(self._outs) >= self._most:
+            return
+        slot = self._place()
+        if slot is not None:
+            self._slots[block_hash] = slot
+            self._busy.add(slot)
+            self._outs.append((block, slot))
+            self.kept += 1
+
+    def fetch(self, chain: Sequence[bytes]) -> list[int]:
+        """The slots of the pages that a hash chain begins with; each must go to `bring`."""
+        slots: list[int] = []
+        if not self.worth:
+            return slots
+        for block_hash in chain[: self._most - len(self._ins)]:
+            slot = self._slots.get(block_hash)
+            if slot is None:
+                break
+            self._slots.move_to_end(block_hash)
+            slots.append(slot)
+        self._busy.update(slots)
+        return slots
+
+    def bring(self, slot: int, block: int) -> None:
+        """Copy a page that `fetch` has found into a block that was taken for it."""
+        self._ins.append((slot, block))
+        self.fetched += 1
+
+    def drop(self, block_hash: bytes) -> None:
+        """Forget a page: its content is damaged."""
+        slot = self._slots.pop(block_hash, None)
+        if slot is not None:
+            self._free.append(slot)
+
+    def take_copies(self) -> tuple[Int32, Int32]:
+        """The copies of the plan that is being made: out [O, 2] block and slot; in [I, 2] slot and block."""
+        copies = (_pairs(self._outs), _pairs(self._ins))
+        self._outs, self._ins, self._busy = [], [], set()
+        return copies
+
+    def check(self) -> None:
+        """AssertionError where slots do not add up, or copies of a plan are left."""
+        assert sorted([*self._slots.values(), *self._free]) == list(range(self.total)), "a host slot is lost"
+        assert (self._outs, self._ins, self._busy) == ([], [], set()), "copies that no plan has"
+
+    def _place(self) -> int | None:
+        """A slot that this plan does not use. Those that it uses were used last."""
+        for index in range(len(self._free) - 1, -1, -1):
+            if self._free[index] not in self._busy:
+                return self._free.pop(index)
+        oldest = next(iter(self._slots), None)
+        if oldest is None or self._slots[oldest] in self._busy:
+            return None
+        return self._slots.pop(oldest)
+
+
+def _pairs(pairs: list[tuple[int, int]]) -> Int32:
+    return np.array(pairs, np.int32).reshape(len(pairs), 2)

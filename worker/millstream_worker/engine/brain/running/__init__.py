@@ -1,0 +1,1 @@
+"""Rows that run: admission, continuation, preemption, and the time that steps take."""

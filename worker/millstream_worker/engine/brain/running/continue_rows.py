@@ -1,0 +1,80 @@
+"""The next tokens of the rows that run already: decode rows first, then chunks of unfinished prefills, each
+with the blocks it needs. Where blocks run out, rows are preempted until the others fit.
+
+A prompt of a lower lane leaves half of the step's prompt tokens to a row that is about to join: it may take
+many steps more, and no row joins a step that has no token left.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.batch.batch import Batch
+from millstream_worker.engine.brain.batch.planner import Chunk, Draft
+from millstream_worker.engine.brain.running.preemption import victim
+from millstream_worker.engine.brain.running.running_rows import Residents
+
+
+def continue_rows(
+    residents: Residents, max_step_tokens: int, prompt_tokens: int, joining: float, now: float
+) -> Draft:
+    """A draft with the running rows, and what they leave of the step's tokens and of those for prompts.
+    `joining`: priority of the row that gets in if they leave any; inf: none does."""
+    batch, pool = residents.batch, residents.pool
+    draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
+    opening = _opening(batch, draft.decodes)
+    while (missing := len(opening) + _chunks_blocks(batch, draft) - pool.free) > 0:
+        missing -= residents.leaving_blocks
+        row = victim(residents, missing) if missing > 0 else None
+        if row is None:  # enough blocks are on their way out, with a launch in flight
+            draft = _shortened(batch, draft, pool.free)
+            opening = _opening(batch, draft.decodes)
+            break
+        residents.preempt(row, now)
+        draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
+        opening = _opening(batch, draft.decodes)
+    for row in batch.at(opening):
+        residents.grow(row, 1)
+    for chunk in draft.chunks:
+        residents.prefill(chunk)
+    return draft
+
+
+def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int, joining: float) -> Draft:
+    """What the running rows would compute if there were blocks enough. The decode rows never outgrow the
+    step: each was a prefill before, beside the others and within the same number of tokens."""
+    decodes = batch.decodes()
+    draft = Draft(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
+    for row in sorted(batch.at(batch.prefilling.nonzero()[0]), key=attrgetter("rank")):
+        kept = draft.budget // 2 if row.priority > joining else 0
+        if draft.budget:
+            draft.add(Chunk(row, min(batch.unscheduled(row), draft.budget - kept)))
+    return draft
+
+
+def _chunks_blocks(batch: Batch, draft: Draft) -> int:
+    return sum(batch.missing_blocks(chunk.row, chunk.tokens) for chunk in draft.chunks)
+
+
+def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those of the decode slots whose next token is the first of a block."""
+    opening: NDArray[np.intp] = decodes[batch.scheduled[decodes] % batch.block_size == 0]
+    return opening
+
+
+def _shortened(batch: Batch, draft: Draft, free: int) -> Draft:
+    """As much of a draft as the free blocks allow, by rank; the other rows sit the step out."""
+    opening = sorted(batch.at(_opening(batch, draft.decodes)), key=attrgetter("rank"))
+    denied = np.array([row.slot for row in opening[free:]], np.intp)
+    short = Draft(np.setdiff1d(draft.decodes, denied), draft.budget)
+    free -= len(opening) - len(denied)
+    for chunk in draft.chunks:
+        held = (len(chunk.row.blocks) + free) * batch.block_size - int(batch.scheduled[chunk.row.slot])
+        if held > 0:
+            cut = Chunk(chunk.row, min(chunk.tokens, held))
+            free -= batch.missing_blocks(cut.row, cut.tokens)
+            short.add(cut)
+    return short

@@ -1,0 +1,48 @@
+"""Who gives way when blocks run out: the row of the lowest lane that loses least by it.
+
+What a row loses are the computed tokens in blocks that nobody else holds: the rest stays where it is, and
+frees nothing. A row that was thrown out before counts double for each time, so that it is not always the same
+one. The first in rank never gives way to rows of its own lane: so one row always gets to its end, and after
+it the next.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from millstream_worker.engine.brain.batch.rows import Row
+from millstream_worker.engine.brain.running.running_rows import Residents
+
+CANDIDATES = 16  # the youngest so many are looked at: what they hold is counted block by block
+
+
+def victim(residents: Residents, missing: int) -> Row | None:
+    """The running row that makes room for `missing` blocks of the others; None where only one is left, which
+    has the whole pool."""
+    batch = residents.batch
+    running = batch.at(batch.running())
+    if len(running) < 2:
+        return None
+    running.remove(min(running, key=attrgetter("rank")))
+    return least_loss(residents, running, missing)
+
+
+def least_loss(residents: Residents, rows: list[Row], missing: int) -> Row:
+    """Of those of these rows that are of the lowest lane the one to preempt: it alone gives `missing` blocks
+    if one of them can, at the least loss; otherwise the one that gives most. Among equals the youngest."""
+    lowest = max(row.priority for row in rows)
+    youngest = sorted((row for row in rows if row.priority == lowest), key=attrgetter("arrival"))[
+        -CANDIDATES:
+    ]
+    own = {row.arrival: residents.pool.held_once(row.blocks) for row in youngest}
+    enough = [row for row in youngest if own[row.arrival] >= missing]
+    if not enough:
+        return max(youngest, key=lambda row: (own[row.arrival], row.arrival))
+    return min(enough, key=lambda row: (_loss(residents, row, own[row.arrival]), -row.arrival))
+
+
+def _loss(residents: Residents, row: Row, own_blocks: int) -> int:
+    """Tokens to compute again."""
+    shared = (len(row.blocks) - own_blocks) * residents.batch.block_size
+    computed = int(residents.batch.scheduled[row.slot]) - shared
+    return computed << min(row.preemptions, 32)

@@ -1,0 +1,148 @@
+"""The rows in the batch and the blocks they hold, moved together: entering, growing, publishing hashes,
+leaving. Decides nothing: what enters, grows and is preempted is chosen elsewhere.
+
+A row that leaves keeps slot and blocks while a launch that has it is in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
+from millstream_worker.engine.brain.batch.planner import Chunk
+from millstream_worker.engine.brain.batch.rows import Origin, Row, RowState
+from millstream_worker.engine.brain.cache.blocks import BlockPool
+from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counted since the start."""
+
+    prefix_queried: int = 0  # prompt tokens of rows that entered for the first time
+    prefix_hit: int = 0  # those of them that were in the cache
+    prompt_computed: int = 0
+    output: int = 0
+    preemptions: int = 0
+    steps: int = 0
+
+
+class Residents:
+    def __init__(self, pool: BlockPool, batch: Batch, waiting: WaitingRows) -> None:
+        self.pool = pool
+        self.batch = batch
+        self.waiting = waiting
+        self.totals = Totals()
+        self.leaving: dict[int, Row] = {}  # by arrival: preempted or ending, and still in flight
+        self.alone: Origin | None = None  # the request that has the batch to itself
+
+    @property
+    def leaving_blocks(self) -> int:
+        """Blocks that become free when what is in flight is settled; rather too few than too many."""
+        return sum(self.pool.held_once(row.blocks) for row in self.leaving.values())
+
+    def cached_blocks(self, row: Row) -> list[int]:
+        """The blocks of a row's longest cached prefix. Its last token is always computed, for the logits."""
+        most = (row.known - 1) // self.batch.block_size
+        return self.pool.match(row.hash_blocks(most, self.batch.block_size), most)
+
+    def missing_blocks(self, row: Row, cached: list[int]) -> int:
+        """Blocks that must become free before a row may enter (<= 0: none): for all its known tokens, and one
+        for each running row, so that the newcomer's are not taken away again at the next turn of a block."""
+        fresh = blocks_for(row.known, self.batch.block_size) - len(cached)
+        return fresh + self.pool.unheld(cached) + len(self.batch.running()) - self.pool.free
+
+    def enter(self, row: Row, cached: list[int], now: float) -> None:
+        """From the waiting rows into a slot, sharing the `cached` blocks."""
+        self.waiting.admit(row, now)
+        for block in cached:
+            self.pool.share(block)
+        row.move(RowState.RUNNING)
+        self.batch.enter(row, cached + self._fetched(row, len(cached)))
+        if row.origin.request.alone:
+            self.alone = row.origin
+
+    def _fetched(self, row: Row, begin: int) -> list[int]:
+        """Fresh blocks into which the plan brings what host memory has of the row's prefix from there. Others
+        find them from now on: they are filled before the step that reads them."""
+        host = self.pool.host
+        if host is None or not host.used:
+            return []
+        most = (row.known - 1) // self.batch.block_size
+        chain = row.hash_blocks(most, self.batch.block_size)[begin:most]
+        blocks = []
+        for block_hash, slot in zip(chain, host.fetch(chain), strict=False):
+            block = self.pool.take()
+            self.pool.publish(block, block_hash)
+            host.bring(slot, block)
+            blocks.append(block)
+        return blocks
+
+    def grow(self, row: Row, blocks: int) -> None:
+        self.batch.add_blocks(row, [self.pool.take() for _ in range(blocks)])
+        self.waiting.charge(row, blocks * self.batch.block_size)
+
+    def prefill(self, chunk: Chunk) -> None:
+        """Blocks for a chunk. Whoever looks for its prefix finds it from now on, even in this step: each
+        layer writes the step's K and V before it reads any."""
+        row = chunk.row
+        begin = int(self.batch.scheduled[row.slot])
+        self.grow(row, self.batch.missing_blocks(row, chunk.tokens))
+        self.publish(row, begin + chunk.tokens)
+        self.totals.prompt_computed += max(0, min(len(row.origin.prompt) - begin, chunk.tokens))
+
+    def publish(self, row: Row, tokens: int) -> None:
+        """Let others find the full blocks of the row's first `tokens`: known, and computed or about to be."""
+        full = tokens // self.batch.block_size
+        chain = row.hash_blocks(full, self.batch.block_size)
+        for index in range(row.published, full):
+            self.pool.publish(row.blocks[index], chain[index])
+        row.published = max(row.published, full)
+
+    def preempt(self, row: Row, now: float) -> None:
+        self.totals.preemptions += 1
+        row.preemptions += 1
+        self.retire(row, RowState.PREEMPTED)
+        self.let_go(now)
+
+    def abort(self, row: Row) -> None:
+        self.retire(row)
+        if not self.batch.in_flight(row):
+            self._leave(row)
+
+    def retire(self, row: Row, state: RowState = RowState.ENDING) -> None:
+        """Plan the row no more, and let it go when nothing of it is in flight."""
+        row.move(state)
+        self.batch.retire(row)
+        self.leaving[row.arrival] = row
+
+    def let_go(self, now: float) -> None:
+        """Let rows leave whose last launch is settled: the preempted ones wait again."""
+        if not self.leaving:
+            return
+        for row in [row for row in self.leaving.values() if not self.batch.in_flight(row)]:
+            self._leave(row)
+            if row.state is RowState.WAITING:
+                self.waiting.add(row, now)
+
+    def _leave(self, row: Row) -> None:
+        del self.leaving[row.arrival]
+        self.pool.release(self.batch.leave(row), wanted=row.state is RowState.PREEMPTED)
+        row.move(RowState.ENDED if row.state is RowState.ENDING else RowState.WAITING)
+        if not self.batch.occupied:
+            self.alone = None
+
+    def check(self) -> None:
+        """AssertionError where blocks, slots, counts and states disagree."""
+        rows = [row for row in self.batch.rows if row is not None]
+        self.pool.check(row.blocks for row in rows)
+        self.batch.check()
+        for row in rows:
+            running = bool(self.batch.decoding[row.slot]) != bool(self.batch.prefilling[row.slot])
+            assert running == (row.state is RowState.RUNNING), f"row {row.handle} is {row.state}"
+            assert running != (row.arrival in self.leaving), f"row {row.handle}: neither running nor leaving"
+        self.waiting.check()
+        for row in self.waiting:
+            assert row.state is RowState.WAITING, f"row {row.handle} waits as {row.state}"
+            assert row.slot is None, f"row {row.handle} waits in slot {row.slot}"
+            assert not row.blocks, f"row {row.handle} waits and holds blocks"

@@ -1,0 +1,30 @@
+"""The brain's figures for the outside, after each step."""
+
+from __future__ import annotations
+
+from millstream_worker.engine.brain.running.running_rows import Residents
+from millstream_worker.engine.protocol.outputs import EngineStats
+
+
+def engine_stats(residents: Residents, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
+    """State now, and totals since the start; of a step that is settled, its seconds and tokens."""
+    pool, batch, totals = residents.pool, residents.batch, residents.totals
+    return EngineStats(
+        rows_running=batch.occupied - len(residents.leaving),
+        rows_waiting=len(residents.waiting),
+        free_rows=len(batch.free_slots),
+        blocks_used=pool.total - pool.free,
+        blocks_cached=pool.cached,
+        blocks_free=pool.free - pool.cached,
+        step_s=step_s,
+        step_tokens=step_tokens,
+        prefix_queried_total=totals.prefix_queried,
+        prefix_hit_total=totals.prefix_hit,
+        prompt_computed_total=totals.prompt_computed,
+        output_total=totals.output,
+        preemptions_total=totals.preemptions,
+        steps_total=totals.steps,
+        swapped_out_total=pool.host.kept if pool.host else 0,
+        swapped_in_total=pool.host.fetched if pool.host else 0,
+        waste_tokens=batch.room,
+    )

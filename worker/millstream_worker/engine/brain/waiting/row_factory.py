@@ -1,0 +1,83 @@
+"""From a request to its rows, or to the reason why it can never run here."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+
+from millstream_worker.engine.brain.batch.rows import Origin, Row
+from millstream_worker.engine.brain.cache.hashing import extend_chain, root_hash
+from millstream_worker.engine.protocol.outputs import Refused
+from millstream_worker.engine.protocol.request import EngineRequest
+
+
+class Arrivals:
+    """`hash_seed`: what makes KV differ for equal tokens (model, KV dtype). Without `prefix_cache`, only the
+    choices of one request share blocks; without `salted`, requests of different salts do."""
+
+    def __init__(
+        self,
+        *,
+        context_length: int,
+        capacity: int,
+        block_size: int,
+        hash_seed: bytes,
+        prefix_cache: bool,
+        salted: bool = True,
+    ) -> None:
+        self._context_length = context_length
+        self._capacity = capacity  # tokens that the pool holds
+        self._block_size = block_size
+        self._hash_seed = hash_seed
+        self._prefix_cache = prefix_cache
+        self._salted = salted
+        self._numbers = count()
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a row, prompt and output."""
+        return min(self._context_length, self._capacity)
+
+    def refuse(self, request: EngineRequest) -> Refused | None:
+        """The prompt and at least one token must fit; `max_tokens` is clamped to what is left for it."""
+        prompt = len(request.prompt)
+        if prompt == 0:
+            return Refused(request.handle, "prompt", "the prompt has no tokens; give at least one")
+        if request.max_tokens < 1:
+            problem = f"must be at least 1 (got {request.max_tokens})"
+            return Refused(request.handle, "max_tokens", problem)
+        if prompt < self.longest:
+            return None
+        if self._context_length <= self._capacity:
+            limit = f"the model's context length is {self._context_length}"
+            remedy = f"shorten it to {self.longest - 1} tokens or fewer"
+        else:
+            limit = f"this worker's KV cache holds {self._capacity} tokens"
+            remedy = f"shorten it to {self.longest - 1} tokens or fewer, or give the worker more KV memory"
+        problem = f"the prompt has {prompt} tokens and needs room for one more, but {limit}; {remedy}"
+        return Refused(request.handle, "prompt", problem)
+
+    def rows(self, request: EngineRequest) -> list[Row]:
+        """A row for each choice that has not ended in an earlier attempt."""
+        prompt = np.array(request.prompt, dtype=np.int32)
+        salt = request.salt if self._salted else ""
+        scopes = (salt,) if self._prefix_cache else (salt, str(request.handle))
+        origin = Origin(request, prompt, root_hash(self._hash_seed, *scopes), [])
+        extend_chain(origin.chain, origin.root, prompt, self._block_size)
+        left = [choice for choice in range(request.choices) if choice not in request.done]
+        return [self._row(origin, choice) for choice in left]
+
+    def _row(self, origin: Origin, choice: int) -> Row:
+        request = origin.request
+        return Row(
+            origin=origin,
+            handle=request.handle + choice,
+            choice=choice,
+            arrival=next(self._numbers),
+            max_output=min(request.max_tokens, self.longest - len(request.prompt)),
+            end_ids=frozenset(request.sampling.end_ids),
+            priority=request.priority,
+            output=list(request.outputs[choice]) if choice < len(request.outputs) else [],
+            chain=origin.chain.copy(),
+        )

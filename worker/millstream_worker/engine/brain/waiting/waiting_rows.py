@@ -1,0 +1,188 @@
+"""Rows that wait for the batch, and the order in which they get in.
+
+Lane first (rows that were in the batch before go ahead in theirs), then the tenant that was served the fewest
+tokens (virtual token counters: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024), then
+deadline, then longest cached prefix. That one is current while rows get in: the first of a family computes
+what they share, the rest of the family follows it, and only then comes the next. What is left to choose
+arrival decides; among rows of the batch lane that arrived together, the longest output goes first, so that a
+batch does not end with a few long rows.
+
+Ageing: every fourth admission belongs to the row of a lower lane that has waited longest, once that is
+`patience_s` or more; the row counts as interactive from then on. So nothing starves, and interactive rows
+keep three places in four. A row that was passed over in its own lane has such a turn more rarely, `own_turn`,
+and never at the same admission: its prefix may need the memory of the family that is being finished. A row
+that waited so long in all and was preempted `AGED_TURN` times counts as interactive, too: it would be
+displaced for ever where nothing of a higher lane waits whenever it gets in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from math import floor, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.batch.rows import Row
+from millstream_worker.engine.brain.waiting.prefixes import Prefixes
+
+AGED_TURN = 4  # of so many admissions, one belongs to the longest waiting row of a lower lane
+MAX_TENANTS = 4096  # above so many counters, those of idle tenants are forgotten
+
+# deadline; -cached blocks, family: of two with prefixes of one length, one goes first; wave of arrival,
+# -output to come; arrival
+_Entry = tuple[float, int, int, float, int, int, Row]
+_Lane = tuple[int, int]  # priority, 0 for rows that were in the batch before
+_Wait = tuple[float, int, Row]  # since when, earlier waits included; arrival
+
+
+class WaitingRows:
+    """`own_turn`: of so many admissions, one belongs to the longest waiting row of the highest lane."""
+
+    def __init__(self, patience_s: float, prefixes: Prefixes, own_turn: int = AGED_TURN) -> None:
+        self._patience_s = patience_s
+        self._prefixes = prefixes
+        self._own_turn = -(-own_turn // AGED_TURN) * AGED_TURN  # so that it is never a lower lane's turn
+        self._entries: dict[int, _Entry] = {}  # by arrival
+        self._lanes: dict[_Lane, dict[str, list[_Entry]]] = {}  # per tenant, sorted; nothing in it is empty
+        self._waits: dict[int, list[_Wait]] = {}  # per priority, longest waiting first; none is empty
+        self._served: dict[str, int] = {}  # tokens computed for each tenant
+        self._floor = 0  # what the least served tenant had when last looked at
+        self._admitted = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (entry[-1] for entry in self._entries.values())
+
+    def add(self, row: Row, now: float) -> None:
+        row.waiting_since = now
+        self._lift(row.origin.request.tenant)
+        insort(self._waits.setdefault(row.priority, []), _wait(row))
+        self._file(row)
+
+    def remove(self, row: Row) -> None:
+        self._unfile(row)
+        self._prefixes.forget(row)
+        waits = self._waits[row.priority]
+        del waits[bisect_left(waits, _wait(row))]
+        if not waits:
+            del self._waits[row.priority]
+        if not self._entries:
+            self._floor = max(self._floor, self._served[row.origin.request.tenant])
+
+    def admit(self, row: Row, now: float) -> None:
+        """Take out a row that `order` has yielded."""
+        aged = row is self._aged(now) and row.priority > min(self._lanes)[0]
+        self.remove(row)
+        row.waited_s += now - row.waiting_since
+        if aged or (row.preemptions >= AGED_TURN and row.waited_s >= self._patience_s):
+            row.priority = 0
+        self._admitted += 1
+
+    @property
+    def interactive(self) -> bool:
+        """Some waiting row is of the interactive lane, or has waited until it counts as one."""
+        return 0 in self._waits
+
+    def outrank(self, priorities: NDArray[np.int64]) -> bool:
+        """Some waiting row is of a higher lane than some row of these lanes."""
+        return bool(self._lanes) and bool((priorities > min(self._lanes)[0]).any())
+
+    def charge(self, row: Row, tokens: int) -> None:
+        """So many tokens of the row are about to be computed."""
+        tenant = row.origin.request.tenant
+        self._served[tenant] = self._served.get(tenant, self._floor) + tokens
+
+    def order(self, now: float) -> Iterator[Row]:
+        """Rows in the order in which to admit them. The consumer admits each before it asks for the next, or
+        stops: a row that does not fit holds up those behind it, or a large one would wait for ever."""
+        while self._entries:
+            for row in self._prefixes.grown():
+                self._refile(row)
+            yield self._aged(now) or self._next()
+
+    def _aged(self, now: float) -> Row | None:
+        """The row whose turn it is because of its wait."""
+        if not self._waits:
+            return None
+        highest = min(self._waits)
+        passed_over = self._admitted % self._own_turn == self._own_turn - 2
+        turns = [
+            waits[0]
+            for priority, waits in self._waits.items()
+            if (passed_over if priority == highest else self._admitted % AGED_TURN == AGED_TURN - 1)
+        ]
+        since, _, row = min(turns, default=(inf, 0, None))
+        return row if now - since >= self._patience_s else None
+
+    def _next(self) -> Row:
+        tenants = self._lanes[min(self._lanes)]
+        tenant = min(tenants, key=self._served.__getitem__)
+        while True:
+            _, negative, *_, row = tenants[tenant][0]
+            if self._prefixes.watch(row)[0] >= -negative:
+                return row
+            self._refile(row)  # some of its prefix was evicted
+
+    def _file(self, row: Row) -> None:
+        entry = self._entries[row.arrival] = self._entry(row)
+        tenants = self._lanes.setdefault(_lane(row), {})
+        insort(tenants.setdefault(row.origin.request.tenant, []), entry)
+
+    def _refile(self, row: Row) -> None:
+        """By what is cached of its prefix now."""
+        tenants, tenant = self._lanes[_lane(row)], row.origin.request.tenant
+        del tenants[tenant][bisect_left(tenants[tenant], self._entries[row.arrival])]
+        entry = self._entries[row.arrival] = self._entry(row)
+        insort(tenants[tenant], entry)
+
+    def _unfile(self, row: Row) -> None:
+        entry = self._entries.pop(row.arrival)
+        tenants, tenant = self._lanes[_lane(row)], row.origin.request.tenant
+        entries = tenants[tenant]
+        del entries[bisect_left(entries, entry)]
+        if not entries:
+            del tenants[tenant]
+        if not tenants:
+            del self._lanes[_lane(row)]
+
+    def _entry(self, row: Row) -> _Entry:
+        cached, family = self._prefixes.watch(row)
+        deadline_ms, wave, to_come = row.origin.request.deadline_ms, 0.0, 0
+        if row.priority and not row.entered:  # rows that come back: who was first shall end first
+            wave = floor(row.waiting_since / self._patience_s) if self._patience_s else row.waiting_since
+            to_come = row.max_output - len(row.output)
+        deadline = inf if deadline_ms is None else float(deadline_ms)
+        return (deadline, -cached, family, wave, -to_come, row.arrival, row)
+
+    def check(self) -> None:
+        """AssertionError where the orders, and what is known of prefixes, disagree."""
+        entries = [entry for lane in self._lanes.values() for rows in lane.values() for entry in rows]
+        assert {entry[-1].arrival: entry for entry in entries} == self._entries, "entries are wrong"
+        assert len(entries) == len(self._entries), "a row waits twice"
+        waits = {row.arrival for rows in self._waits.values() for *_, row in rows}
+        assert waits == self._entries.keys(), "the longest waiting rows are wrong"
+        self._prefixes.check(self)
+
+    def _lift(self, tenant: str) -> None:
+        """A tenant back from a pause starts level with the least served one: pauses save nothing up."""
+        active = {name for lane in self._lanes.values() for name in lane}
+        if tenant in active:
+            return
+        self._floor = min((self._served[name] for name in active), default=self._floor)
+        self._served[tenant] = max(self._served.get(tenant, 0), self._floor)
+        if len(self._served) > MAX_TENANTS:
+            idle = sorted(self._served.keys() - active - {tenant}, key=self._served.__getitem__)
+            for name in idle[: len(idle) // 2 + 1]:  # the nearer to the floor, the less is lost
+                del self._served[name]
+
+
+def _lane(row: Row) -> _Lane:
+    return (row.priority, 0 if row.entered else 1)
+
+
+def _wait(row: Row) -> _Wait:
+    return (row.waiting_since - row.waited_s, row.arrival, row)

@@ -1,0 +1,112 @@
+"""The batch loop: plan, forward, sample, settle. It owns the scheduler and the runner, and knows nothing of
+processes, frames on sockets or Redis; tests run it in their own process."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.protocol.outputs import Refused, Step
+from millstream_worker.engine.protocol.request import EngineRequest
+
+H = TypeVar("H")
+
+
+class StepRunner(Protocol[H]):
+    """What the loop needs of a runner: start a step, sample its tokens, and later wait for them."""
+
+    def forward(self, plan: Plan) -> H: ...
+
+    def sample(self, handle: H) -> None: ...
+
+    def settle(self, handle: H) -> Drawn: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Work that pays off in a long run, and holds everybody up while it is done."""
+
+    busy_s: float  # of computing before it is due
+    work: Callable[[float], None]  # gets the mean seconds of a step
+
+
+class Engine(Generic[H]):
+    """Iteration-level batching: after each step finished rows leave and waiting rows join.
+
+    `depth` steps are launched ahead of the one being settled: 0 where launching computes (CPU), 1 where the
+    device works on while the host plans (its tokens are then seen one step late).
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner[H],
+        *,
+        depth: int = 0,
+        later: Later | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+        self._depth = depth
+        self._later = later
+        self._clock = clock
+        self._busy_s = 0.0
+        self._steps = 0
+        self._in_flight: deque[H] = deque()
+
+    @property
+    def idle(self) -> bool:
+        return not self._in_flight and self.scheduler.idle
+
+    def add(self, request: EngineRequest) -> Refused | None:
+        """Take a request into the waiting rows; a refusal names the field that can never fit."""
+        return self.scheduler.add(request, self._clock())
+
+    def check(self) -> None:
+        """Audit rows and KV pool, which hold nothing while idle; AssertionError where anything disagrees."""
+        self.scheduler.check()
+        stats = self.scheduler.stats()
+        assert not (self.idle and stats.blocks_used), f"{stats.blocks_used} KV blocks are held by no row"
+
+    def abort(self, handles: Iterable[int]) -> None:
+        self.scheduler.abort(handles)
+
+    def step(self) -> Step | None:
+        """Launch until `depth` steps are ahead and settle the oldest. None: there was nothing to compute."""
+        self._launch_ahead()
+        if not self._in_flight:
+            over = self.scheduler.take_finished()
+            return self.report(over) if over else None
+        drawn = self._runner.settle(self._in_flight.popleft())
+        step = self.scheduler.settle(drawn, self._clock())
+        self._busy_s += step.stats.step_s
+        self._steps += 1
+        return step
+
+    def take_due(self) -> Callable[[], None] | None:
+        """What there is to do once, by now, between two steps; not while an interactive row runs or waits."""
+        later = self._later
+        if later is None or self._busy_s < later.busy_s or self._in_flight or self.scheduler.interactive:
+            return None
+        self._later = None
+        return functools.partial(later.work, self._busy_s / self._steps)
+
+    def report(self, finished: list[tuple[int, str]] | None = None) -> Step:
+        """A step without tokens: for its figures, and for choices that had ended before they came here."""
+        return Step([], [], finished or [], [], [], self.scheduler.stats())
+
+    def _launch_ahead(self) -> None:
+        while len(self._in_flight) <= self._depth:
+            plan = self.scheduler.plan(self._clock())
+            if plan is None:
+                return
+            handle = self._runner.forward(plan)
+            self._runner.sample(handle)
+            self._in_flight.append(handle)

@@ -1,0 +1,54 @@
+"""A layer's attention as one operation of torch, which a compiler calls and does not look into.
+
+Compiled code is the same for all layers of a kind, so it cannot hold a layer's attention: it is given a
+tensor with the layer's number among the registered ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.runner.native.custom_ops import define
+
+
+class Attention(Protocol):
+    """One layer's: query [T, heads, key_dim], key and value [T, kv_heads, …] to [T, heads, value_dim]."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any], /) -> Tensor: ...
+
+
+_numbers = itertools.count()
+# Operations are global to a process, and get no objects: this is how the code of one finds a layer.
+_registered: WeakValueDictionary[int, Attention] = WeakValueDictionary()
+
+
+def register(attention: Attention) -> Tensor:
+    """What `attend` finds `attention` by, for as long as somebody else holds it: an int64 on the CPU."""
+    number = next(_numbers)
+    _registered[number] = attention
+    return torch.tensor(number)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:
+    """The attention that `register` gave `layer` for, as an operation that is not traced. That it writes keys
+    and values is not declared: nothing else in a compiled layer sees the storage."""
+    answer: Tensor = torch.ops.millstream.attend.default(query, key, value, sinks, layer)
+    return answer
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:
+    return _registered[int(layer)](query, key, value, {"s_aux": sinks})
+
+
+def _shaped(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:
+    return value.new_empty(query.shape[0], query.shape[1], value.shape[2])
+
+
+define(
+    "attend(Tensor query, Tensor key, Tensor value, Tensor? sinks, Tensor layer) -> Tensor", _attend, _shaped
+)

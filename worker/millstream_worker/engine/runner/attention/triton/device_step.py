@@ -1,0 +1,159 @@
+"""What the Triton kernels must know of a step: vectors that lie on the device, and a few numbers that decide
+how many programs start.
+
+A captured graph keeps the numbers and the places of the vectors. So all that depends on lengths is read from
+the vectors, and for every step that decodes so many rows vectors of the same sizes do (`decode_sizes`), with
+anything beyond the step's own values blank: a row of 0 keys, a slot of -1 and a tile of 0 members cost next
+to nothing and change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from millstream_worker.engine.brain.batch.plan import Int32, Plan
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+
+LEAST_PART_KEYS = 256  # a shorter part costs more to put together than it saves
+MOST_PARTS = 64
+LEAST_DOT = 16  # sides of a tensor core's matrix product
+TILE_QUERIES = 64  # query heads of a tile where several tokens share its keys
+Vectors = dict[str, NDArray[Any]]
+BLANKS = {"slots": -1}  # what stands beyond a step's own values; else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """What the layers of one shape share in a step of S segments and T tokens; int32 where nothing else is
+    said. The vectors may be longer than the step is."""
+
+    slots: Tensor  # [T] int64
+    tables: Tensor  # [S, W]
+    kv_lens: Tensor  # [S]
+    query_lens: Tensor  # [S]
+    query_starts: Tensor  # [S]
+    tile_segments: Tensor  # [N] prefill tiles
+    tile_firsts: Tensor  # [N]
+    prefill_starts: Tensor  # [P + 1] where the segments that do not decode start, counted from the first
+    shared_lens: Tensor  # [S] tokens that a segment reads with its family
+    members: Tensor  # [M] segments of families
+    shared_firsts: Tensor  # [H] tiles of members: the place of the first among the members
+    shared_counts: Tensor  # [H] and how many
+    decodes: int
+    parts: int  # in which a row's own context is read
+    shared_parts: int  # in which a family's is; 0: the step has no families
+    longest_query: int  # of the segments that do not decode: new tokens
+    longest_context: int
+
+
+def arrays(plan: Plan, spec: LayerSpec) -> Vectors:
+    """A step's vectors by the names of `Step`'s fields."""
+    segments, firsts = prefill_tiles(plan, tile_tokens(spec))
+    shared_lens, shared_firsts, shared_counts = shared_tiles(plan, spec)
+    return {
+        "slots": plan.slot_mapping[spec.group],
+        "tables": plan.block_tables[spec.group],
+        "kv_lens": plan.kv_lens,
+        "query_lens": plan.query_lens,
+        "query_starts": plan.query_starts[:-1],
+        "tile_segments": segments,
+        "tile_firsts": firsts,
+        "prefill_starts": plan.query_starts[plan.decodes :] - np.int32(plan.decodes),
+        "shared_lens": shared_lens,
+        "members": plan.family_segments,
+        "shared_firsts": shared_firsts,
+        "shared_counts": shared_counts,
+    }
+
+
+def decode_sizes(rows: int, width: int, spec: LayerSpec) -> dict[str, int]:
+    """The most numbers in each vector of a step that decodes up to `rows` rows of up to `width` blocks, and
+    does nothing else."""
+    segments = ("slots", "kv_lens", "query_lens", "query_starts", "shared_lens", "members")
+    tiles = rows // 2 + rows // tile_tokens(spec)  # families of two, or as many full tiles as there are
+    return dict.fromkeys(segments, rows) | {
+        "tables": rows * width,
+        "tile_segments": 0,
+        "tile_firsts": 0,
+        "prefill_starts": 1,
+        "shared_firsts": tiles,
+        "shared_counts": tiles,
+    }
+
+
+def numbers(plan: Plan, spec: LayerSpec, vectors: Vectors, programs: int) -> dict[str, int]:
+    """The numbers of `Step` that suit this step best on a device that wants so many programs. `vectors`: what
+    `arrays` made of it."""
+    shared_lens, tiles = vectors["shared_lens"], vectors["shared_counts"]
+    longest = int((plan.kv_lens - shared_lens)[: plan.decodes].max(initial=1))
+    longest = longest if spec.window is None else min(longest, spec.window)
+    own, shared = parts_for(plan.decodes, longest, spec, programs)
+    if len(tiles):
+        _, shared = parts_for(len(plan.family_segments), int(shared_lens.max()), spec, programs)
+    return {
+        "decodes": plan.decodes,
+        "parts": own,
+        "shared_parts": shared if len(tiles) else 0,
+        "longest_query": int(plan.query_lens[plan.decodes :].max(initial=0)),
+        "longest_context": int(plan.kv_lens[plan.decodes :].max(initial=0)),
+    }
+
+
+def parts_for(rows: int, longest: int, spec: LayerSpec, programs: int) -> tuple[int, int]:
+    """In how many parts `rows` decoding rows read what each reads alone, of up to `longest` keys; and what
+    they read in families, whose tiles are fewer, and compute so much that half as many programs do."""
+    tiles = -(-rows // tile_tokens(spec))
+    own = split(longest, rows * spec.kv_heads, programs)
+    return own, split(longest, tiles * spec.kv_heads, programs // 2)
+
+
+def split(longest: int, programs: int, wanted: int) -> int:
+    """Parts that contexts of up to `longest` keys are read in, when one part each makes `programs` programs
+    and the device wants as many as `wanted`."""
+    return max(1, min(-(-longest // LEAST_PART_KEYS), MOST_PARTS, wanted // max(programs, 1)))
+
+
+def prefill_tiles(plan: Plan, tokens: int) -> tuple[Int32, Int32]:
+    """Segment and first token of each prefill tile of up to so many new tokens, long segments first."""
+    lens = plan.query_lens[plan.decodes :]
+    order = np.argsort(-plan.kv_lens[plan.decodes :], kind="stable")
+    owner, firsts = _tiles(lens[order], tokens)
+    return (order[owner] + plan.decodes).astype(np.int32), firsts
+
+
+def shared_tiles(plan: Plan, spec: LayerSpec) -> tuple[Int32, Int32, Int32]:
+    """Tokens that each segment shares, and first member and members of each tile of a family. A layer with a
+    window shares nothing: what a row sees of the beginning is its own."""
+    shared = np.zeros(len(plan.kv_lens), np.int32)
+    if spec.window is not None or not len(plan.family_lens):
+        none = np.empty(0, np.int32)
+        return shared, none, none
+    counts = np.diff(plan.family_starts)
+    shared[plan.family_segments] = np.repeat(plan.family_lens, counts)
+    size = tile_tokens(spec)
+    owner, firsts = _tiles(counts, size)
+    members = np.minimum(counts[owner] - firsts, size)
+    return shared, plan.family_starts[owner] + firsts, members.astype(np.int32)
+
+
+def tile_tokens(spec: LayerSpec) -> int:
+    """Tokens of a tile: their query heads of one KV head fill its rows."""
+    return max(1, TILE_QUERIES // (spec.heads // spec.kv_heads))
+
+
+def padded(size: int, least: int) -> int:
+    """The next power of two: what Triton's blocks are made of."""
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def _tiles(counts: NDArray[Any], size: int) -> tuple[NDArray[np.intp], Int32]:
+    """Cut runs of so many into tiles of up to `size`: the run of each tile, and where it begins in that."""
+    pieces = -(-counts // size)
+    owner = np.repeat(np.arange(len(counts)), pieces)
+    firsts = (np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * size
+    return owner, firsts.astype(np.int32)

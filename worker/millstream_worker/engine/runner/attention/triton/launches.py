@@ -1,0 +1,193 @@
+"""Launches the Triton kernels for one layer of a step. Grids and constants come from the step's numbers and
+from the sizes of its tensors alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.runner.attention.triton.decode import combine_kernel, decode_kernel
+from millstream_worker.engine.runner.attention.triton.device_step import (
+    LEAST_DOT,
+    LEAST_PART_KEYS,
+    Step,
+    padded,
+    tile_tokens,
+)
+from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
+from millstream_worker.engine.runner.attention.triton.shared import shared_kernel
+from millstream_worker.engine.runner.attention.triton.store import store_kernel
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One layer's attention in a step, as its kernels want it."""
+
+    spec: LayerSpec
+    step: Step
+    query: Tensor
+    keys: Tensor
+    values: Tensor
+    sinks: Tensor | None
+    out: Tensor
+
+    @property
+    def learned_sinks(self) -> Tensor:
+        return self.out if self.sinks is None else self.sinks  # any tensor does where a kernel reads none
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return *self.query.stride()[:2], self.step.tables.stride(0)
+
+    @property
+    def group(self) -> int:
+        return self.spec.heads // self.spec.kv_heads
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        spec = self.spec
+        return {
+            **sizes(spec, self.keys.shape[2]),
+            "HEADS": spec.heads,
+            "GROUP": self.group,
+            "KEYS": self._keys_at_once,
+            "SOFTCAP": spec.softcap or 0.0,
+        }
+
+    @property
+    def _keys_at_once(self) -> int:
+        """As many as a processor's shared memory holds several times over, queries beside them."""
+        width = max(self.spec.key_dim, self.spec.value_dim) * self.query.element_size()  # bytes
+        return 64 if width <= 256 else 32 if width <= 512 else 16
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        return self.step.shared_parts, self.step.parts
+
+    @property
+    def visible(self) -> dict[str, Any]:
+        return {"WINDOW": self.spec.window or 0, "SINKS": self.sinks is not None}
+
+
+def sizes(spec: LayerSpec, block_size: int) -> dict[str, int]:
+    return {
+        "KEY_DIM": spec.key_dim,
+        "VALUE_DIM": spec.value_dim,
+        "PAD_KEY": padded(spec.key_dim, LEAST_DOT),
+        "PAD_VALUE": padded(spec.value_dim, LEAST_DOT),
+        "BLOCK_SIZE": block_size,
+    }
+
+
+def store(spec: LayerSpec, step: Step, key: Tensor, value: Tensor, keys: Tensor, values: Tensor) -> None:
+    store_kernel[len(key), spec.kv_heads](
+        key,
+        value,
+        keys,
+        values,
+        step.slots,
+        *key.stride()[:2],
+        *value.stride()[:2],
+        KV_HEADS=spec.kv_heads,
+        **sizes(spec, keys.shape[2]),
+    )
+
+
+def decode(call: Call) -> None:
+    spec, step = call.spec, call.step
+    parts = sums = call.out  # unused where a row has one part
+    count = step.shared_parts + step.parts
+    if count > 1:
+        parts = call.out.new_empty(step.decodes, spec.heads, count, spec.value_dim, dtype=torch.float32)
+        sums = call.out.new_empty(step.decodes, spec.heads, count, dtype=torch.float32)
+    if step.shared_parts:
+        _share(call, parts, sums)
+    decode_kernel[step.decodes, spec.kv_heads, step.parts](
+        call.query,
+        call.keys,
+        call.values,
+        step.tables,
+        step.kv_lens,
+        step.shared_lens,
+        call.learned_sinks,
+        call.out,
+        parts,
+        sums,
+        spec.scale,
+        *call.parts,
+        *call.strides,
+        ROWS=padded(call.group, LEAST_DOT),
+        **call.shape,
+        LEAST=LEAST_PART_KEYS,
+        ALONE=count == 1,
+        **call.visible,
+    )
+    if count > 1:
+        _combine(call, parts, sums)
+
+
+def _share(call: Call, parts: Tensor, sums: Tensor) -> None:
+    spec, step = call.spec, call.step
+    shared_kernel[len(step.shared_counts), spec.kv_heads, step.shared_parts](
+        call.query,
+        call.keys,
+        call.values,
+        step.tables,
+        step.shared_lens,
+        step.members,
+        step.shared_firsts,
+        step.shared_counts,
+        parts,
+        sums,
+        spec.scale,
+        *call.parts,
+        *call.strides,
+        ROWS=padded(tile_tokens(spec) * call.group, LEAST_DOT),
+        **call.shape,
+        LEAST=LEAST_PART_KEYS,
+    )
+
+
+def _combine(call: Call, parts: Tensor, sums: Tensor) -> None:
+    spec, step = call.spec, call.step
+    combine_kernel[step.decodes, spec.heads](
+        parts,
+        sums,
+        step.kv_lens,
+        step.shared_lens,
+        call.learned_sinks,
+        call.out,
+        *call.parts,
+        PAD_PARTS=padded(step.shared_parts + step.parts, 1),
+        **{name: call.shape[name] for name in ("HEADS", "VALUE_DIM", "PAD_VALUE", "KEYS")},
+        LEAST=LEAST_PART_KEYS,
+        **call.visible,
+    )
+
+
+def prefill(call: Call) -> None:
+    spec, step = call.spec, call.step
+    tokens = tile_tokens(spec)
+    prefill_kernel[len(step.tile_segments), spec.kv_heads](
+        call.query,
+        call.keys,
+        call.values,
+        step.tables,
+        step.kv_lens,
+        step.query_lens,
+        step.query_starts,
+        step.tile_segments,
+        step.tile_firsts,
+        call.learned_sinks,
+        call.out,
+        spec.scale,
+        *call.strides,
+        TOKENS=tokens,
+        ROWS=padded(tokens * call.group, LEAST_DOT),
+        **call.shape,
+        **call.visible,
+    )

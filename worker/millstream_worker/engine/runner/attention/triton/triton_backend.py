@@ -1,0 +1,87 @@
+"""Attention with our own Triton kernels, over one KV storage: the backend of CUDA devices.
+
+Computes every kind of layer: grouped heads, head sizes that are no power of two, sliding windows, soft caps,
+learned sinks. With TRITON_INTERPRET=1 in the environment of the process the kernels run on the CPU too, which
+is how they are tested where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.static import StaticStep
+from millstream_worker.engine.runner.attention.triton import device_step, flash_prefill, launches
+from millstream_worker.engine.runner.attention.triton.device_step import Step
+from millstream_worker.engine.runner.attention.triton.static_decode import StaticDecode
+from millstream_worker.engine.runner.device.transfer import together
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
+
+_PROGRAMS_PER_PROCESSOR = 4
+
+
+class TritonAttention:
+    """`AttentionBackend` over one storage. What `attend` launches depends on the step's numbers and on the
+    sizes of its tensors alone, so that a graph captured with a step serves every step whose vectors are put
+    into the same places."""
+
+    def __init__(self, storage: KVStorage) -> None:
+        self._storage = storage
+        self._shapes = [layer.shape for layer in storage.layers]
+        self._steps: dict[LayerSpec, Step] = {}
+        self._flash = [flash_prefill.choose(layer, storage) for layer in storage.layers]
+        self._programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
+
+    def begin(self, plan: Plan) -> None:
+        shapes = list(dict.fromkeys(self._shapes))
+        vectors = [device_step.arrays(plan, shape) for shape in shapes]
+        tensors = iter(
+            together([array for named in vectors for array in named.values()], self._storage.device)
+        )
+        self._steps = {}
+        for shape, named in zip(shapes, vectors, strict=True):
+            fields: dict[str, Any] = {name: next(tensors) for name in named}
+            fields |= device_step.numbers(plan, shape, named, self._programs)
+            self._steps[shape] = Step(**fields)
+
+    def reserve(self, rows: int, width: int, *, families: bool) -> StaticDecode:
+        shapes = list(dict.fromkeys(self._shapes))
+        parts = []
+        for shape in shapes:
+            longest = min(width * self._storage.block_size, shape.window or inf)
+            own, shared = device_step.parts_for(rows, int(longest), shape, self._programs)
+            parts.append((own, shared if families and shape.window is None else 0))
+        return StaticDecode(shapes, rows, width, parts, self._storage.device)
+
+    def hold(self, step: StaticStep) -> None:
+        assert isinstance(step, StaticDecode), "a step of another backend"
+        self._steps = step.steps
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        spec, step = self._storage.layers[layer], self._steps[self._shapes[layer]]
+        keys, values = self._storage.keys[layer], self._storage.values[layer]
+        launches.store(spec, step, key, value, keys, values)
+        out = values.new_empty(len(query), spec.heads, spec.value_dim)
+        call = launches.Call(spec, step, query.to(keys.dtype), keys, values, sinks, out)
+        if step.decodes:
+            launches.decode(call)
+        if len(step.tile_segments):
+            flash = self._flash[layer]
+            if flash is None:
+                launches.prefill(call)
+            else:
+                flash_prefill.prefill(flash, call)
+        return out
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,0 +1,1 @@
+"""Finding a checkpoint's files, and which files can be trusted."""

@@ -1,0 +1,145 @@
+"""Where a model's files are: a local folder, a GGUF file, or a hub id, brought into one form before it loads.
+
+Whatever is asked for ends as a folder of safetensors, config and tokenizer. Pickled weights are refused:
+loading them runs code. Knows no device and builds no model. Needs no torch, so that a model that is not
+there is reported before torch is imported; only reading a GGUF file does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from safetensors import SafetensorError, safe_open
+
+from millstream_worker.engine.protocol.config import cache_folder
+
+Report = Callable[[str], None]
+
+_INDEX = "model.safetensors.index.json"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
+_HUB_OTHERS = ["original/*", "onnx/*", "consolidated*"]  # the same weights in forms that nothing here reads
+
+
+class CheckpointError(Exception):
+    """The model cannot be had. The message names what was asked for, what is wrong, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's files, all of them local."""
+
+    folder: Path  # config.json and *.safetensors
+    name: str  # for results and metrics
+    tokenizer_folder: Path
+
+
+def resolve(model: str, cache_dir: str, report: Report) -> Checkpoint:
+    """Find `model`: a folder, a .gguf file, a hub id, or a .gguf file on the hub (owner/name/file.gguf).
+
+    What has to be fetched or converted is told to `report`. Converted GGUF files are kept under `cache_dir`
+    ("": ~/.cache/millstream). Raises CheckpointError.
+    """
+    path = Path(model).expanduser()
+    cache = cache_folder(cache_dir) / "gguf"
+    if not model:
+        raise CheckpointError("no model: name a local folder, a .gguf file, or a hub id")
+    if path.is_dir():
+        return _from_folder(path, model)
+    if path.is_file():
+        return _from_file(path, cache, report)
+    if path.is_absolute() or model.startswith((".", "~")):
+        raise CheckpointError(f"model {model!r}: no such file or folder")
+    return _from_hub(model, cache, report)
+
+
+def _from_folder(folder: Path, model: str) -> Checkpoint:
+    if not (folder / "config.json").is_file():
+        gguf = sorted(folder.glob("*.gguf"))
+        remedy = f"to run a GGUF file, name the file: {gguf[0]}" if gguf else "is it the right folder?"
+        raise CheckpointError(f"model {model!r}: the folder has no config.json; {remedy}")
+    _check_config(folder / "config.json", model)
+    _check_weights(folder, model)
+    return Checkpoint(folder, folder.resolve().name, folder)
+
+
+def _from_file(path: Path, cache: Path, report: Report) -> Checkpoint:
+    if path.suffix != ".gguf":
+        raise CheckpointError(
+            f"model {str(path)!r}: a single file must be a .gguf; of a safetensors model, name the folder"
+        )
+    from millstream_worker.engine.runner.checkpoint.gguf_cache import (  # and with it torch
+        GGUFCache,
+        GGUFError,
+    )
+
+    try:
+        folder = GGUFCache(cache).folder_of(path, report)
+    except GGUFError as error:
+        raise CheckpointError(f"model {str(path)!r}: {error}") from error
+    return replace(_from_folder(folder, str(folder)), name=path.stem)
+
+
+def _from_hub(model: str, cache: Path, report: Report) -> Checkpoint:
+    repository, _, file = model.rpartition("/")
+    report(f"looking for {model} in the hub's cache and on the hub")
+    try:
+        if file.endswith(".gguf") and "/" in repository:
+            return _from_file(Path(hf_hub_download(repository, file)), cache, report)
+        folder = Path(snapshot_download(model, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_OTHERS))
+    except (HfHubHTTPError, OSError, ValueError) as error:  # all that the hub's client says no with
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckpointError(
+            f"model {model!r}: there is no such file or folder, and as a hub id it cannot be had: {reason}"
+        ) from error
+    return replace(_from_folder(folder, model), name=model)
+
+
+def _check_config(path: Path, model: str) -> None:
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"model {model!r}: config.json cannot be read: {error}") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise CheckpointError(f"model {model!r}: config.json has no model_type: no transformers model")
+
+
+def _check_weights(folder: Path, model: str) -> None:
+    """Refuse pickled, missing and torn files before minutes are spent on loading the others."""
+    files = sorted(folder.glob("*.safetensors"))
+    pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
+    if pickled and not files:
+        raise CheckpointError(
+            f"model {model!r}: {pickled[0]} is a pickle, and loading one may run any code; "
+            "use the model's safetensors, or have its author convert it with save_pretrained"
+        )
+    if not files:
+        raise CheckpointError(f"model {model!r}: the folder has no *.safetensors")
+    missing = _shards(folder / _INDEX, model) - {file.name for file in files}
+    if missing:
+        raise CheckpointError(
+            f"model {model!r}: {_INDEX} names {min(missing)}, which is missing: fetch it anew"
+        )
+    for file in files:
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                f"model {model!r}: {file.name} is no whole safetensors file ({error}): fetch it anew"
+            ) from error
+
+
+def _shards(index: Path, model: str) -> set[str]:
+    """The files that the index names; none where there is no index."""
+    if not index.is_file():
+        return set()
+    try:
+        return {PurePosixPath(file).name for file in json.loads(index.read_bytes())["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"model {model!r}: {index.name} cannot be read: {error!r}") from error

@@ -1,0 +1,100 @@
+"""CUDA graphs (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs)."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
+
+_INTEGERS = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}  # by bytes, as the array interface names them
+
+
+class CudaRecorder:
+    """`Recorder` of one device. Its graphs share one pool of memory: they are replayed one after the other,
+    on one stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        torch.cuda.synchronize()
+        gc.collect()
+        torch.cuda.empty_cache()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # what warming up took is of no use to other streams
+
+    @contextlib.contextmanager
+    def strict(self) -> Iterator[None]:
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings():  # once a process: that this is a prototype
+            warnings.simplefilter("ignore")
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        except RuntimeError as error:
+            if "synchronizing" not in str(error):
+                raise
+            raise CannotRecord("its code waits for values of the device in the middle of a step") from error
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+    def begin(self) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        # Other threads may do what they like: those of libraries, and the one that tells of life
+        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+
+    def end(self) -> Replay:
+        graph = self._graph
+        assert graph is not None, "nothing is being recorded"
+        graph.capture_end()
+        self._graph = None
+        return graph.replay
+
+    def drop(self) -> None:
+        graph, self._graph = self._graph, None
+        if graph is None:
+            return
+        with contextlib.suppress(RuntimeError):  # that the capture is broken is known
+            graph.capture_end()
+        # Some versions of torch then take the pool for one that is still recorded to.
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def used_bytes(self) -> int:
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    def place(self, tensor: Tensor) -> Tensor:
+        return torch.as_tensor(_Place(tensor), device=tensor.device).view(tensor.dtype)
+
+
+class _Place:
+    """Where a tensor lies, without holding it: what the CUDA array interface needs
+    (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html). As integers of the same size,
+    since it has no bfloat16."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        size = tensor.element_size()
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+            "typestr": _INTEGERS[size],
+            "data": (tensor.data_ptr(), False),
+            "version": 2,
+        }

@@ -1,0 +1,1 @@
+"""The machine below: clocks, copies, threads, control groups."""

@@ -1,0 +1,68 @@
+"""The paged KV storage: owns the tensors of all layers and how a block lies in them. Knows nothing of rows,
+block tables or hashes: whoever asks names blocks and slots.
+
+    keys[layer]    [blocks, kv_heads, block_size, key_dim]
+    values[layer]  [blocks, kv_heads, block_size, value_dim]
+
+Heads come before tokens, so that one head's keys of a block are one contiguous piece: gathered per (row,
+head) they are the operand of a plain matrix product without another copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+
+
+def bytes_per_block(layers: Sequence[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
+    """A block over all layers: 2 (keys, values) x layers x kv_heads x head_dim x tokens x dtype bytes."""
+    return sum(layer.block_elements(block_size) for layer in layers) * dtype.itemsize
+
+
+class KVStorage:
+    """Keys and values of `blocks` blocks of `block_size` tokens for every layer; zeros at first."""
+
+    def __init__(
+        self,
+        layers: Sequence[LayerSpec],
+        blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.layers = tuple(layers)
+        self.blocks = blocks
+        self.block_size = block_size
+        self.dtype = dtype
+        self.device = device
+        self.keys = [self._zeros(layer.kv_heads, layer.key_dim) for layer in layers]
+        self.values = [self._zeros(layer.kv_heads, layer.value_dim) for layer in layers]
+
+    @property
+    def bytes_per_block(self) -> int:
+        return bytes_per_block(self.layers, self.block_size, self.dtype)
+
+    def copy_out(self, blocks: torch.Tensor) -> torch.Tensor:
+        """The pages of `blocks` [N] as bytes: uint8 [N, bytes_per_block]."""
+        count = len(blocks)
+        return torch.cat([part[blocks].reshape(count, -1).view(torch.uint8) for part in self._parts()], dim=1)
+
+    def copy_in(self, blocks: torch.Tensor, pages: torch.Tensor) -> None:
+        """Put pages from `copy_out` (of any storage with these layers, block size and dtype) into
+        `blocks`."""
+        start = 0
+        for part in self._parts():
+            size = part[0].numel() * part.element_size()
+            page = pages[:, start : start + size].contiguous().view(self.dtype)
+            part[blocks] = page.reshape(len(blocks), *part.shape[1:])
+            start += size
+        assert start == pages.shape[1], f"pages of {pages.shape[1]} bytes, blocks of {start}"
+
+    def _parts(self) -> list[torch.Tensor]:
+        return [*self.keys, *self.values]
+
+    def _zeros(self, kv_heads: int, dim: int) -> torch.Tensor:
+        return torch.zeros(self.blocks, kv_heads, self.block_size, dim, dtype=self.dtype, device=self.device)

@@ -1,0 +1,1 @@
+"""Loading a model: its weights, its anatomy, and the backends that it gets."""

@@ -1,0 +1,238 @@
+"""What a loaded transformers model is made of. Nothing is guessed from names or from the configuration: one
+forward of one token shows which module is called with what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.model.support import UnsupportedModel
+
+# Tensors, beside queries, keys and values, that modules may hand to an attention function.
+_KNOWN_TENSORS = {"s_aux", "position_ids", "cache_position"}
+
+
+class Argument(Enum):
+    """Stands for a tensor that the body is called with."""
+
+    TOKENS = auto()  # token ids [1, T]
+    POSITIONS = auto()  # [1, T]
+    OTHER = auto()  # one that the head computes, or a container of such
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BodyCall:
+    """The outermost module that the model itself calls for all attention modules, and with what."""
+
+    module: nn.Module
+    args: tuple[Any, ...]  # each tensor as an Argument
+    options: dict[str, Any]  # likewise
+    output: type  # class of the answer
+    width: int | None  # of the answer's `last_hidden_state` [1, T, width]; None: it has none
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Anatomy:
+    """The modules of one model. Attention modules, layers and body stay in it for as long as it lives; linear
+    layers may be replaced, and are given by name."""
+
+    attention_modules: tuple[nn.Module, ...]  # in the order of their calls
+    specs: tuple[LayerSpec, ...]  # what each of them computes
+    layers: tuple[nn.Module, ...] | None  # members of one module list that hold one each; None: no such list
+    siblings: tuple[tuple[str, ...], ...]  # linear layers of one parent, called once each, with one tensor
+    body: BodyCall | None  # None: only the model itself holds all attention modules
+    vocab_size: int  # width of the logits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleCall:
+    """A call of a module; holds its tensors."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Attention:
+    """A call of the attention interface."""
+
+    module: nn.Module
+    spec: LayerSpec
+    tensors: frozenset[str]  # names of the options that are tensors
+
+
+@torch.inference_mode()
+def observe(model: PreTrainedModel, attention: str) -> Anatomy:
+    """Run one token through `model`, whose attention function is registered as `attention`. No tensor of the
+    forward is kept. Raises `UnsupportedModel` where attention is not called once per layer, or depends on
+    tensors that the engine does not know."""
+    tokens = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+    positions = torch.zeros_like(tokens)
+    with _attentions_of(attention) as attentions, calls_of(model) as calls:
+        answer = model(input_ids=tokens, position_ids=positions, use_cache=False, logits_to_keep=1)
+    _check(model, attentions)
+    modules = tuple(attention.module for attention in attentions)
+    return Anatomy(
+        attention_modules=modules,
+        specs=tuple(attention.spec for attention in attentions),
+        layers=layers_of(model, modules),
+        siblings=siblings_of(model, calls),
+        body=_body(model, modules, calls, {id(tokens): Argument.TOKENS, id(positions): Argument.POSITIONS}),
+        vocab_size=answer.logits.shape[-1],
+    )
+
+
+@contextlib.contextmanager
+def calls_of(model: nn.Module) -> Iterator[list[ModuleCall]]:
+    """Collects the calls of all modules, in the order in which they return. As the list holds their tensors,
+    tensors with one id are one tensor."""
+    calls: list[ModuleCall] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any], answer: Any) -> None:
+        calls.append(ModuleCall(module, args, options, answer))
+
+    hooks = [module.register_forward_hook(note, with_kwargs=True) for module in model.modules()]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def layers_of(model: nn.Module, attention_modules: Sequence[nn.Module]) -> tuple[nn.Module, ...] | None:
+    """The members of the module list each of which holds one of the attention modules."""
+    wanted = set(attention_modules)
+    for modules in model.modules():
+        if isinstance(modules, nn.ModuleList):
+            held = [len(wanted.intersection(member.modules())) for member in modules]
+            if held and set(held) == {1} and len(held) == len(wanted):
+                return tuple(modules)
+    return None
+
+
+def siblings_of(model: nn.Module, calls: Sequence[ModuleCall]) -> tuple[tuple[str, ...], ...]:
+    """The names of linear layers of one parent that are called with the same tensor: groups of two and more.
+    A layer that is called twice, is in two places, or shares its weight belongs to no group."""
+    named = [
+        (name, layer)
+        for name, layer in model.named_modules(remove_duplicate=False)
+        if type(layer) is nn.Linear and name  # a subclass may compute something else
+    ]
+    times, places = Counter(call.module for call in calls), Counter(layer for _, layer in named)
+    holders: Counter[object] = Counter(
+        weight for module in model.modules() for weight in module.parameters(recurse=False)
+    )
+    names = {
+        layer: name for name, layer in named if times[layer] == places[layer] == holders[layer.weight] == 1
+    }
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for call in calls:
+        if call.module in names and call.args:
+            name, layer = names[call.module], call.module
+            weight, parent = layer.get_parameter("weight"), name.rpartition(".")[0]
+            alike = (parent, id(call.args[0]), weight.dtype, weight.device, layer.bias is None)
+            groups.setdefault(alike, []).append(name)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+@contextlib.contextmanager
+def _attentions_of(name: str) -> Iterator[list[_Attention]]:
+    """Collects the calls of the attention function that is registered as `name`; zeros are the answer."""
+    calls: list[_Attention] = []
+
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, **options: Any
+    ) -> tuple[Tensor, None]:
+        tensors = frozenset(name for name, option in options.items() if isinstance(option, Tensor))
+        calls.append(_Attention(module, _layer_spec(query, key, value, options), tensors))
+        _, heads, tokens, _ = query.shape
+        return value.new_zeros(1, tokens, heads, value.shape[3]), None
+
+    registered = AttentionInterface()[name]
+    AttentionInterface.register(name, attend)
+    try:
+        yield calls
+    finally:
+        AttentionInterface.register(name, registered)
+
+
+def _layer_spec(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> LayerSpec:
+    """From what an attention module hands over, [1, heads, T, head_dim] each."""
+    scale = options.get("scaling")
+    return LayerSpec(
+        heads=query.shape[1],
+        kv_heads=key.shape[1],
+        key_dim=key.shape[3],
+        value_dim=value.shape[3],
+        scale=query.shape[3] ** -0.5 if scale is None else float(scale),
+        window=options.get("sliding_window"),
+        softcap=options.get("softcap"),
+        sinks=options.get("s_aux") is not None,
+    )
+
+
+def _check(model: PreTrainedModel, attentions: Sequence[_Attention]) -> None:
+    name, calls = type(model).__name__, len(attentions)
+    callers = len({attention.module for attention in attentions})
+    layers = model.config.get_text_config().num_hidden_layers
+    if not calls == callers == layers:
+        raise UnsupportedModel(
+            f"{name} is not supported: {calls} calls of the attention interface by {callers} modules "
+            f"in {layers} layers; it must be one a layer"
+        )
+    tensors = {tensor for attention in attentions for tensor in attention.tensors}
+    if unknown := sorted(tensors - _KNOWN_TENSORS):
+        raise UnsupportedModel(f"{name} is not supported: its attention depends on {', '.join(unknown)}")
+
+
+def _body(
+    model: PreTrainedModel,
+    attention_modules: Sequence[nn.Module],
+    calls: Sequence[ModuleCall],
+    given: Mapping[int, Argument],
+) -> BodyCall | None:
+    """`given`: by the ids of the tensors that the model was called with."""
+    wanted = set(attention_modules)
+    holders = {
+        module
+        for module in model.modules()
+        if module is not model and type(module) is not nn.ModuleList and wanted < set(module.modules())
+    }
+    held = [call for call in calls if call.module in holders]
+    if not held:
+        return None
+    outermost = held[-1]  # it returns last
+    hidden = getattr(outermost.answer, "last_hidden_state", None)
+    return BodyCall(
+        module=outermost.module,
+        args=tuple(_stand_in(arg, given) for arg in outermost.args),
+        options={name: _stand_in(option, given) for name, option in outermost.options.items()},
+        output=type(outermost.answer),
+        width=hidden.shape[-1] if isinstance(hidden, Tensor) else None,
+        dtype=hidden.dtype if isinstance(hidden, Tensor) else model.dtype,
+    )
+
+
+def _stand_in(value: Any, given: Mapping[int, Argument]) -> Any:
+    return given.get(id(value), Argument.OTHER) if _holds_tensor(value) else value
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_tensor, value.values()))
+    if isinstance(value, (tuple, list)):
+        return any(map(_holds_tensor, value))
+    return isinstance(value, Tensor)

@@ -1,0 +1,166 @@
+"""Loads a model and connects its attention modules to their storage. Knows transformers' models; knows
+nothing of rows.
+
+The modelling code is transformers' own. Its attention modules call the function registered here, which
+hands the packed step to the module's `LayerAttention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
+from millstream_worker.engine.runner.attention.hook import BreakableAttention
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.linear.fused import fuse
+from millstream_worker.engine.runner.linear.replace import replace
+from millstream_worker.engine.runner.model import support
+from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
+from millstream_worker.engine.runner.model.attention_choice import choose
+from millstream_worker.engine.runner.model.logits import LogitsFunction
+from millstream_worker.engine.runner.model.weights import end_ids, load_config, load_weights
+from millstream_worker.engine.runner.native.library import Library
+
+ATTENTION = "millstream"  # our name among transformers' attention functions
+_SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
+_NUMBER = "paged_attention_number"  # the one through which its compiled code does
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A model on its device, and the facts about it that the engine asks for."""
+
+    model: PreTrainedModel
+    logits: LogitsFunction  # of the model
+    anatomy: Anatomy
+    architecture: str
+    attention: str  # backend: torch | native | triton
+    attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
+    library: Library | None  # native code, on a CPU that has a compiler
+    context_length: int  # most tokens of a row
+    eos_ids: tuple[int, ...]
+    parameters: int
+    dtype: torch.dtype
+    device: torch.device
+    notes: tuple[str, ...] = ()  # what the operator should know
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """The attention module of each layer."""
+        return self.anatomy.attention_modules
+
+    @property
+    def layers(self) -> tuple[LayerSpec, ...]:
+        """What the attention of each layer computes."""
+        return self.anatomy.specs
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return self.anatomy.vocab_size
+
+
+class LayerAttention:
+    """One layer of a storage and who computes its attention; sits in the layer's attention module."""
+
+    __slots__ = ("__weakref__", "_backend", "_layer", "_mark")
+
+    def __init__(self, backend: AttentionBackend, layer: int, mark: Callable[[], None]) -> None:
+        self._backend = backend
+        self._layer = layer
+        self._mark = mark
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+    ) -> torch.Tensor:
+        self._mark()
+        return self._backend.attend(self._layer, query, key, value, options.get("s_aux"))
+
+
+def load_model(
+    folder: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str = "auto",
+    cache_dir: str = "",
+    mark: Callable[[], None] = lambda: None,
+) -> LoadedModel:
+    """The model of a folder with config.json and safetensors. `mark` is called with each weight read. What
+    its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream).
+
+    Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
+    ValueError for an attention backend that the device does not have.
+    """
+    chosen = choose(attention, device, dtype, cache_dir)
+    config = load_config(folder)
+    support.check(config)
+    context_length = support.context_length(config)
+    AttentionInterface.register(ATTENTION, _attend)
+    model = load_weights(folder, config, dtype, device, ATTENTION, mark)
+    anatomy = observe(model, ATTENTION)
+    fuse(model, anatomy.siblings)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    linear_layers = replace(model, chosen.library)
+    note = support.context_note(config)
+    return LoadedModel(
+        model=model,
+        logits=LogitsFunction(model),
+        anatomy=anatomy,
+        architecture=type(model).__name__,
+        attention=chosen.name,
+        attend_over=chosen.build,
+        library=chosen.library,
+        context_length=context_length,
+        eos_ids=end_ids(folder, config),
+        parameters=parameters,
+        dtype=dtype,
+        device=device,
+        notes=(*([note] if note else []), f"attention: {chosen.reason}", linear_layers),
+    )
+
+
+def connect(
+    loaded: LoadedModel, storage: KVStorage, mark: Callable[[], None] = lambda: None
+) -> BreakableAttention:
+    """Give each attention module its layer of `storage`. Before each forward the backend wants
+    `begin(plan)`; `mark` is called with each layer."""
+    backend = BreakableAttention(loaded.attend_over(storage))
+    reconnect(loaded, backend, mark)
+    return backend
+
+
+def reconnect(loaded: LoadedModel, backend: BreakableAttention, mark: Callable[[], None]) -> None:
+    """Give each attention module back what `connect` gave it, after something else sat there."""
+    for layer, module in enumerate(loaded.modules):
+        occupy(module, LayerAttention(backend, layer, mark))
+
+
+def occupy(module: nn.Module, attention: Attention) -> None:
+    """Have an attention module, run by Python or compiled, call `attention`."""
+    setattr(module, _SLOT, attention)
+    setattr(module, _NUMBER, register(attention))
+
+
+def _attend(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: None, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """What the attention modules call with [1, heads, T, head_dim] each; answers [1, T, heads, head_dim].
+
+    Transformers makes no mask, as no mask function has our name. But for the sinks, `options` are the
+    constants that were seen when the model was loaded.
+    """
+    query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if torch.compiler.is_compiling():
+        out = attend(query, key, value, options.get("s_aux"), getattr(module, _NUMBER))
+    else:  # an operation written in Python costs more than the call
+        out = getattr(module, _SLOT)(query, key, value, options)
+    return out.unsqueeze(0), None

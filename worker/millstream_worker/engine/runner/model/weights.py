@@ -1,0 +1,121 @@
+"""Reads a model's folder: configuration, weights, end tokens. What is missing or does not fit is named;
+nothing is made up. Knows transformers' loading; knows nothing of attention.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    modeling_utils,
+)
+from transformers.utils import logging as transformers_logging
+
+from millstream_worker.engine.runner.model.support import UnsupportedModel
+
+_BAD_CONFIG = (  # unknown model_type, code of its own; values that are missing, wrong or of another type
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError,
+)  # fmt: skip
+
+
+def load_config(folder: str) -> PretrainedConfig:
+    """The folder's configuration; `UnsupportedModel` for one that transformers cannot make sense of."""
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except _BAD_CONFIG as error:
+        raise UnsupportedModel(f"{folder}: config.json: {' '.join(str(error).split())}") from error
+
+
+def load_weights(
+    folder: str,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    attention: str,
+    mark: Callable[[], None],
+) -> PreTrainedModel:
+    """The model in evaluation mode, its attention modules calling the function registered as `attention`;
+    `mark` is called with each weight. Raises `UnsupportedModel` where weights are missing or do not fit."""
+    with _progress_to(mark), _segments_of_their_own():
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=attention,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to name them: its own error only points to a report in the log
+            device_map=None if device.type == "cpu" else {"": device},
+        )
+    name = type(model).__name__
+    if wrong := sorted(report["mismatched_keys"]):  # transformers would go on with random ones
+        weight, found, wanted = wrong[0]
+        raise UnsupportedModel(
+            f"{name}: {folder} has {len(wrong)} weights that do not fit its config.json, the first is "
+            f"{weight}: {list(found)} instead of {list(wanted)}"
+        )
+    if missing := sorted(report["missing_keys"]):  # here, too
+        raise UnsupportedModel(f"{name}: {folder} lacks {len(missing)} weights, the first is {missing[0]}")
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):  # some look for padding in each step, and wait for the device
+            module.warn_if_padding_and_no_attention_mask = lambda *_: None
+    return model.eval()
+
+
+def end_ids(folder: str, config: PretrainedConfig) -> tuple[int, ...]:
+    """End tokens of the generation configuration, then of the model's, without repetition."""
+    named: list[int | list[int] | None] = [config.get_text_config().eos_token_id]
+    with contextlib.suppress(OSError):  # a model need not have one
+        named.insert(0, GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
+    lists = [ids if isinstance(ids, list) else [ids] for ids in named if ids is not None]
+    return tuple(dict.fromkeys(token for ids in lists for token in ids))
+
+
+@contextlib.contextmanager
+def _segments_of_their_own() -> Iterator[None]:
+    """Transformers takes a GPU's memory for all weights as one segment, which stays as long as any of them.
+    Without that, what layers leave when they are fused can be given back."""
+    warm_up = getattr(modeling_utils, "caching_allocator_warmup", None)
+    if warm_up is None:
+        yield
+        return
+    vars(modeling_utils)["caching_allocator_warmup"] = lambda *arguments: None
+    try:
+        yield
+    finally:
+        vars(modeling_utils)["caching_allocator_warmup"] = warm_up
+
+
+@contextlib.contextmanager
+def _progress_to(mark: Callable[[], None]) -> Iterator[None]:
+    """Transformers draws a bar while it loads weights; `mark` is called with each instead."""
+
+    def each(items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            mark()
+            yield item
+
+    def listen(bar: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return bar(*(each(given[0]), *given[1:]), **named) if given else bar(**named)
+
+    enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    hook = getattr(transformers_logging, "set_tqdm_hook", lambda hook: None)  # older ones have none
+    before = hook(listen)
+    try:
+        yield
+    finally:
+        hook(before)
+        if enabled:
+            transformers_logging.enable_progress_bar()

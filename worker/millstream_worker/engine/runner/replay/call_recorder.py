@@ -1,0 +1,135 @@
+"""Notes what a step calls while it is computed: functions of our library, and what torch has compiled.
+
+Each call is a function's address and its arguments, addresses of tensors and whole numbers. A tensor must
+lie where it will lie in each step: in a workspace, or in memory that lasts, as weights do. An operation of
+torch's own is not noted. Its answer lies elsewhere, which is seen, or it is found by who plays the calls
+and compares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import BuiltinFunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from millstream_worker.engine.runner.native import intercept
+from millstream_worker.engine.runner.replay.workspace import Workspace
+
+_COMPILED = "cpp_"  # with this begin the names of compiled functions in torch's generated modules
+_ENTRY = "kernel"  # what they are called in their library
+_EMPTY = "empty_strided_cpu"
+_OTHERS = "extern_kernels"  # torch's own, which write where they are told to
+
+
+class CannotReplay(Exception):
+    """Steps are computed as before; the message says why."""
+
+
+class Tape:
+    """The calls of one step, as a `Listener` of the library makes and notes them."""
+
+    def __init__(self, workspace: Workspace, lasting: Iterable[Tensor], most_arguments: int) -> None:
+        self._workspace = workspace
+        self._lasting = {tensor.untyped_storage().data_ptr() for tensor in lasting}
+        self._most = most_arguments
+        self._calls: list[list[int]] = []
+        workspace.restart()
+
+    @property
+    def calls(self) -> NDArray[np.int64]:
+        """[calls, 1 + most_arguments], as the library takes them."""
+        calls = np.zeros((len(self._calls), 1 + self._most), np.int64)
+        for row, call in zip(calls, self._calls, strict=True):
+            row[: len(call)] = call
+        return calls
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        with intercept.heard_by(self), contextlib.ExitStack() as changes:
+            for module in _generated():
+                changes.enter_context(_changed(module, self._substitutes(module)))
+            yield
+
+    def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        return self._workspace.empty(shape, like.dtype)
+
+    def call(self, function: Any, tensors: Sequence[Tensor | None], numbers: Sequence[int]) -> None:
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        places = [0 if tensor is None else self._place(tensor) for tensor in tensors]
+        self._note(address, (*places, *numbers))
+        function(*places, *numbers)
+
+    def _substitutes(self, module: ModuleType) -> dict[str, object]:
+        changed: dict[str, object] = {_EMPTY: self._workspace.empty_strided, _OTHERS: _Refused()}
+        for name, value in vars(module).items():
+            if name.startswith(_COMPILED) and isinstance(value, BuiltinFunctionType):
+                changed[name] = self._noted(value)
+        return changed
+
+    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled function that notes its calls."""
+        address = _address(function)
+
+        def call(*arguments: Any) -> None:
+            self._note(address, [self._argument(argument) for argument in arguments])
+            function(*arguments)
+
+        return call
+
+    def _argument(self, argument: Any) -> int:
+        if isinstance(argument, Tensor):
+            return self._place(argument)
+        if isinstance(argument, int):
+            return argument
+        raise CannotReplay(f"compiled code takes a {type(argument).__name__}")
+
+    def _place(self, tensor: Tensor) -> int:
+        if not self._workspace.holds(tensor) and tensor.untyped_storage().data_ptr() not in self._lasting:
+            raise CannotReplay(f"a tensor {list(tensor.shape)} of {tensor.dtype} is not ours")
+        return tensor.data_ptr()
+
+    def _note(self, address: int | None, arguments: Sequence[int]) -> None:
+        if not address:
+            raise CannotReplay("a function has no address")
+        if len(arguments) > self._most:
+            raise CannotReplay(f"a function takes {len(arguments)} arguments, more than {self._most}")
+        self._calls.append([address, *arguments])
+
+
+class _Refused:
+    """In place of functions that cannot be noted."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise CannotReplay(f"compiled code calls torch's own {name}")
+
+
+def _generated() -> list[ModuleType]:
+    """The modules of compiled code in this process."""
+    from torch._inductor.codecache import PyCodeCache
+
+    return [module for module in PyCodeCache.modules if {_EMPTY, _OTHERS} <= vars(module).keys()]
+
+
+@functools.cache
+def _address(function: Any) -> int | None:
+    """Where the function of a library is that a module of C wraps for Python."""
+    library = ctypes.CDLL(function.__self__.__file__)
+    return ctypes.cast(getattr(library, _ENTRY), ctypes.c_void_p).value
+
+
+@contextlib.contextmanager
+def _changed(module: ModuleType, changes: dict[str, object]) -> Iterator[None]:
+    names = vars(module)
+    before = {name: names[name] for name in changes}
+    names.update(changes)
+    try:
+        yield
+    finally:
+        names.update(before)
