@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
@@ -44,9 +44,9 @@ class Watch:
         self.runner.sample(launched)
         self.launch_s += time.perf_counter() - before
 
-    def settle(self, launched: Any) -> Drawn:
+    def settle(self, launched: Any) -> Sampled:
         before = time.perf_counter()
-        drawn: Drawn = self.runner.settle(launched)
+        drawn: Sampled = self.runner.settle(launched)
         self.settle_s += time.perf_counter() - before
         return drawn
 

@@ -19,7 +19,7 @@ from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.compiled.cache import KeptCode
+from millstream_worker.engine.runner.compiled.cache import CompileCache
 from millstream_worker.engine.runner.compiled.compile import CannotCompile
 from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
@@ -165,7 +165,7 @@ def test_on_a_gpu_it_is_done_at_start_unless_that_ended_badly(
     assert compiler.calls == 1
 
 
-def die_in(kept: KeptCode) -> None:
+def die_in(kept: CompileCache) -> None:
     """A process of its own is killed in the middle of a compilation."""
     child = os.fork()
     if child == 0:
@@ -205,7 +205,7 @@ def test_narrow_weights_have_other_code(folder: str, tmp_path: Path) -> None:
             pytest.skip("needs a library that multiplies")
         for layer in layers:
             layer.panels.data = layer.panels.to(dtype)
-        folders.add(KeptCode(tmp_path, loaded).folder)
+        folders.add(CompileCache(tmp_path, loaded).folder)
     assert len(folders) == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.counting import CountingRunner, counted
 
-from millstream_worker.engine.brain.batch.plan import Drawn
+from millstream_worker.engine.brain.batch.plan import Sampled
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.engine import Engine, Later
 from millstream_worker.engine.protocol.outputs import Step
@@ -62,7 +62,7 @@ def test_a_steps_time_is_its_own_and_not_that_of_the_step_before(depth: int) -> 
     class Slow(CountingRunner):
         now = 100.0
 
-        def settle(self, handle: Drawn) -> Drawn:
+        def settle(self, handle: Sampled) -> Sampled:
             self.now += 1.0
             return handle
 
@@ -110,7 +110,7 @@ def test_later_work_is_due_once_when_it_has_been_busy_and_nobody_watches(depth: 
     class Slow(CountingRunner):
         now = 100.0
 
-        def settle(self, handle: Drawn) -> Drawn:
+        def settle(self, handle: Sampled) -> Sampled:
             self.now += 1.0
             return handle
 

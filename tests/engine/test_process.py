@@ -12,7 +12,7 @@ import pytest
 from support.counting import CountingRunner
 
 from millstream_worker.engine import process
-from millstream_worker.engine.brain.batch.plan import Drawn
+from millstream_worker.engine.brain.batch.plan import Sampled
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.engine import Engine, Later
 from millstream_worker.engine.progress import Mark, Progress
@@ -216,7 +216,7 @@ def test_a_front_that_sends_what_is_no_frame_gets_its_last_words(front: Front) -
 class Failing(CountingRunner):
     error: Exception
 
-    def settle(self, handle: object) -> Drawn:
+    def settle(self, handle: object) -> Sampled:
         raise self.error
 
 
@@ -250,7 +250,7 @@ def test_an_idle_engine_audits_its_pool_and_ends_where_a_block_is_missing(
         def check(self) -> None:
             audits.append(1)
             if len(audits) == 2:
-                self.scheduler._residents.pool.take()  # a block that no row will give back
+                self.scheduler._running_rows.pool.take()  # a block that no row will give back
             super().check()
 
     def leak(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:

@@ -1,4 +1,5 @@
-"""An engine as the worker builds it, of a model that is compiled at start: its steps are noted and played."""
+"""An engine as the worker builds it, of a model that is compiled at start: its steps are recorded and
+replayed."""
 
 from __future__ import annotations
 
@@ -46,10 +47,10 @@ def test_draws_what_it_draws_without(tmp_path: Path) -> None:
         engine.check()
         return drawn
 
-    noted = engine._runner.model  # type: ignore[attr-defined]
-    assert isinstance(noted, CpuReplay)
+    recorded = engine._runner.model  # type: ignore[attr-defined]
+    assert isinstance(recorded, CpuReplay)
     got = tokens()
-    assert {1, 2, 4} <= set(noted._steps)
+    assert {1, 2, 4} <= set(recorded._steps)
     assert not [line for line in said if "from Python" in line]
-    engine._runner.model = noted._eager  # type: ignore[attr-defined]
+    engine._runner.model = recorded._eager  # type: ignore[attr-defined]
     assert tokens() == got

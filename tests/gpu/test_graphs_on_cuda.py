@@ -21,7 +21,7 @@ from millstream_worker.engine.runner.compiled.compile import compile_model
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.cuda_graphs.recording import record
-from millstream_worker.engine.runner.cuda_graphs.steps import Limits
+from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
 
@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 DEVICE = torch.device("cuda")
-LIMITS = Limits(rows=8, tokens=24, width=8)
+LIMITS = GraphLimits(rows=8, tokens=24, width=8)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def recorded(loaded: LoadedModel) -> Runner:
 
 
 def steps() -> list[Plan]:
-    """Prompts, decode steps of several sizes with and without a family, and a step of everything."""
+    """Prompts, decode steps of several sizes with and without a prefix group, and a step of everything."""
     prompts = [[5, 60, 33, 9, 120, 77, 4, 8, 90], [5, 60, 33, 9, 120, 77, 4, 8, 11], [7, 8, 9]]
     tables = [[1, 2, 3, 10], [1, 2, 4, 11], [20, 21, 22, 23]]
     first = [Segment(slot, prompts[slot], 0, tables[slot]) for slot in (0, 2)]
@@ -73,9 +73,9 @@ def steps() -> list[Plan]:
     plans = [pack(part, 4) for part in (first, rest, decodes, later, last)]
     plans[3] = dataclasses.replace(
         plans[3],
-        family_lens=np.array([8], np.int32),
-        family_starts=np.array([0, 2], np.int32),
-        family_segments=np.array([0, 1], np.int32),
+        prefix_group_lens=np.array([8], np.int32),
+        prefix_group_starts=np.array([0, 2], np.int32),
+        prefix_group_segments=np.array([0, 1], np.int32),
     )
     return plans
 

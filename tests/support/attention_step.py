@@ -22,7 +22,7 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 DTYPES = {torch.float32: 2e-6, torch.float16: 2e-3} | ({torch.bfloat16: 1.6e-2} if ON_GPU else {})
 
 Lens = Sequence[tuple[int, int]]  # per row: keys cached before the step, new tokens
-FamilyRows = Sequence[tuple[int, Sequence[int]]]  # blocks shared, and the decoding rows that share them
+PrefixGroupRows = Sequence[tuple[int, Sequence[int]]]  # blocks shared, and the decoding rows that share them
 RAGGED: Lens = [(0, 1), (37, 1), (6, 1), (0, 23), (18, 5), (30, 2)]
 
 
@@ -32,7 +32,7 @@ def spec(heads: int = 4, kv_heads: int = 2, dim: int = 64, **others: Any) -> Lay
 
 class Step:
     """One layer, its storage with the rows' earlier keys and NaN everywhere else, and the step's tensors.
-    Rows of one family begin with the same blocks."""
+    Rows of one prefix group begin with the same blocks."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Step:
         lens: Lens,
         block_size: int = 16,
         dtype: torch.dtype = torch.float32,
-        families: FamilyRows = (),
+        prefix_groups: PrefixGroupRows = (),
     ) -> None:
         self.layer, self.dtype, self.block_size = layer, dtype, block_size
         self.random = torch.Generator().manual_seed(len(lens) + layer.heads)
@@ -48,7 +48,7 @@ class Step:
         counts = [-(-(cached + new) // block_size) for cached, new in ordered]
         blocks = np.random.default_rng(0).permutation(sum(counts) + 3).tolist()
         self.tables = [[blocks.pop() for _ in range(count)] for count in counts]
-        for shared, rows in families:
+        for shared, rows in prefix_groups:
             for row in rows:
                 self.tables[row][:shared] = self.tables[rows[0]][:shared]
         segments = [
@@ -56,15 +56,15 @@ class Step:
             for slot, ((cached, new), table) in enumerate(zip(ordered, self.tables, strict=True))
         ]
         self.lens, self.plan = ordered, pack(segments, block_size)
-        self.plan = replace(self.plan, **_family_arrays(families, block_size))
+        self.plan = replace(self.plan, **_prefix_group_arrays(prefix_groups, block_size))
         self.storage = KVStorage([layer], sum(counts) + 3, block_size, dtype, DEVICE)
         self.storage.keys[0].fill_(torch.nan)
         self.storage.values[0].fill_(torch.nan)
         self.keys = [self.normal(cached + new, layer.kv_heads, layer.key_dim) for cached, new in ordered]
         self.values = [self.normal(cached + new, layer.kv_heads, layer.value_dim) for cached, new in ordered]
-        for shared, rows in families:
+        for shared, rows in prefix_groups:
             for row in rows:
-                assert ordered[row][0] >= shared * block_size, "a family shares what is computed"
+                assert ordered[row][0] >= shared * block_size, "a prefix group shares what is computed"
                 for own in (self.keys, self.values):
                     own[row][: shared * block_size] = own[rows[0]][: shared * block_size]
         for row, (cached, _) in enumerate(ordered):
@@ -120,9 +120,9 @@ class Step:
         assert worst <= (error or DTYPES[self.dtype]) * max(1.0, expected.abs().max().item()), worst
 
 
-def _family_arrays(families: FamilyRows, block_size: int) -> dict[str, Any]:
+def _prefix_group_arrays(prefix_groups: PrefixGroupRows, block_size: int) -> dict[str, Any]:
     return {
-        "family_lens": np.array([shared * block_size for shared, _ in families], np.int32),
-        "family_starts": np.cumsum([0, *(len(rows) for _, rows in families)]).astype(np.int32),
-        "family_segments": np.array([row for _, rows in families for row in rows], np.int32),
+        "prefix_group_lens": np.array([shared * block_size for shared, _ in prefix_groups], np.int32),
+        "prefix_group_starts": np.cumsum([0, *(len(rows) for _, rows in prefix_groups)]).astype(np.int32),
+        "prefix_group_segments": np.array([row for _, rows in prefix_groups for row in rows], np.int32),
     }

@@ -143,8 +143,8 @@ MECHANISMS = {
 
 def build(case: str, folder: Path, *, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:
     """Write the checkpoint of a case to a folder of its own under `folder` and return that."""
-    family, options = CASES[case]
-    config = AutoConfig.for_model(family, **{**_SIZES, **options, **overrides})
+    model_type, options = CASES[case]
+    config = AutoConfig.for_model(model_type, **{**_SIZES, **options, **overrides})
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(7)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)

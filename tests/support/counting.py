@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.noise import row_key, uniform
-from millstream_worker.engine.brain.batch.plan import Drawn, DrawnLogprobs, Plan
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled, SampledLogprobs
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
@@ -60,9 +60,9 @@ class CountingRunner:
         self.rows: list[list[int]] = [[] for _ in range(max_rows)]  # by slot: what the row must contain
         self.sampling = [SamplingSpec()] * max_rows
         self.faults: list[str] = []
-        self.broken: set[int] = set()  # tokens that come out as no numbers
+        self.non_finite: set[int] = set()  # tokens that come out as non-finite logits
 
-    def launch(self, plan: Plan) -> Drawn:
+    def launch(self, plan: Plan) -> Sampled:
         check_shapes(plan, self.block_size)
         self._swap(plan)
         for load in plan.loads:
@@ -80,13 +80,13 @@ class CountingRunner:
         healthy = [self._is_healthy(plan, segment, places[segment]) for segment in segments]
         return self._draw(plan, healthy)
 
-    def forward(self, plan: Plan) -> Drawn:
+    def forward(self, plan: Plan) -> Sampled:
         return self.launch(plan)
 
-    def sample(self, handle: Drawn) -> None:
+    def sample(self, handle: Sampled) -> None:
         """It has its tokens."""
 
-    def settle(self, handle: Drawn) -> Drawn:
+    def settle(self, handle: Sampled) -> Sampled:
         return handle
 
     def _swap(self, plan: Plan) -> None:
@@ -120,9 +120,9 @@ class CountingRunner:
             )
         return sound
 
-    def _draw(self, plan: Plan, healthy: list[bool]) -> Drawn:
+    def _draw(self, plan: Plan, healthy: list[bool]) -> Sampled:
         drawn: list[int] = []
-        logprobs: dict[int, DrawnLogprobs] = {}
+        logprobs: dict[int, SampledLogprobs] = {}
         for index, segment in enumerate(plan.logit_segments.tolist()):
             slot, output_index = int(plan.row_slots[segment]), int(plan.output_indices[index])
             row, sampling = self.rows[slot], self.sampling[slot]
@@ -132,9 +132,9 @@ class CountingRunner:
             self.last[slot] = drawn[-1]
             if sampling.top_logprobs is not None:
                 top = tuple((drawn[-1] + other) % VOCAB for other in range(sampling.top_logprobs))
-                logprobs[index] = DrawnLogprobs(-float(token), top, tuple(-float(t) for t in top))
-        broken = tuple(index for index, token in enumerate(drawn) if token in self.broken)
-        return Drawn(np.array(drawn, np.int32), logprobs, broken)
+                logprobs[index] = SampledLogprobs(-float(token), top, tuple(-float(t) for t in top))
+        non_finite = tuple(index for index, token in enumerate(drawn) if token in self.non_finite)
+        return Sampled(np.array(drawn, np.int32), logprobs, non_finite)
 
 
 def digests(tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -161,7 +161,7 @@ def check_shapes(plan: Plan, block_size: int) -> None:
     assert len(set(places)) == len(places), "two blocks to one place in host memory"
     assert len(set(plan.swap_in[:, 1].tolist())) == len(plan.swap_in), "two pages into one block"
     assert len(plan.logit_segments) == len(plan.output_indices) == len(plan.noise) == draws
-    check_families(plan, block_size)
+    check_prefix_groups(plan, block_size)
     assert plan.logit_indices.tolist() == (plan.query_starts[1:][plan.logit_segments] - 1).tolist()
     assert ((plan.noise >= 0) & (plan.noise < 1)).all()
     dtypes = (plan.tokens, plan.positions, plan.query_lens, plan.query_starts, plan.kv_lens, plan.row_slots)
@@ -172,24 +172,27 @@ def check_shapes(plan: Plan, block_size: int) -> None:
     assert (plan.slot_mapping[0].dtype, plan.from_device.dtype) == (np.int64, np.bool_)
 
 
-def check_families(plan: Plan, block_size: int) -> None:
-    """Members decode, are in one family, and begin with the same full blocks, computed before this step."""
-    members = plan.family_segments.tolist()
-    assert len(set(members)) == len(members), "a segment in two families"
+def check_prefix_groups(plan: Plan, block_size: int) -> None:
+    """Members decode, are in one prefix group, and begin with the same full blocks, computed before this
+    step."""
+    members = plan.prefix_group_segments.tolist()
+    assert len(set(members)) == len(members), "a segment in two prefix groups"
     assert all(0 <= member < plan.decodes for member in members), "a member that does not decode"
-    assert plan.family_starts.tolist()[0] == 0
-    assert plan.family_starts.tolist()[-1] == len(members)
-    assert len(plan.family_starts) == len(plan.family_lens) + 1
-    for family, tokens in enumerate(plan.family_lens.tolist()):
-        rows = plan.family_segments[plan.family_starts[family] : plan.family_starts[family + 1]]
+    assert plan.prefix_group_starts.tolist()[0] == 0
+    assert plan.prefix_group_starts.tolist()[-1] == len(members)
+    assert len(plan.prefix_group_starts) == len(plan.prefix_group_lens) + 1
+    for group, tokens in enumerate(plan.prefix_group_lens.tolist()):
+        rows = plan.prefix_group_segments[
+            plan.prefix_group_starts[group] : plan.prefix_group_starts[group + 1]
+        ]
         assert len(rows) >= 2
         assert tokens > 0
-        assert tokens % block_size == 0, "a family shares part of a block"
-        assert (plan.kv_lens[rows] > tokens).all(), "a family shares what is not computed"
+        assert tokens % block_size == 0, "a prefix group shares part of a block"
+        assert (plan.kv_lens[rows] > tokens).all(), "a prefix group shares what is not computed"
         for table in plan.block_tables:
             shared = table[rows, : tokens // block_size]
-            assert (shared == shared[0]).all(), "a family's blocks differ"
-    arrays = (plan.family_lens, plan.family_starts, plan.family_segments)
+            assert (shared == shared[0]).all(), "a prefix group's blocks differ"
+    arrays = (plan.prefix_group_lens, plan.prefix_group_starts, plan.prefix_group_segments)
     assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
 
 
@@ -216,7 +219,7 @@ class Rig:
         self.expected: dict[int, tuple[list[int], str]] = {}
         self._noise: dict[int, NDArray[np.float64]] = {}
         self._random: set[int] = set()
-        self._outstanding: deque[tuple[Plan, Drawn]] = deque()
+        self._outstanding: deque[tuple[Plan, Sampled]] = deque()
 
     def add(self, *requests: EngineRequest) -> None:
         for request in requests:

@@ -93,7 +93,7 @@ class CountingRow:
 
 @dataclass(slots=True)
 class CountingEngine:
-    """Has the methods of `engine.loop.Engine` that the process uses."""
+    """Has the methods of `engine.engine.Engine` that the process uses."""
 
     model: Counting
     mark: Callable[[], None] = lambda: None

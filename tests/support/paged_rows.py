@@ -55,9 +55,9 @@ class PagedRows:
         self.qkv[row] = [part[: blocks * self.block_size] for part in self.qkv[other]]
 
     def step(
-        self, new: Sequence[int], families: Sequence[tuple[int, Sequence[int]]] = ()
+        self, new: Sequence[int], prefix_groups: Sequence[tuple[int, Sequence[int]]] = ()
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give each row so many tokens: (computed, expected) [T, heads, value_dim] of them. `families`:
+        """Give each row so many tokens: (computed, expected) [T, heads, value_dim] of them. `prefix_groups`:
         blocks that decoding rows share, and which rows."""
         segments, packed, expected = [], [], []
         for row in sorted((row for row, tokens in enumerate(new) if tokens), key=lambda row: new[row] > 1):
@@ -70,13 +70,15 @@ class PagedRows:
             packed.append(fresh)
             expected.append(definition(self.layer, *self.qkv[row], self.sinks)[start:])
         plan = pack(segments, self.block_size)
-        members = [[segments.index(s) for s in segments if s.slot in rows] for _, rows in families]
+        members = [[segments.index(s) for s in segments if s.slot in rows] for _, rows in prefix_groups]
         self.attention.begin(
             replace(
                 plan,
-                family_lens=np.array([blocks * self.block_size for blocks, _ in families], np.int32),
-                family_starts=np.cumsum([0, *map(len, members)]).astype(np.int32),
-                family_segments=np.array([place for places in members for place in places], np.int32),
+                prefix_group_lens=np.array(
+                    [blocks * self.block_size for blocks, _ in prefix_groups], np.int32
+                ),
+                prefix_group_starts=np.cumsum([0, *map(len, members)]).astype(np.int32),
+                prefix_group_segments=np.array([place for places in members for place in places], np.int32),
             )
         )
         # As modules hand them over: heads before tokens in memory.

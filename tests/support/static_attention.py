@@ -26,7 +26,7 @@ class PlainStatic:
         self._held = None
         self._plain.begin(plan)
 
-    def reserve(self, rows: int, width: int, *, families: bool) -> PlainStep:
+    def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> PlainStep:
         return PlainStep(rows, width, self._storage.blocks)
 
     def hold(self, step: PlainStep) -> None:

@@ -14,7 +14,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpe
 
 
 class Steps(Protocol):
-    """What is needed of `engine.loop.Engine`."""
+    """What is needed of `engine.engine.Engine`."""
 
     @property
     def idle(self) -> bool: ...

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from ops.bench import machine
 
-from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.protocol.request import EngineRequest
@@ -70,7 +70,7 @@ class Stepper:
         if len(self._outstanding) <= self.scheduler.config.pipeline_depth:
             return Step((planned - started) * 1e3, array_bytes(plan))
         oldest = self._outstanding.pop(0)
-        drawn = Drawn(self._random.integers(0, 32_000, len(oldest.noise), dtype=np.int32), {})
+        drawn = Sampled(self._random.integers(0, 32_000, len(oldest.noise), dtype=np.int32), {})
         resumed = time.thread_time()
         self.scheduler.settle(drawn, 0.0)
         return Step((planned - started + time.thread_time() - resumed) * 1e3, array_bytes(plan))
@@ -106,7 +106,7 @@ def mixed(depth: int, steps: int) -> list[Step]:
 
 def documents(depth: int, steps: int, *, join: bool) -> tuple[list[Step], list[Step]]:
     """Rows ask about 16 documents of 2,000 tokens under a system prompt of 200; all of them decode, or about
-    eight end in each step and as many `join`. Times without families in the plans, and with them."""
+    eight end in each step and as many `join`. Times without prefix groups in the plans, and with them."""
     random = np.random.default_rng(2)
     system = random.integers(0, 32_000, 200).tolist()
     beginnings = [(*system, *random.integers(0, 32_000, 2000).tolist()) for _ in range(16)]
@@ -163,9 +163,9 @@ def main() -> None:
         alone, together = documents(1, steps, join=join)
         name = "documents, rows join" if join else "documents, decode"
         show(name, alone, limits)
-        show(f"{name}, families", together, limits)
+        show(f"{name}, prefix groups", together, limits)
         added = statistics.median(b.ms - a.ms for a, b in zip(alone, together, strict=True))
-        print(f"{'':34} families add {added:.3f} ms a step in the median")
+        print(f"{'':34} prefix groups add {added:.3f} ms a step in the median")
 
 
 if __name__ == "__main__":

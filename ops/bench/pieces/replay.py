@@ -1,4 +1,4 @@
-"""Steps of decoding rows: called by Python, and made again as they were noted, in turns in one engine.
+"""Steps of decoding rows: called by Python, and replayed as they were recorded, in turns in one engine.
 
     python -m ops.bench replay [--models tiny14m smol135m] [--rows 1 8 32]
 
@@ -40,21 +40,21 @@ def measure(model: str, rows: int, options: argparse.Namespace, limits: Limits) 
     engine = _engine(str(folder), size, rows, context, options.threads)
     work = make("a", size.vocab_size, 1.0)
     _fill(engine, work, rows, context - PROMPT)
-    noted = engine._runner.model  # type: ignore[attr-defined]
-    assert rows in getattr(noted, "_steps", ()), f"{rows} rows of {model} are not noted here"
+    recorded = engine._runner.model  # type: ignore[attr-defined]
+    assert rows in getattr(recorded, "_steps", ()), f"{rows} rows of {model} are not recorded here"
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(2 * options.turns):
-        played = turn % 2 == 1
-        engine._runner.model = noted if played else noted._eager  # type: ignore[attr-defined]
-        seconds[played] += [_step_s(engine) for _ in range(TURN)][1:]
-    called, played_s = (statistics.median(seconds[played]) for played in (False, True))
+        replayed = turn % 2 == 1
+        engine._runner.model = recorded if replayed else recorded._eager  # type: ignore[attr-defined]
+        seconds[replayed] += [_step_s(engine) for _ in range(TURN)][1:]
+    called, replayed_s = (statistics.median(seconds[replayed]) for replayed in (False, True))
     least = rows / decode_tokens_s(size, rows, PROMPT + TURN * options.turns, limits)
     return {
         "model": model,
         "rows": rows,
         "called ms": 1e3 * called,
-        "noted ms": 1e3 * played_s,
-        "ratio": called / played_s,
+        "replayed ms": 1e3 * replayed_s,
+        "ratio": called / replayed_s,
         "least ms": 1e3 * least,
     }
 
@@ -83,7 +83,7 @@ def _fill(engine: Engine[Any], work: Workload, rows: int, tokens: int) -> None:
         assert refused is None, refused
     while (step := engine.step()) is None or len(step.tokens) < rows:
         pass
-    for _ in range(TURN):  # a size is noted when it comes for the third time
+    for _ in range(TURN):  # a size is recorded when it comes for the third time
         engine.step()
 
 

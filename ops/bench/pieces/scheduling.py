@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.running import admit_rows, preemption
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
@@ -63,11 +63,11 @@ class Machine:
     def __init__(self, rows: int) -> None:
         self._lengths = np.zeros(rows, np.int64)
 
-    def draw(self, plan: Plan) -> Drawn:
+    def draw(self, plan: Plan) -> Sampled:
         for load in plan.loads:
             self._lengths[load.slot] = load.prompt[-1]
         over = plan.output_indices + 1 >= self._lengths[plan.row_slots[plan.logit_segments]]
-        return Drawn(np.where(over, END, WORD).astype(np.int32), {})
+        return Sampled(np.where(over, END, WORD).astype(np.int32), {})
 
 
 def simulate(arrivals: Sequence[Arrival], **sizes: object) -> Outcome:

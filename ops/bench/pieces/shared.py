@@ -27,17 +27,17 @@ BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    families: int
+    prefix_groups: int
     rows: int  # of each
-    shared: int  # tokens that the rows of a family begin with, whole blocks
+    shared: int  # tokens that the rows of a prefix group begin with, whole blocks
     own: int  # tokens after them, the new one included
 
     def __str__(self) -> str:
-        return f"{self.families} x {self.rows} rows, {self.shared} shared + {self.own} own"
+        return f"{self.prefix_groups} x {self.rows} rows, {self.shared} shared + {self.own} own"
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Of a family, and of a row."""
+        """Of a prefix group, and of a row."""
         return self.shared // BLOCK, -(-self.own // BLOCK)
 
 
@@ -54,22 +54,27 @@ CASES = (
 def plan_of(case: Case) -> Plan:
     """One decode step of the case; block 0 is nobody's."""
     shared, own = case.blocks
-    count = case.families * case.rows
-    begins = 1 + np.arange(case.families * shared).reshape(case.families, shared)
+    count = case.prefix_groups * case.rows
+    begins = 1 + np.arange(case.prefix_groups * shared).reshape(case.prefix_groups, shared)
     rest = 1 + begins.size + np.arange(count * own).reshape(count, own)
     table = np.concatenate([begins.repeat(case.rows, axis=0), rest], axis=1).astype(np.int32)
     plan = packed_plan(np.ones(count), np.full(count, case.shared + case.own), table, BLOCK, draws=True)
     return replace(
         plan,
-        family_lens=np.full(case.families, case.shared, np.int32),
-        family_starts=_range(case.families + 1) * np.int32(case.rows),
-        family_segments=_range(count),
+        prefix_group_lens=np.full(case.prefix_groups, case.shared, np.int32),
+        prefix_group_starts=_range(case.prefix_groups + 1) * np.int32(case.rows),
+        prefix_group_segments=_range(count),
     )
 
 
 def alone(plan: Plan) -> Plan:
     nothing = np.empty(0, np.int32)
-    return replace(plan, family_lens=nothing, family_starts=np.zeros(1, np.int32), family_segments=nothing)
+    return replace(
+        plan,
+        prefix_group_lens=nothing,
+        prefix_group_starts=np.zeros(1, np.int32),
+        prefix_group_segments=nothing,
+    )
 
 
 def blocks_in(plan: Plan) -> int:

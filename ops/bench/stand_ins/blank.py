@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.process import serve
@@ -34,14 +34,14 @@ class Blank:
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
 
-    def sample(self, handle: Drawn) -> None:
+    def sample(self, handle: Sampled) -> None:
         """It has its tokens."""
 
-    def forward(self, plan: Plan) -> Drawn:
+    def forward(self, plan: Plan) -> Sampled:
         time.sleep(self._step_s)
-        return Drawn(np.full(len(plan.logit_indices), 7, np.int32), {})
+        return Sampled(np.full(len(plan.logit_indices), 7, np.int32), {})
 
-    def settle(self, drawn: Drawn) -> Drawn:
+    def settle(self, drawn: Sampled) -> Sampled:
         return drawn
 
 

@@ -33,7 +33,7 @@ CONTEXT = 8192
 
 
 class StandIn:
-    """Has the methods of `engine.loop.Engine` that the process uses; rows need only a batch slot."""
+    """Has the methods of `engine.engine.Engine` that the process uses; rows need only a batch slot."""
 
     def __init__(self, vocab_size: int, max_rows: int, step_s: float) -> None:
         self._max_rows = max_rows

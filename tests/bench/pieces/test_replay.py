@@ -1,4 +1,4 @@
-"""Steps whose calls Python makes, beside noted ones."""
+"""Steps whose calls Python makes, beside replayed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.replay import cpu_replay
 
 
-class Noted:
+class Recorded:
     """Has steps computed as before, and counts them."""
 
     def __init__(self) -> None:
@@ -36,18 +36,18 @@ class Noted:
 
 
 def test_turns_are_taken_in_one_engine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Noted()
+    recorded = Recorded()
 
     def build(config: Any, report: Any) -> Any:
         engine, info = assembly.build(replace(config, compile_model="off"), report)
-        noted._eager = engine._runner.model  # type: ignore[attr-defined]
-        engine._runner.model = noted  # type: ignore[attr-defined]
+        recorded._eager = engine._runner.model  # type: ignore[attr-defined]
+        engine._runner.model = recorded  # type: ignore[attr-defined]
         return engine, info
 
     monkeypatch.setattr(replay, "build", build)
     row = replay.measure(str(tiny), 3, argparse.Namespace(turns=2, threads=1), Limits(1e10, 1e11))
     assert row["rows"] == 3
-    assert float(row["least ms"]) < min(float(row["called ms"]), float(row["noted ms"]))
-    assert float(row["ratio"]) == pytest.approx(float(row["called ms"]) / float(row["noted ms"]))
-    before = noted.steps - 2 * replay.TURN  # of its two turns
+    assert float(row["least ms"]) < min(float(row["called ms"]), float(row["replayed ms"]))
+    assert float(row["ratio"]) == pytest.approx(float(row["called ms"]) / float(row["replayed ms"]))
+    before = recorded.steps - 2 * replay.TURN  # of its two turns
     assert replay.TURN < before <= replay.TURN + 4

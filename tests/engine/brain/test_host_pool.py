@@ -201,12 +201,12 @@ def test_a_row_that_is_aborted_while_its_pages_are_away_leaves_nothing_behind() 
 def test_damage_is_not_brought_back() -> None:
     rig = rig_of(blocks=17, host_blocks=40)
     displaced(rig)
-    rig.model.broken = {1000 * 1 % 1000 + 48}
+    rig.model.non_finite = {1000 * 1 % 1000 + 48}
     rig.add(ask(3, range(1000, 1048)))
     rig.expected.pop(3)
     rig.run()
     assert rig.finished[3] == "error"
-    rig.model.broken = set()
+    rig.model.non_finite = set()
     rig.add(ask(4, range(1000, 1048)))
     rig.run()
     assert dict(rig.admitted)[4] == 0

@@ -68,18 +68,18 @@ def questions(documents: int, each: int, **fields: Any) -> list[EngineRequest]:
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("max_step_tokens", [512, 16])
-def test_families_in_turns_in_a_pool_that_holds_one_are_each_computed_once(
+def test_groups_in_turns_in_a_pool_that_holds_one_are_each_computed_once(
     depth: int, max_step_tokens: int
 ) -> None:
     rig = rig_of(blocks=18, max_rows=4, pipeline_depth=depth, max_step_tokens=max_step_tokens)
     rig.add(*questions(documents=8, each=20))
     rig.run()
-    families = [handle % 8 for handle, _ in rig.admitted]
-    assert sum(one != other for one, other in pairwise(families)) == 7
+    groups = [handle % 8 for handle, _ in rig.admitted]
+    assert sum(one != other for one, other in pairwise(groups)) == 7
     assert rig.scheduler.stats().prompt_computed_total == 8 * 40 + 160
 
 
-def test_a_family_is_left_for_the_longest_waiting_row_now_and_then() -> None:
+def test_a_group_is_left_for_the_longest_waiting_row_now_and_then() -> None:
     """Questions about one document come without end; the other document's are not kept out by them, and the
     first is not computed again for each of them."""
     rig = rig_of(blocks=18, max_rows=4, patience_s=10.0)

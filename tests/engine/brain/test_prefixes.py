@@ -9,14 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
-from millstream_worker.engine.brain.waiting.row_factory import Arrivals
+from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.protocol.request import EngineRequest
 
-ARRIVALS = Arrivals(context_length=999, capacity=999, block_size=1, hash_seed=b"", prefix_cache=True)
+ROW_FACTORY = RowFactory(context_length=999, capacity=999, block_size=1, hash_seed=b"", prefix_cache=True)
 
 
 def row_of(*prompt: int) -> Row:
-    return ARRIVALS.rows(EngineRequest(0, prompt, 5))[0]
+    return ROW_FACTORY.rows(EngineRequest(0, prompt, 5))[0]
 
 
 def publish(pool: BlockPool, row: Row, blocks: int) -> list[int]:
@@ -51,14 +51,14 @@ def test_a_forgotten_row_is_not_named() -> None:
     prefixes.check([])
 
 
-def test_rows_with_the_same_cached_prefix_are_one_family() -> None:
+def test_rows_with_the_same_cached_prefix_are_one_group() -> None:
     pool = BlockPool(20)
     first, second, other = row_of(1, 2, 3), row_of(1, 2, 4), row_of(5, 6, 7)
     publish(pool, first, 2)
     publish(pool, other, 2)
     prefixes = Prefixes(pool)
-    families = [prefixes.watch(row)[1] for row in (first, second, other)]
-    assert families == [first.arrival, first.arrival, other.arrival]
+    groups = [prefixes.watch(row)[1] for row in (first, second, other)]
+    assert groups == [first.arrival, first.arrival, other.arrival]
     prefixes.forget(first)
     assert prefixes.watch(row_of(1, 2, 5))[1] == first.arrival  # while one of them waits
 

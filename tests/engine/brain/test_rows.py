@@ -5,15 +5,15 @@ from itertools import product
 import pytest
 
 from millstream_worker.engine.brain.batch.rows import Row, RowState
-from millstream_worker.engine.brain.waiting.row_factory import Arrivals
+from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
-ARRIVALS = Arrivals(context_length=100, capacity=100, block_size=4, hash_seed=b"", prefix_cache=True)
+ROW_FACTORY = RowFactory(context_length=100, capacity=100, block_size=4, hash_seed=b"", prefix_cache=True)
 
 
 def row_of(prompt: tuple[int, ...] = (1, 2, 3), output: tuple[int, ...] = (), **spec: object) -> Row:
     sampling = SamplingSpec(**spec)  # type: ignore[arg-type]
-    return ARRIVALS.rows(EngineRequest(0, prompt, 10, sampling, outputs=(output,)))[0]
+    return ROW_FACTORY.rows(EngineRequest(0, prompt, 10, sampling, outputs=(output,)))[0]
 
 
 ALLOWED = {

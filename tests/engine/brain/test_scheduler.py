@@ -212,7 +212,7 @@ def test_logprobs_keep_their_place_beside_dropped_draws() -> None:
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_row_without_numbers_ends_alone(depth: int) -> None:
     rig = rig_of(pipeline_depth=depth)
-    rig.model.broken = {13}
+    rig.model.non_finite = {13}
     rig.add(ask(1, [10], max_tokens=9), ask(2, [50], max_tokens=9))
     rig.expected.pop(1)
     rig.run()

@@ -98,13 +98,13 @@ def test_a_prefix_stays_while_others_are_evicted() -> None:
 
 def test_damaged_blocks_are_shared_with_nobody() -> None:
     rig = rig_of()
-    rig.model.broken = {DOCUMENT[-1] + 3}  # the third draw
+    rig.model.non_finite = {DOCUMENT[-1] + 3}  # the third draw
     rig.add(ask(1, DOCUMENT, max_tokens=8))
     rig.expected.clear()
     rig.run()
     assert rig.output[1] == [540, 541]
     assert rig.finished == {1: "error"}
-    rig.model.broken = set()
+    rig.model.non_finite = set()
     rig.add(ask(2, DOCUMENT))
     rig.run()
     assert dict(rig.admitted)[2] == 0

@@ -9,7 +9,7 @@ import pytest
 from millstream_worker.engine.brain.batch.rows import Row, RowState
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
-from millstream_worker.engine.brain.waiting.row_factory import Arrivals
+from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.brain.waiting.waiting_rows import AGED_TURN, MAX_TENANTS, WaitingRows
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -23,7 +23,7 @@ class Queue:
     def __init__(self, patience_s: float = 1e9, own_turn: int = AGED_TURN) -> None:
         self.pool = BlockPool(1000)
         self.rows = WaitingRows(patience_s, Prefixes(self.pool), own_turn)
-        self._arrivals = Arrivals(
+        self._row_factory = RowFactory(
             context_length=9999, capacity=9999, block_size=BLOCK, hash_seed=b"", prefix_cache=True
         )
 
@@ -34,7 +34,7 @@ class Queue:
         return row
 
     def waiting(self, request: EngineRequest, now: float = 0.0) -> Row:
-        (row,) = self._arrivals.rows(request)
+        (row,) = self._row_factory.rows(request)
         self.rows.add(row, now)
         return row
 
@@ -104,7 +104,7 @@ def document(number: int) -> tuple[int, ...]:
     return tuple(range(10_000 * number, 10_000 * number + 3 * BLOCK))
 
 
-def test_a_family_follows_its_first_row_before_the_next_family_begins() -> None:
+def test_a_group_follows_its_first_row_before_the_next_group_begins() -> None:
     """Two documents are asked about in turn; nothing of either is cached before its first row gets in."""
     queue = Queue()
     for handle in range(200):
@@ -117,13 +117,13 @@ def test_a_family_follows_its_first_row_before_the_next_family_begins() -> None:
     assert admitted == [*range(0, 200, 2), *range(1, 200, 2)]
 
 
-def test_of_two_cached_families_one_is_finished_first() -> None:
+def test_of_two_cached_groups_one_is_finished_first() -> None:
     queue = Queue()
     rows = [queue.add(handle, prompt=(*document(1 + handle % 2), handle)) for handle in range(10)]
     queue.publish(rows[1], 3)
     queue.publish(rows[0], 3)
-    families = [handle % 2 for handle in queue.admit(10)]
-    assert families in ([0] * 5 + [1] * 5, [1] * 5 + [0] * 5)
+    groups = [handle % 2 for handle in queue.admit(10)]
+    assert groups in ([0] * 5 + [1] * 5, [1] * 5 + [0] * 5)
 
 
 def test_a_prefix_that_was_evicted_counts_no_more() -> None:
@@ -137,7 +137,7 @@ def test_a_prefix_that_was_evicted_counts_no_more() -> None:
     assert queue.admit(2) == [1, 2]
 
 
-def test_rows_that_come_back_come_by_family_too() -> None:
+def test_rows_that_come_back_come_by_group_too() -> None:
     queue = Queue()
     rows = [queue.add(handle, prompt=(*document(1 + handle % 2), handle)) for handle in range(4)]
     for row in rows:

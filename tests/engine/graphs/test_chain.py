@@ -7,7 +7,7 @@ from support.recorded import CpuRecorder
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.hook import BreakableAttention
+from millstream_worker.engine.runner.attention.hook import HookableAttention
 from millstream_worker.engine.runner.cuda_graphs.chain import record_chain
 
 
@@ -24,7 +24,7 @@ class _Counting:
 
 def test_an_answer_lasts_beyond_the_next_layers() -> None:
     """Compiled layers compute what they hand on in the memory of the answer that they were given."""
-    attention = BreakableAttention(_Counting())
+    attention = HookableAttention(_Counting())
     given, found = torch.zeros(3, 1, 4), torch.zeros(3, 1, 2)
 
     def run() -> None:

@@ -19,13 +19,13 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.cuda_graphs.recording import record
-from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, Limits
+from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Runner
 
 Load = Callable[[str], LoadedModel]
-LIMITS = Limits(rows=8, tokens=24, width=40)
+LIMITS = GraphLimits(rows=8, tokens=24, width=40)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def recorded(loaded: LoadedModel, limits: Limits = LIMITS, **pool: int) -> tuple[Runner, KVStorage]:
+def recorded(loaded: LoadedModel, limits: GraphLimits = LIMITS, **pool: int) -> tuple[Runner, KVStorage]:
     runner, storage = runner_of(loaded, **pool)
     runner.model = record(eager_of(runner), CpuRecorder(), limits, lambda _: None)
     return runner, storage
@@ -67,7 +67,7 @@ def requests() -> list[tuple[int, EngineRequest]]:
 
 def serve_recorded(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, **limits: int) -> Served:
     """As `serve`, with a runner that replays."""
-    given = Limits(**{"rows": 8, "tokens": 24, "width": 40, **limits})
+    given = GraphLimits(**{"rows": 8, "tokens": 24, "width": 40, **limits})
     with monkeypatch.context() as patch:
         patch.setattr(serving, "runner_of", lambda loaded, **pool: recorded(loaded, given, **pool))
         return serve(loaded, requests(), blocks=20, pipeline_depth=1)
@@ -138,14 +138,16 @@ def test_a_row_without_numbers_is_gone_with_its_step(case: str, load_static: Loa
         loaded.model.get_input_embeddings().weight[99] = torch.nan
     runner, _ = recorded(loaded, blocks=9, block_size=4)
     for count in (1, 6):  # tokens of a row: replayed whole, and with gaps
-        sound, broken = (Segment(slot, [7] * count, 0, [slot, slot + 4]) for slot in (0, 1))
-        broken = replace(broken, tokens=[99] * count)
+        sound, non_finite = (Segment(slot, [7] * count, 0, [slot, slot + 4]) for slot in (0, 1))
+        non_finite = replace(non_finite, tokens=[99] * count)
         alone = runner.settle(runner.launch(pack([sound], 4, greedy_loads([0, 1, 2]))))
-        both = runner.settle(runner.launch(pack([sound, broken, replace(broken, slot=2, blocks=[2, 6])], 4)))
-        after = runner.settle(runner.launch(pack([sound, replace(broken, tokens=[8] * count)], 4)))
+        both = runner.settle(
+            runner.launch(pack([sound, non_finite, replace(non_finite, slot=2, blocks=[2, 6])], 4))
+        )
+        after = runner.settle(runner.launch(pack([sound, replace(non_finite, tokens=[8] * count)], 4)))
 
-        assert both.broken == (1, 2)
-        assert after.broken == ()
+        assert both.non_finite == (1, 2)
+        assert after.non_finite == ()
         assert alone.tokens[0] == both.tokens[0] == after.tokens[0]
 
 
@@ -169,7 +171,7 @@ def test_sizes_are_told_and_all_are_recorded(load_static: Load) -> None:
 
     assert told[0] == "recording CUDA graphs: 4 sizes up to 8 rows; 2 sizes up to 24 tokens"
     assert told[1].startswith("recorded CUDA graphs in ")
-    decodes, chains, gaps = 4 + 3, 2, len(loaded.layers)  # of one row there are no families
+    decodes, chains, gaps = 4 + 3, 2, len(loaded.layers)  # of one row there are no prefix groups
     assert recorder.recordings == decodes + chains * (gaps + 1)
     assert len(marks) == decodes + chains
 

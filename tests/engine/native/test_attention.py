@@ -116,7 +116,7 @@ def test_a_long_context_is_put_together_from_its_parts(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", ["grouped", "one key head", "window", "narrow values", "odd heads"])
 @pytest.mark.parametrize("block_size", [8, 5])
-def test_families_read_their_beginning_together(
+def test_prefix_groups_read_their_beginning_together(
     name: str, dtype: torch.dtype, block_size: int, native: Backend
 ) -> None:
     rows = PagedRows(LAYERS[name], 12, native, block_size=block_size, dtype=dtype, tokens=2400)
@@ -125,9 +125,9 @@ def test_families_read_their_beginning_together(
         rows.begin_like(row, 0, blocks=70)
     for row in (8, 9):
         rows.begin_like(row, 1, blocks=4)
-    families = [(70, [0, 3, 4, 5, 6, 7]), (4, [1, 8, 9])]
+    prefix_groups = [(70, [0, 3, 4, 5, 6, 7]), (4, [1, 8, 9])]
     for new in ([1] * 10 + [30, 1], [1] * 12, [1, 1, 20, *[1] * 9]):
-        computed, expected = rows.step(new, families)
+        computed, expected = rows.step(new, prefix_groups)
         tolerance = 2 * TOLERANCE[dtype]
         torch.testing.assert_close(computed.double(), expected, atol=tolerance, rtol=tolerance)
 

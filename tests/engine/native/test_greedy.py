@@ -36,9 +36,9 @@ def random_logits(rows: int, size: int, dtype: torch.dtype, seed: int = 0) -> to
 def test_it_is_the_first_of_the_highest(dtype: torch.dtype, native: NativeGreedy) -> None:
     for rows, size in product((1, 3, MOST_ROWS), (1, 2, 63, 4095, 4096, 4097, 20_000)):
         logits = random_logits(rows, size, dtype, seed=size)
-        tokens, broken = native.most_likely(logits)
+        tokens, non_finite = native.most_likely(logits)
         assert tokens.tolist() == logits.float().numpy().argmax(-1).tolist(), (rows, size)
-        assert not broken.any(), (rows, size)
+        assert not non_finite.any(), (rows, size)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -62,9 +62,9 @@ def test_rows_of_no_numbers_are_broken(place: int, dtype: torch.dtype, native: N
     logits[5, place] = -torch.inf
     logits[6, place] = torch.finfo(dtype).max
     logits[7] = torch.finfo(dtype).min
-    tokens, broken = native.most_likely(logits)
+    tokens, non_finite = native.most_likely(logits)
 
-    assert broken.tolist() == most_likely(logits)[1].tolist() == [False] + 4 * [True] + 4 * [False]
+    assert non_finite.tolist() == most_likely(logits)[1].tolist() == [False] + 4 * [True] + 4 * [False]
     assert tokens[1:8].tolist() == [0, 0, 0, 0, logits[5].float().argmax(), place, 0]
 
 
@@ -91,9 +91,9 @@ def test_a_sampler_with_it_draws_what_one_without_draws(dtype: torch.dtype, libr
     for sampler in (Sampler(700, 4, "cpu"), Sampler(700, 4, "cpu", library)):
         for load in plan.loads:
             sampler.load(load)
-        answer = sampler.collect(sampler.draw(logits, plan))
+        answer = sampler.collect(sampler.sample(logits, plan))
         assert answer.tokens.dtype == np.int32
-        drawn.append((answer.tokens.tolist(), answer.broken, sampler.last_tokens.tolist()))
+        drawn.append((answer.tokens.tolist(), answer.non_finite, sampler.last_tokens.tolist()))
 
     assert drawn[0] == drawn[1]
     assert drawn[0][1] == (2,)
@@ -103,7 +103,7 @@ def test_an_answer_is_not_changed_by_the_next_step(library: Library) -> None:
     plan = pack([Segment(0, [1], 3, [0])], 4, greedy_loads([0]))
     sampler = Sampler(9, 1, "cpu", library)
     sampler.load(plan.loads[0])
-    first, second = (sampler.draw(torch.eye(9)[place : place + 1], plan) for place in (4, 7))
+    first, second = (sampler.sample(torch.eye(9)[place : place + 1], plan) for place in (4, 7))
 
     assert sampler.collect(first).tokens.tolist() == [4]
     assert sampler.collect(second).tokens.tolist() == [7]

@@ -26,7 +26,7 @@ def random_plan(seed: int) -> Plan:
     return pack(segments, 16)
 
 
-def with_families(plan: Plan) -> Plan:
+def with_prefix_groups(plan: Plan) -> Plan:
     """Give pairs of its decoding segments the same first blocks, as far as both have them."""
     lens, segments = [], []
     for pair in range(plan.decodes // 3):
@@ -39,21 +39,21 @@ def with_families(plan: Plan) -> Plan:
     starts = np.arange(len(lens) + 1, dtype=np.int32) * 2
     return replace(
         plan,
-        family_lens=np.array(lens, np.int32),
-        family_starts=starts,
-        family_segments=np.array(segments, np.int32),
+        prefix_group_lens=np.array(lens, np.int32),
+        prefix_group_starts=starts,
+        prefix_group_segments=np.array(segments, np.int32),
     )
 
 
-@pytest.mark.parametrize("families", [False, True])
+@pytest.mark.parametrize("prefix_groups", [False, True])
 @pytest.mark.parametrize("window", [None, 1, 100, 700])
-def test_each_key_once(window: int | None, families: bool) -> None:
+def test_each_key_once(window: int | None, prefix_groups: bool) -> None:
     for seed, group in product(range(8), (1, 3, 71)):
-        sees_each_key_once(seed, window, group, families)
+        sees_each_key_once(seed, window, group, prefix_groups)
 
 
-def sees_each_key_once(seed: int, window: int | None, group: int, families: bool) -> None:
-    plan = with_families(random_plan(seed)) if families else random_plan(seed)
+def sees_each_key_once(seed: int, window: int | None, group: int, prefix_groups: bool) -> None:
+    plan = with_prefix_groups(random_plan(seed)) if prefix_groups else random_plan(seed)
     found = cut(plan, LayerSpec(2 * group, 2, 64, 64, scale=1.0, window=window))
     seen: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}
     places: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}

@@ -78,11 +78,14 @@ def test_unused_places_of_a_table_do_not_matter() -> None:
     assert np.array(there)[:, :2].tolist() == plan.block_tables[0].tolist()
 
 
-def test_long_rows_prompts_and_families_go_the_general_way() -> None:
+def test_long_rows_prompts_and_prefix_groups_go_the_general_way() -> None:
     assert short(plan_of(3))
     assert not short(plan_of(3, longest=PART_KEYS))
     assert not short(pack([Segment(0, [0, 1], 8, [1])], 16))
     two = pack([Segment(slot, [0], 40, [1, 2, 3 + slot]) for slot in range(2)], 16)
-    members = {"family_starts": np.array([0, 2], np.int32), "family_segments": np.array([0, 1], np.int32)}
+    members = {
+        "prefix_group_starts": np.array([0, 2], np.int32),
+        "prefix_group_segments": np.array([0, 1], np.int32),
+    }
     assert short(two)
-    assert not short(replace(two, family_lens=np.array([32], np.int32), **members))
+    assert not short(replace(two, prefix_group_lens=np.array([32], np.int32), **members))

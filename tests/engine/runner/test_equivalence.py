@@ -90,8 +90,8 @@ def texts(case: str, checkpoint: Callable[[str], Path]) -> Iterator[Texts]:
         yield Texts(checkpoint(case))
 
 
-def test_every_supported_family_has_a_case() -> None:
-    assert {family for family, _ in CASES.values()} == PROVEN
+def test_every_supported_model_type_has_a_case() -> None:
+    assert {model_type for model_type, _ in CASES.values()} == PROVEN
 
 
 @pytest.mark.parametrize("case", TIERED)

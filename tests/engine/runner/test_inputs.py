@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from support.planning import Segment, pack
 
-from millstream_worker.engine.runner.inputs import drawn_in, token_ids
+from millstream_worker.engine.runner.inputs import sampled_in, token_ids
 
 
 def test_ids_come_from_the_plan_or_from_the_slot_that_drew_them() -> None:
@@ -18,7 +18,7 @@ def test_ids_come_from_the_plan_or_from_the_slot_that_drew_them() -> None:
         ],
         4,
     )
-    sources = drawn_in(plan)
+    sources = sampled_in(plan)
     assert sources.tolist() == [3, -1, 0, -1, -1]
 
     ids = token_ids(torch.from_numpy(plan.tokens).long(), torch.from_numpy(sources), torch.arange(50, 54))
@@ -27,4 +27,4 @@ def test_ids_come_from_the_plan_or_from_the_slot_that_drew_them() -> None:
 
 def test_a_step_that_the_host_knows_has_no_sources() -> None:
     plan = pack([Segment(1, [70, 71], 0, [2])], 4)
-    assert drawn_in(plan).tolist() == [-1, -1]
+    assert sampled_in(plan).tolist() == [-1, -1]

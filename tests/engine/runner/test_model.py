@@ -85,20 +85,20 @@ def test_weights_of_other_shapes_are_an_error_that_names_them(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("family", "options", "calls"),
+    ("model_type", "options", "calls"),
     [
         ("bloom", {"n_layer": 2, "n_head": 4}, "0 calls of the attention interface by 0 modules in 2 layers"),
         ("diffllama", {}, "4 calls of the attention interface by 2 modules in 2 layers"),
     ],
 )
 def test_a_model_past_the_interface_is_noticed_by_its_first_token(
-    family: str, options: dict[str, int], calls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_type: str, options: dict[str, int], calls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were its family thought to be supported, or one day no longer go through the interface."""
+    """Were its model type thought to be supported, or one day no longer go through the interface."""
     monkeypatch.setattr(support, "check", lambda config: None)
-    monkeypatch.setitem(CASES, family, (family, options))
+    monkeypatch.setitem(CASES, model_type, (model_type, options))
     with pytest.raises(UnsupportedModel, match=calls):
-        load_model(str(build(family, tmp_path)), dtype=torch.float32, device=CPU)
+        load_model(str(build(model_type, tmp_path)), dtype=torch.float32, device=CPU)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Steps of decoding rows whose calls are made again: the same answers to the last bit, and a way without.
 
-One compiled model serves all cases; each has a runner, and notes, of its own.
+One compiled model serves all cases; each has a runner, and recorded steps, of its own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from millstream_worker.engine.runner.compiled.compile import compile_model
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.replay import call_recorder, cpu_replay
-from millstream_worker.engine.runner.replay.call_recorder import CannotReplay, Tape
-from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay, Noted
+from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
+from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay, RecordedStep
 from millstream_worker.engine.runner.replay.workspace import Workspace
 from millstream_worker.engine.runner.runner import Runner
 
@@ -60,19 +60,19 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
 
 
 class Watch:
-    """Notes the steps of runners, and how often some were played."""
+    """Records the steps of runners, and how often some were replayed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.said: list[str] = []
-        self.played: list[int] = []
+        self.replayed: list[int] = []
         self.runners: list[Runner] = []
-        play = cpu_replay.play
+        replay_calls = cpu_replay.replay_calls
 
-        def counted(library: Any, step: Noted, *mark: Any) -> bool:
-            self.played.append(len(step.logits))
-            return play(library, step, *mark)
+        def counted(library: Any, step: RecordedStep, *mark: Any) -> bool:
+            self.replayed.append(len(step.logits))
+            return replay_calls(library, step, *mark)
 
-        monkeypatch.setattr(cpu_replay, "play", counted)
+        monkeypatch.setattr(cpu_replay, "replay_calls", counted)
 
     def prepare(self, runner: Runner) -> None:
         runner.model = cpu_replay.replayed(eager_of(runner), self.said.append)
@@ -103,8 +103,8 @@ def test_the_same_answers_to_the_last_bit(compiled: LoadedModel, watch: Watch, s
     want, got = run(compiled, shared=shared), run(compiled, watch.prepare, shared=shared)
     assert (got.tokens, got.logprobs, got.reasons) == (want.tokens, want.logprobs, want.reasons)
     assert watch.said == []
-    assert {1, 2, 3, 4} <= set(watch.played)
-    assert len(watch.played) > 3 * len(set(watch.played))  # most of them are not the first of their size
+    assert {1, 2, 3, 4} <= set(watch.replayed)
+    assert len(watch.replayed) > 3 * len(set(watch.replayed))  # most of them are not the first of their size
 
 
 def test_a_size_is_compared_only_if_it_calls_something_else(
@@ -112,22 +112,24 @@ def test_a_size_is_compared_only_if_it_calls_something_else(
 ) -> None:
     compare, compared = CpuReplay._compare, []
 
-    def noted(self: CpuReplay, step: Noted) -> None:
+    def recorded(self: CpuReplay, step: RecordedStep) -> None:
         compared.append(len(step.logits))
         compare(self, step)
 
-    monkeypatch.setattr(CpuReplay, "_compare", noted)
+    monkeypatch.setattr(CpuReplay, "_compare", recorded)
     run(compiled, watch.prepare)
     assert len(compared) == 1
-    assert len(set(watch.played)) > 3
+    assert len(set(watch.replayed)) > 3
 
 
 def test_a_size_is_noted_when_it_comes_for_the_third_time(compiled: LoadedModel, watch: Watch) -> None:
     run(compiled, watch.prepare)
-    [noted] = [runner.model for runner in watch.runners]
-    assert isinstance(noted, CpuReplay)
-    assert set(noted._steps) == {rows for rows, times in noted._seen.items() if times > cpu_replay._PASSED}
-    assert all(times <= cpu_replay._PASSED + 1 for times in noted._seen.values())
+    [recorded] = [runner.model for runner in watch.runners]
+    assert isinstance(recorded, CpuReplay)
+    assert set(recorded._steps) == {
+        rows for rows, times in recorded._seen.items() if times > cpu_replay._PASSED
+    }
+    assert all(times <= cpu_replay._PASSED + 1 for times in recorded._seen.values())
 
 
 def test_a_call_that_was_not_noted_is_missed(
@@ -137,36 +139,36 @@ def test_a_call_that_was_not_noted_is_missed(
     made = []
 
     def call(
-        self: Tape, function: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[int]
+        self: CallRecorder, function: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[int]
     ) -> None:
         made.append(function)
         if len(made) == 3:
             function(*[None if tensor is None else tensor.data_ptr() for tensor in tensors], *numbers)
         else:
-            note(self, function, tensors, numbers)
+            record(self, function, tensors, numbers)
 
-    note = Tape.call
-    monkeypatch.setattr(Tape, "call", call)
+    record = CallRecorder.call
+    monkeypatch.setattr(CallRecorder, "call", call)
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
-    assert watch.said == ["CPU replay is off: a step whose calls were made again has another answer"]
-    assert len(watch.played) == 1
+    assert watch.said == ["CPU replay is off: a replayed step has another answer"]
+    assert len(watch.replayed) == 1
 
 
 def test_a_tensor_that_will_lie_elsewhere_is_refused(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tape, "empty", lambda self, like, shape: like.new_empty(shape))
+    monkeypatch.setattr(CallRecorder, "empty", lambda self, like, shape: like.new_empty(shape))
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     [said] = watch.said
     assert said.startswith("CPU replay is off: a tensor [")
-    assert watch.played == []
+    assert watch.replayed == []
 
 
 def test_functions_of_torchs_own_are_refused_by_name() -> None:
     """They write into memory that is ours: their answers would lie where they should."""
     before, module = object(), ModuleType("generated")
     vars(module).update(empty_strided_cpu=torch.empty_strided, extern_kernels=before)
-    with call_recorder._changed(module, Tape(Workspace(64), [], 1)._substitutes(module)):
+    with call_recorder._changed(module, CallRecorder(Workspace(64), [], 1)._substitutes(module)):
         with pytest.raises(CannotReplay, match="compiled code calls torch's own addmm"):
             module.extern_kernels.addmm(out=None)
         assert module.empty_strided_cpu((2,), (1,), torch.float32).shape == (2,)
@@ -178,7 +180,7 @@ def test_functions_of_torchs_own_are_refused_by_name() -> None:
     ("place", "value", "problem"),
     [
         ((call_recorder, "_ENTRY"), "gone", "AttributeError: .*undefined symbol: gone"),
-        ((call_recorder, "_COMPILED"), "other_", "a step whose calls were made again"),
+        ((call_recorder, "_COMPILED"), "other_", "a replayed step"),
     ],
 )
 def test_whatever_is_in_the_way(
@@ -189,20 +191,20 @@ def test_whatever_is_in_the_way(
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     [said] = watch.said
     assert re.match(f"CPU replay is off: {problem}", said)
-    assert not intercept._listeners
+    assert not intercept._interceptors
 
 
 def test_a_step_is_compared_on_spoilt_memory(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that was not noted may have an answer that is the same in every step of this size."""
+    """A call that was not recorded may have an answer that is the same in every step of this size."""
     spoil, spoilt = Workspace.spoil, []
 
-    def noted(self: Workspace) -> None:
+    def recorded(self: Workspace) -> None:
         spoil(self)
         spoilt.append(bool((self._memory[: self._used] == 0xFF).all()) and self._used > 0)
 
-    monkeypatch.setattr(Workspace, "spoil", noted)
+    monkeypatch.setattr(Workspace, "spoil", recorded)
     run(compiled, watch.prepare)
     assert spoilt == [True]
 
@@ -213,21 +215,21 @@ def test_sizes_that_need_too_much_memory_are_called_by_python(
     monkeypatch.setattr(cpu_replay, "workspace_bytes", lambda vocab_size: 6000)
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     assert watch.said == []
-    assert 0 < max(watch.played) < 4
+    assert 0 < max(watch.replayed) < 4
 
 
 def test_a_step_that_fails_is_computed_by_python(
     compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play = cpu_replay.play
+    replay_calls = cpu_replay.replay_calls
 
-    def failing(library: Any, step: Noted, *mark: Any) -> bool:
-        return play(library, step, *mark) and not mark  # a comparison has none
+    def failing(library: Any, step: RecordedStep, *mark: Any) -> bool:
+        return replay_calls(library, step, *mark) and not mark  # a comparison has none
 
-    monkeypatch.setattr(cpu_replay, "play", failing)
+    monkeypatch.setattr(cpu_replay, "replay_calls", failing)
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
     assert watch.said == []
-    assert len(watch.played) > 3
+    assert len(watch.replayed) > 3
 
 
 def test_progress_is_marked_on_the_way(
@@ -237,13 +239,13 @@ def test_progress_is_marked_on_the_way(
     marks: list[int] = []
 
     def prepare(runner: Runner) -> None:
-        runner._mark = eager_of(runner).mark = lambda: marks.append(len(watch.played))
+        runner._mark = eager_of(runner).mark = lambda: marks.append(len(watch.replayed))
         watch.prepare(runner)
 
     assert run(compiled, prepare).tokens == run(compiled).tokens
     assert watch.said == []
-    assert len(watch.played) > 3
-    assert marks.count(len(watch.played)) >= 5  # within one step, and after it
+    assert len(watch.replayed) > 3
+    assert marks.count(len(watch.replayed)) >= 5  # within one step, and after it
 
 
 def test_large_steps_and_those_of_prompts_are_computed_as_before(
@@ -251,7 +253,7 @@ def test_large_steps_and_those_of_prompts_are_computed_as_before(
 ) -> None:
     monkeypatch.setattr(cpu_replay, "MOST_ROWS", 2)
     assert run(compiled, watch.prepare).tokens == run(compiled).tokens
-    assert set(watch.played) == {1, 2}
+    assert set(watch.replayed) == {1, 2}
 
 
 def test_attention_of_torchs_is_called_by_python(tmp_path: Path, watch: Watch) -> None:
@@ -259,7 +261,7 @@ def test_attention_of_torchs_is_called_by_python(tmp_path: Path, watch: Watch) -
     loaded = load_model(str(folder), dtype=torch.float32, device=CPU, attention="torch")
     run(loaded, watch.prepare)
     assert watch.said == ["CPU replay is off: attention is not computed by our library"]
-    assert watch.played == []
+    assert watch.replayed == []
 
 
 def test_a_model_that_is_not_compiled_is_called_by_python(tmp_path: Path, watch: Watch) -> None:

@@ -51,7 +51,7 @@ def test_a_masked_token_is_not_sampled(load: Load, temperature: float) -> None:
         launched = runner.forward(pack([Segment(slot, PROMPT, 0, [3, 1])], 4))
         runner.sample(launched, masks)
         drawn = runner.settle(launched)
-        assert (drawn.tokens.tolist(), drawn.broken) == ([allowed], ())
+        assert (drawn.tokens.tolist(), drawn.non_finite) == ([allowed], ())
 
 
 def test_a_chunk_before_the_last_wants_no_logits(load: Load) -> None:
@@ -76,11 +76,11 @@ def test_a_row_without_numbers_is_named_and_harms_no_other(load: Load) -> None:
     together = runner.settle(runner.launch(pack([sound, Segment(1, [7, 99, 8, 8, 8], 0, [2, 5])], 4)))
     after = runner.settle(
         runner.launch(pack([Segment(0, PROMPT, 0, [2, 5])], 4))
-    )  # in the broken row's blocks
+    )  # in the non-finite row's blocks
 
-    assert together.broken == (1,)
+    assert together.non_finite == (1,)
     assert together.tokens[0] == alone.tokens[0] == after.tokens[0]
-    assert after.broken == ()
+    assert after.non_finite == ()
 
 
 def test_a_batch_in_bfloat16_agrees_with_transformers_but_for_rounding(

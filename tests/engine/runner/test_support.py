@@ -31,7 +31,7 @@ def refusal(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("family", "reason"),
+    ("model_type", "reason"),
     [
         ("mamba", STATE),
         ("mamba2", STATE),
@@ -61,12 +61,12 @@ def refusal(folder: Path) -> str:
         ("bert", "not among the tested ones, which are apertus, "),
     ],
 )
-def test_a_family_is_refused_with_its_reason(family: str, reason: str, tmp_path: Path) -> None:
-    AutoConfig.for_model(family).save_pretrained(tmp_path)
+def test_a_model_type_is_refused_with_its_reason(model_type: str, reason: str, tmp_path: Path) -> None:
+    AutoConfig.for_model(model_type).save_pretrained(tmp_path)
 
     message = refusal(tmp_path)
 
-    assert f"({family}) is not supported: " in message
+    assert f"({model_type}) is not supported: " in message
     assert reason in message
 
 

@@ -1,4 +1,4 @@
-"""Where a noted step keeps what it computes in between."""
+"""Where a recorded step keeps what it computes in between."""
 
 from __future__ import annotations
 

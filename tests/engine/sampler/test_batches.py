@@ -62,9 +62,9 @@ def test_a_row_draws_in_a_batch_what_it_draws_alone(batch: list[Row], chance: st
 def test_odd_vocabularies_and_batch_sizes_change_nothing(vocab: int) -> None:
     """Vectorised loops treat a tail apart; a row's numbers must not depend on where in memory it lies."""
     chance = np.random.default_rng(vocab)
-    ways = [SamplingSpec(), SamplingSpec(top_p=0.95), SamplingSpec(top_k=3), SamplingSpec(min_p=0.01)]
+    methods = [SamplingSpec(), SamplingSpec(top_p=0.95), SamplingSpec(top_k=3), SamplingSpec(min_p=0.01)]
     batch = [
-        Row(chance.standard_normal(vocab).astype(np.float32), ways[index % 4], float(chance.random()))
+        Row(chance.standard_normal(vocab).astype(np.float32), methods[index % 4], float(chance.random()))
         for index in range(9)
     ]
 
@@ -92,7 +92,7 @@ def test_penalties_count_what_is_drawn_step_by_step() -> None:
     sampler.load(RowLoad(2, spec, (1,), ()))
 
     for step in range(5):
-        drawn = sampler.draw(torch.from_numpy(logits)[None], draw_plan([2], [step], [0.1]))
+        drawn = sampler.sample(torch.from_numpy(logits)[None], draw_plan([2], [step], [0.1]))
         assert sampler.last_tokens[2] == drawn.tokens[0]
         again = draw([Row(logits, spec, 0.1, (1,), tuple(output))])
         output.append(int(sampler.collect(drawn).tokens[0]))
@@ -130,7 +130,7 @@ def test_histories_are_kept_while_the_table_of_histories_grows() -> None:
         sampler.load(RowLoad(slot, spec, row.prompt, row.output))
 
     plan = draw_plan([5, 0, 3, 1, 4, 2], [0] * 6, [0.5] * 6)
-    drawn = sampler.draw(torch.from_numpy(logits).repeat(6, 1), plan)
+    drawn = sampler.sample(torch.from_numpy(logits).repeat(6, 1), plan)
 
     assert sampler.collect(drawn).tokens.tolist() == [
         draw([rows_of[slot]]).tokens[0] for slot in plan.row_slots
@@ -146,7 +146,7 @@ def test_the_logits_stay_as_they_were() -> None:
         [SamplingSpec(logit_bias=((1, 5.0),)), SamplingSpec(presence_penalty=1.0), SamplingSpec(top_p=0.5)]
     ):
         sampler.load(RowLoad(slot, spec, (), (1, 2)))
-    sampler.draw(logits, draw_plan([0, 1, 2], [2, 2, 2], [0.3] * 3))
+    sampler.sample(logits, draw_plan([0, 1, 2], [2, 2, 2], [0.3] * 3))
 
     assert torch.equal(logits, before)
 
@@ -157,8 +157,8 @@ def test_half_precision_logits_and_a_step_that_draws_nothing() -> None:
     logits = torch.randn(1, VOCAB, dtype=torch.bfloat16)
     row = Row(logits[0].float().numpy(), SamplingSpec(top_p=0.9), 0.7)
 
-    assert sampler.draw(logits, draw_plan([0], [0], [0.7])).tokens.tolist() == draw([row]).tokens.tolist()
-    assert sampler.collect(sampler.draw(logits[:0], draw_plan([], [], []))).tokens.tolist() == []
+    assert sampler.sample(logits, draw_plan([0], [0], [0.7])).tokens.tolist() == draw([row]).tokens.tolist()
+    assert sampler.collect(sampler.sample(logits[:0], draw_plan([], [], []))).tokens.tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def reports_a_row_of_no_numbers(value: float, place: int, spec: SamplingSpec) ->
     asked = replace(spec, top_logprobs=2)
     drawn = draw([sound[0], Row(logits, asked, 0.4), sound[2]])
 
-    assert drawn.broken == (1,)
+    assert drawn.non_finite == (1,)
     assert drawn.tokens.tolist() == [draw([sound[0]]).tokens[0], 0, draw([sound[2]]).tokens[0]]
     assert drawn.logprobs == {}
 

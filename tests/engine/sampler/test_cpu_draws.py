@@ -103,9 +103,9 @@ def test_of_any_shape_and_settings(vocab: int, spread: float, spec: SamplingSpec
 def test_the_most_likely_token_is_the_first_of_the_highest(dtype: torch.dtype) -> None:
     for kind, shift in product(("flat", "even", "usual", "few values", "mostly impossible"), (0, -20, 20)):
         logits = (logits_of(kind, 999) + shift).to(dtype)
-        tokens, broken = most_likely(logits)
+        tokens, non_finite = most_likely(logits)
         assert tokens.tolist() == logits.float().numpy().argmax(-1).tolist(), (kind, shift)
-        assert not broken.any(), (kind, shift)
+        assert not non_finite.any(), (kind, shift)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -130,6 +130,6 @@ def test_rows_of_no_numbers_are_broken_whatever_their_sign(shift: int, dtype: to
 
 
 def test_no_rows_draw_nothing() -> None:
-    tokens, broken = most_likely(torch.zeros(0, 9, dtype=torch.bfloat16))
+    tokens, non_finite = most_likely(torch.zeros(0, 9, dtype=torch.bfloat16))
 
-    assert tokens.shape == broken.shape == (0,)
+    assert tokens.shape == non_finite.shape == (0,)

@@ -120,12 +120,13 @@ def test_next_to_no_temperature_is_greedy(temperature: float) -> None:
 
 
 def test_next_to_no_repetition_penalty_leaves_sound_logits() -> None:
-    """Divided by it, the logit of a token that was seen is beyond float32: its row would count as broken."""
+    """Divided by it, the logit of a token that was seen is beyond float32: its row would count as
+    non-finite."""
     logits = np.linspace(-3, 3, VOCAB).astype(np.float32)
     for penalty in (5e-324, 1e-300, 1e-38):
         drawn = draw([Row(logits, SamplingSpec(repetition_penalty=penalty), 0.999, prompt=(VOCAB - 2,))])
 
-        assert not drawn.broken
+        assert not drawn.non_finite
         assert drawn.tokens.tolist() == [VOCAB - 2]
 
 

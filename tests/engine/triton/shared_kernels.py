@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.attention_step import DTYPES, FamilyRows, Lens, Step, spec
+from support.attention_step import DTYPES, Lens, PrefixGroupRows, Step, spec
 from support.planning import Segment, pack
 
 from millstream_worker.engine.runner.attention.triton import device_step
@@ -16,13 +16,15 @@ from millstream_worker.engine.runner.attention.triton.triton_backend import Trit
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 LENS: Lens = [(70, 1), (33, 1), (55, 1), (32, 1), (7, 1), (20, 3)]
-FAMILIES: FamilyRows = [(3, (2, 0)), (2, (1, 3))]  # rows 4 and 5 read alone
+PREFIX_GROUPS: PrefixGroupRows = [(3, (2, 0)), (2, (1, 3))]  # rows 4 and 5 read alone
 SMALL = spec(2, 1, 16)
 
 
-def shared(layer: LayerSpec, lens: Lens = LENS, families: FamilyRows = FAMILIES, programs: int = 1) -> Step:
+def shared(
+    layer: LayerSpec, lens: Lens = LENS, prefix_groups: PrefixGroupRows = PREFIX_GROUPS, programs: int = 1
+) -> Step:
     """Checked; with parts as on a device that wants so many programs."""
-    step = Step(layer, lens, families=families)
+    step = Step(layer, lens, prefix_groups=prefix_groups)
     check(step, programs)
     return step
 
@@ -62,7 +64,7 @@ def test_kinds_of_layers(layer: LayerSpec, programs: int) -> None:
 @pytest.mark.parametrize("programs", [1, 64])
 def test_soft_cap_and_sinks_together(programs: int) -> None:
     layer = spec(2, 1, 24, softcap=5.0, sinks=True)
-    check(Step(layer, LENS, families=FAMILIES), programs, error=1e-5)
+    check(Step(layer, LENS, prefix_groups=PREFIX_GROUPS), programs, error=1e-5)
 
 
 @pytest.mark.parametrize("window", [1, 60])
@@ -74,15 +76,15 @@ def test_a_layer_with_a_window_reads_alone(window: int) -> None:
 @pytest.mark.parametrize("block_size", [1, 12, 32])
 def test_block_sizes(block_size: int) -> None:
     lens = [(block_size * 3, 1), (block_size * 3 + 1, 1), (block_size * 4, 1)]
-    check(Step(SMALL, lens, block_size, families=[(3, (2, 0, 1))]))
+    check(Step(SMALL, lens, block_size, prefix_groups=[(3, (2, 0, 1))]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_precisions(dtype: torch.dtype) -> None:
-    check(Step(spec(4, 1, 64), LENS, dtype=dtype, families=FAMILIES), 64)
+    check(Step(spec(4, 1, 64), LENS, dtype=dtype, prefix_groups=PREFIX_GROUPS), 64)
 
 
-def test_a_family_of_more_rows_than_a_tile_holds() -> None:
+def test_a_prefix_group_of_more_rows_than_a_tile_holds() -> None:
     layer = spec(20, 1, 16)  # three rows a tile
     lens = [(16 + row, 1) for row in range(5)]
     step = shared(layer, lens, [(1, range(5))])
@@ -92,9 +94,9 @@ def test_a_family_of_more_rows_than_a_tile_holds() -> None:
 
 @pytest.mark.parametrize("programs", [1, 8, 64])
 def test_long_beginnings_are_read_in_parts(programs: int) -> None:
-    """One beginning is read in several parts and the other in one; rows of no family beside."""
+    """One beginning is read in several parts and the other in one; rows of no prefix group beside."""
     lens: Lens = [(1100, 1), (1040, 1), (300, 1), (600, 1), (280, 1), (3, 1)]
-    step = Step(spec(2, 1, 16, sinks=True), lens, families=[(64, (0, 1)), (17, (2, 4))])
+    step = Step(spec(2, 1, 16, sinks=True), lens, prefix_groups=[(64, (0, 1)), (17, (2, 4))])
     check(step, programs, error=1e-5)
     assert (numbers(step, programs)["shared_parts"] > 1) == (programs > 1)
 
@@ -103,14 +105,14 @@ def test_a_row_whose_own_part_is_its_new_token_only() -> None:
     shared(SMALL, [(32, 1), (32, 1), (64, 1)], [(2, (0, 1, 2))])
 
 
-def test_families_change_nothing_but_who_reads() -> None:
-    step = Step(SMALL, LENS, families=FAMILIES)
-    alone = Step(SMALL, LENS, families=FAMILIES)
+def test_prefix_groups_change_nothing_but_who_reads() -> None:
+    step = Step(SMALL, LENS, prefix_groups=PREFIX_GROUPS)
+    alone = Step(SMALL, LENS, prefix_groups=PREFIX_GROUPS)
     alone.plan = replace(
         alone.plan,
-        family_lens=np.empty(0, np.int32),
-        family_starts=np.zeros(1, np.int32),
-        family_segments=np.empty(0, np.int32),
+        prefix_group_lens=np.empty(0, np.int32),
+        prefix_group_starts=np.zeros(1, np.int32),
+        prefix_group_segments=np.empty(0, np.int32),
     )
     answers = []
     for one in (step, alone):
@@ -127,9 +129,9 @@ def test_tiles_fit_into_the_vectors_of_a_step_of_that_many_rows() -> None:
         rows = int(counts.sum())
         plan = replace(
             pack([Segment(slot, [0], 16, [0, slot + 1]) for slot in range(rows)], 16),
-            family_lens=np.full(len(counts), 16, np.int32),
-            family_starts=np.cumsum([0, *counts]).astype(np.int32),
-            family_segments=np.arange(rows, dtype=np.int32),
+            prefix_group_lens=np.full(len(counts), 16, np.int32),
+            prefix_group_starts=np.cumsum([0, *counts]).astype(np.int32),
+            prefix_group_segments=np.arange(rows, dtype=np.int32),
         )
         most = device_step.decode_sizes(rows, 2, layer)
         arrays = device_step.arrays(plan, layer)

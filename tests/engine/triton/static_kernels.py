@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.attention_step import RAGGED, FamilyRows, Lens, Step, spec
+from support.attention_step import RAGGED, Lens, PrefixGroupRows, Step, spec
 from torch import Tensor
 
 from millstream_worker.engine.runner.attention.static import StaticAttention
@@ -13,9 +13,11 @@ from millstream_worker.engine.runner.attention.triton.triton_backend import Trit
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 ROWS, WIDTH = 8, 64  # of the step that is held
-EARLIER = Step(spec(dim=16), [(200, 1), (150, 1), (90, 1), (70, 1), (33, 1)], families=[(2, (0, 1, 2))]).plan
+EARLIER = Step(
+    spec(dim=16), [(200, 1), (150, 1), (90, 1), (70, 1), (33, 1)], prefix_groups=[(2, (0, 1, 2))]
+).plan
 DECODES: Lens = [(0, 1), (37, 1), (96, 1), (70, 1)]
-FAMILIES: FamilyRows = [(2, (1, 2, 3))]
+PREFIX_GROUPS: PrefixGroupRows = [(2, (1, 2, 3))]
 
 
 def padded(tensor: Tensor) -> Tensor:
@@ -24,11 +26,11 @@ def padded(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, more])
 
 
-def check(step: Step, *, families: bool, programs: int = 4) -> None:
+def check(step: Step, *, prefix_groups: bool, programs: int = 4) -> None:
     backend = TritonAttention(step.storage)
     backend._programs = programs
     assert isinstance(backend, StaticAttention)
-    held = backend.reserve(ROWS, WIDTH, families=families)
+    held = backend.reserve(ROWS, WIDTH, prefix_groups=prefix_groups)
     backend.hold(held)
     held.fill(EARLIER)
     held.fill(step.plan)
@@ -44,15 +46,15 @@ def check(step: Step, *, families: bool, programs: int = 4) -> None:
     assert torch.equal(step.storage.keys[0].nan_to_num(7.0), before.nan_to_num(7.0)), "padding was stored"
 
 
-@pytest.mark.parametrize("families", [(), FAMILIES])
+@pytest.mark.parametrize("prefix_groups", [(), PREFIX_GROUPS])
 @pytest.mark.parametrize("held", [True, False])
-def test_rows_that_share_and_rows_that_do_not(families: FamilyRows, held: bool) -> None:
-    check(Step(spec(dim=16), DECODES, families=families), families=held)
+def test_rows_that_share_and_rows_that_do_not(prefix_groups: PrefixGroupRows, held: bool) -> None:
+    check(Step(spec(dim=16), DECODES, prefix_groups=prefix_groups), prefix_groups=held)
 
 
 @pytest.mark.parametrize("programs", [4, 64])
 def test_parts_are_as_many_for_every_length(programs: int) -> None:
-    check(Step(spec(dim=16), [(700, 1), (3, 1), (300, 1)]), families=True, programs=programs)
+    check(Step(spec(dim=16), [(700, 1), (3, 1), (300, 1)]), prefix_groups=True, programs=programs)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +62,16 @@ def test_parts_are_as_many_for_every_length(programs: int) -> None:
     [spec(dim=16, window=9), spec(dim=16, sinks=True), spec(6, 2, 80, window=40, softcap=20.0, sinks=True)],
 )
 def test_every_kind_of_layer(layer: LayerSpec) -> None:
-    check(Step(layer, DECODES, families=FAMILIES), families=True, programs=64)
+    check(Step(layer, DECODES, prefix_groups=PREFIX_GROUPS), prefix_groups=True, programs=64)
 
 
 def test_a_full_step_and_a_step_of_one() -> None:
-    check(Step(spec(dim=16), [(5 * row, 1) for row in range(ROWS)]), families=False)
-    check(Step(spec(dim=16), [(40, 1)]), families=True)
+    check(Step(spec(dim=16), [(5 * row, 1) for row in range(ROWS)]), prefix_groups=False)
+    check(Step(spec(dim=16), [(40, 1)]), prefix_groups=True)
 
 
 def test_a_step_that_begins_is_not_the_one_held() -> None:
     step = Step(spec(dim=16), RAGGED)
     backend = TritonAttention(step.storage)
-    backend.hold(backend.reserve(ROWS, WIDTH, families=False))
+    backend.hold(backend.reserve(ROWS, WIDTH, prefix_groups=False))
     step.check(backend)

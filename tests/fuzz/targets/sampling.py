@@ -1,5 +1,5 @@
 """Whatever sampling parameters were let in, and whatever logits a model gives: tokens of the vocabulary, or a
-row that is told to be broken."""
+row that is reported as non-finite."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _draw(case: Case) -> None:
     drawn = draw(rows)
     for place, row in enumerate(rows):
         sound = bool(np.isfinite(row.logits).all())
-        if place in drawn.broken:
+        if place in drawn.non_finite:
             assert not sound or shape == "huge", "sound logits became unsound"
             continue
         token = int(drawn.tokens[place])

@@ -33,9 +33,9 @@ LENS = {
     "decode": [(keys - 1, 1) for keys in (1, 15, 16, 17, 64, 65, 257, 700, 2100)],
     "chunks": [(0, 70), (90, 33)],
     "mixed": [(0, 70), (90, 33), (0, 1), (37, 1), (0, 257), (300, 64), (18, 5)],
-    "families": [(4 * 16 + own, 1) for own in range(3)] + [(20 * 16 + own, 1) for own in range(21)],
+    "prefix_groups": [(4 * 16 + own, 1) for own in range(3)] + [(20 * 16 + own, 1) for own in range(21)],
 }
-_FAMILIES = [(4, range(3)), (20, range(3, 24))]  # one of three, one larger than a tile
+_PREFIX_GROUPS = [(4, range(3)), (20, range(3, 24))]  # one of three, one larger than a tile
 _TINY = {"4/2 x 16": spec(4, 2, 16)}
 _TINY_LENS = {"decode": [(15, 1), (16, 1)], "mixed": [(3, 1), (0, 5)]}
 _TOLERANCE = {"bfloat16": 2e-2, "float16": 4e-3, "float32": 1e-4}  # of the largest answer
@@ -82,9 +82,9 @@ def layer_off(layer: LayerSpec, dtype: str, lens: dict[str, Any]) -> str:
     """How far all steps of a layer are off; AssertionError where that is too far."""
     found = {}
     for name, rows in lens.items():
-        families = _FAMILIES if name == "families" and layer.window is None else ()
-        step = Step(layer, rows, dtype=getattr(torch, dtype), families=families)
-        for parts in (1, 2, 8) if name in ("decode", "families") else (1,):
+        prefix_groups = _PREFIX_GROUPS if name == "prefix_groups" and layer.window is None else ()
+        step = Step(layer, rows, dtype=getattr(torch, dtype), prefix_groups=prefix_groups)
+        for parts in (1, 2, 8) if name in ("decode", "prefix_groups") else (1,):
             found[f"{name} in {parts}"] = _off(step, parts * len(rows) * layer.kv_heads)
     worst, limit = max(found.values()), _TOLERANCE[dtype]
     words = f"off by {worst:.1e} ({', '.join(f'{name} {off:.1e}' for name, off in found.items())})"

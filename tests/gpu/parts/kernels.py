@@ -105,7 +105,7 @@ def _rate(us: float, rows: Rows) -> str:
 
 def _shared(survey: Survey) -> str:
     rows, shared = ([(39, 1)] * 3, 2) if survey.tiny else ([(4063, 1)] * 200, 250)
-    apart, together = (_layer_us(survey, plan_of(rows, shared, families=way)) for way in (False, True))
+    apart, together = (_layer_us(survey, plan_of(rows, shared, prefix_groups=way)) for way in (False, True))
     return f"{apart:,.0f} us apart, {together:,.0f} us shared"
 
 

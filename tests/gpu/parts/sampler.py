@@ -41,8 +41,8 @@ def _timed(spec: SamplingSpec, logits: torch.Tensor) -> str:
         sampler.load(RowLoad(slot, spec, tuple(range(3, 200)), ()))
     plan = plan_of([(199, 1)] * rows)
     plan.noise[:] = np.random.default_rng(0).random(rows)
-    ms = median_ms(lambda: sampler.draw(logits, plan))
+    ms = median_ms(lambda: sampler.sample(logits, plan))
     before = time.perf_counter()
-    drawn = sampler.collect(sampler.draw(logits, plan))
+    drawn = sampler.collect(sampler.sample(logits, plan))
     took = time.perf_counter() - before
     return f"{ms:.2f} ms, with its tokens on the host {1e3 * took:.2f} ms, {len(set(drawn.tokens))} tokens"

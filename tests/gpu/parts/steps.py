@@ -21,7 +21,7 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.compiled.compile import compile_model
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.recording import record
-from millstream_worker.engine.runner.cuda_graphs.steps import Limits
+from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
@@ -115,7 +115,10 @@ class _Ways:
             raise NeedsCUDA
         said: list[str] = []
         runner.model = record(
-            eager_of(runner), CudaRecorder(self.device), Limits(self.rows, self.rows + 1024, 64), said.append
+            eager_of(runner),
+            CudaRecorder(self.device),
+            GraphLimits(self.rows, self.rows + 1024, 64),
+            said.append,
         )
         return "; ".join(said)
 

@@ -17,7 +17,7 @@ BLOCK = 16
 Rows = Sequence[tuple[int, int]]  # tokens cached before the step, new ones
 
 
-def plan_of(rows: Rows, shared: int = 0, *, families: bool = False) -> Plan:
+def plan_of(rows: Rows, shared: int = 0, *, prefix_groups: bool = False) -> Plan:
     """A step of such rows, in blocks from anywhere; the first `shared` blocks are the same, and read once."""
     counts = [-(-(cached + new) // BLOCK) - shared for cached, new in rows]
     blocks = (np.random.default_rng(0).permutation(sum(counts)) + shared).tolist()
@@ -27,11 +27,11 @@ def plan_of(rows: Rows, shared: int = 0, *, families: bool = False) -> Plan:
         for row, ((cached, new), table) in enumerate(zip(rows, tables, strict=True))
     ]
     plan = pack(segments, BLOCK)
-    return plan if not families else dataclasses.replace(
+    return plan if not prefix_groups else dataclasses.replace(
         plan,
-        family_lens=np.array([shared * BLOCK], np.int32),
-        family_starts=np.array([0, len(rows)], np.int32),
-        family_segments=np.arange(len(rows), dtype=np.int32),
+        prefix_group_lens=np.array([shared * BLOCK], np.int32),
+        prefix_group_starts=np.array([0, len(rows)], np.int32),
+        prefix_group_segments=np.arange(len(rows), dtype=np.int32),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, Ch
 from millstream_worker.engine.runner.cuda_graphs import recording
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
-from millstream_worker.engine.runner.cuda_graphs.steps import Limits
+from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
@@ -126,7 +126,7 @@ def _forward(
 
 def _cuda_graphs(config: EngineConfig, info: EngineInfo, eager: Eager, report: Report) -> Forward:
     width = min(-(-info.context_length // config.block_size), info.blocks)
-    limits = Limits(config.max_rows, config.max_step_tokens, width)
+    limits = GraphLimits(config.max_rows, config.max_step_tokens, width)
     try:
         return recording.record(eager, CudaRecorder(torch.device(info.device)), limits, report)
     except CannotRecord as error:

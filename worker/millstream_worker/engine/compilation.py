@@ -15,7 +15,7 @@ from millstream_worker.engine.engine import Later
 from millstream_worker.engine.process import Report
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, cache_folder
-from millstream_worker.engine.runner.compiled.cache import KeptCode
+from millstream_worker.engine.runner.compiled.cache import CompileCache
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
 from millstream_worker.engine.runner.kv.pool_size import free_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
@@ -71,8 +71,8 @@ class Compilation:
         return self.config.compile_model == "auto"
 
     @property
-    def _kept(self) -> KeptCode:
-        return KeptCode(cache_folder(self.config.cache_dir), self.loaded)
+    def _kept(self) -> CompileCache:
+        return CompileCache(cache_folder(self.config.cache_dir), self.loaded)
 
     def _compile_between_steps(self, finish: Callable[[], None], step_s: float) -> None:
         free = free_bytes(self.loaded.device)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
@@ -25,7 +25,7 @@ class StepRunner(Protocol[H]):
 
     def sample(self, handle: H) -> None: ...
 
-    def settle(self, handle: H) -> Drawn: ...
+    def settle(self, handle: H) -> Sampled: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from millstream_worker.jobs.signals import Signal
 _PROOF = EngineRequest(handle=0, prompt=(0,), max_tokens=1)  # jobs' handles begin at 1
 
 
-class Engine(Protocol):
+class RunningEngine(Protocol):
     """Whatever engine runs now; without one nothing is sent."""
 
     @property
@@ -40,7 +40,7 @@ class EngineQueue:
     running engine, or the one that was lost, has computed something; `ever_proved`: one of them has.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: RunningEngine) -> None:
         self.engine = engine
         self.rows: dict[int, tuple[Job, ChoiceOutput]] = {}  # what the running engine computes, by handle
         self.isolated: Job | None = None  # the suspect that has engine and worker for itself

@@ -20,7 +20,7 @@ _PULSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stop:
+class StopSignal:
     """`asked`: no new work, running jobs get the grace period. `hurried`: release all jobs at once."""
 
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -30,7 +30,7 @@ class Stop:
 class QueueSession:
     """`failure`, after `run`: why no engine will be started any more; empty after a drain."""
 
-    def __init__(self, resources: Resources, info: QueueInfo, stop: Stop) -> None:
+    def __init__(self, resources: Resources, info: QueueInfo, stop: StopSignal) -> None:
         self._resources = resources
         self._stop = stop
         self.components = assemble(resources, info, self._engine_ready)

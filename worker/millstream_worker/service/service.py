@@ -28,7 +28,7 @@ from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.server_check import ServerUnfit, check_server
 from millstream_worker.observe.trouble import server_trouble
 from millstream_worker.observe.watchdog import Watchdog, WatchdogThread
-from millstream_worker.service.queue_session import QueueSession, Stop
+from millstream_worker.service.queue_session import QueueSession, StopSignal
 from millstream_worker.service.wiring import Resources, shards_of
 from millstream_worker.settings import Settings
 
@@ -62,7 +62,7 @@ class Service:
         self._metrics = Metrics(self._registry, settings.queue)
         self._clock = ServerClock()
         self._outage = server_trouble()
-        self._stop = Stop()
+        self._stop = StopSignal()
         self.session: QueueSession | None = None  # once the queue is open
 
     def drain(self) -> None:

@@ -17,19 +17,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
-from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.batch.planner import Launch, build_plan
 from millstream_worker.engine.brain.batch.rows import Row, RowState
-from millstream_worker.engine.brain.batch.shared_prefixes import Sharing, SharingCosts
+from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes, SharingCosts
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
 from millstream_worker.engine.brain.running.admit_rows import admit, displace, joining
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
-from millstream_worker.engine.brain.running.running_rows import Residents
-from millstream_worker.engine.brain.running.step_time import Pace
+from millstream_worker.engine.brain.running.running_rows import RunningRows
+from millstream_worker.engine.brain.running.step_time import StepTimeModel
 from millstream_worker.engine.brain.statistics import engine_stats
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
-from millstream_worker.engine.brain.waiting.row_factory import Arrivals
+from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
@@ -46,7 +46,8 @@ class SchedulerConfig:
     hash_seed: bytes  # model, KV dtype: whatever makes the KV of equal tokens differ
     pipeline_depth: int = 0
     salted: bool = True  # blocks are shared only within one salt
-    sharing: SharingCosts | None = None  # of reading common beginnings together; None: plans have no families
+    # of reading common beginnings together; None: plans have no prefix groups
+    sharing: SharingCosts | None = None
     patience_s: float = 10.0  # a row that has waited so long gets its turn whatever its lane
     step_time_target_s: float = 0.0  # of steps in which interactive rows decode; 0: any
     step_time_for_all: bool = False  # of steps in which any rows decode
@@ -67,7 +68,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self._arrivals = Arrivals(
+        self._row_factory = RowFactory(
             context_length=config.context_length,
             capacity=config.blocks * config.block_size,
             block_size=config.block_size,
@@ -78,12 +79,12 @@ class Scheduler:
         host = HostPool(config.host_blocks, config.host_blocks_a_step) if config.host_blocks else None
         pool = BlockPool(config.blocks, host)
         self._batch = Batch(
-            config.max_rows, blocks_for(self._arrivals.longest, config.block_size), config.block_size
+            config.max_rows, blocks_for(self._row_factory.longest, config.block_size), config.block_size
         )
         self._waiting = WaitingRows(config.patience_s, Prefixes(pool), own_turn=2 * config.max_rows)
-        self._residents = Residents(pool, self._batch, self._waiting)
-        self._pace = Pace(config.step_time_target_s, config.max_step_tokens)
-        self._sharing = Sharing(self._batch, config.sharing)
+        self._running_rows = RunningRows(pool, self._batch, self._waiting)
+        self._step_time = StepTimeModel(config.step_time_target_s, config.max_step_tokens)
+        self._sharing = SharedPrefixes(self._batch, config.sharing)
         self._rows: dict[int, Row] = {}  # by handle; neither over nor aborted
         self._outstanding: deque[Launch] = deque()
         self._over: list[tuple[int, str]] = []
@@ -103,10 +104,10 @@ class Scheduler:
 
     def add(self, request: EngineRequest, now: float) -> Refused | None:
         """Queue every choice that is not done; refuse what could never run."""
-        refusal = self._arrivals.refuse(request)
+        refusal = self._row_factory.refuse(request)
         if refusal is not None:
             return refusal
-        for row in self._arrivals.rows(request):
+        for row in self._row_factory.rows(request):
             assert row.handle not in self._rows, f"handle {row.handle} is taken"
             reason = row.finish_reason()  # an end that an earlier attempt did not live to report
             if reason is not None:
@@ -132,32 +133,32 @@ class Scheduler:
                 self._waiting.remove(row)
                 row.move(RowState.ENDED)
             else:
-                self._residents.abort(row)
+                self._running_rows.abort(row)
 
     def plan(self, now: float) -> Plan | None:
         """The next step, which the caller must launch. None: nothing can be computed before the outstanding
         plan is settled or, where there is none, before something is added."""
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
         self._weigh_swap()
-        displace(self._residents, now)
+        displace(self._running_rows, now)
         draft = continue_rows(
-            self._residents,
+            self._running_rows,
             self.config.max_step_tokens,
             self._prompt_tokens(),
-            joining(self._residents, now),
+            joining(self._running_rows, now),
             now,
         )
-        admit(self._residents, draft, now)
+        admit(self._running_rows, draft, now)
         if not draft:
             return None
         plan, launch = build_plan(self._planned, self._batch, draft, self._sharing)
-        host = self._residents.pool.host
+        host = self._running_rows.pool.host
         if host is not None:
             swap_out, swap_in = host.take_copies()
             plan = replace(plan, swap_out=swap_out, swap_in=swap_in)
         self._batch.launch(launch.slots, launch.kv_lens, plan.decodes, launch.tokens)
         self._outstanding.append(launch)
-        self._pace.planned(plan.token_count - plan.decodes, now)
+        self._step_time.planned(plan.token_count - plan.decodes, now)
         self._planned += 1
         return plan
 
@@ -167,37 +168,37 @@ class Scheduler:
         if not config.step_time_target_s or not (self._waiting or batch.prefilling.any()):
             return config.max_step_tokens
         waited_for = batch.decoding if config.step_time_for_all else batch.decoding & batch.interactive
-        return self._pace.prompt_tokens() if waited_for.any() else config.max_step_tokens
+        return self._step_time.prompt_tokens() if waited_for.any() else config.max_step_tokens
 
     def _weigh_swap(self) -> None:
         """Blocks are swapped where that takes less than to compute their tokens again, as far as is known."""
-        host = self._residents.pool.host
+        host = self._running_rows.pool.host
         if host is not None:
-            token_s = self._pace.token_s
+            token_s = self._step_time.token_s
             host.worth = not token_s or self.config.host_block_s < token_s * self.config.block_size
 
-    def settle(self, drawn: Drawn, now: float) -> Step:
+    def settle(self, drawn: Sampled, now: float) -> Step:
         """Take what the oldest outstanding plan has drawn."""
         launch = self._outstanding.popleft()
-        step_s = self._pace.settled(now)
+        step_s = self._step_time.settled(now)
         admitted = [(row.origin.request.handle, cached) for row, cached in launch.admitted if row.lives]
         self._batch.settle(launch.slots, launch.kv_lens)
         self._batch.draw(launch.drawing_slots, launch.drawing_lens, drawn.tokens)
-        finished = self.take_finished() + self._end_broken(launch, drawn)
+        finished = self.take_finished() + self._end_non_finite(launch, drawn)
         tokens: list[int] = drawn.tokens.tolist()
         dropped, ended = self._append(launch.rows, tokens)
         self._publish_output(launch)
         for row, reason in ended:
             del self._rows[row.handle]
-            self._residents.retire(row)
+            self._running_rows.retire(row)
             finished.append((row.handle, reason))
-        self._residents.let_go(now)
+        self._running_rows.let_go(now)
         handles = [row.handle for row in launch.rows]
         for index in reversed(dropped):
             del handles[index], tokens[index]
-        self._residents.totals.steps += 1
-        self._residents.totals.output += len(tokens)
-        stats = engine_stats(self._residents, step_s, launch.tokens)
+        self._running_rows.totals.steps += 1
+        self._running_rows.totals.output += len(tokens)
+        stats = engine_stats(self._running_rows, step_s, launch.tokens)
         return Step(handles, tokens, finished, admitted, drawn.logprobs_without(dropped), stats)
 
     def _append(self, rows: list[Row], tokens: list[int]) -> tuple[list[int], list[tuple[Row, str]]]:
@@ -206,7 +207,7 @@ class Scheduler:
         dropped: list[int] = []
         ended: list[tuple[Row, str]] = []
         for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            if row.state is RowState.ENDING:  # aborted, broken, or over one token before
+            if row.state is RowState.ENDING:  # aborted, non-finite, or over one token before
                 dropped.append(index)
                 continue
             row.output.append(token)
@@ -216,15 +217,15 @@ class Scheduler:
                     ended.append((row, reason))
         return dropped, ended
 
-    def _end_broken(self, launch: Launch, drawn: Drawn) -> list[tuple[int, str]]:
-        """End rows whose logits were no numbers, and share their blocks with nobody: the cause may be in
+    def _end_non_finite(self, launch: Launch, drawn: Sampled) -> list[tuple[int, str]]:
+        """End rows whose logits were not finite, and share their blocks with nobody: the cause may be in
         there."""
-        broken = [row for row in (launch.rows[index] for index in drawn.broken) if row.lives]
-        for row in broken:
-            self._residents.pool.forget(row.blocks)
+        non_finite = [row for row in (launch.rows[index] for index in drawn.non_finite) if row.lives]
+        for row in non_finite:
+            self._running_rows.pool.forget(row.blocks)
             del self._rows[row.handle]
-            self._residents.retire(row)
-        return [(row.handle, "error") for row in broken]
+            self._running_rows.retire(row)
+        return [(row.handle, "error") for row in non_finite]
 
     def _publish_output(self, launch: Launch) -> None:
         """Decoding rows fill a block now and then; until now its last token may have been on the device
@@ -233,15 +234,15 @@ class Scheduler:
         for index in full.nonzero()[0].tolist():
             row = launch.rows[index]
             if row.lives:
-                self._residents.publish(row, int(launch.drawing_lens[index]))
+                self._running_rows.publish(row, int(launch.drawing_lens[index]))
 
     def stats(self) -> EngineStats:
         """State now, and totals since the start."""
-        return engine_stats(self._residents)
+        return engine_stats(self._running_rows)
 
     def check(self) -> None:
         """Audit pool, batch and rows; AssertionError where anything disagrees."""
-        self._residents.check()
+        self._running_rows.check()
         inside = [row for row in self._batch.rows if row is not None and row.lives]
         assert {row.handle: row for row in (*self._waiting, *inside)} == self._rows, (
             "rows by handle are wrong"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from millstream_worker.engine.brain.running.running_rows import Residents
+from millstream_worker.engine.brain.running.running_rows import RunningRows
 from millstream_worker.engine.protocol.outputs import EngineStats
 
 
-def engine_stats(residents: Residents, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
+def engine_stats(running_rows: RunningRows, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
     """State now, and totals since the start; of a step that is settled, its seconds and tokens."""
-    pool, batch, totals = residents.pool, residents.batch, residents.totals
+    pool, batch, totals = running_rows.pool, running_rows.batch, running_rows.totals
     return EngineStats(
-        rows_running=batch.occupied - len(residents.leaving),
-        rows_waiting=len(residents.waiting),
+        rows_running=batch.occupied - len(running_rows.leaving),
+        rows_waiting=len(running_rows.waiting),
         free_rows=len(batch.free_slots),
         blocks_used=pool.total - pool.free,
         blocks_cached=pool.cached,

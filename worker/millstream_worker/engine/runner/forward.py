@@ -11,7 +11,7 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.device.transfer import together
-from millstream_worker.engine.runner.inputs import drawn_in, token_ids
+from millstream_worker.engine.runner.inputs import sampled_in, token_ids
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel, connect, reconnect
 
@@ -47,7 +47,7 @@ class Eager:
         self.attention.begin(plan)
         arrays = [array.astype(np.int64) for array in (plan.tokens, plan.positions, plan.logit_indices)]
         if plan.from_device.any():
-            arrays.append(drawn_in(plan))
+            arrays.append(sampled_in(plan))
         tokens, positions, wanted, *sources = together(arrays, self.loaded.device)
         if sources:
             tokens = token_ids(tokens, sources[0], self.last_tokens)

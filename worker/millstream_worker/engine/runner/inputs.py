@@ -9,7 +9,7 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Int64, Plan
 
 
-def drawn_in(plan: Plan) -> Int64:
+def sampled_in(plan: Plan) -> Int64:
     """[T] the batch slot whose last token stands at each place; -1 where the plan's own does."""
     sources = np.full(plan.token_count, -1, np.int64)
     places = np.flatnonzero(plan.from_device)

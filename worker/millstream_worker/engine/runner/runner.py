@@ -10,11 +10,11 @@ from types import TracebackType
 
 import torch
 
-from millstream_worker.engine.brain.batch.plan import Drawn, Plan
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.runner.device.device_clock import DeviceClock, Span, clock_of
 from millstream_worker.engine.runner.forward import Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap
-from millstream_worker.engine.runner.sampling.sampler import DrawnTensors, Sampler
+from millstream_worker.engine.runner.sampling.sampler import SampledTensors, Sampler
 
 Mark = Callable[[], None]
 
@@ -26,7 +26,7 @@ class Launched:
     plan: Plan
     span: Span | None
     logits: torch.Tensor | None  # [L, vocabulary]; the next step may use their memory
-    drawn: DrawnTensors | Drawn | None = None
+    drawn: SampledTensors | Sampled | None = None
 
 
 class Runner:
@@ -70,7 +70,7 @@ class Runner:
         with _LackOfMemory():
             if masks is not None:
                 logits = logits.masked_fill(~masks, -torch.inf)
-            launched.drawn = self._sampler.draw(logits, launched.plan)
+            launched.drawn = self._sampler.sample(logits, launched.plan)
             if launched.span is not None:
                 launched.span.ended.record()
 
@@ -80,7 +80,7 @@ class Runner:
         self.sample(launched)
         return launched
 
-    def settle(self, launched: Launched) -> Drawn:
+    def settle(self, launched: Launched) -> Sampled:
         """The tokens of a sampled step; waits for them."""
         assert launched.drawn is not None, "a step is sampled before it is settled"
         with _LackOfMemory():

@@ -7,12 +7,13 @@ token each, then rows with any number of new tokens (prefill chunks; later verif
     tokens     t0 │ t1 │ t2 t3 t4 t5 │ t6 t7          query_lens   1 1 4 2     decodes 2
                ───┴────┴─────────────┴──────          query_starts 0 1 2 6 8
 
-A *family* is a set of decode segments whose block tables begin with the same full blocks: attention may read
-those once for all of them. A segment is in one family at most, and computes the same if families are ignored.
+A *prefix group* is a set of decode segments whose block tables begin with the same full blocks: attention
+may read those once for all of them. A segment is in one prefix group at most, and computes the same if prefix
+groups are ignored.
 
     segments   0: A B x │ 1: C y │ 2: A B z │ 3: C w      blocks of 16 tokens
-    families   segments 0 and 2 share 32 tokens, 1 and 3 share 16
-               family_lens 32 16    family_starts 0 2 4    family_segments 0 2 1 3
+    prefix groups: segments 0 and 2 share 32 tokens, 1 and 3 share 16
+    prefix_group_lens 32 16    prefix_group_starts 0 2 4    prefix_group_segments 0 2 1 3
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def _none_begin() -> Int32:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """S segments, T new tokens, L logits wanted, W the widest block table, F families with M members. A
-    *group* is a set of layers with one block table (today one group holds all layers); the families are
+    """S segments, T new tokens, L logits wanted, W the widest block table, F prefix groups with M members. A
+    *group* is a set of layers with one block table (today one group holds all layers); the prefix groups are
     those of every group."""
 
     step: int
@@ -74,9 +75,12 @@ class Plan:
     logit_segments: Int32  # [L] the segment of each
     output_indices: Int32  # [L] which output token of its row is drawn: 0 for the first
     noise: NDArray[np.float64]  # [L] uniform in [0, 1), by (seed, choice, output index); or all 0 if unused
-    family_lens: Int32 = field(default_factory=_none)  # [F] tokens that a family shares: full blocks
-    family_starts: Int32 = field(default_factory=_none_begin)  # [F + 1] offsets into family_segments
-    family_segments: Int32 = field(default_factory=_none)  # [M] decode segments, family after family
+    # [F] tokens that a prefix group shares: full blocks
+    prefix_group_lens: Int32 = field(default_factory=_none)
+    # [F + 1] offsets into prefix_group_segments
+    prefix_group_starts: Int32 = field(default_factory=_none_begin)
+    # [M] decode segments, prefix group after prefix group
+    prefix_group_segments: Int32 = field(default_factory=_none)
     # copies of blocks before the step, first all that go out
     swap_out: Int32 = field(default_factory=_no_pairs)  # [O, 2] block, place in host memory
     swap_in: Int32 = field(default_factory=_no_pairs)  # [I, 2] place in host memory, block
@@ -120,12 +124,12 @@ def packed_plan(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class Sampled:
     """What the runner answers for a plan: one token per wanted logit."""
 
     tokens: Int32  # [L]
-    logprobs: dict[int, DrawnLogprobs]  # by index into L, only for rows that asked
-    broken: tuple[int, ...] = ()  # indices into L whose logits were no numbers: their token means nothing
+    logprobs: dict[int, SampledLogprobs]  # by index into L, only for rows that asked
+    non_finite: tuple[int, ...] = ()  # indices into L whose logits were not finite: their token means nothing
 
     def logprobs_without(self, dropped: Sequence[int]) -> list[tuple[int, float, list[int], list[float]]]:
         """Of the draws that were not dropped (ascending indices), in their order, by their index among them:
@@ -138,7 +142,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnLogprobs:
+class SampledLogprobs:
     """Natural logarithms under the model's own distribution, before penalties, bias and temperature."""
 
     logprob: float  # of the drawn token

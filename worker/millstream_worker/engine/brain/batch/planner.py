@@ -16,7 +16,7 @@ from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
 from millstream_worker.engine.brain.batch.noise import uniform
 from millstream_worker.engine.brain.batch.plan import Int32, Plan, RowLoad
 from millstream_worker.engine.brain.batch.rows import Row
-from millstream_worker.engine.brain.batch.shared_prefixes import Sharing
+from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Segments:
     drawing_lens: Int32  # [L]
 
 
-def build_plan(step: int, batch: Batch, draft: Draft, sharing: Sharing) -> tuple[Plan, Launch]:
+def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -> tuple[Plan, Launch]:
     """The plan of a draft; changes nothing in the batch."""
     decodes = draft.decodes
     packed = _chunked(batch, draft) if draft.chunks else _decoded(batch, decodes)
@@ -82,7 +82,7 @@ def build_plan(step: int, batch: Batch, draft: Draft, sharing: Sharing) -> tuple
     tokens, from_device = _inputs(batch, draft)
     positions, slot_mapping = _places(batch, packed)
     output_indices = packed.drawing_lens - batch.prompt_len[packed.drawing_slots]
-    families = sharing.families(decodes)
+    groups = sharing.groups(decodes)
     widest = blocks_for(int(kv_lens.max()), batch.block_size)
     plan = Plan(
         step=step,
@@ -101,9 +101,9 @@ def build_plan(step: int, batch: Batch, draft: Draft, sharing: Sharing) -> tuple
         logit_segments=drawing.astype(np.int32),
         output_indices=output_indices,
         noise=_noise(batch, packed.drawing_slots, output_indices),
-        family_lens=families.lens,
-        family_starts=families.starts,
-        family_segments=families.segments,
+        prefix_group_lens=groups.lens,
+        prefix_group_starts=groups.starts,
+        prefix_group_segments=groups.segments,
     )
     rows = batch.at(packed.drawing_slots)
     launch = Launch(

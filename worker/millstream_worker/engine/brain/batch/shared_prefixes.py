@@ -2,10 +2,10 @@
 row. Kept from step to step: what a row begins with never changes while it is in the batch, so that only
 rows that start or stop decoding cost anything.
 
-Families are one level deep: a row reads its beginning with one family, and the rest alone. From the longest
-common beginnings to the shortest, a family is made of what is still single there, and takes in those made
-before that save less than their rows would in it. That is the best of all choices where two beginnings lie
-one in the other (documents under one system prompt), and near it where three do.
+Prefix groups are one level deep: a row reads its beginning with one prefix group, and the rest alone. From
+the longest common beginnings to the shortest, a prefix group is made of what is still single there, and
+takes in those made before that save less than their rows would in it. That is the best of all choices
+where two beginnings lie one in the other (documents under one system prompt), and near it where three do.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from millstream_worker.engine.brain.batch.prefix_tree import Node, PrefixTree
 @dataclass(frozen=True, slots=True)
 class SharingCosts:
     """What reading together costs, in tokens of one row's context that could be read instead; estimates for a
-    GPU, which reads some thousand tokens of a layer in the time that one kernel more takes. A family pays
-    when it saves more than that."""
+    GPU, which reads some thousand tokens of a layer in the time that one kernel more takes. A prefix group
+    pays when it saves more than that."""
 
     row: int = 16  # to put a row's two parts together: its heads' partial sums, written and read
-    step: int = 4096  # the additional kernels of a step that has any family
+    step: int = 4096  # the additional kernels of a step that has any prefix group
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Family:
+class PrefixGroup:
     slots: list[int]
     tokens: int  # that they share
     saved: int  # tokens not read because of it, less what it costs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Families:
-    """The families of a plan, as it has them."""
+class PrefixGroups:
+    """The prefix groups of a plan, as it has them."""
 
     lens: Int32  # [F]
     starts: Int32  # [F + 1]
     segments: Int32  # [M]
 
 
-class Sharing:
+class SharedPrefixes:
     """Of one batch. `costs` None: nothing is shared."""
 
     def __init__(self, batch: Batch, costs: SharingCosts | None) -> None:
@@ -57,11 +57,11 @@ class Sharing:
         self._tree = PrefixTree(batch.block_table)
         self._entries = np.zeros_like(batch.entries)  # of the rows that decode; 0: none in the slot
         self._first_blocks: dict[int, int] = {}  # by slot
-        self._families: dict[int, list[Family]] = {}  # by first block
+        self._groups: dict[int, list[PrefixGroup]] = {}  # by first block
         self._decodes = np.empty(0, np.intp)  # that were asked for last
         self._answer = pack([], self._decodes)
 
-    def families(self, decodes: NDArray[np.intp]) -> Families:
+    def groups(self, decodes: NDArray[np.intp]) -> PrefixGroups:
         """Of the rows in these slots, in ascending order, whose next blocks are in the block table; segment
         i is that of slot i of them. While it is the same array they are the same rows."""
         if self._costs is None or decodes is self._decodes:
@@ -89,49 +89,55 @@ class Sharing:
             node = self._tree.branch(first)
             chosen = choose(node, self._batch.block_size, costs) if node else []
             if chosen:
-                self._families[first] = chosen
+                self._groups[first] = chosen
             else:
-                self._families.pop(first, None)
+                self._groups.pop(first, None)
 
-    def _worthwhile(self, costs: SharingCosts) -> list[Family]:
-        """The families, if all of them together are worth it; the longest first, as they take longest."""
-        found = [family for families in self._families.values() for family in families]
-        if sum(family.saved for family in found) < costs.step:
+    def _worthwhile(self, costs: SharingCosts) -> list[PrefixGroup]:
+        """The prefix groups, if all of them together are worth it; the longest first, as they take
+        longest."""
+        found = [group for groups in self._groups.values() for group in groups]
+        if sum(group.saved for group in found) < costs.step:
             return []
-        return sorted(found, key=lambda family: -family.tokens)
+        return sorted(found, key=lambda group: -group.tokens)
 
 
-def choose(top: Node, block_size: int, costs: SharingCosts) -> list[Family]:
-    """Families of the rows below a node."""
-    chosen: dict[Node, tuple[list[int], list[Family]]] = {}  # slots in no family yet, and the families
+def choose(top: Node, block_size: int, costs: SharingCosts) -> list[PrefixGroup]:
+    """Prefix groups of the rows below a node."""
+    # slots in no prefix group yet, and the prefix groups
+    chosen: dict[Node, tuple[list[int], list[PrefixGroup]]] = {}
     for node in reversed(list(top.nodes())):
-        slots, families = list(node.slots.values()), []
+        slots, groups = list(node.slots.values()), []
         for fork in node.forks.values():
             single, made = chosen.pop(fork)
             slots += single
-            families += made
-        chosen[node] = _cut(slots, families, node.depth * block_size, costs)
+            groups += made
+        chosen[node] = _cut(slots, groups, node.depth * block_size, costs)
     return chosen[top][1]
 
 
 def _cut(
-    slots: list[int], families: list[Family], tokens: int, costs: SharingCosts
-) -> tuple[list[int], list[Family]]:
-    """What is single, and the families, once a family of these tokens has been made, if it is worth it."""
+    slots: list[int], groups: list[PrefixGroup], tokens: int, costs: SharingCosts
+) -> tuple[list[int], list[PrefixGroup]]:
+    """What is single, and the prefix groups, once a prefix group of these tokens has been made, if it is
+    worth it."""
     gain = tokens - costs.row  # by each row that does not read them itself
-    taken = [family for family in families if len(family.slots) * gain > family.saved]
-    members = slots + [slot for family in taken for slot in family.slots]
+    taken = [group for group in groups if len(group.slots) * gain > group.saved]
+    members = slots + [slot for group in taken for slot in group.slots]
     saved = len(members) * gain - tokens
-    if saved <= sum(family.saved for family in taken):
-        return slots, families
-    return [], [*(family for family in families if family not in taken), Family(members, tokens, saved)]
+    if saved <= sum(group.saved for group in taken):
+        return slots, groups
+    return [], [
+        *(group for group in groups if group not in taken),
+        PrefixGroup(members, tokens, saved),
+    ]
 
 
-def pack(families: list[Family], decodes: NDArray[np.intp]) -> Families:
-    starts = list(accumulate((len(family.slots) for family in families), initial=0))
-    slots = np.array([slot for family in families for slot in family.slots], np.intp)
-    return Families(
-        lens=np.array([family.tokens for family in families], np.int32),
+def pack(groups: list[PrefixGroup], decodes: NDArray[np.intp]) -> PrefixGroups:
+    starts = list(accumulate((len(group.slots) for group in groups), initial=0))
+    slots = np.array([slot for group in groups for slot in group.slots], np.intp)
+    return PrefixGroups(
+        lens=np.array([group.tokens for group in groups], np.int32),
         starts=np.array(starts, np.int32),
         segments=np.searchsorted(decodes, slots).astype(np.int32),
     )

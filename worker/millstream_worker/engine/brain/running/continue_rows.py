@@ -15,31 +15,31 @@ from numpy.typing import NDArray
 from millstream_worker.engine.brain.batch.batch import Batch
 from millstream_worker.engine.brain.batch.planner import Chunk, Draft
 from millstream_worker.engine.brain.running.preemption import victim
-from millstream_worker.engine.brain.running.running_rows import Residents
+from millstream_worker.engine.brain.running.running_rows import RunningRows
 
 
 def continue_rows(
-    residents: Residents, max_step_tokens: int, prompt_tokens: int, joining: float, now: float
+    running_rows: RunningRows, max_step_tokens: int, prompt_tokens: int, joining: float, now: float
 ) -> Draft:
     """A draft with the running rows, and what they leave of the step's tokens and of those for prompts.
     `joining`: priority of the row that gets in if they leave any; inf: none does."""
-    batch, pool = residents.batch, residents.pool
+    batch, pool = running_rows.batch, running_rows.pool
     draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
     opening = _opening(batch, draft.decodes)
     while (missing := len(opening) + _chunks_blocks(batch, draft) - pool.free) > 0:
-        missing -= residents.leaving_blocks
-        row = victim(residents, missing) if missing > 0 else None
+        missing -= running_rows.leaving_blocks
+        row = victim(running_rows, missing) if missing > 0 else None
         if row is None:  # enough blocks are on their way out, with a launch in flight
             draft = _shortened(batch, draft, pool.free)
             opening = _opening(batch, draft.decodes)
             break
-        residents.preempt(row, now)
+        running_rows.preempt(row, now)
         draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
         opening = _opening(batch, draft.decodes)
     for row in batch.at(opening):
-        residents.grow(row, 1)
+        running_rows.grow(row, 1)
     for chunk in draft.chunks:
-        residents.prefill(chunk)
+        running_rows.prefill(chunk)
     return draft
 
 

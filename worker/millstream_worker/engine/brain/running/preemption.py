@@ -11,38 +11,38 @@ from __future__ import annotations
 from operator import attrgetter
 
 from millstream_worker.engine.brain.batch.rows import Row
-from millstream_worker.engine.brain.running.running_rows import Residents
+from millstream_worker.engine.brain.running.running_rows import RunningRows
 
 CANDIDATES = 16  # the youngest so many are looked at: what they hold is counted block by block
 
 
-def victim(residents: Residents, missing: int) -> Row | None:
+def victim(running_rows: RunningRows, missing: int) -> Row | None:
     """The running row that makes room for `missing` blocks of the others; None where only one is left, which
     has the whole pool."""
-    batch = residents.batch
+    batch = running_rows.batch
     running = batch.at(batch.running())
     if len(running) < 2:
         return None
     running.remove(min(running, key=attrgetter("rank")))
-    return least_loss(residents, running, missing)
+    return least_loss(running_rows, running, missing)
 
 
-def least_loss(residents: Residents, rows: list[Row], missing: int) -> Row:
+def least_loss(running_rows: RunningRows, rows: list[Row], missing: int) -> Row:
     """Of those of these rows that are of the lowest lane the one to preempt: it alone gives `missing` blocks
     if one of them can, at the least loss; otherwise the one that gives most. Among equals the youngest."""
     lowest = max(row.priority for row in rows)
     youngest = sorted((row for row in rows if row.priority == lowest), key=attrgetter("arrival"))[
         -CANDIDATES:
     ]
-    own = {row.arrival: residents.pool.held_once(row.blocks) for row in youngest}
+    own = {row.arrival: running_rows.pool.held_once(row.blocks) for row in youngest}
     enough = [row for row in youngest if own[row.arrival] >= missing]
     if not enough:
         return max(youngest, key=lambda row: (own[row.arrival], row.arrival))
-    return min(enough, key=lambda row: (_loss(residents, row, own[row.arrival]), -row.arrival))
+    return min(enough, key=lambda row: (_loss(running_rows, row, own[row.arrival]), -row.arrival))
 
 
-def _loss(residents: Residents, row: Row, own_blocks: int) -> int:
+def _loss(running_rows: RunningRows, row: Row, own_blocks: int) -> int:
     """Tokens to compute again."""
-    shared = (len(row.blocks) - own_blocks) * residents.batch.block_size
-    computed = int(residents.batch.scheduled[row.slot]) - shared
+    shared = (len(row.blocks) - own_blocks) * running_rows.batch.block_size
+    computed = int(running_rows.batch.scheduled[row.slot]) - shared
     return computed << min(row.preemptions, 32)

@@ -27,7 +27,7 @@ class Totals:
     steps: int = 0
 
 
-class Residents:
+class RunningRows:
     def __init__(self, pool: BlockPool, batch: Batch, waiting: WaitingRows) -> None:
         self.pool = pool
         self.batch = batch

@@ -20,7 +20,7 @@ _GROWTH = 1.5  # from one chunk to the next
 LEAST_TOKENS = 64  # prompts get on, however slow the decode rows alone are
 
 
-class Pace:
+class StepTimeModel:
     """`target_s`: what a step with decode rows may take; 0: any time. `most`: prompt tokens of any step."""
 
     def __init__(self, target_s: float, most: int) -> None:

@@ -12,7 +12,7 @@ from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
 
-class Arrivals:
+class RowFactory:
     """`hash_seed`: what makes KV differ for equal tokens (model, KV dtype). Without `prefix_cache`, only the
     choices of one request share blocks; without `salted`, requests of different salts do."""
 

@@ -2,15 +2,15 @@
 
 Lane first (rows that were in the batch before go ahead in theirs), then the tenant that was served the fewest
 tokens (virtual token counters: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024), then
-deadline, then longest cached prefix. That one is current while rows get in: the first of a family computes
-what they share, the rest of the family follows it, and only then comes the next. What is left to choose
+deadline, then longest cached prefix. That one is current while rows get in: the first of a group computes
+what they share, the rest of the group follows it, and only then comes the next. What is left to choose
 arrival decides; among rows of the batch lane that arrived together, the longest output goes first, so that a
 batch does not end with a few long rows.
 
 Ageing: every fourth admission belongs to the row of a lower lane that has waited longest, once that is
 `patience_s` or more; the row counts as interactive from then on. So nothing starves, and interactive rows
 keep three places in four. A row that was passed over in its own lane has such a turn more rarely, `own_turn`,
-and never at the same admission: its prefix may need the memory of the family that is being finished. A row
+and never at the same admission: its prefix may need the memory of the group that is being finished. A row
 that waited so long in all and was preempted `AGED_TURN` times counts as interactive, too: it would be
 displaced for ever where nothing of a higher lane waits whenever it gets in.
 """
@@ -30,7 +30,7 @@ from millstream_worker.engine.brain.waiting.prefixes import Prefixes
 AGED_TURN = 4  # of so many admissions, one belongs to the longest waiting row of a lower lane
 MAX_TENANTS = 4096  # above so many counters, those of idle tenants are forgotten
 
-# deadline; -cached blocks, family: of two with prefixes of one length, one goes first; wave of arrival,
+# deadline; -cached blocks, group: of two with prefixes of one length, one goes first; wave of arrival,
 # -output to come; arrival
 _Entry = tuple[float, int, int, float, int, int, Row]
 _Lane = tuple[int, int]  # priority, 0 for rows that were in the batch before
@@ -150,13 +150,13 @@ class WaitingRows:
             del self._lanes[_lane(row)]
 
     def _entry(self, row: Row) -> _Entry:
-        cached, family = self._prefixes.watch(row)
+        cached, group = self._prefixes.watch(row)
         deadline_ms, wave, to_come = row.origin.request.deadline_ms, 0.0, 0
         if row.priority and not row.entered:  # rows that come back: who was first shall end first
             wave = floor(row.waiting_since / self._patience_s) if self._patience_s else row.waiting_since
             to_come = row.max_output - len(row.output)
         deadline = inf if deadline_ms is None else float(deadline_ms)
-        return (deadline, -cached, family, wave, -to_come, row.arrival, row)
+        return (deadline, -cached, group, wave, -to_come, row.arrival, row)
 
     def check(self) -> None:
         """AssertionError where the orders, and what is known of prefixes, disagree."""

@@ -1,5 +1,5 @@
-"""An attention backend with a seam: who records a step takes the layers' calls in place of the backend, and
-makes them itself when the step is replayed."""
+"""Wraps an attention backend so that a recorder can intercept attend() while a step is recorded or
+replayed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 
 
-class Taker(Protocol):
-    """Answers a layer's call as `AttentionBackend.attend` does."""
+class AttentionHook(Protocol):
+    """Returns what a layer's call returns, as `AttentionBackend.attend` does."""
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, /
     ) -> Tensor: ...
 
 
-class BreakableAttention:
-    """`AttentionBackend` that passes its calls on, or hands them to who takes them for a while."""
+class HookableAttention:
+    """`AttentionBackend` that passes its calls on, or for a while to a hook."""
 
-    __slots__ = ("_taker", "backend")
+    __slots__ = ("_hook", "backend")
 
     def __init__(self, backend: AttentionBackend) -> None:
         self.backend = backend
-        self._taker: Taker = backend.attend
+        self._hook: AttentionHook = backend.attend
 
     def begin(self, plan: Plan) -> None:
         self.backend.begin(plan)
@@ -36,19 +36,19 @@ class BreakableAttention:
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
     ) -> Tensor:
-        return self._taker(layer, query, key, value, sinks)
+        return self._hook(layer, query, key, value, sinks)
 
     def left_out(self) -> contextlib.AbstractContextManager[None]:
         """For a while every layer answers zeros and stores nothing."""
-        return self.taken_by(_zeros)
+        return self.hooked(_zeros)
 
     @contextlib.contextmanager
-    def taken_by(self, taker: Taker) -> Iterator[None]:
-        self._taker = taker
+    def hooked(self, hook: AttentionHook) -> Iterator[None]:
+        self._hook = hook
         try:
             yield
         finally:
-            self._taker = self.backend.attend
+            self._hook = self.backend.attend
 
 
 def _zeros(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:

@@ -20,9 +20,9 @@ class StaticStep(Protocol):
 
 @runtime_checkable
 class StaticAttention(AttentionBackend, Protocol):
-    def reserve(self, rows: int, width: int, *, families: bool) -> StaticStep:
-        """For `rows` rows of up to `width` blocks; no row is in it yet. Without `families` a step that has
-        some is computed as if it had none."""
+    def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> StaticStep:
+        """For `rows` rows of up to `width` blocks; no row is in it yet. Without `prefix_groups` a step
+        that has some is computed as if it had none."""
         ...
 
     def hold(self, step: StaticStep) -> None:

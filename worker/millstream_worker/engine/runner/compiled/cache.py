@@ -31,7 +31,7 @@ _SOURCES = (custom_ops.__file__, inductor.__file__, custom_op.__file__, panel.__
 _TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it
 
 
-class KeptCode:
+class CompileCache:
     """Of one model, as it runs here: with another precision, number of threads, processor or version of torch
     it has other code."""
 

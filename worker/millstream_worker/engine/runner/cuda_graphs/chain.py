@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.hook import BreakableAttention
+from millstream_worker.engine.runner.attention.hook import HookableAttention
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.cuda_graphs.recorder import Recorder, Replay
 
@@ -44,7 +44,7 @@ class Chain:
         self.recordings[-1]()
 
 
-def record_chain(run: Callable[[], None], attention: BreakableAttention, recorder: Recorder) -> Chain:
+def record_chain(run: Callable[[], None], attention: HookableAttention, recorder: Recorder) -> Chain:
     """Record `run`, which computes one step through `attention`, and leave out its attention."""
     recordings: list[Replay] = []
     gaps: list[Gap] = []
@@ -59,7 +59,7 @@ def record_chain(run: Callable[[], None], attention: BreakableAttention, recorde
         recorder.begin()
         return out
 
-    with attention.taken_by(leave_out):
+    with attention.hooked(leave_out):
         recorder.begin()
         try:
             run()

@@ -9,7 +9,7 @@ import torch
 
 from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder
-from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, Limits
+from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.forward import Eager
 
 NAMES = ("auto", "on", "off")
@@ -26,7 +26,9 @@ def wanted(name: str, device: torch.device) -> bool:
 
 
 @torch.inference_mode()
-def record(eager: Eager, recorder: Recorder, limits: Limits, report: Callable[[str], None]) -> CudaGraphs:
+def record(
+    eager: Eager, recorder: Recorder, limits: GraphLimits, report: Callable[[str], None]
+) -> CudaGraphs:
     """The recorded steps of a model. Raises `CannotRecord`; everything works without."""
 
     before, start = recorder.used_bytes(), time.monotonic()

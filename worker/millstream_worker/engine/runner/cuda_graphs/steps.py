@@ -23,11 +23,11 @@ from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rung
 from millstream_worker.engine.runner.cuda_graphs.recorder import Recorder, Replay
 from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.forward import Eager
-from millstream_worker.engine.runner.inputs import drawn_in, token_ids
+from millstream_worker.engine.runner.inputs import sampled_in, token_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GraphLimits:
     """Of the steps that may come."""
 
     rows: int  # that decode in one step
@@ -56,7 +56,7 @@ class CudaGraphs:
         eager: Eager,
         body: Body,
         recorder: Recorder,
-        limits: Limits,
+        limits: GraphLimits,
     ) -> None:
         attention, device = eager.attention, eager.last_tokens.device
         self._eager = eager
@@ -87,8 +87,8 @@ class CudaGraphs:
                 self._mixed[tokens] = self._record_mixed(tokens, strict=index == 0)
                 mark()
             for rows in reversed(self._row_rungs):
-                for families in (True, False) if rows > 1 else (False,):
-                    self._decodes[rows, families] = self._record_decode(rows, families)
+                for prefix_groups in (True, False) if rows > 1 else (False,):
+                    self._decodes[rows, prefix_groups] = self._record_decode(rows, prefix_groups)
                     mark()
 
     def run(self, plan: Plan) -> Tensor:
@@ -117,7 +117,7 @@ class CudaGraphs:
         if plan.decodes < rows or plan.block_tables[0].shape[1] > self._width:
             return None
         rung = fitting(self._row_rungs, rows)
-        return None if rung is None else self._decodes.get((rung, len(plan.family_lens) > 0))
+        return None if rung is None else self._decodes.get((rung, len(plan.prefix_group_lens) > 0))
 
     def _logits(self, plan: Plan, inputs: Arena) -> Tensor:
         count, wanted = plan.token_count, len(plan.logit_indices)
@@ -137,11 +137,11 @@ class CudaGraphs:
                     run()
         return _Mixed(inputs, record_chain(run, self._attention, self._recorder))
 
-    def _record_decode(self, rows: int, families: bool) -> _Decode:
+    def _record_decode(self, rows: int, prefix_groups: bool) -> _Decode:
         inputs = _inputs(rows, self._hidden.device)
         backend = self._attention.backend
         assert isinstance(backend, StaticAttention), "decode steps are recorded with their attention"
-        step = backend.reserve(rows, self._width, families=families)
+        step = backend.reserve(rows, self._width, prefix_groups=prefix_groups)
         backend.hold(step)
         self._compute(inputs, rows)
         self._recorder.begin()
@@ -172,7 +172,7 @@ def _inputs(tokens: int, device: torch.device) -> Arena:
 def _inputs_of(plan: Plan) -> dict[str, NDArray[Any]]:
     return {
         "tokens": plan.tokens,
-        "sources": drawn_in(plan),
+        "sources": sampled_in(plan),
         "positions": plan.positions,
         "wanted": plan.logit_indices,
     }

@@ -18,7 +18,7 @@ NAMES = ("auto", "torch", "native", "triton")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AttentionChoice:
     """A backend that this device can have."""
 
     name: str  # torch | native | triton
@@ -27,28 +27,28 @@ class Choice:
     library: Library | None = None  # native's, which multiplies matrices as well
 
 
-def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "") -> Choice:
+def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "") -> AttentionChoice:
     """What to use for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError if it
     cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream)."""
     if name not in NAMES:
         raise ValueError(f"attention is {name!r}; it must be one of {', '.join(NAMES)}")
     if device.type == "cuda" and name in ("auto", "triton"):
         os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder(cache_dir) / "triton"))  # read on import
-        return Choice("triton", "Triton kernels on CUDA", _triton)
+        return AttentionChoice("triton", "Triton kernels on CUDA", _triton)
     if name == "triton":
         raise ValueError(
             f"attention 'triton' needs a CUDA device, this is {device.type}; use 'native', 'torch' or 'auto'"
         )
     if name == "torch":
-        return Choice("torch", "plain PyTorch, as asked for", _torch)
+        return AttentionChoice("torch", "plain PyTorch, as asked for", _torch)
     if device.type != "cpu":
         if name == "native":
             raise ValueError(f"attention 'native' needs the CPU, this is {device.type}; use 'auto'")
-        return Choice("torch", f"plain PyTorch, there is nothing else for {device.type}", _torch)
+        return AttentionChoice("torch", f"plain PyTorch, there is nothing else for {device.type}", _torch)
     return _on_the_cpu(name, dtype, cache_folder(cache_dir))
 
 
-def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> Choice:
+def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> AttentionChoice:
     from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
     from millstream_worker.engine.runner.model.self_check import Mismatch, check
     from millstream_worker.engine.runner.native.build import CannotBuild, build
@@ -61,13 +61,13 @@ def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> Choice:
     except (CannotBuild, Mismatch) as error:
         if name == "native":
             raise ValueError(f"attention 'native' cannot be had: {error}; use 'torch' or 'auto'") from error
-        return Choice(
+        return AttentionChoice(
             "torch", f"plain PyTorch, as native code, which is faster, cannot be had: {error}", _torch
         )
     reason = "compiled for this processor"
     if dtype == torch.bfloat16:
         reason += f", multiplies bfloat16 as {library.bfloat16_products}"
-    return Choice("native", reason, lambda storage: NativeAttention(storage, library), library)
+    return AttentionChoice("native", reason, lambda storage: NativeAttention(storage, library), library)
 
 
 def _triton(storage: KVStorage) -> AttentionBackend:

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
-from millstream_worker.engine.runner.attention.hook import BreakableAttention
+from millstream_worker.engine.runner.attention.hook import HookableAttention
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -130,15 +130,15 @@ def load_model(
 
 def connect(
     loaded: LoadedModel, storage: KVStorage, mark: Callable[[], None] = lambda: None
-) -> BreakableAttention:
+) -> HookableAttention:
     """Give each attention module its layer of `storage`. Before each forward the backend wants
     `begin(plan)`; `mark` is called with each layer."""
-    backend = BreakableAttention(loaded.attend_over(storage))
+    backend = HookableAttention(loaded.attend_over(storage))
     reconnect(loaded, backend, mark)
     return backend
 
 
-def reconnect(loaded: LoadedModel, backend: BreakableAttention, mark: Callable[[], None]) -> None:
+def reconnect(loaded: LoadedModel, backend: HookableAttention, mark: Callable[[], None]) -> None:
     """Give each attention module back what `connect` gave it, after something else sat there."""
     for layer, module in enumerate(loaded.modules):
         occupy(module, LayerAttention(backend, layer, mark))

@@ -83,9 +83,11 @@ def _check_most_likely(library: Library) -> None:
         logits[4, [100, 20_000]] = torch.tensor([-0.0, 0.0], dtype=dtype)
         values = logits.float().numpy()
         want = values.argmax(-1)  # of the first NaN, where there is one
-        broken = ~np.isfinite(values[np.arange(len(want)), want])
+        non_finite = ~np.isfinite(values[np.arange(len(want)), want])
         tokens, unsound = NativeGreedy(library, len(values)).most_likely(logits)
-        if not (np.array_equal(unsound, broken) and np.array_equal(tokens, np.where(broken, 0, want))):
+        if not (
+            np.array_equal(unsound, non_finite) and np.array_equal(tokens, np.where(non_finite, 0, want))
+        ):
             raise Mismatch(f"the compiled search for the most likely token is wrong in {dtype}")
 
 

@@ -1,6 +1,6 @@
 """Which models the engine runs, decided from a model's configuration before any weight is read.
 
-A family is supported when the tests have compared it with transformers' own generation, row by row.
+A model type is supported when the tests have compared it with transformers' own generation, row by row.
 Everything else is refused with the reason: a model that runs and computes something slightly different is
 worse than none.
 """
@@ -21,7 +21,7 @@ PROVEN = frozenset((
     "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
 ))  # fmt: skip
 
-_FAMILIES = {
+_UNSUPPORTED = {
     "it keeps state other than keys and values (state-space or convolution layers)": (
         "bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling_text",
         "jamba", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "nemotron_h", "recurrent_gemma", "rwkv",
@@ -48,7 +48,7 @@ _FAMILIES = {
         "deepseek_v32", "deepseek_v4", "doge", "glm_moe_dsa",
     ),
 }  # fmt: skip
-_REASONS = {family: reason for reason, families in _FAMILIES.items() for family in families}
+_REASONS = {model_type: reason for reason, model_types in _UNSUPPORTED.items() for model_type in model_types}
 
 _PROVEN_ROPE = frozenset(("default", "linear", "dynamic", "yarn", "longrope", "llama3"))
 

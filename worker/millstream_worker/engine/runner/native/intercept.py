@@ -1,4 +1,4 @@
-"""Calls the library, its answers in memory of torch's; or leaves both, for a while, to a listener."""
+"""Calls a kernel with outputs allocated by torch, or hands allocation and call to an interceptor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 
-class Listener(Protocol):
+class CallInterceptor(Protocol):
     """Makes the calls itself."""
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor: ...
@@ -17,26 +17,26 @@ class Listener(Protocol):
     def call(self, function: Any, tensors: Sequence[Tensor | None], numbers: Sequence[int]) -> None: ...
 
 
-_listeners: list[Listener] = []  # the last one hears
+_interceptors: list[CallInterceptor] = []  # the last one is asked
 
 
 def empty(like: Tensor, *shape: int) -> Tensor:
     """Memory for an answer of this shape, of the type of `like`."""
-    return _listeners[-1].empty(like, shape) if _listeners else like.new_empty(shape)
+    return _interceptors[-1].empty(like, shape) if _interceptors else like.new_empty(shape)
 
 
 def call(function: Any, tensors: Sequence[Tensor | None], *numbers: int) -> None:
     """`function` takes the addresses of the tensors, and then the numbers."""
-    if _listeners:
-        _listeners[-1].call(function, tensors, numbers)
+    if _interceptors:
+        _interceptors[-1].call(function, tensors, numbers)
     else:
         function(*[None if tensor is None else tensor.data_ptr() for tensor in tensors], *numbers)
 
 
 @contextlib.contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
-    _listeners.append(listener)
+def intercepted(interceptor: CallInterceptor) -> Iterator[None]:
+    _interceptors.append(interceptor)
     try:
         yield
     finally:
-        _listeners.pop()
+        _interceptors.pop()

@@ -67,7 +67,7 @@ class StepNumbers(ctypes.Structure):
         ("splits", c_void_p),  # int32 [M, 3]
         ("tables", c_void_p),  # int32 [S, W]
         ("positions", c_void_p),  # int32 [T]
-        ("members", c_void_p),  # int32 [T + family members]
+        ("members", c_void_p),  # int32 [T + prefix group members]
         ("first_parts", c_void_p),  # int32 [T]
         ("slots", c_void_p),  # int64 [T]
         ("parts", c_void_p),  # float32

@@ -1,8 +1,8 @@
-"""Notes what a step calls while it is computed: functions of our library, and what torch has compiled.
+"""Records what a step calls while it is computed: functions of our library, and what torch has compiled.
 
 Each call is a function's address and its arguments, addresses of tensors and whole numbers. A tensor must
 lie where it will lie in each step: in a workspace, or in memory that lasts, as weights do. An operation of
-torch's own is not noted. Its answer lies elsewhere, which is seen, or it is found by who plays the calls
+torch's own is not recorded. Its answer lies elsewhere, which is seen, or it is found by who replays the calls
 and compares.
 """
 
@@ -32,8 +32,8 @@ class CannotReplay(Exception):
     """Steps are computed as before; the message says why."""
 
 
-class Tape:
-    """The calls of one step, as a `Listener` of the library makes and notes them."""
+class CallRecorder:
+    """The calls of one step, as a `CallInterceptor` of the library makes and records them."""
 
     def __init__(self, workspace: Workspace, lasting: Iterable[Tensor], most_arguments: int) -> None:
         self._workspace = workspace
@@ -51,8 +51,8 @@ class Tape:
         return calls
 
     @contextlib.contextmanager
-    def noting(self) -> Iterator[None]:
-        with intercept.heard_by(self), contextlib.ExitStack() as changes:
+    def recording(self) -> Iterator[None]:
+        with intercept.intercepted(self), contextlib.ExitStack() as changes:
             for module in _generated():
                 changes.enter_context(_changed(module, self._substitutes(module)))
             yield
@@ -63,22 +63,22 @@ class Tape:
     def call(self, function: Any, tensors: Sequence[Tensor | None], numbers: Sequence[int]) -> None:
         address = ctypes.cast(function, ctypes.c_void_p).value
         places = [0 if tensor is None else self._place(tensor) for tensor in tensors]
-        self._note(address, (*places, *numbers))
+        self._record(address, (*places, *numbers))
         function(*places, *numbers)
 
     def _substitutes(self, module: ModuleType) -> dict[str, object]:
         changed: dict[str, object] = {_EMPTY: self._workspace.empty_strided, _OTHERS: _Refused()}
         for name, value in vars(module).items():
             if name.startswith(_COMPILED) and isinstance(value, BuiltinFunctionType):
-                changed[name] = self._noted(value)
+                changed[name] = self._recording(value)
         return changed
 
-    def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled function that notes its calls."""
+    def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled function that records its calls."""
         address = _address(function)
 
         def call(*arguments: Any) -> None:
-            self._note(address, [self._argument(argument) for argument in arguments])
+            self._record(address, [self._argument(argument) for argument in arguments])
             function(*arguments)
 
         return call
@@ -95,7 +95,7 @@ class Tape:
             raise CannotReplay(f"a tensor {list(tensor.shape)} of {tensor.dtype} is not ours")
         return tensor.data_ptr()
 
-    def _note(self, address: int | None, arguments: Sequence[int]) -> None:
+    def _record(self, address: int | None, arguments: Sequence[int]) -> None:
         if not address:
             raise CannotReplay("a function has no address")
         if len(arguments) > self._most:
@@ -104,7 +104,7 @@ class Tape:
 
 
 class _Refused:
-    """In place of functions that cannot be noted."""
+    """In place of functions that cannot be recorded."""
 
     def __getattr__(self, name: str) -> Any:
         raise CannotReplay(f"compiled code calls torch's own {name}")

@@ -1,4 +1,4 @@
-"""Steps of decoding rows whose calls are noted, and made again in the steps of as many rows that follow.
+"""Steps of decoding rows whose calls are recorded, and replayed in the steps of as many rows that follow.
 
 Between two calls of a step Python took 12 us for the 14M shape, half of a step of one row, and 33 us with 32
 rows of the 135M shape, whose weights push it out of the caches. Measure with `python -m ops.bench replay`.
@@ -21,19 +21,19 @@ from millstream_worker.engine.runner.attention.native.native_backend import Nati
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.model.logits import FEWEST
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.replay.call_recorder import CannotReplay, Tape
+from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
 from millstream_worker.engine.runner.replay.workspace import Workspace
 
 MOST_ROWS = 64  # with more of them a step's arithmetic hides the calls
 _ROW_BYTES = 2**19  # of what a step keeps in between, beside the logits
-# Steps of a size before one is noted, as some come once: noting takes as long again as computing, and
+# Steps of a size before one is recorded, as some come once: recording takes as long again as computing, and
 # comparing three times as long.
 _PASSED = 2
 _MARKED = 64  # calls, between two of which progress is marked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noted:
+class RecordedStep:
     """A step of so many rows: where its inputs and answer lie, and its calls."""
 
     tokens: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Noted:
         return tuple(self.calls[:, 0].tolist())
 
 
-def play(library: Library, step: Noted, mark: Callable[[], None] = lambda: None) -> bool:
+def replay_calls(library: Library, step: RecordedStep, mark: Callable[[], None] = lambda: None) -> bool:
     """Compute the step, of the inputs that are in their places; `mark` is called on the way. False where a
     call failed: called from Python it says why."""
     begin, size = step.calls.ctypes.data, step.calls.strides[0]
@@ -64,7 +64,7 @@ def refused(error: CannotReplay) -> str:
 
 
 def workspace_bytes(vocab_size: int) -> int:
-    """What noted steps may keep in between."""
+    """What recorded steps may keep in between."""
     return MOST_ROWS * (4 * vocab_size + _ROW_BYTES)
 
 
@@ -97,7 +97,7 @@ class CpuReplay:
             raise CannotReplay(str(error)) from error
         self._lasting = [*loaded.model.parameters(), *loaded.model.buffers()]
         self._seen: Counter[int] = Counter()  # steps of so many rows
-        self._steps: dict[int, Noted] = {}
+        self._steps: dict[int, RecordedStep] = {}
         self._compared: set[tuple[int, ...]] = set()  # functions of steps that answered what they should
 
     def run(self, plan: Plan) -> Tensor:
@@ -114,20 +114,20 @@ class CpuReplay:
         step = self._steps.get(rows)
         if step is None:
             self._seen[rows] += 1
-            return self._note(plan) if self._seen[rows] > _PASSED else None
+            return self._record(plan) if self._seen[rows] > _PASSED else None
         self._attention.begin(plan)
-        return self._play(step, plan)
+        return self._replay(step, plan)
 
-    def _play(self, step: Noted, plan: Plan) -> Tensor | None:
+    def _replay(self, step: RecordedStep, plan: Plan) -> Tensor | None:
         rows = plan.token_count
         step.tokens[:rows], step.positions[:rows] = plan.tokens, plan.positions
-        return step.logits if play(self._library, step, self._mark) else None
+        return step.logits if replay_calls(self._library, step, self._mark) else None
 
-    def _note(self, plan: Plan) -> Tensor | None:
+    def _record(self, plan: Plan) -> Tensor | None:
         self._attention.begin(plan)
         try:
             with _refusals():
-                step = self._noted(plan)
+                step = self._recorded(plan)
                 known = step.functions in self._compared
                 if not known:
                     self._compare(step)
@@ -141,9 +141,9 @@ class CpuReplay:
             return None
         self._compared.add(step.functions)
         self._steps[plan.token_count] = step
-        return step.logits if known else self._play(step, plan)
+        return step.logits if known else self._replay(step, plan)
 
-    def _noted(self, plan: Plan) -> Noted:
+    def _recorded(self, plan: Plan) -> RecordedStep:
         """Computes the step, too."""
         size = max(FEWEST, plan.token_count)
         tokens, positions, wanted = (
@@ -151,23 +151,24 @@ class CpuReplay:
             for array in (plan.tokens, plan.positions, plan.logit_indices)
         )
         inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(wanted)
-        tape = Tape(self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments)
-        with tape.noting():
+        recorder = CallRecorder(self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments)
+        with recorder.recording():
             logits = self._loaded.logits(*inputs)
         if not self._workspace.holds(logits):
             raise CannotReplay("the logits are not ours")
-        return Noted(tokens, positions, inputs, logits[: plan.token_count], tape.calls)
+        return RecordedStep(tokens, positions, inputs, logits[: plan.token_count], recorder.calls)
 
-    def _compare(self, step: Noted) -> None:
-        """Other tokens at other places, computed in both ways, and nothing left of the noting: what was not
-        noted would be missing. The keys and values that stay are replaced by the step that comes next."""
+    def _compare(self, step: RecordedStep) -> None:
+        """Other tokens at other places, computed in both ways, and nothing left of the recording: what was
+        not recorded would be missing. The keys and values that stay are replaced by the step that comes
+        next."""
         step.tokens[:] = (step.tokens + 1) % self._loaded.vocab_size
         step.positions[:] -= 1
         expected = self._loaded.logits(*step.inputs)[: len(step.logits)].contiguous()
         self._workspace.spoil()
-        played = play(self._library, step)
-        if not played or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
-            raise CannotReplay("a step whose calls were made again has another answer")
+        complete = replay_calls(self._library, step)
+        if not complete or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
+            raise CannotReplay("a replayed step has another answer")
 
 
 @contextlib.contextmanager

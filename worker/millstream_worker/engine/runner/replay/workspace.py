@@ -1,4 +1,4 @@
-"""Memory in which a noted step keeps what it computes in between: it lies in the same places each time."""
+"""Memory in which a recorded step keeps what it computes in between: it lies in the same places each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The draws of `sampling_draw` on the CPU: the same tokens, without a sort or a running sum of the whole
+"""The draws of `draw` on the CPU: the same tokens, without a sort or a running sum of the whole
 vocabulary.
 
 Weights stay float32, which holds each of them exactly, and are summed as float64, which is exact in any order
@@ -132,7 +132,7 @@ class Ranking:
 
 
 def _weigh(logits: Tensor, peak: Tensor, temperature: Float64) -> Float32:
-    """Weights [M, V], whole numbers as from `sampling_draw.weigh`; in a row of no numbers all are the
+    """Weights [M, V], whole numbers as from `draw.weigh`; in a row of non-finite logits all are the
     same."""
     weights = logits - peak[:, None]
     if not (sound := peak.isfinite()).all():

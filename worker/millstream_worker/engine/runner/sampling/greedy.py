@@ -22,14 +22,14 @@ def most_likely(logits: Tensor, native: NativeGreedy | None = None) -> tuple[Ten
         unsound = peak.isfinite().logical_not_()
         return tokens.masked_fill_(unsound, 0), unsound
     if native is not None and native.takes(logits):
-        chosen, broken = (array.copy() for array in native.most_likely(logits))
+        chosen, non_finite = (array.copy() for array in native.most_likely(logits))
     # numpy's argmax is vectorised, torch's is not: it took twelve times as long, and in bfloat16 more.
     elif logits.dtype == torch.bfloat16:
-        chosen, broken = _of_bfloat16(logits)
+        chosen, non_finite = _of_bfloat16(logits)
     else:
-        chosen, broken = _of_float32(logits)
-    chosen[broken] = 0
-    return torch.from_numpy(chosen), torch.from_numpy(broken)
+        chosen, non_finite = _of_float32(logits)
+    chosen[non_finite] = 0
+    return torch.from_numpy(chosen), torch.from_numpy(non_finite)
 
 
 def _of_float32(logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -44,10 +44,10 @@ def _of_bfloat16(logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     bits = logits.view(torch.int16).numpy()
     tokens = bits.argmax(-1)
     peak = _at(bits, tokens)
-    broken = (peak >= _INFINITY) | (bits.view(np.uint16).max(-1) > _MINUS_INFINITY)
-    if len(unordered := np.flatnonzero((peak <= 0) & ~broken)):  # nothing above zero
-        tokens[unordered], broken[unordered] = _of_float32(logits[torch.from_numpy(unordered)])
-    return tokens, broken
+    non_finite = (peak >= _INFINITY) | (bits.view(np.uint16).max(-1) > _MINUS_INFINITY)
+    if len(unordered := np.flatnonzero((peak <= 0) & ~non_finite)):  # nothing above zero
+        tokens[unordered], non_finite[unordered] = _of_float32(logits[torch.from_numpy(unordered)])
+    return tokens, non_finite
 
 
 def _at(values: NDArray[Any], tokens: NDArray[np.int64]) -> NDArray[Any]:

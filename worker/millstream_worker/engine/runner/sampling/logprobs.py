@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millstream_worker.engine.brain.batch.plan import DrawnLogprobs
+from millstream_worker.engine.brain.batch.plan import SampledLogprobs
 from millstream_worker.engine.runner.device.transfer import to_device
 
 _LEAST = -9999.0  # OpenAI's: minus infinity has no JSON
@@ -30,13 +30,13 @@ class LogprobTensors:
     def map(self, move: Callable[[Tensor], Tensor]) -> LogprobTensors:
         return LogprobTensors(self.rows, self.counts, move(self.drawn), move(self.top_ids), move(self.top))
 
-    def values(self) -> dict[int, DrawnLogprobs]:
+    def values(self) -> dict[int, SampledLogprobs]:
         """By index into L. The tensors are on the host."""
         rows = zip(
             self.rows, self.counts, self.drawn.tolist(), self.top_ids.tolist(), self.top.tolist(), strict=True
         )
         return {
-            int(row): DrawnLogprobs(drawn, tuple(ids[:count]), tuple(top[:count]))
+            int(row): SampledLogprobs(drawn, tuple(ids[:count]), tuple(top[:count]))
             for row, count, drawn, ids, top in rows
         }
 

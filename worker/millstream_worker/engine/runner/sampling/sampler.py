@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millstream_worker.engine.brain.batch.plan import Drawn, Plan, RowLoad
+from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, Sampled
 from millstream_worker.engine.runner.device.transfer import to_device, to_host
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.native.native_greedy import NativeGreedy
@@ -26,7 +26,7 @@ from millstream_worker.engine.runner.sampling.draw import Filters, draw_by_id, d
 from millstream_worker.engine.runner.sampling.greedy import most_likely
 from millstream_worker.engine.runner.sampling.logprobs import LogprobTensors, logprobs_of
 from millstream_worker.engine.runner.sampling.penalties import Penalties
-from millstream_worker.engine.runner.sampling.slot_settings import Settings, Way
+from millstream_worker.engine.runner.sampling.slot_settings import SamplingMethod, Settings
 
 Slots = NDArray[np.int32]
 
@@ -35,12 +35,12 @@ PIECE_ELEMENTS = {"cpu": 2**18, "cuda": 2**24}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DrawnTensors:
+class SampledTensors:
     """One step's draws. What the host wants is on its way to it."""
 
     tokens: Tensor  # [L] int64, on the device
     tokens_host: Tensor
-    broken_host: Tensor  # [L] bool
+    non_finite_host: Tensor  # [L] bool
     logprobs_host: LogprobTensors | None
     copied: torch.cuda.Event | None  # passed when the host's copies are there; None: they are
 
@@ -78,58 +78,58 @@ class Sampler:
         self._ends.load(slot, [(token, -torch.inf) for token in spec.end_ids] if spec.min_tokens else [])
 
     @torch.inference_mode()
-    def draw(self, logits: Tensor, plan: Plan) -> DrawnTensors | Drawn:
+    def sample(self, logits: Tensor, plan: Plan) -> SampledTensors | Sampled:
         """One token per row of `logits` [L, vocabulary], of any floating dtype, which stay as they are. Loads
         come first. `collect` knows what to do with the answer."""
         slots = plan.row_slots[plan.logit_segments]
         if self._plain[slots].all():
-            return self._draw_plainly(logits, slots)
+            return self._sample_plainly(logits, slots)
         settings = self._settings[slots]
-        tokens, broken = self._choose(logits, slots, settings, plan)
-        tokens.masked_fill_(broken, 0)
+        tokens, non_finite = self._choose(logits, slots, settings, plan)
+        tokens.masked_fill_(non_finite, 0)
         self._keep(tokens, slots)
         self._count(tokens, slots, settings)
         asked = np.flatnonzero(settings["logprobs"])
         if not len(asked):
-            return self._sent(tokens, broken)
+            return self._sent(tokens, non_finite)
         counts = settings["top_logprobs"][asked]
-        return self._sent(tokens, broken, logprobs_of(logits, tokens, asked, counts, self._piece_rows))
+        return self._sent(tokens, non_finite, logprobs_of(logits, tokens, asked, counts, self._piece_rows))
 
-    def collect(self, drawn: DrawnTensors | Drawn) -> Drawn:
+    def collect(self, drawn: SampledTensors | Sampled) -> Sampled:
         """The step's tokens as host values; waits for that step, not for one launched after it."""
-        if isinstance(drawn, Drawn):
+        if isinstance(drawn, Sampled):
             return drawn
         if drawn.copied is not None:
             drawn.copied.synchronize()
-        broken = tuple(drawn.broken_host.numpy().nonzero()[0].tolist())
+        non_finite = tuple(drawn.non_finite_host.numpy().nonzero()[0].tolist())
         logprobs = drawn.logprobs_host.values() if drawn.logprobs_host else {}
-        sound = {index: values for index, values in logprobs.items() if index not in broken}
-        return Drawn(drawn.tokens_host.numpy().astype(np.int32), sound, broken)
+        sound = {index: values for index, values in logprobs.items() if index not in non_finite}
+        return Sampled(drawn.tokens_host.numpy().astype(np.int32), sound, non_finite)
 
-    def _draw_plainly(self, logits: Tensor, slots: Slots) -> DrawnTensors | Drawn:
+    def _sample_plainly(self, logits: Tensor, slots: Slots) -> SampledTensors | Sampled:
         """Of rows that take the most likely token and want nothing else."""
         if self._native is None or not self._native.takes(logits):
-            tokens, broken = most_likely(logits)
+            tokens, non_finite = most_likely(logits)
             self._keep(tokens, slots)
-            return self._sent(tokens, broken)
+            return self._sent(tokens, non_finite)
         chosen, unsound = self._native.most_likely(logits)
         self.last_tokens.numpy()[slots] = chosen
-        return Drawn(chosen.astype(np.int32), {}, tuple(unsound.nonzero()[0].tolist()))
+        return Sampled(chosen.astype(np.int32), {}, tuple(unsound.nonzero()[0].tolist()))
 
     def _choose(self, logits: Tensor, slots: Slots, settings: Settings, plan: Plan) -> tuple[Tensor, Tensor]:
-        """Tokens [L] and which rows are broken [L], each group of rows in the cheapest way that gives its
+        """Tokens [L] and which rows are not finite [L], each group of rows in the cheapest way that gives its
         answer."""
         changed = self._changed(settings, plan.output_indices)
         tokens = torch.empty(len(logits), dtype=torch.int64, device=self._device)
-        broken = torch.empty(len(logits), dtype=torch.bool, device=self._device)
-        for way, members in slot_settings.ways(settings, self._vocab_size):
+        non_finite = torch.empty(len(logits), dtype=torch.bool, device=self._device)
+        for method, members in slot_settings.methods(settings, self._vocab_size):
             for rows in self._pieces(members):
                 index = self._there(rows)
                 part = logits.index_select(0, index).float()
                 if changed[rows].any():
                     self._change(part, slots[rows], settings[rows], plan.output_indices[rows])
-                tokens[index], broken[index] = self._draw(part, way, settings[rows], plan.noise[rows])
-        return tokens, broken
+                tokens[index], non_finite[index] = self._draw(part, method, settings[rows], plan.noise[rows])
+        return tokens, non_finite
 
     def _changed(self, settings: Settings, drawn: NDArray[np.int32]) -> NDArray[np.bool_]:
         """[L] the rows whose logits are not taken as they are; `drawn` [L]: tokens drawn before."""
@@ -152,24 +152,24 @@ class Sampler:
             self._ends.add(logits, index, only=self._there(short))
 
     def _draw(
-        self, logits: Tensor, way: Way, settings: Settings, noise: NDArray[np.float64]
+        self, logits: Tensor, method: SamplingMethod, settings: Settings, noise: NDArray[np.float64]
     ) -> tuple[Tensor, Tensor]:
         """Tokens [M] of float32 logits [M, V], and which of them mean nothing."""
-        if way is Way.GREEDY:
+        if method is SamplingMethod.GREEDY:
             return most_likely(logits, self._native)
         peak = logits.amax(-1)
-        broken = peak.isfinite().logical_not_()
+        non_finite = peak.isfinite().logical_not_()
         if self._device.type == "cpu":
-            draw = draw_cpu.draw_by_id if way is Way.BY_ID else draw_cpu.draw_by_rank
-            return torch.from_numpy(draw(logits, peak, settings, noise)), broken
+            draw = draw_cpu.draw_by_id if method is SamplingMethod.BY_ID else draw_cpu.draw_by_rank
+            return torch.from_numpy(draw(logits, peak, settings, noise)), non_finite
         columns = self._there(slot_settings.columns(settings, noise))[..., None]  # [4, M, 1] float64
         temperature, top_p, min_p, uniform = columns
         weights = weigh(logits, temperature.float())
-        if way is Way.BY_ID:
-            return draw_by_id(weights, min_p, uniform), broken
+        if method is SamplingMethod.BY_ID:
+            return draw_by_id(weights, min_p, uniform), non_finite
         top_k = self._there(settings["top_k"])[:, None]
         filters = Filters(top_k, top_p, min_p)
-        return draw_by_rank(weights, filters, uniform, most=int(settings["top_k"].max())), broken
+        return draw_by_rank(weights, filters, uniform, most=int(settings["top_k"].max())), non_finite
 
     def _keep(self, tokens: Tensor, slots: Slots) -> None:
         self.last_tokens.index_copy_(0, self._there(slots.astype(np.int64)), tokens)
@@ -188,12 +188,14 @@ class Sampler:
     def _there(self, array: NDArray[Any]) -> Tensor:
         return to_device(array, self._device)
 
-    def _sent(self, tokens: Tensor, broken: Tensor, logprobs: LogprobTensors | None = None) -> DrawnTensors:
+    def _sent(
+        self, tokens: Tensor, non_finite: Tensor, logprobs: LogprobTensors | None = None
+    ) -> SampledTensors:
         """On their way to the host."""
-        tokens_host, broken_host = to_host(tokens), to_host(broken)
+        tokens_host, non_finite_host = to_host(tokens), to_host(non_finite)
         logprobs_host = logprobs.map(to_host) if logprobs else None
         copied = None
         if self._device.type == "cuda":
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record()
-        return DrawnTensors(tokens, tokens_host, broken_host, logprobs_host, copied)
+        return SampledTensors(tokens, tokens_host, non_finite_host, logprobs_host, copied)

@@ -34,7 +34,7 @@ _LEAST_PENALTY = 1e-20  # below it a float32 logit that is divided by it is infi
 _FEW = 1024  # up to here the heaviest tokens are selected rather than all of them sorted
 
 
-class Way(Enum):
+class SamplingMethod(Enum):
     """How a row draws. Rows go together by it, so that one that needs a sort does not make all others
     sort."""
 
@@ -92,17 +92,17 @@ def columns(settings: Settings, noise: NDArray[np.float64]) -> NDArray[np.float6
     return np.stack([settings["temperature"], settings["top_p"], settings["min_p"], noise])
 
 
-def ways(settings: Settings, vocab_size: int) -> Iterator[tuple[Way, NDArray[np.int64]]]:
+def methods(settings: Settings, vocab_size: int) -> Iterator[tuple[SamplingMethod, NDArray[np.int64]]]:
     """The rows of each way to draw, for the ways that have any."""
     coldest = greedy(settings)
     ranked = ~coldest & ((settings["top_k"] < vocab_size) | (settings["top_p"] < 1))
     few = settings["top_k"] <= _FEW
     members = {
-        Way.GREEDY: coldest,
-        Way.BY_ID: ~coldest & ~ranked,
-        Way.BY_RANK_OF_FEW: ranked & few,
-        Way.BY_RANK: ranked & ~few,
+        SamplingMethod.GREEDY: coldest,
+        SamplingMethod.BY_ID: ~coldest & ~ranked,
+        SamplingMethod.BY_RANK_OF_FEW: ranked & few,
+        SamplingMethod.BY_RANK: ranked & ~few,
     }
-    for way, mask in members.items():
+    for method, mask in members.items():
         if mask.any():
-            yield way, np.flatnonzero(mask)
+            yield method, np.flatnonzero(mask)

@@ -20,7 +20,7 @@ from millstream_worker.engine.runner.native.library import StepNumbers
 
 def short(plan: Plan) -> bool:
     """Whether a step is of such rows, and none share what they read."""
-    alone = plan.decodes == len(plan.kv_lens) and not len(plan.family_lens)
+    alone = plan.decodes == len(plan.kv_lens) and not len(plan.prefix_group_lens)
     return alone and int(plan.kv_lens.max()) <= PART_KEYS
 
 

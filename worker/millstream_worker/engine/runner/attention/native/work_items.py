@@ -24,11 +24,11 @@ _PIECES_A_THREAD = 4  # with fewer of them the heads of a piece go to different 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class WorkItems:
     """N pieces, the dearest first, and M tokens that are in several of them."""
 
     pieces: Int32  # [N, 6] segment, first member, members, first key, end key, part or -1
-    members: Int32  # tokens: [T] themselves, then those of the families
+    members: Int32  # tokens: [T] themselves, then those of the prefix groups
     splits: Int32  # [M, 3] token, first part, parts
     first_parts: Int32  # [T] of the tokens in `splits`
     parts: int
@@ -56,18 +56,20 @@ class _Spans:
         return np.full(len(self.tokens), -1)
 
 
-def cut(plan: Plan, layer: LayerSpec) -> Pieces:
-    """The pieces of a step for a layer of these heads and this window. A layer with a window has no families:
-    its rows soon see nothing of their beginnings."""
+def cut(plan: Plan, layer: LayerSpec) -> WorkItems:
+    """The pieces of a step for a layer of these heads and this window. A layer with a window has no prefix
+    groups: its rows soon see nothing of their beginnings."""
     group = layer.heads // layer.kv_heads
     size = max(1, _ROWS // group)
-    shared = np.zeros(len(plan.query_lens), np.int64)  # keys that a segment attends to in its family
+    shared = np.zeros(len(plan.query_lens), np.int64)  # keys that a segment attends to in its prefix group
     members = np.arange(plan.token_count)
-    families = None
-    if layer.window is None and len(plan.family_lens):
-        shared[plan.family_segments] = np.repeat(plan.family_lens, np.diff(plan.family_starts))
-        members = np.concatenate((members, plan.query_starts[plan.family_segments]))
-        families = _families(plan, size)
+    prefix_groups = None
+    if layer.window is None and len(plan.prefix_group_lens):
+        shared[plan.prefix_group_segments] = np.repeat(
+            plan.prefix_group_lens, np.diff(plan.prefix_group_starts)
+        )
+        members = np.concatenate((members, plan.query_starts[plan.prefix_group_segments]))
+        prefix_groups = _prefix_groups(plan, size)
     decodes, others = _own(plan, layer, shared, size)
     total = decodes.parts + decodes.earlier
     several = total > 1
@@ -77,11 +79,11 @@ def cut(plan: Plan, layer: LayerSpec) -> Pieces:
     cuts = [_cut(decodes, several) if several.any() else _whole(decodes)]
     if len(others.tokens):
         cuts.append(_whole(others))
-    if families is not None:
-        cuts.append(_cut(families, np.ones(len(families.tokens), np.bool_)))
+    if prefix_groups is not None:
+        cuts.append(_cut(prefix_groups, np.ones(len(prefix_groups.tokens), np.bool_)))
     pieces = np.concatenate(cuts)
     costs = (pieces[:, 4] - pieces[:, 3]) * (_KEY_COST + pieces[:, 2] * group)
-    return Pieces(
+    return WorkItems(
         pieces=np.ascontiguousarray(pieces[np.argsort(-costs, kind="stable")], np.int32),
         members=members.astype(np.int32),
         splits=splits.astype(np.int32),
@@ -123,12 +125,15 @@ def _own(plan: Plan, layer: LayerSpec, shared: Int64, size: int) -> tuple[_Spans
     return _Spans(*(column[single] for column in columns)), _Spans(*(column[~single] for column in columns))
 
 
-def _families(plan: Plan, size: int) -> _Spans:
-    """What families share. Any member's block table holds it."""
-    families, done, tokens = _tiles(np.diff(plan.family_starts).astype(np.int64), size)
-    places = plan.family_starts[families] + done
+def _prefix_groups(plan: Plan, size: int) -> _Spans:
+    """What prefix groups share. Any member's block table holds it."""
+    prefix_groups, done, tokens = _tiles(np.diff(plan.prefix_group_starts).astype(np.int64), size)
+    places = plan.prefix_group_starts[prefix_groups] + done
     none = np.zeros_like(places)
-    segments, ends = plan.family_segments[places], plan.family_lens[families].astype(np.int64)
+    segments, ends = (
+        plan.prefix_group_segments[places],
+        plan.prefix_group_lens[prefix_groups].astype(np.int64),
+    )
     return _Spans(segments, plan.token_count + places, tokens, none, ends, none)
 
 

@@ -28,7 +28,7 @@ BLANKS = {"slots": -1}  # what stands beyond a step's own values; else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class DeviceStep:
     """What the layers of one shape share in a step of S segments and T tokens; int32 where nothing else is
     said. The vectors may be longer than the step is."""
 
@@ -40,19 +40,19 @@ class Step:
     tile_segments: Tensor  # [N] prefill tiles
     tile_firsts: Tensor  # [N]
     prefill_starts: Tensor  # [P + 1] where the segments that do not decode start, counted from the first
-    shared_lens: Tensor  # [S] tokens that a segment reads with its family
-    members: Tensor  # [M] segments of families
+    shared_lens: Tensor  # [S] tokens that a segment reads with its prefix group
+    members: Tensor  # [M] segments of prefix groups
     shared_firsts: Tensor  # [H] tiles of members: the place of the first among the members
     shared_counts: Tensor  # [H] and how many
     decodes: int
     parts: int  # in which a row's own context is read
-    shared_parts: int  # in which a family's is; 0: the step has no families
+    shared_parts: int  # in which a prefix group's is; 0: the step has no prefix groups
     longest_query: int  # of the segments that do not decode: new tokens
     longest_context: int
 
 
 def arrays(plan: Plan, spec: LayerSpec) -> Vectors:
-    """A step's vectors by the names of `Step`'s fields."""
+    """A step's vectors by the names of `DeviceStep`'s fields."""
     segments, firsts = prefill_tiles(plan, tile_tokens(spec))
     shared_lens, shared_firsts, shared_counts = shared_tiles(plan, spec)
     return {
@@ -65,7 +65,7 @@ def arrays(plan: Plan, spec: LayerSpec) -> Vectors:
         "tile_firsts": firsts,
         "prefill_starts": plan.query_starts[plan.decodes :] - np.int32(plan.decodes),
         "shared_lens": shared_lens,
-        "members": plan.family_segments,
+        "members": plan.prefix_group_segments,
         "shared_firsts": shared_firsts,
         "shared_counts": shared_counts,
     }
@@ -75,7 +75,7 @@ def decode_sizes(rows: int, width: int, spec: LayerSpec) -> dict[str, int]:
     """The most numbers in each vector of a step that decodes up to `rows` rows of up to `width` blocks, and
     does nothing else."""
     segments = ("slots", "kv_lens", "query_lens", "query_starts", "shared_lens", "members")
-    tiles = rows // 2 + rows // tile_tokens(spec)  # families of two, or as many full tiles as there are
+    tiles = rows // 2 + rows // tile_tokens(spec)  # prefix groups of two, or as many full tiles as there are
     return dict.fromkeys(segments, rows) | {
         "tables": rows * width,
         "tile_segments": 0,
@@ -87,14 +87,14 @@ def decode_sizes(rows: int, width: int, spec: LayerSpec) -> dict[str, int]:
 
 
 def numbers(plan: Plan, spec: LayerSpec, vectors: Vectors, programs: int) -> dict[str, int]:
-    """The numbers of `Step` that suit this step best on a device that wants so many programs. `vectors`: what
-    `arrays` made of it."""
+    """The numbers of `DeviceStep` that suit this step best on a device that wants so many programs.
+    `vectors`: what `arrays` made of it."""
     shared_lens, tiles = vectors["shared_lens"], vectors["shared_counts"]
     longest = int((plan.kv_lens - shared_lens)[: plan.decodes].max(initial=1))
     longest = longest if spec.window is None else min(longest, spec.window)
     own, shared = parts_for(plan.decodes, longest, spec, programs)
     if len(tiles):
-        _, shared = parts_for(len(plan.family_segments), int(shared_lens.max()), spec, programs)
+        _, shared = parts_for(len(plan.prefix_group_segments), int(shared_lens.max()), spec, programs)
     return {
         "decodes": plan.decodes,
         "parts": own,
@@ -106,7 +106,7 @@ def numbers(plan: Plan, spec: LayerSpec, vectors: Vectors, programs: int) -> dic
 
 def parts_for(rows: int, longest: int, spec: LayerSpec, programs: int) -> tuple[int, int]:
     """In how many parts `rows` decoding rows read what each reads alone, of up to `longest` keys; and what
-    they read in families, whose tiles are fewer, and compute so much that half as many programs do."""
+    they read in prefix groups, whose tiles are fewer, and compute so much that half as many programs do."""
     tiles = -(-rows // tile_tokens(spec))
     own = split(longest, rows * spec.kv_heads, programs)
     return own, split(longest, tiles * spec.kv_heads, programs // 2)
@@ -127,18 +127,18 @@ def prefill_tiles(plan: Plan, tokens: int) -> tuple[Int32, Int32]:
 
 
 def shared_tiles(plan: Plan, spec: LayerSpec) -> tuple[Int32, Int32, Int32]:
-    """Tokens that each segment shares, and first member and members of each tile of a family. A layer with a
-    window shares nothing: what a row sees of the beginning is its own."""
+    """Tokens that each segment shares, and first member and members of each tile of a prefix group. A
+    layer with a window shares nothing: what a row sees of the beginning is its own."""
     shared = np.zeros(len(plan.kv_lens), np.int32)
-    if spec.window is not None or not len(plan.family_lens):
+    if spec.window is not None or not len(plan.prefix_group_lens):
         none = np.empty(0, np.int32)
         return shared, none, none
-    counts = np.diff(plan.family_starts)
-    shared[plan.family_segments] = np.repeat(plan.family_lens, counts)
+    counts = np.diff(plan.prefix_group_starts)
+    shared[plan.prefix_group_segments] = np.repeat(plan.prefix_group_lens, counts)
     size = tile_tokens(spec)
     owner, firsts = _tiles(counts, size)
     members = np.minimum(counts[owner] - firsts, size)
-    return shared, plan.family_starts[owner] + firsts, members.astype(np.int32)
+    return shared, plan.prefix_group_starts[owner] + firsts, members.astype(np.int32)
 
 
 def tile_tokens(spec: LayerSpec) -> int:

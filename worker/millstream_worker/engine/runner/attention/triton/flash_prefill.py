@@ -14,7 +14,7 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
 if TYPE_CHECKING:  # it needs triton
-    from millstream_worker.engine.runner.attention.triton.launches import Call
+    from millstream_worker.engine.runner.attention.triton.launches import LayerLaunch
 
 Attend = Callable[..., Tensor]
 _ARGUMENTS = {"block_table", "seqused_k", "window_size", "enable_gqa", "scale"}
@@ -46,13 +46,13 @@ def find() -> Attend | None:
     return function if _ARGUMENTS.issubset(inspect.signature(function).parameters) else None
 
 
-def prefill(attend: Attend, call: Call) -> None:
-    """What `triton_calls.prefill` does: the answers of all segments behind the decoding ones."""
-    spec, step = call.spec, call.step
-    call.out[step.decodes :] = attend(
-        call.query[step.decodes :],
-        call.keys.transpose(1, 2),  # [blocks, block_size, kv_heads, dim]
-        call.values.transpose(1, 2),
+def prefill(attend: Attend, launch: LayerLaunch) -> None:
+    """What `launches.prefill` does: the answers of all segments behind the decoding ones."""
+    spec, step = launch.spec, launch.step
+    launch.out[step.decodes :] = attend(
+        launch.query[step.decodes :],
+        launch.keys.transpose(1, 2),  # [blocks, block_size, kv_heads, dim]
+        launch.values.transpose(1, 2),
         step.prefill_starts,
         None,
         step.longest_query,

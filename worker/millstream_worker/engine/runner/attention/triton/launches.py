@@ -13,7 +13,7 @@ from millstream_worker.engine.runner.attention.triton.decode import combine_kern
 from millstream_worker.engine.runner.attention.triton.device_step import (
     LEAST_DOT,
     LEAST_PART_KEYS,
-    Step,
+    DeviceStep,
     padded,
     tile_tokens,
 )
@@ -24,11 +24,11 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class LayerLaunch:
     """One layer's attention in a step, as its kernels want it."""
 
     spec: LayerSpec
-    step: Step
+    step: DeviceStep
     query: Tensor
     keys: Tensor
     values: Tensor
@@ -83,7 +83,9 @@ def sizes(spec: LayerSpec, block_size: int) -> dict[str, int]:
     }
 
 
-def store(spec: LayerSpec, step: Step, key: Tensor, value: Tensor, keys: Tensor, values: Tensor) -> None:
+def store(
+    spec: LayerSpec, step: DeviceStep, key: Tensor, value: Tensor, keys: Tensor, values: Tensor
+) -> None:
     store_kernel[len(key), spec.kv_heads](
         key,
         value,
@@ -97,45 +99,45 @@ def store(spec: LayerSpec, step: Step, key: Tensor, value: Tensor, keys: Tensor,
     )
 
 
-def decode(call: Call) -> None:
-    spec, step = call.spec, call.step
-    parts = sums = call.out  # unused where a row has one part
+def decode(launch: LayerLaunch) -> None:
+    spec, step = launch.spec, launch.step
+    parts = sums = launch.out  # unused where a row has one part
     count = step.shared_parts + step.parts
     if count > 1:
-        parts = call.out.new_empty(step.decodes, spec.heads, count, spec.value_dim, dtype=torch.float32)
-        sums = call.out.new_empty(step.decodes, spec.heads, count, dtype=torch.float32)
+        parts = launch.out.new_empty(step.decodes, spec.heads, count, spec.value_dim, dtype=torch.float32)
+        sums = launch.out.new_empty(step.decodes, spec.heads, count, dtype=torch.float32)
     if step.shared_parts:
-        _share(call, parts, sums)
+        _share(launch, parts, sums)
     decode_kernel[step.decodes, spec.kv_heads, step.parts](
-        call.query,
-        call.keys,
-        call.values,
+        launch.query,
+        launch.keys,
+        launch.values,
         step.tables,
         step.kv_lens,
         step.shared_lens,
-        call.learned_sinks,
-        call.out,
+        launch.learned_sinks,
+        launch.out,
         parts,
         sums,
         spec.scale,
-        *call.parts,
-        *call.strides,
-        ROWS=padded(call.group, LEAST_DOT),
-        **call.shape,
+        *launch.parts,
+        *launch.strides,
+        ROWS=padded(launch.group, LEAST_DOT),
+        **launch.shape,
         LEAST=LEAST_PART_KEYS,
         ALONE=count == 1,
-        **call.visible,
+        **launch.visible,
     )
     if count > 1:
-        _combine(call, parts, sums)
+        _combine(launch, parts, sums)
 
 
-def _share(call: Call, parts: Tensor, sums: Tensor) -> None:
-    spec, step = call.spec, call.step
+def _share(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
+    spec, step = launch.spec, launch.step
     shared_kernel[len(step.shared_counts), spec.kv_heads, step.shared_parts](
-        call.query,
-        call.keys,
-        call.values,
+        launch.query,
+        launch.keys,
+        launch.values,
         step.tables,
         step.shared_lens,
         step.members,
@@ -144,50 +146,50 @@ def _share(call: Call, parts: Tensor, sums: Tensor) -> None:
         parts,
         sums,
         spec.scale,
-        *call.parts,
-        *call.strides,
-        ROWS=padded(tile_tokens(spec) * call.group, LEAST_DOT),
-        **call.shape,
+        *launch.parts,
+        *launch.strides,
+        ROWS=padded(tile_tokens(spec) * launch.group, LEAST_DOT),
+        **launch.shape,
         LEAST=LEAST_PART_KEYS,
     )
 
 
-def _combine(call: Call, parts: Tensor, sums: Tensor) -> None:
-    spec, step = call.spec, call.step
+def _combine(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
+    spec, step = launch.spec, launch.step
     combine_kernel[step.decodes, spec.heads](
         parts,
         sums,
         step.kv_lens,
         step.shared_lens,
-        call.learned_sinks,
-        call.out,
-        *call.parts,
+        launch.learned_sinks,
+        launch.out,
+        *launch.parts,
         PAD_PARTS=padded(step.shared_parts + step.parts, 1),
-        **{name: call.shape[name] for name in ("HEADS", "VALUE_DIM", "PAD_VALUE", "KEYS")},
+        **{name: launch.shape[name] for name in ("HEADS", "VALUE_DIM", "PAD_VALUE", "KEYS")},
         LEAST=LEAST_PART_KEYS,
-        **call.visible,
+        **launch.visible,
     )
 
 
-def prefill(call: Call) -> None:
-    spec, step = call.spec, call.step
+def prefill(launch: LayerLaunch) -> None:
+    spec, step = launch.spec, launch.step
     tokens = tile_tokens(spec)
     prefill_kernel[len(step.tile_segments), spec.kv_heads](
-        call.query,
-        call.keys,
-        call.values,
+        launch.query,
+        launch.keys,
+        launch.values,
         step.tables,
         step.kv_lens,
         step.query_lens,
         step.query_starts,
         step.tile_segments,
         step.tile_firsts,
-        call.learned_sinks,
-        call.out,
+        launch.learned_sinks,
+        launch.out,
         spec.scale,
-        *call.strides,
+        *launch.strides,
         TOKENS=tokens,
-        ROWS=padded(tokens * call.group, LEAST_DOT),
-        **call.shape,
-        **call.visible,
+        ROWS=padded(tokens * launch.group, LEAST_DOT),
+        **launch.shape,
+        **launch.visible,
     )

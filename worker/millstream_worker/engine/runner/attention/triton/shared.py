@@ -1,6 +1,6 @@
 """Attention of rows with one new token each to a beginning that they share: a tile holds the query heads of
 one KV head of several rows, and loads each shared key once for all of them. What it finds are parts of those
-rows' answers, which triton_decode.py puts together with what each row reads alone.
+rows' answers, which decode.py puts together with what each row reads alone.
 """
 
 # Triton's types are none of Python's:
@@ -27,9 +27,9 @@ def shared_kernel(
     values,
     tables,  # [rows, table_stride] int32
     shared_lens,  # [rows] int32: keys that a row shares
-    members,  # [members] int32: rows that share, family after family
+    members,  # [members] int32: rows that share, prefix group after prefix group
     tile_firsts,  # [tiles] int32: a tile's first place among the members
-    tile_counts,  # [tiles] int32: its members, all of one family; 0: nothing to do
+    tile_counts,  # [tiles] int32: its members, all of one prefix group; 0: nothing to do
     parts,  # [rows, heads, shared_parts + own_parts, VALUE_DIM] float32
     part_sums,  # [rows, heads, shared_parts + own_parts] float32
     scale,

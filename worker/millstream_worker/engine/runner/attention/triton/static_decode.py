@@ -11,7 +11,7 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.triton import device_step
-from millstream_worker.engine.runner.attention.triton.device_step import Step
+from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
 from millstream_worker.engine.runner.device.transfer import Arena, Field, to_device
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
@@ -45,7 +45,7 @@ class StaticDecode:
             device,
         )
         self.steps = {
-            shape: Step(
+            shape: DeviceStep(
                 tables=self._tables[shape.group],
                 **{name: self._arena[_name(index, name)] for name in named if name != "tables"},
                 decodes=rows,

@@ -16,7 +16,7 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.static import StaticStep
 from millstream_worker.engine.runner.attention.triton import device_step, flash_prefill, launches
-from millstream_worker.engine.runner.attention.triton.device_step import Step
+from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
 from millstream_worker.engine.runner.attention.triton.static_decode import StaticDecode
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
@@ -33,7 +33,7 @@ class TritonAttention:
     def __init__(self, storage: KVStorage) -> None:
         self._storage = storage
         self._shapes = [layer.shape for layer in storage.layers]
-        self._steps: dict[LayerSpec, Step] = {}
+        self._steps: dict[LayerSpec, DeviceStep] = {}
         self._flash = [flash_prefill.choose(layer, storage) for layer in storage.layers]
         self._programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
 
@@ -47,15 +47,15 @@ class TritonAttention:
         for shape, named in zip(shapes, vectors, strict=True):
             fields: dict[str, Any] = {name: next(tensors) for name in named}
             fields |= device_step.numbers(plan, shape, named, self._programs)
-            self._steps[shape] = Step(**fields)
+            self._steps[shape] = DeviceStep(**fields)
 
-    def reserve(self, rows: int, width: int, *, families: bool) -> StaticDecode:
+    def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> StaticDecode:
         shapes = list(dict.fromkeys(self._shapes))
         parts = []
         for shape in shapes:
             longest = min(width * self._storage.block_size, shape.window or inf)
             own, shared = device_step.parts_for(rows, int(longest), shape, self._programs)
-            parts.append((own, shared if families and shape.window is None else 0))
+            parts.append((own, shared if prefix_groups and shape.window is None else 0))
         return StaticDecode(shapes, rows, width, parts, self._storage.device)
 
     def hold(self, step: StaticStep) -> None:
@@ -69,15 +69,15 @@ class TritonAttention:
         keys, values = self._storage.keys[layer], self._storage.values[layer]
         launches.store(spec, step, key, value, keys, values)
         out = values.new_empty(len(query), spec.heads, spec.value_dim)
-        call = launches.Call(spec, step, query.to(keys.dtype), keys, values, sinks, out)
+        launch = launches.LayerLaunch(spec, step, query.to(keys.dtype), keys, values, sinks, out)
         if step.decodes:
-            launches.decode(call)
+            launches.decode(launch)
         if len(step.tile_segments):
             flash = self._flash[layer]
             if flash is None:
-                launches.prefill(call)
+                launches.prefill(launch)
             else:
-                flash_prefill.prefill(flash, call)
+                flash_prefill.prefill(flash, launch)
         return out
 
 

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from support.brain import SIZES, ask
 from support.counting import CountingRunner
 
-from millstream_worker.engine.brain.running.step_time import LEAST_TOKENS, Pace
+from millstream_worker.engine.brain.running.step_time import LEAST_TOKENS, StepTimeModel
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 
 
-def run(pace: Pace, steps: int, seconds: Callable[[int], float], start: float = 0.0) -> list[int]:
+def run(model: StepTimeModel, steps: int, seconds: Callable[[int], float], start: float = 0.0) -> list[int]:
     """Prompt tokens of so many steps that compute as much as they may, one settled after the other."""
     now, chunks = start, []
     for _ in range(steps):
-        chunks.append(pace.prompt_tokens())
-        pace.planned(chunks[-1], now)
+        chunks.append(model.prompt_tokens())
+        model.planned(chunks[-1], now)
         now += seconds(chunks[-1])
-        pace.settled(now)
+        model.settled(now)
     return chunks
 
 
@@ -37,65 +37,65 @@ def run(pace: Pace, steps: int, seconds: Callable[[int], float], start: float = 
 def test_steps_come_to_take_the_target(base_s: float, token_s: float, noise: float, seed: int) -> None:
     """Or as near to it as the smallest and the largest chunk allow, on any device, steady or not."""
     random = np.random.default_rng(seed)
-    pace = Pace(0.1, 4096)
-    chunks = run(pace, 60, lambda n: (base_s + token_s * n) * (1 + noise * random.uniform(-1, 1)))
+    model = StepTimeModel(0.1, 4096)
+    chunks = run(model, 60, lambda n: (base_s + token_s * n) * (1 + noise * random.uniform(-1, 1)))
     right = min(max((0.1 - base_s) / token_s, LEAST_TOKENS), 4096)
     assert np.mean(chunks[-10:]) == pytest.approx(right, rel=0.1 + 2 * noise, abs=2)
 
 
 def test_it_follows_a_load_that_changes() -> None:
-    pace = Pace(0.1, 4096)
-    run(pace, 40, lambda n: 0.01 + 1e-4 * n)
-    assert run(pace, 40, lambda n: 0.06 + 1e-4 * n, 100.0)[-1] == pytest.approx(400, rel=0.1)
-    back = run(pace, 40, lambda n: 0.01 + 1e-4 * n, 200.0)
+    model = StepTimeModel(0.1, 4096)
+    run(model, 40, lambda n: 0.01 + 1e-4 * n)
+    assert run(model, 40, lambda n: 0.06 + 1e-4 * n, 100.0)[-1] == pytest.approx(400, rel=0.1)
+    back = run(model, 40, lambda n: 0.01 + 1e-4 * n, 200.0)
     assert back[-1] == pytest.approx(900, rel=0.1)
     assert 0.01 + 1e-4 * max(back) < 1.5 * 0.1
 
 
 def test_a_pause_is_not_the_models() -> None:
-    pace = Pace(0.1, 4096)
-    run(pace, 40, lambda n: 0.01 + 1e-4 * n)
-    run(pace, 1, lambda n: 60.0, 100.0)
-    assert run(pace, 20, lambda n: 0.01 + 1e-4 * n, 200.0)[-1] == pytest.approx(900, rel=0.1)
+    model = StepTimeModel(0.1, 4096)
+    run(model, 40, lambda n: 0.01 + 1e-4 * n)
+    run(model, 1, lambda n: 60.0, 100.0)
+    assert run(model, 20, lambda n: 0.01 + 1e-4 * n, 200.0)[-1] == pytest.approx(900, rel=0.1)
 
 
 def test_what_was_learned_outlasts_steps_without_prompts() -> None:
-    pace = Pace(0.1, 4096)
-    run(pace, 40, lambda n: 0.01 + 1e-4 * n)
+    model = StepTimeModel(0.1, 4096)
+    run(model, 40, lambda n: 0.01 + 1e-4 * n)
     for step in range(200):
-        pace.planned(0, 100.0 + step)
-        pace.settled(100.01 + step)
-    assert run(pace, 5, lambda n: 0.01 + 1e-4 * n, 400.0) == pytest.approx([900] * 5, rel=0.05)
+        model.planned(0, 100.0 + step)
+        model.settled(100.01 + step)
+    assert run(model, 5, lambda n: 0.01 + 1e-4 * n, 400.0) == pytest.approx([900] * 5, rel=0.05)
 
 
 def test_nothing_is_tried_that_is_far_from_what_was_seen() -> None:
     """Nothing is known of prompts while only decode rows ran: the first chunk is short, and they grow."""
-    pace = Pace(10.0, 4096)
+    model = StepTimeModel(10.0, 4096)
     for _ in range(20):
-        pace.planned(0, 0.0)
-        pace.settled(0.001)
-    chunks = run(pace, 20, lambda n: 0.001 + 1e-6 * n, 1.0)
+        model.planned(0, 0.0)
+        model.settled(0.001)
+    chunks = run(model, 20, lambda n: 0.001 + 1e-6 * n, 1.0)
     assert chunks[0] == LEAST_TOKENS * 1.5
     assert all(later <= 1.5 * chunk for chunk, later in pairwise(chunks))
     assert chunks[-1] == 4096
 
 
 def test_decode_rows_that_alone_take_longer_do_not_stop_prompts() -> None:
-    assert run(Pace(0.1, 4096), 30, lambda n: 0.5 + 1e-4 * n)[1:] == [LEAST_TOKENS] * 29
-    assert run(Pace(0.1, 20), 5, lambda n: 0.5) == [20] * 5
+    assert run(StepTimeModel(0.1, 4096), 30, lambda n: 0.5 + 1e-4 * n)[1:] == [LEAST_TOKENS] * 29
+    assert run(StepTimeModel(0.1, 20), 5, lambda n: 0.5) == [20] * 5
 
 
 def test_without_a_target_all_is_allowed() -> None:
-    assert run(Pace(0.0, 4096), 5, lambda n: 1.0) == [4096] * 5
+    assert run(StepTimeModel(0.0, 4096), 5, lambda n: 1.0) == [4096] * 5
 
 
 def test_a_step_that_waits_for_the_one_before_counts_from_there() -> None:
-    pace = Pace(0.1, 4096)
+    model = StepTimeModel(0.1, 4096)
     for step in range(30):  # planned one ahead: half of the time from plan to settle is the other step's
-        pace.planned(100, float(step))
+        model.planned(100, float(step))
         if step:
-            pace.settled(step + 1.0)
-    assert pace.token_s == pytest.approx(0.01, rel=0.2)
+            model.settled(step + 1.0)
+    assert model.token_s == pytest.approx(0.01, rel=0.2)
 
 
 class Device:

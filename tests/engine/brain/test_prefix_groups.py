@@ -1,4 +1,4 @@
-"""Who reads what with whom: families are true, disjoint, and save what the best choice saves."""
+"""Who reads what with whom: prefix groups are true, disjoint, and save what the best choice saves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream_worker.engine.brain.batch.batch import Batch
-from millstream_worker.engine.brain.batch.shared_prefixes import Families, Sharing, SharingCosts
+from millstream_worker.engine.brain.batch.shared_prefixes import PrefixGroups, SharedPrefixes, SharingCosts
 
 FREE = SharingCosts(row=0, step=0)
 BLOCK = 16
@@ -24,7 +24,7 @@ class Desk:
 
     def __init__(self, costs: SharingCosts | None = FREE, slots: int = 8) -> None:
         self.batch = Batch(slots, 12, BLOCK)
-        self.sharing = Sharing(self.batch, costs)
+        self.sharing = SharedPrefixes(self.batch, costs)
         self.rows: dict[int, Row] = {}
         self._own = 10**6
 
@@ -40,25 +40,25 @@ class Desk:
         del self.rows[slot]
         self.batch.block_table[slot] = 0
 
-    def families(self) -> Families:
-        return self.sharing.families(np.array(sorted(self.rows), np.intp))
+    def groups(self) -> PrefixGroups:
+        return self.sharing.groups(np.array(sorted(self.rows), np.intp))
 
     def found(self) -> set[tuple[int, tuple[int, ...]]]:
         """Blocks shared, and the slots that share them."""
-        families, slots = self.families(), np.array(sorted(self.rows), np.intp)
-        cut = [slots[families.segments[a:b]] for a, b in pairwise(families.starts)]
+        groups, slots = self.groups(), np.array(sorted(self.rows), np.intp)
+        cut = [slots[groups.segments[a:b]] for a, b in pairwise(groups.starts)]
         return {
             (int(tokens) // BLOCK, tuple(sorted(members.tolist())))
-            for tokens, members in zip(families.lens, cut, strict=True)
+            for tokens, members in zip(groups.lens, cut, strict=True)
         }
 
     def check(self) -> int:
-        """Families are true; returns the blocks that they save."""
-        families, table = self.families(), self.batch.block_table[sorted(self.rows)]
-        assert len(set(families.segments.tolist())) == len(families.segments), "a row in two families"
+        """Prefix groups are true; returns the blocks that they save."""
+        groups, table = self.groups(), self.batch.block_table[sorted(self.rows)]
+        assert len(set(groups.segments.tolist())) == len(groups.segments), "a row in two prefix groups"
         saved = 0
-        for tokens, (start, end) in zip(families.lens, pairwise(families.starts), strict=True):
-            blocks, members = int(tokens) // BLOCK, families.segments[start:end]
+        for tokens, (start, end) in zip(groups.lens, pairwise(groups.starts), strict=True):
+            blocks, members = int(tokens) // BLOCK, groups.segments[start:end]
             assert tokens % BLOCK == 0
             assert len(members) >= 2
             assert blocks >= 1
@@ -85,7 +85,7 @@ def seated(*rows: str, costs: SharingCosts | None = FREE) -> Desk:
 
 
 @pytest.mark.parametrize(
-    ("rows", "families"),
+    ("rows", "groups"),
     [
         (["abx", "aby"], {(2, (0, 1))}),
         (["ab", "ab", "ab"], {(2, (0, 1, 2))}),
@@ -99,8 +99,8 @@ def seated(*rows: str, costs: SharingCosts | None = FREE) -> Desk:
         (["abcx", "abcy", "abd", "abe"], {(2, (0, 1, 2, 3))}),  # 6, and in two 3 + 2
     ],
 )
-def test_which_rows_read_together(rows: Sequence[str], families: set[tuple[int, tuple[int, ...]]]) -> None:
-    assert seated(*rows).found() == families
+def test_which_rows_read_together(rows: Sequence[str], groups: set[tuple[int, tuple[int, ...]]]) -> None:
+    assert seated(*rows).found() == groups
 
 
 def test_equal_blocks_behind_different_ones_are_not_shared() -> None:
@@ -118,7 +118,7 @@ def test_what_costs_more_than_it_saves_is_left() -> None:
     assert seated(*rows, costs=SharingCosts(row=32, step=0)).found() == set()
 
 
-def test_several_families_bear_the_cost_of_a_step_together() -> None:
+def test_several_prefix_groups_bear_the_cost_of_a_step_together() -> None:
     rows = ["ab", "ab", "cd", "cd"]
     assert len(seated(*rows, costs=SharingCosts(row=0, step=64)).found()) == 2
     assert len(seated(*rows[:2], costs=SharingCosts(row=0, step=64)).found()) == 0
@@ -129,7 +129,7 @@ def test_without_costs_nothing_is_shared() -> None:
 
 
 def test_the_longest_beginning_comes_first() -> None:
-    assert seated("a", "a", "bcd", "bcd", "ef", "ef").families().lens.tolist() == [48, 32, 16]
+    assert seated("a", "a", "bcd", "bcd", "ef", "ef").groups().lens.tolist() == [48, 32, 16]
 
 
 def test_a_row_that_takes_the_slot_of_another_is_seen() -> None:
@@ -144,12 +144,12 @@ def test_segments_are_counted_among_those_that_decode() -> None:
     assert desk.found() == {(2, (0, 2, 3))}
     desk.leave(0)
     desk.leave(1)
-    assert desk.families().segments.tolist() == [0, 1]
+    assert desk.groups().segments.tolist() == [0, 1]
 
 
 def test_no_change_no_work() -> None:
     desk = seated("ab", "ab", "cd")
-    assert desk.families() is desk.families()
+    assert desk.groups() is desk.groups()
 
 
 def test_a_long_chain_of_beginnings() -> None:
@@ -207,7 +207,8 @@ def test_it_is_the_best_choice_where_one_beginning_lies_in_another(rows: list[st
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 7), st.one_of(st.none(), BEGINNINGS)), max_size=40), st.data())
 def test_rows_come_and_go(moves: list[tuple[int, str | None]], data: st.DataObject) -> None:
-    """After any moves the families are those of the same rows in a new batch, up to equally good choices."""
+    """After any moves the prefix groups are those of the same rows in a new batch, up to equally good
+    choices."""
     desk = Desk()
     for slot, row in moves:
         if row is not None:
