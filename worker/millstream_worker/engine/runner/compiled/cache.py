@@ -20,14 +20,14 @@ import torch
 
 from millstream_worker.engine.runner.attention import custom_op
 from millstream_worker.engine.runner.checkpoint.trust import written_by_others
-from millstream_worker.engine.runner.compiled import inductor
+from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.linear import panel
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.native import custom_ops
 from millstream_worker.engine.runner.native.build import processor
 
 # Of what the compiler is told about our operations: it does not look at that when it finds code again.
-_SOURCES = (custom_ops.__file__, inductor.__file__, custom_op.__file__, panel.__file__)
+_SOURCES = (custom_ops.__file__, torch_internals.__file__, custom_op.__file__, panel.__file__)
 _TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from millstream_worker.engine.runner.compiled import inductor
+from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 
@@ -48,7 +48,7 @@ def compile_model(
     try:
         torch.compiler.reset()
         torch.compiler.set_stance("default")
-        inductor.configure(cache)
+        torch_internals.configure_compiler(cache)
         _compile_once(layers)
         for tokens in _compile(loaded, backend):
             _compute(loaded, tokens)
@@ -97,7 +97,7 @@ def _compiled(function: Callable[..., Any], backend: str | Callable[..., Any]) -
     # The model is what it was when it was compiled: guards on its modules would be looked at in each step.
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.keep_portable_guards_unsafe}
     if backend == "inductor":
-        options |= inductor.options()
+        options |= torch_internals.compiler_options()
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=True, options=options)
 
 

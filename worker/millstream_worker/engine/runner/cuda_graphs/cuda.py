@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
+from millstream_worker.engine.runner.device import torch_internals
 
 _INTEGERS = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}  # by bytes, as the array interface names them
 
@@ -71,9 +72,8 @@ class CudaRecorder:
             return
         with contextlib.suppress(RuntimeError):  # that the capture is broken is known
             graph.capture_end()
-        # Some versions of torch then take the pool for one that is still recorded to.
         with contextlib.suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
+            torch_internals.end_allocation(torch.cuda.current_device(), self._pool)
         self._pool = torch.cuda.graph_pool_handle()
 
     def used_bytes(self) -> int:

@@ -60,7 +60,7 @@ class FusedLinear(nn.Module):
         return None if bias is None else bias.narrow(0, self.begin, self.out_features)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_compiling():  # which computes equal operations once (`compiled.inductor`)
+        if torch.compiler.is_compiling():  # which computes equal operations once (`torch_internals`)
             joint: torch.Tensor = self.joint(rows)
             return joint.narrow(-1, self.begin, self.out_features)
         product = self._product

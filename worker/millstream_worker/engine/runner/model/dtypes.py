@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from millstream_worker.engine.runner.device import torch_internals
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -17,7 +19,4 @@ def computed_in(own: torch.dtype | None, device: torch.device) -> torch.dtype:
 def _cpu_has(dtype: torch.dtype) -> bool:
     if dtype != torch.bfloat16:
         return dtype == torch.float32
-    try:  # else oneDNN has no kernel for it, and torch multiplies number by number
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (AttributeError, RuntimeError):  # a torch without oneDNN
-        return False
+    return torch_internals.multiplies_bfloat16()

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.replay.workspace import Workspace
 
@@ -112,9 +113,8 @@ class _Refused:
 
 def _generated() -> list[ModuleType]:
     """The modules of compiled code in this process."""
-    from torch._inductor.codecache import PyCodeCache
-
-    return [module for module in PyCodeCache.modules if {_EMPTY, _OTHERS} <= vars(module).keys()]
+    modules = torch_internals.generated_modules()
+    return [module for module in modules if {_EMPTY, _OTHERS} <= vars(module).keys()]
 
 
 @functools.cache

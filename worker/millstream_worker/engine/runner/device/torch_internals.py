@@ -1,27 +1,51 @@
-"""How torch's compiler is set up. The worker's names of torch that torch does not promise stand here and in
-`replay`: tests/test_private_names.py counts them."""
+"""All that the worker uses of torch and torch does not document: tests/test_private_names.py keeps it so, and
+tells which of the names a version of torch has no more."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import torch
 
-def configure(cache: Path) -> None:
+
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU does; else torch multiplies number by number."""
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a torch without oneDNN
+        return False
+
+
+def end_allocation(device: int, pool: Any) -> None:
+    """Release a CUDA graph's memory pool after a broken capture: some versions of torch take it for one that
+    is still recorded to. Raises RuntimeError for one that is not."""
+    torch._C._cuda_endAllocateToPool(device, pool)
+
+
+def generated_modules() -> list[ModuleType]:
+    """The Python modules that the compiler has written and loaded in this process."""
+    from torch._inductor.codecache import PyCodeCache  # takes seconds
+
+    return list(PyCodeCache.modules)
+
+
+def configure_compiler(cache: Path) -> None:
     """Keep compiled code in `cache`, which only its owner may write: torch unpickles what is there. Its own
     headers, 150 MB that are the same for all models, lie beside, not in a folder that all users share."""
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
-    import torch._dynamo.config  # takes seconds
+    from torch._dynamo import config  # takes seconds
     from torch._inductor import codecache
 
     codecache._HEADER_DIR = str(cache.parent / "headers")
     codecache._HEADER_LOCK_DIR = str(cache.parent / "headers" / "locks")
-    torch._dynamo.config.specialize_float = True  # else each number of a module is an input
+    config.specialize_float = True  # else each number of a module is an input
 
 
-def options() -> dict[str, Any]:
+def compiler_options() -> dict[str, Any]:
     """Of torch.compile, for its own backend."""
     return {
         "compile_threads": 1,  # no pool of processes beside the engine's
