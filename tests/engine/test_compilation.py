@@ -1,4 +1,4 @@
-"""When layers are compiled: what is asked for, kept, ended badly, and the moment between steps."""
+"""When the model is compiled: what is asked for, kept, ended badly, and the moment between steps."""
 
 from __future__ import annotations
 
@@ -281,6 +281,7 @@ def test_in_the_middle_of_a_row(folder: str, tmp_path: Path, monkeypatch: pytest
     tokens = run(engine, due_after=5)
 
     assert tokens == run(plain)
-    assert said[-1].startswith("model compiled in ")
+    assert said[-2].startswith("model compiled in ")
+    assert said[-1] == "decode steps are recorded and replayed"
     assert engine.take_due() is None
     assert len(list((tmp_path / "compiled").glob("*/ready"))) == 1

@@ -85,7 +85,7 @@ def {name}(*args: Any, **kwargs: Any) -> Any:
 
 _APPENDED = (
     ("producer/millstream/client/submitting/requests.py", _IN_REQUESTS),
-    ("worker/millstream_worker/encoding.py", _IN_ENCODING),
+    ("worker/millstream_worker/jobs/encoding.py", _IN_ENCODING),
     ("producer/millstream/wire/state/heartbeat.py", _WITH_MORE_ARGUMENTS.format(name="beat")),
     ("producer/millstream/wire/state/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="describe")),
 )
@@ -212,8 +212,8 @@ def _with_additions(copy: Path) -> None:
         assert text.count(old) == 1, f"{file} was changed: {old!r} is there {text.count(old)} times"
         path.write_text(text.replace(old, new), "utf-8")
     for file, code in _APPENDED:
-        with (copy / file).open("a", encoding="utf-8") as module:
-            module.write(code)
+        path = copy / file
+        path.write_text(path.read_text("utf-8") + code, "utf-8")  # of a module that is there
 
 
 def main(arguments: Sequence[str]) -> None:

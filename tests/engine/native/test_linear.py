@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from millstream_worker.engine.runner.linear import panel as linear
 from millstream_worker.engine.runner.linear.panel import PanelLinear
-from millstream_worker.engine.runner.linear.replace import replace
+from millstream_worker.engine.runner.linear.replace import replace_linear_layers
 from millstream_worker.engine.runner.native.library import Library
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -154,7 +154,7 @@ def test_odd_numbers_of_rows_outputs_and_pairs(bfloat16_library: Library) -> Non
 
 def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:
     model = nn.Sequential(layer(8, 8, dtype), layer(7, 8, dtype))
-    said = replace(model, used)
+    said = replace_linear_layers(model, used)
     if dtype == torch.float32:
         assert [type(module) for module in model] == [PanelLinear, PanelLinear]
         assert said == "linear layers: 2 native"
@@ -182,6 +182,6 @@ def test_a_replaced_weight_is_copied_once(
     monkeypatch.setattr(linear, "_laid_out", noted)
     model = nn.Sequential(layer(8, size, dtype))
     bias = model[0].bias.data_ptr()
-    replace(model, used)
+    replace_linear_layers(model, used)
     assert [model[0].panels.data_ptr()] == made
     assert model[0].bias.data_ptr() != bias

@@ -76,6 +76,8 @@ class Watch:
 
     def prepare(self, runner: Runner) -> None:
         runner.model = cpu_replay.replayed(eager_of(runner), self.said.append)
+        if isinstance(runner.model, CpuReplay):
+            assert self.said.pop() == "decode steps are recorded and replayed"
         self.runners.append(runner)
 
 

@@ -22,21 +22,20 @@ from millstream_worker.engine.runner.model.load import LoadedModel
 
 NAMES = ("auto", "on", "off")
 BUSY_S = 60.0  # of computing before it is done
-_LAYER_S = (
-    0.008  # the longest mean step, for each layer, of which compiled code saves the twentieth that pays
-)
+_LAYER_S = 0.008  # for each layer: of longer mean steps compiled code saves less than 7 %
 _ROOM = 2**30  # bytes that the compiler may take beside the engine: it took 0.6 GiB
 
 
 @dataclass(slots=True, eq=False)
 class Compilation:
-    """Of one engine's model. Raises ValueError for a `compile_model` that there is not."""
+    """Decides when one engine's model is compiled. Raises ValueError for an unknown `compile_model`."""
 
     config: EngineConfig
     loaded: LoadedModel
     report: Report
     mark: Mark
     done: bool = False
+    _tried: bool = False
 
     def __post_init__(self) -> None:
         if self.config.compile_model not in NAMES:
@@ -45,16 +44,16 @@ class Compilation:
             )
 
     def at_start(self) -> None:
-        """Before the attention modules are connected."""
+        """Compile the model now where that is due, before its attention modules are connected."""
         if self._asked:
             self._compile()
         elif self._automatic and (self._on_gpu or self._kept.ready):
             self._compile_unless_abandoned()
 
     def later(self, finish: Callable[[], None]) -> Later | None:
-        """What is left for a busy worker; None where there is nothing to do, or it was done at start.
-        `finish` is called after the try."""
-        if not self._automatic or self._on_gpu or self._kept.ready:
+        """Returns the work that a busy worker does later; None where `at_start` has tried, or there is
+        none. `finish` is called after the attempt."""
+        if not self._automatic or self._tried:
             return None
         return Later(BUSY_S, lambda step_s: self._compile_between_steps(finish, step_s))
 
@@ -86,6 +85,7 @@ class Compilation:
         finish()
 
     def _compile_unless_abandoned(self) -> None:
+        self._tried = True
         if self._kept.abandoned:
             self._go_without("earlier attempts ended badly; MILLSTREAM_COMPILE_MODEL=on tries again")
         else:

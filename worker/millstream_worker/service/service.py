@@ -43,7 +43,7 @@ class CannotServe(Exception):
 
 class Service:
     """`run` once; `drain` from a signal handler, on the loop. `end_stuck` is called from a thread with the
-    name of the stuck loop and the engine's pid, once waiting longer makes no sense.
+    problem and the engine's process ids, once waiting longer makes no sense.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ class Millstream:
 def chosen(setup: Setup) -> dict[str, Any]:
     """Fields of EngineConfig: what the benchmark chooses, and over it the setup's own settings. On the CPU
     every row at once has room in the cache, and a last block each: memory is the user's. A GPU is the
-    engine's. Layers are compiled, as a worker does in its sixth busy minute. Raises ValueError for a setting
-    that there is not."""
+    engine's. The model is compiled at start, as a worker compiles it after a busy minute. Raises ValueError
+    for an unknown setting."""
     on_cpu = setup.device == "cpu"
     blocks = setup.kv_tokens // BLOCK_SIZE + setup.rows + 1
     own = {

@@ -1,5 +1,5 @@
-"""Computes the logits of a step. `Eager` calls the model from Python; the other forms (`replay`, `graphs`)
-replay recorded steps and fall back to it. Knows nothing of sampling."""
+"""Computes the logits of a step. `Eager` calls the model from Python; the other forms (`replay`,
+`cuda_graphs`) replay recorded steps and fall back to it. Knows nothing of sampling."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.native import custom_ops
 from millstream_worker.engine.runner.native.build import processor
 
-# Of what the compiler is told about our operations: it does not look at that when it finds code again.
+# These define our operations for the compiler, which does not compare that when it finds code again.
 _SOURCES = (custom_ops.__file__, torch_internals.__file__, custom_op.__file__, panel.__file__)
 _TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it
 
 
 class CompileCache:
-    """Of one model, as it runs here: with another precision, number of threads, processor or version of torch
-    it has other code."""
+    """Finds the compiled code of one model as it runs here: another precision, number of threads, processor
+    or version of torch has other code."""
 
     def __init__(self, cache: Path, loaded: LoadedModel) -> None:
         self.folder = cache / "compiled" / _digest(loaded)
@@ -42,12 +42,12 @@ class CompileCache:
 
     @property
     def ready(self) -> bool:
-        """To compile again takes a second or two."""
+        """Whether the code is there: compiling then takes some seconds."""
         return os.path.exists(self._ready)  # a folder of somebody else's is no reason not to start
 
     @property
     def abandoned(self) -> bool:
-        """Twice it ended by an error or with the process, and it may do so again: none is under way."""
+        """Whether compiling has twice ended by an error or with the process, and none is under way."""
         try:
             with self._begun.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go of a dead process' lock
@@ -57,7 +57,8 @@ class CompileCache:
 
     @contextlib.contextmanager
     def compilation(self) -> Iterator[None]:
-        """Around the compiling. Raises OSError where code cannot be kept in the folder, or not trusted."""
+        """Records one compilation, which is done inside. Raises OSError where the folder cannot be written,
+        or others can write to it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (self.folder.parent, self.folder):
             if written_by_others(path):

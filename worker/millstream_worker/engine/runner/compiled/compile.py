@@ -49,9 +49,9 @@ def compile_model(
         torch.compiler.reset()
         torch.compiler.set_stance("default")
         torch_internals.configure_compiler(cache)
-        _compile_once(layers)
-        for tokens in _compile(loaded, backend):
-            _compute(loaded, tokens)
+        _share_code(layers)
+        for tokens in _install(loaded, backend):
+            _run_step(loaded, tokens)
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
         _restore(loaded, layers)
         raise CannotCompile(_short(error)) from error
@@ -72,7 +72,7 @@ class _Zeros:
         return value.new_zeros(len(query), query.shape[1], self._value_dim)
 
 
-def _compile_once(layers: Sequence[nn.Module]) -> None:
+def _share_code(layers: Sequence[nn.Module]) -> None:
     """Have layers of one class, which differ in weights alone, share their code."""
     regions: dict[type[nn.Module], Any] = {}
     for layer in layers:
@@ -82,9 +82,9 @@ def _compile_once(layers: Sequence[nn.Module]) -> None:
         layer.forward = types.MethodType(regions[kind], layer)
 
 
-def _compile(loaded: LoadedModel, backend: str | Callable[..., Any]) -> Sequence[int]:
-    """All of the model on the CPU; on a GPU its body, which CUDA graphs record by itself. Returns the numbers
-    of tokens that there is to be code for."""
+def _install(loaded: LoadedModel, backend: str | Callable[..., Any]) -> Sequence[int]:
+    """All of the model on the CPU; on a GPU its body, which CUDA graphs record by itself. Returns the token
+    counts to compile for."""
     body = loaded.anatomy.body
     if loaded.device.type == "cpu" or body is None:
         loaded.logits.compile(lambda function: _compiled(function, backend))
@@ -102,8 +102,8 @@ def _compiled(function: Callable[..., Any], backend: str | Callable[..., Any]) -
 
 
 @torch.inference_mode()
-def _compute(loaded: LoadedModel, tokens: int) -> None:
-    """A step, of tensors as steps have them: code for other ones is not theirs."""
+def _run_step(loaded: LoadedModel, tokens: int) -> None:
+    """Inputs are of a step's types: the guards of the code would not hold for a step otherwise."""
     sizes = (tokens, tokens, _LOGITS)
     loaded.logits(*(torch.zeros(size, dtype=torch.int64, device=loaded.model.device) for size in sizes))
 

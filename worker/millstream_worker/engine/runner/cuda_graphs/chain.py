@@ -50,7 +50,7 @@ def record_chain(run: Callable[[], None], attention: HookableAttention, recorder
     gaps: list[Gap] = []
 
     def leave_out(layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
-        # Made in the recording: whoever gets it may compute in its memory, as compiled layers do.
+        # Made in the recording: whoever gets it may compute in its memory, as compiled code does.
         out = value.new_zeros(len(query), query.shape[1], value.shape[2])
         recordings.append(recorder.end())
         place = recorder.place

@@ -1,5 +1,5 @@
-"""All that the worker uses of torch and torch does not document: tests/test_private_names.py keeps it so, and
-tells which of the names a version of torch has no more."""
+"""Holds all undocumented names of torch that the worker uses. tests/test_private_names.py checks that no
+other file uses any, and that the installed torch has them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the CPU does; else torch multiplies number by number."""
+    """Whether torch has a kernel for it on this CPU; else it multiplies number by number."""
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # a torch without oneDNN
@@ -46,7 +46,7 @@ def configure_compiler(cache: Path) -> None:
 
 
 def compiler_options() -> dict[str, Any]:
-    """Of torch.compile, for its own backend."""
+    """Returns the options of torch.compile for its own backend."""
     return {
         "compile_threads": 1,  # no pool of processes beside the engine's
         "cpp.vec_isa_ok": True,  # else a process is started to try each instruction set

@@ -44,7 +44,7 @@ def pool_blocks(
     graphs: int = 0,
     free: int | None = None,
 ) -> int:
-    """Blocks in the pool, at least one. Call it when the weights are on the device, packed.
+    """Blocks in the pool, at least one. Call it when the weights are on the device, in their final layout.
 
     `kv_memory`: "auto", bytes ("2GiB", "500MB", "1073741824"), or a share of the free memory ("0.6", "60%").
     `free`: bytes of it; by default as measured. `step` of them (`profiling.step_needs`), and `graphs` that

@@ -4,8 +4,8 @@ Each call of a matrix kernel has a price of its own, whatever its size: on two E
 of query, key and value's three took 23 to 38 us less a layer, in place of gate and up's two 4 to 16 us: 1.5 %
 (0.6B) to 6 % (15M) of a step of 32 rows. The model's anatomy names the layers.
 
-All of them are fused, on every device and in every dtype. That is a rule and no trial at start: in float32
-the same tokens are promised after a restart, and a trial might end otherwise then.
+All of them are fused, on every device and in every dtype: in float32 the same tokens are promised after a
+restart, so a rule decides, not a measurement at start.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Linear layers whose weights lie in panels, multiplied by the compiled library.
 
-A step of few rows waits for nothing but the weights. oneDNN's products read them at 14 to 18 GB/s on two EPYC
-cores with AVX-512, these at 24 to 29: 0.55 to 0.7 of its time with one to four rows, 0.8 to 0.95 with 32, as
-much with 512 and 2,048. On a Xeon with AVX-512 and without AMX, where bfloat16 is widened to be multiplied as
-float32, 0.61 to 0.75 with any number of rows. With AMX's tiles see native/panel_tiles.h. Measure with
-`python -m ops.bench layers`. What a row gets does not depend on who shares its step.
+A step of few rows waits for nothing but the weights. torch's (oneDNN's) products read them at 14 to 18 GB/s
+on two EPYC cores with AVX-512, these at 24 to 29: 0.55 to 0.7 of its time with one to four rows, 0.8 to
+0.95 with 32, as much with 512 and 2,048. On a Xeon with AVX-512 and without AMX, where bfloat16 is widened
+to be multiplied as float32, 0.61 to 0.75 with any number of rows. With AMX see native/src/panel_tiles.h.
+Measure with `python -m ops.bench layers`. What a row gets does not depend on who shares its step.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.native.library import Library
 
 
-def replace(model: nn.Module, library: Library | None = None) -> str:
+def replace_linear_layers(model: nn.Module, library: Library | None = None) -> str:
     """Replace the linear layers of a model that `library` multiplies, one after the other, and free their
-    weights unless others (a tied embedding) hold them too. Answers what there is now, for the log."""
+    weights unless others (a tied embedding) hold them too. Returns a summary for the log."""
     if library is not None:
         panel.use(library)
         replaced: dict[nn.Module, PanelLinear] = {}
@@ -27,7 +27,7 @@ def replace(model: nn.Module, library: Library | None = None) -> str:
                     setattr(parent, name, found)
         if replaced:
             _let_go_of_files(model)
-    return _said(model, library)
+    return _summary(model, library)
 
 
 def _replacement(layer: nn.Module, library: Library) -> PanelLinear | None:
@@ -52,7 +52,7 @@ def _let_go_of_files(model: nn.Module) -> None:
             parameter.data = parameter.data.clone()
 
 
-def _said(model: nn.Module, library: Library | None) -> str:
+def _summary(model: nn.Module, library: Library | None) -> str:
     native = [module for module in model.modules() if isinstance(module, PanelLinear)]
     others = sum(isinstance(module, nn.Linear | Conv1D) for module in model.modules())
     counts = [f"{others} torch"] if others or not native else []

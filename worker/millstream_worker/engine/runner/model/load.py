@@ -21,7 +21,7 @@ from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.linear.fused import fuse
-from millstream_worker.engine.runner.linear.replace import replace
+from millstream_worker.engine.runner.linear.replace import replace_linear_layers
 from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
@@ -109,7 +109,7 @@ def load_model(
     anatomy = observe(model, ATTENTION)
     fuse(model, anatomy.siblings)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    linear_layers = replace(model, chosen.library)
+    linear_layers = replace_linear_layers(model, chosen.library)
     note = support.context_note(config)
     return LoadedModel(
         model=model,

@@ -2,8 +2,8 @@
 
 Each call is a function's address and its arguments, addresses of tensors and whole numbers. A tensor must
 lie where it will lie in each step: in a workspace, or in memory that lasts, as weights do. An operation of
-torch's own is not recorded. Its answer lies elsewhere, which is seen, or it is found by who replays the calls
-and compares.
+torch's own is not recorded. Its output lies elsewhere, which is seen, or the comparison of a replayed step
+finds it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps of decoding rows whose calls are recorded, and replayed in the steps of as many rows that follow.
+"""Records the calls of decode steps, and replays them in later steps of as many rows.
 
 Between two calls of a step Python took 12 us for the 14M shape, half of a step of one row, and 33 us with 32
 rows of the 135M shape, whose weights push it out of the caches. Measure with `python -m ops.bench replay`.
@@ -58,23 +58,25 @@ def replay_calls(library: Library, step: RecordedStep, mark: Callable[[], None] 
     return True
 
 
-def refused(error: CannotReplay) -> str:
-    """For the operator."""
+def _refused(error: CannotReplay) -> str:
+    """The line of the log."""
     return f"CPU replay is off: {error}"
 
 
 def workspace_bytes(vocab_size: int) -> int:
-    """What recorded steps may keep in between."""
+    """Returns the bytes that recorded steps may use for what they compute in between."""
     return MOST_ROWS * (4 * vocab_size + _ROW_BYTES)
 
 
 def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
-    """The form that a compiled model gets on the CPU."""
+    """Returns the form that a compiled model gets on the CPU."""
     try:
-        return CpuReplay(eager, report)
+        form = CpuReplay(eager, report)
     except CannotReplay as error:
-        report(refused(error))
+        report(_refused(error))
         return eager
+    report("decode steps are recorded and replayed")
+    return form
 
 
 class CpuReplay:
@@ -137,7 +139,7 @@ class CpuReplay:
         except CannotReplay as error:
             self._most_rows = 0
             self._steps.clear()
-            self._report(refused(error))
+            self._report(_refused(error))
             return None
         self._compared.add(step.functions)
         self._steps[plan.token_count] = step
