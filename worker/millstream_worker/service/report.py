@@ -1,5 +1,5 @@
-"""What the worker says of itself while it runs: its heartbeat, and once a minute, while it works, a line
-of its log. It knows no Redis.
+"""What the worker reports about itself while it runs: its heartbeat, and once a minute, while it works, a
+line of its log. It knows no Redis.
 """
 
 from __future__ import annotations
