@@ -19,8 +19,8 @@ TEMPLATE = Path(__file__).with_name("users.acl")
 NOT_IN_REDIS_7_0 = (
     "client|setinfo",
     "waitaof",
-)  # a server refuses a file with a command that it does not know
-LEAST_LETTERS = 16  # of a password: it is hashed once and without salt, so a short one can be tried out
+)  # a server refuses a file with an unknown command
+LEAST_LETTERS = 16  # of a password: it is hashed once and without salt, so a short one can be guessed
 
 
 class CannotMake(Exception):
@@ -51,7 +51,7 @@ def acl_file(queue: str, passwords: Mapping[str, str], without: Sequence[str] = 
 
 
 def _users(template: str) -> list[tuple[str, str]]:
-    """Users with their rules: a rule goes on in the indented lines below it."""
+    """Users with their rules; a rule continues in the indented lines below it."""
     text = "\n".join(line for line in template.splitlines() if line and not line.startswith("#"))
     lines = re.sub(r"\n\s+", " ", text).splitlines()
     return [(role, rule) for _, role, rule in (line.split(maxsplit=2) for line in lines)]

@@ -1,5 +1,4 @@
-"""What the figures were measured on, and what its memory and its matrix units can do: every figure
-stands beside this."""
+"""The machine of the figures, and the measured rates of its memory and matrix units."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def commit(checkout: Path = Path()) -> str:
 
 
 def hardware(device: str = "cpu") -> str:
-    """Processor, cores and Python, and the GPU where one computes."""
+    """Processor, cores and Python, and the GPU if one computes."""
     cores = len(os.sched_getaffinity(0))
     text = f"{_processor()}, {cores} cores, Python {platform.python_version()}"
     if device.startswith("cuda"):
@@ -42,7 +41,7 @@ def hardware(device: str = "cpu") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the processor does at most, measured."""
+    """The processor's highest rates, measured."""
 
     read_bytes_s: float
     flops_s: float  # of matrix products
@@ -71,7 +70,7 @@ def measure(threads: int, device: str = "cpu") -> Limits:
     if not device.startswith("cuda"):
         return _rates(device, 512 * 2**20, 2048, lambda: None)
     limits = _rates(device, 4 * 2**30, 8192, torch.cuda.synchronize)
-    torch.cuda.empty_cache()  # engines take what is free
+    torch.cuda.empty_cache()  # engines take the free memory
     return limits
 
 
@@ -80,7 +79,7 @@ def _rates(device: str, size: int, width: int, wait: Callable[[], object]) -> Li
 
     block = torch.ones(size // 4, dtype=torch.float32, device=device)
     read_s, dtype = _best_s(block.sum, wait), precision(device)
-    # Some processors multiply numbers of bfloat16 faster once they are float32.
+    # Some processors multiply bfloat16 faster after conversion to float32.
     multiply_s = min(_multiply_s(width, kind, device, wait) for kind in {dtype, "float32"})
     return Limits(size / read_s, 2 * width**3 / multiply_s, dtype)
 

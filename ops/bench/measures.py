@@ -77,8 +77,8 @@ class Run:
         return cls(data["seconds"], timings, data["steps"], data["peak_bytes"])
 
 
-class Tape:
-    """Notes when the tokens of a run's requests come. Made when the first request is submitted."""
+class TokenRecorder:
+    """Records when the tokens of a run's requests arrive. Created when the first request is submitted."""
 
     def __init__(self, requests: int, now: float) -> None:
         self._start = now
@@ -86,11 +86,11 @@ class Tape:
         self._last = [0.0] * requests
         self._tokens = [0] * requests
 
-    def note(self, request: int, now: float, tokens: int = 1) -> None:
-        """`tokens` more of this request are there."""
-        self.note_each((request,), now, tokens)
+    def record(self, request: int, now: float, tokens: int = 1) -> None:
+        """Record `tokens` more of this request."""
+        self.record_each((request,), now, tokens)
 
-    def note_each(self, requests: Iterable[int], now: float, tokens: int = 1) -> None:
+    def record_each(self, requests: Iterable[int], now: float, tokens: int = 1) -> None:
         """The same for many at once, cheaply: this runs between an engine's steps."""
         elapsed = now - self._start
         firsts, lasts, counts = self._first, self._last, self._tokens
@@ -101,8 +101,8 @@ class Tape:
             counts[request] += tokens
 
     def run(self, expected: Sequence[int], steps: int | None) -> Run:
-        """What was noted. Raises ValueError where a request has another number of tokens than `expected`: an
-        engine that does less work must not look faster."""
+        """The recorded run. Raises ValueError where a request has another number of tokens than `expected`:
+        an engine that does less work must not look faster."""
         for request, (tokens, wanted) in enumerate(zip(self._tokens, expected, strict=True)):
             if tokens != wanted:
                 raise ValueError(f"request {request} has {tokens} tokens instead of {wanted}")

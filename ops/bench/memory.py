@@ -13,7 +13,7 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
 def reset_peak(device: str = "cpu") -> None:
-    """From here on `peak_bytes` counts anew. Where the kernel does not allow it, it counts from the start."""
+    """Reset the count of `peak_bytes`. If the kernel does not allow it, it counts from the start."""
     if device.startswith("cuda"):
         with contextlib.suppress(ImportError):
             import torch
@@ -25,9 +25,9 @@ def reset_peak(device: str = "cpu") -> None:
 
 
 def peak_bytes(device: str = "cpu") -> int:
-    """The most that these processes have held since, each at its own time, added up. On a GPU the most of its
-    memory that torch has allocated here, or, where another process computes, or no torch, what is taken of
-    it now."""
+    """The peak memory of these processes, each at its own time, added up. On a GPU the peak of its memory
+    that torch has allocated here, or, if another process computes, or no torch, its used memory now.
+    """
     if device.startswith("cuda"):
         try:
             import torch
@@ -39,17 +39,17 @@ def peak_bytes(device: str = "cpu") -> int:
 
 
 def reset_peak_of(pid: int) -> None:
-    """From here on `peak_of` counts anew."""
+    """Reset the count of `peak_of`."""
     (_PROC / str(pid) / "clear_refs").write_text("5")
 
 
 def peak_of(pid: int) -> int:
-    """The most bytes that one process has held since."""
+    """The peak bytes of one process since then."""
     return _peak(_PROC / str(pid))
 
 
 def _taken_of_device() -> int:
-    """Of the first GPU, as its driver says; 0 where that cannot be asked."""
+    """Used memory of the first GPU, by its driver; 0 if unknown."""
     command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,5 +1,6 @@
-"""Pictures of measured curves: panels side by side, the physical limit dashed, and below them where, when and
-by which command they came about."""
+"""Pictures of measured curves: panels side by side, the physical limit dashed, and below them place, time and
+command.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ Kind = Literal["measured", "tail", "limit"]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A "tail" belongs to the curve before it (its P95); a "limit" is no measurement, but what none of them
-    can pass. NaN values are left out."""
+    """A "tail" belongs to the curve before it (its P95); a "limit" is not measured: no curve can pass it. NaN
+    values are left out.
+    """
 
     label: str
     xs: Sequence[float]
@@ -103,7 +105,7 @@ def _draw_curves(axis: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _label_powers(axis: Axis) -> None:
-    """Of a logarithmic axis: 1, 2, 5, 10 as people write them; only tens where it spans many."""
+    """Labels of a logarithmic axis: 1, 2, 5, 10; only tens if it spans many."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,), numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}" if value < 1e6 else f"{value:.0e}"))
@@ -117,7 +119,7 @@ def caption(part: str, device: str = "cpu") -> list[str]:
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """A column for each name in the rows, empty where a row has it not."""
+    """A column for each name in the rows, empty in rows without it."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:

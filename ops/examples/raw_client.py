@@ -58,7 +58,7 @@ class RawClient:
         self.queue = queue
         meta = f"{{ms:{queue}}}:meta"
         fields = ("shards", 1, "pubsub", "plain", "version_min", 1, "version_max", 1)
-        reply = self.call("describe", [meta], fields)
+        reply = self.call("open_queue", [meta], fields)
         self.meta = dict(zip(reply[::2], reply[1::2], strict=True))
         assert self.meta[b"pubsub"] == b"plain", "this example does not speak sharded pub/sub"
 

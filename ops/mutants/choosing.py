@@ -1,4 +1,4 @@
-"""Which small faults there are in a source, and which of them are tried."""
+"""The small faults that a source can have, and the choice of those to try."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AREAS = {
     ),
     "wire": Area(("producer/millstream/wire/**/*.py",), ("tests/wire", "tests/client")),
     "journal": Area(
-        ("producer/millstream/batch/files/journal.py", "producer/millstream/batch/files/run*file.py"),
+        ("producer/millstream/batch/**/journal.py", "producer/millstream/batch/**/run*file.py"),
         ("tests/batch", "tests/cli/test_batch_rerun.py", "tests/cli/test_batch_cancel.py"),
     ),
     "lua": Area(("producer/millstream/wire/lua/**/*.lua",), ("tests/wire",)),
@@ -65,7 +65,7 @@ _LUA = (
 
 
 def choose(root: Path) -> list[Mutant]:
-    """The same ones for the same sources."""
+    """The same mutants for the same sources."""
     chosen: list[Mutant] = []
     for name, area in AREAS.items():
         found = [mutant for path in sources(root, area) for mutant in mutants_of(root, name, path)]

@@ -31,7 +31,7 @@ class Position:
 
 
 def find(root: Path, mutant: Mutant) -> Position | None:
-    """Its line: in its file, else in the one file of the area that has it."""
+    """The mutant's line: in its file, else in the one file of the area that has it."""
     area = sources(root, AREAS[mutant.area])
     own = [path for path in area if str(path.relative_to(root)) == mutant.path]
     for paths in (own, area):
@@ -63,7 +63,7 @@ def apply(place: Position, mutant: Mutant) -> str:
 
 
 def covering(root: Path, areas: Iterable[str]) -> Mapping[tuple[str, int], list[str]]:
-    """Tests by file and line (from 0), those of the fast tier, in a run of all that may notice."""
+    """Tests by file and line (from 0), from a run of all fast tests of the areas."""
     tests: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
     for name in areas:
         data = root / f".coverage-{name}"
@@ -77,7 +77,7 @@ def covering(root: Path, areas: Iterable[str]) -> Mapping[tuple[str, int], list[
             "-m",
             "pytest",
             "-p",
-            "ops.mutants",
+            "ops.mutants.contexts",
         ]
         if _python(root, [*command, *AREAS[name].tests, "-q", "-p", "no:xdist"], None) != pytest.ExitCode.OK:
             raise SystemExit(f"{name}: its tests fail without a mutant")
@@ -142,8 +142,7 @@ def run(mutants: Sequence[Mutant], workers: int) -> dict[Mutant, str]:
         tests = covering(copies[0], {mutant.area for mutant in mutants} - {"lua"})
 
         def work(copy: Path) -> None:
-            while not waiting.empty():
-                mutant = waiting.get()
+            while (mutant := _next(waiting)) is not None:
                 verdicts[mutant] = verdict(copy, mutant, tests)
                 print(
                     f"{len(verdicts)}/{len(mutants)} {verdicts[mutant]}: {mutant}",
@@ -157,3 +156,10 @@ def run(mutants: Sequence[Mutant], workers: int) -> dict[Mutant, str]:
         for thread in threads:
             thread.join()
     return verdicts
+
+
+def _next(waiting: queue.SimpleQueue[Mutant]) -> Mutant | None:
+    try:
+        return waiting.get_nowait()
+    except queue.Empty:
+        return None

@@ -1,6 +1,6 @@
 """Millstream's client: submit prompts to a queue, stream their tokens, collect their results.
 
-Everything a producer needs is here; nothing of a worker is imported.
+A producer needs nothing else; no worker code is imported.
 """
 
 import logging
@@ -55,7 +55,7 @@ from millstream.wire.state.dead import DeadLetter
 from millstream.wire.state.durability import Durability
 from millstream.wire.state.queue_info import PubSub
 
-# Programs that do not configure logging shall not find our warnings among their own output.
+# Our warnings must not appear in the output of programs that do not configure logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
@@ -117,7 +117,7 @@ if typing.TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> str:
-        """`__version__`, read when it is asked for: the metadata's reader is slow to import."""
+        """`__version__`, read on access: the metadata's reader is slow to import."""
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from millstream.version import version

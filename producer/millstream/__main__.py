@@ -1,4 +1,4 @@
-"""The console script `millstream`. Its libraries are an extra: without them, one clear line."""
+"""The console script `millstream`. Its libraries are an extra; without them it prints one clear line."""
 
 from __future__ import annotations
 

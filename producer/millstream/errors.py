@@ -48,7 +48,7 @@ __all__ = [
 
 
 class MillstreamError(Exception):
-    """The root of the tree: `except MillstreamError` catches all that Millstream raises on purpose."""
+    """The root of the tree: `except MillstreamError` catches all errors that Millstream raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For errors that cross processes: Exception's own would call the class with the message alone."""
@@ -56,7 +56,7 @@ class MillstreamError(Exception):
 
 
 class InvalidRequest(MillstreamError):
-    """A request field is wrong. `field` is its dotted path, `value` what was given."""
+    """A request field is wrong. `field` is its dotted path, `value` the given value."""
 
     def __init__(self, field: str, value: Any, problem: str) -> None:
         self.field = field
@@ -75,8 +75,9 @@ class Conflict(MillstreamError):
 
 
 class QueueFull(MillstreamError):
-    """The queue holds as much as it may. Nothing was queued. `reason` says what is used up: `entries` or
-    `bytes` of the queue's bounds, or the server's `memory` (its maxmemory)."""
+    """The queue is full. Nothing was queued. `reason` names the exhausted bound: `entries` or `bytes` of the
+    queue, or the server's `memory` (its maxmemory).
+    """
 
     def __init__(
         self, queue: str, entries: int, held_bytes: int, retry_after_s: float, reason: str = "entries"
@@ -102,8 +103,9 @@ class Unavailable(MillstreamError):
 
 
 class AccessDenied(MillstreamError):
-    """The Redis server refused the user: a wrong name or password, or a right that its ACL does not give it.
-    Trying again does not help."""
+    """The Redis server refused the user: a wrong name or password, or a right that its ACL does not grant.
+    Retrying does not help.
+    """
 
 
 class MissingExtra(MillstreamError):
@@ -115,7 +117,7 @@ class MissingExtra(MillstreamError):
 
 
 class ProtocolError(MillstreamError):
-    """Bytes that are not what the protocol says: a foreign writer, or a damaged entry."""
+    """Bytes that violate the protocol: a foreign writer, or a damaged entry."""
 
 
 class JobError(MillstreamError):
@@ -136,8 +138,9 @@ class NotFound(JobError):
 
 
 class NotReady(JobError):
-    """The job is not terminal yet. `state` is where it stands; `served` is False where it waits and no living
-    worker serves its queue."""
+    """The job is not terminal yet. `state` is its state; `served` is False if it waits and no living worker
+    serves its queue.
+    """
 
     def __init__(
         self, job_id: str, state: str, problem: str = "no result yet", unserved: str | None = None
@@ -149,9 +152,10 @@ class NotReady(JobError):
 
 
 class NotDurable(JobError):
-    """The job is queued and will run, but what `durability` asks for was not reached in time: until it is, a
-    server that fails may forget the job. Do not submit it under another id; under its own one, which the
-    message names, is safe."""
+    """The job is queued and will run, but its `durability` was not reached in time: until it is, a failing
+    server may lose the job. Do not submit it under another id; under its own one, which the message names, is
+    safe.
+    """
 
     def __init__(self, job_id: str, wanted: str, replicas: int) -> None:
         self.wanted = wanted
@@ -221,6 +225,6 @@ def _shown(value: Any) -> str:
         value = value[:80]  # it may be the 16 MiB of a whole message
     try:
         text = repr(value) if isinstance(value, str | bytes) else _SHORT.repr(value)
-    except (ValueError, RecursionError):  # of a number of many thousand digits Python writes none
+    except (ValueError, RecursionError):  # Python prints no number of many thousand digits
         text = f"a value of type {type(value).__name__} that is too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."

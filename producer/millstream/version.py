@@ -1,4 +1,4 @@
-"""The version of the distribution, which both packages have, out of its metadata."""
+"""The distribution's version, which both packages share, from its metadata."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_bad_fields_of_completions(body: dict[str, Any], field: str, problem: st
         ({"max_completion_tokens": 0}, "body.max_completion_tokens", "at least 1"),
         ({"logprobs": 5}, "body.logprobs", "must be true or false"),
         ({"top_logprobs": 5}, "body.top_logprobs", "needs logprobs"),
-        ({"chat_template_kwargs": {"tools": []}}, "body.chat_template_kwargs", "not for a request to set"),
+        ({"chat_template_kwargs": {"tools": []}}, "body.chat_template_kwargs", "cannot be set by a request"),
         ({"chat_template_kwargs": "x"}, "body.chat_template_kwargs", "must be a map"),
     ],
 )

@@ -32,7 +32,7 @@ from millstream.batch.running.run import BatchRun, RunOptions
 from millstream.batch.running.tally import Summary
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
-from millstream.wire.state.queue_info import QueueInfo, describe
+from millstream.wire.state.queue_info import QueueInfo, create_or_read
 
 
 class Place:
@@ -430,7 +430,7 @@ async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: Place
 async def test_a_run_ends_where_all_workers_are_too_old(place: Place) -> None:
     """Its lines have no error rows: once there is a newer worker, the same run answers them."""
     async with redis.asyncio.Redis.from_url(place.server.url) as direct:
-        await calls.run(direct, describe(QueueKeys("default"), QueueInfo(version_max=1)))
+        await calls.run(direct, create_or_read(QueueKeys("default"), QueueInfo(version_max=1)))
     body = {
         "messages": [{"role": "user", "content": "hi"}],
         "chat_template_kwargs": {"enable_thinking": False},

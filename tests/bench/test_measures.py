@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ops.bench.measures import Run, Tape, Timing, best, percentile, percentiles
+from ops.bench.measures import Run, Timing, TokenRecorder, best, percentile, percentiles
 
 
 def test_time_per_output_token_leaves_out_the_first() -> None:
@@ -20,11 +20,11 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 
 def test_a_tape_keeps_the_first_and_the_last_moment_of_each_request() -> None:
-    tape = Tape(2, now=10.0)
-    tape.note(0, 10.5)
-    tape.note(1, 11.0, tokens=2)
-    tape.note(0, 12.0)
-    run = tape.run([2, 2], steps=3)
+    recorder = TokenRecorder(2, now=10.0)
+    recorder.record(0, 10.5)
+    recorder.record(1, 11.0, tokens=2)
+    recorder.record(0, 12.0)
+    run = recorder.run([2, 2], steps=3)
     assert run == Run(2.0, (Timing(0.5, 2.0, 2), Timing(1.0, 1.0, 2)), steps=3)
     assert run.tokens_s == pytest.approx(4 / 2.0)
     assert run.ttft_s() == (0.5, 1.0, 1.0)
@@ -33,11 +33,11 @@ def test_a_tape_keeps_the_first_and_the_last_moment_of_each_request() -> None:
 
 @pytest.mark.parametrize("expected", [[2, 2], [2, 4], [3, 3]])
 def test_a_run_with_other_lengths_is_none(expected: list[int]) -> None:
-    tape = Tape(2, now=0.0)
-    tape.note(0, 1.0, tokens=2)
-    tape.note(1, 1.0, tokens=3)
+    recorder = TokenRecorder(2, now=0.0)
+    recorder.record(0, 1.0, tokens=2)
+    recorder.record(1, 1.0, tokens=3)
     with pytest.raises(ValueError, match="tokens instead of"):
-        tape.run(expected, steps=None)
+        recorder.run(expected, steps=None)
 
 
 def test_the_fastest_run_counts() -> None:

@@ -68,12 +68,11 @@ def lasting(kind: str) -> Server:
     return Server(kind, appendonly="yes", appendfsync="always")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """`settings` and `engine` change those of the workers and of the counting engine."""
 
-    seed: str
-    place: Callable[[], Place]
+    place: Callable[[str], Place] = lasting  # by the kind of server
     route: Callable[[Any, random.Random], Route] | None = None
     shards: int = 1
     pubsub: PubSub = PubSub.PLAIN
@@ -83,19 +82,20 @@ class Setup:
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)  # of every client
-    mutant: Mutant | None = None
 
 
 class Arena:
     """Enter it: server, workers and load run. What faults do is theirs to undo."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, kind: str, seed: str, mutant: Mutant | None = None) -> None:
         self.setup = setup
-        self.random = random.Random(f"{setup.seed}/faults")
+        self.seed = seed
+        self.mutant = mutant
+        self.random = random.Random(f"{seed}/faults")
         self.queue = "chaos"
         self.ledger = Ledger(setup.shards)
         self.folder = Path(tempfile.mkdtemp(prefix="millstream-chaos-"))
-        self.server: Any = setup.place()
+        self.server: Any = setup.place(kind)
         self.route: Any = None
         self._nodes: list[redis.asyncio.Redis] = []
         self._exits = contextlib.AsyncExitStack()
@@ -118,10 +118,10 @@ class Arena:
         self.server.start()
         self.url = self.server.url
         if setup.route is not None:
-            self.route = await exits.enter_async_context(setup.route(self.server, random.Random(setup.seed)))
+            self.route = await exits.enter_async_context(setup.route(self.server, random.Random(self.seed)))
             self.url = self.route.url
-        if setup.mutant is not None:
-            exits.enter_context(setup.mutant.in_clients())
+        if self.mutant is not None:
+            exits.enter_context(self.mutant.in_clients())
         self.admin = self._connect(self.server.url)
         if isinstance(self.server, Cluster):
             self._nodes = [self._connect(server.url) for server in self.server.servers]
@@ -159,7 +159,7 @@ class Arena:
             "lease_s": LEASE_S,
             "renew_s": RENEW_S,
         }
-        launcher = WORKER if setup.mutant is None else ("chaos.mutants", setup.mutant.name)
+        launcher = WORKER if self.mutant is None else ("chaos.mutants", self.mutant.name)
         return Crew(self.url, self.queue, model, self.folder, patient | dict(setup.settings), launcher)
 
     async def nodes(self) -> list[redis.asyncio.Redis]:

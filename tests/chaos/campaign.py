@@ -72,7 +72,7 @@ async def run(
 ) -> Outcome:
     outcome = Outcome(scenario.name, server, seed, quota)
     began = time.monotonic()
-    arena = Arena(scenario.setup(server, seed, mutant))
+    arena = Arena(scenario, server, f"{seed}/{scenario.name}/{server}", mutant)
     async with asyncio.timeout(quota.limit_s + SETTLE_S + READERS_S + 2 * STRIKE_S), arena:
         await _storm(arena, scenario, quota)
         await _settle(arena, outcome)

@@ -26,7 +26,7 @@ class Customer:
     others do."""
 
     def __init__(self, load: Load, arena: Arena, number: int) -> None:
-        self.random = random.Random(f"{arena.setup.seed}/customer {number}")
+        self.random = random.Random(f"{arena.seed}/customer {number}")
         self._load = load
         self._arena = arena
         self._number = number

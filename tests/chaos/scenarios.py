@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from support.cluster import Cluster
 from support.sentinel import Sentinels
 
-from chaos.arena import Mutant, Place, Route, Setup, lasting
+from chaos.arena import Setup
 from chaos.faults import Fault, network, poison, topology, versions
 from chaos.faults.aimed import LookAtWaiting, SubmitAgain, WakeUsurped
 from chaos.faults.process import DrainWorker, FreezeEngine, FreezeWorker, KillEngine, KillWorker
@@ -29,40 +28,16 @@ Weights = Mapping[Fault, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Setup):
     """`lanes`: faults with their weights; each lane strikes on its own, beside the others. `weight` is its
     share of a long run's time and jobs, `blows` of its faults, on each kind of server."""
 
     name: str
     lanes: tuple[Weights, ...]
-    place: Callable[[str], Place] = lasting
-    route: Callable[..., Route] | None = None
     kinds: tuple[str, ...] = ("valkey", "redis")
     weight: int = 2
     blows: int = 15
-    shards: int = 1
-    pubsub: PubSub = PubSub.PLAIN
-    crew: int = 2
     pause_s: float = 0.3  # between two faults of a lane, on average
-    rate: float = 60.0  # orders a second, about
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def setup(self, server: str, seed: str, mutant: Mutant | None) -> Setup:
-        return Setup(
-            f"{seed}/{self.name}/{server}",
-            lambda: self.place(server),
-            self.route,
-            shards=self.shards,
-            pubsub=self.pubsub,
-            crew=self.crew,
-            rate=self.rate,
-            settings=self.settings,
-            engine=self.engine,
-            options=self.options,
-            mutant=mutant,
-        )
 
 
 WORKERS: Weights = {

@@ -12,7 +12,7 @@ from support import checkpoints
 from support.counting_worker import until, write_tokenizer
 
 from chaos import checks
-from chaos.arena import Arena, Setup, lasting
+from chaos.arena import Arena, Setup
 from chaos.faults import Fault
 from chaos.faults.process import KillEngine, KillWorker
 from chaos.ledger import Entry, Order
@@ -65,8 +65,7 @@ async def test_kills_change_no_character(model: Path) -> None:
         "kv_memory": "4MiB",
         "max_rows": 16,
     }
-    setup = Setup("real", lambda: lasting("valkey"), crew=2, customers=0, settings=settings)
-    async with Arena(setup) as arena:
+    async with Arena(Setup(crew=2, customers=0, settings=settings), "valkey", "real") as arena:
         await arena.somebody(0.0, beside=1, wait_s=60)
         arena.crew.size = 1  # nobody is hired for whom is killed: there is one more than needed
         client = arena.load.shared(0)
@@ -92,10 +91,10 @@ async def test_kills_change_no_character(model: Path) -> None:
     assert set(statuses.values()) == {0}
     assert sum(result.usage.cached_tokens for result in whole) > 0
     assert max(result.attempts for result in results) == 2
-    assert [result.usage.output_tokens for result in results] == [
-        result.usage.output_tokens for result in whole
-    ]
-    assert sum(log.count("engine died") for log in logs) == BLOWS.count(KillEngine()), "\n".join(logs)
+    for number, (result, calm) in enumerate(zip(results, whole, strict=True)):
+        assert result.usage.output_tokens == calm.usage.output_tokens == TOKENS * (1 + number % 2)
+    # The killed worker may not have logged the death of its engine.
+    assert any("engine died" in log for log in logs), "\n".join(logs)
 
 
 async def _told(entries: list[Entry], words: int) -> None:

@@ -63,7 +63,7 @@ class Watcher:
         self._arena = arena
         self._open: dict[str, Entry] = {}  # submitted, and not seen to have ended
         self._known = 0  # entries of the ledger that were taken up
-        self._random = random.Random(f"{arena.setup.seed}/watcher")
+        self._random = random.Random(f"{arena.seed}/watcher")
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()  # what is read first is noted first
 

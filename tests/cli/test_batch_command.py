@@ -217,7 +217,7 @@ def test_an_output_in_use_is_refused(valkey: Server, source: Path, tmp_path: Pat
     [
         (("-o", "in.jsonl"), "is the input; choose another file"),
         (("-o", "out.jsonl", "--window", 0), "window: must be at least 1"),
-        (("-o", "out.jsonl", "--model", "m"), "--model: is for the worker of an embedded server"),
+        (("-o", "out.jsonl", "--model", "m"), "--model: applies to an embedded worker"),
         (("-o", "out.jsonl", "--queue", "a b"), "queue: 1 to 100 characters"),
         (("-o", "."), "OUT: names no file"),
         (("-o", "in.jsonl/out.jsonl"), "OUT: in.jsonl is no folder"),

@@ -74,7 +74,7 @@ def test_show_prints_the_request_within_bounds(valkey: Server) -> None:
     assert (whole["job_id"], whole["died"], whole["requeued_from"]) == ("0-0", 0, None)
     assert whole["submitted_ms"] <= whole["dead_ms"]
     strange = invoke("dead", "show", str(listed()[0]["id"]))
-    assert "a stranger's entry" in strange.stdout
+    assert "a foreign entry" in strange.stdout
     assert "not readable" in strange.stdout
     for one in (shown, strange, invoke("dead", "show", "0-1"), invoke("dead", "list")):
         assert "\x1b" not in one.stdout
@@ -112,7 +112,7 @@ def test_one_that_is_refused_does_not_end_the_others(valkey: Server) -> None:
     done = invoke("dead", "requeue", "0-nobody", newest, "0-0")
     assert done.exit_code == 4
     assert "0-nobody: no dead letter" in done.stderr
-    assert "a stranger's entry and no job; it can only be dropped" in done.stderr
+    assert "a foreign entry and not a job; it can only be dropped" in done.stderr
     assert done.stdout.startswith("0-0.r")
     again = invoke("dead", "requeue", "0-0", "--json")
     assert (again.exit_code, json.loads(again.stdout)["id"]) == (4, "0-0")

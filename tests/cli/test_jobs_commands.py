@@ -172,9 +172,9 @@ def test_what_is_wrong_on_the_command_line_is_named(worker: Answering) -> None:
     assert unknown.exit_code == 2
     assert "--param: no such sampling parameter; there are max_tokens" in unknown.stderr
     for given, problem in (
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[1]", "must be a map"),
-        ('{"tools": []}', "not for a request"),
+        ('{"tools": []}', "cannot be set by a request"),
     ):
         wrong = invoke("submit", "x", "--chat-template-kwargs", given)
         assert wrong.exit_code == 2

@@ -255,12 +255,12 @@ async def test_a_request_that_cannot_be_read_goes_on_as_it_is(
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"reason": "x", "b": "y"}, "a stranger's entry and no job"),
+        ({"reason": "x", "b": "y"}, "a foreign entry and not a job"),
         ({"id": "0-a", "lane": "batch", "b": ""}, "has lost its request"),
-        ({"id": "0-a", "lane": "fast", "b": "y"}, "of a lane 'fast' that there is not"),
+        ({"id": "0-a", "lane": "fast", "b": "y"}, "of an unknown lane 'fast'"),
         ({"id": "0-a b", "lane": "batch", "b": "y"}, "1 to 200 characters"),
         ({"id": "0-a", "v": "x" * 5000, "attempts": "9" * 5000, "died": "-3", "b": ""}, "lost its request"),
-        ({"nothing": "at all"}, "a stranger's entry"),
+        ({"nothing": "at all"}, "a foreign entry"),
     ],
 )
 async def test_what_cannot_be_requeued_can_be_dropped(

@@ -102,7 +102,7 @@ async def test_both_clients_mean_the_same_job(server: Server, example: ModuleTyp
         assert (again.id, again.created) == (job_id, False)
 
 
-@pytest.mark.parametrize("name", ["submit", "cancel", "describe", "expire_one"])
+@pytest.mark.parametrize("name", ["submit", "cancel", "open_queue", "expire_one"])
 def test_it_puts_scripts_together_as_the_package_does(example: ModuleType, name: str) -> None:
     put_together: Callable[[str, set[str]], str] = example.script
     assert put_together(name, set()) == scripts.script(name).source

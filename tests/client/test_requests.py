@@ -179,7 +179,7 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"request": {"prompt": "a"}}, "request", "give a Request"),
     ({"request": Request(prompt="a"), "lane": "batch"}, "request", "beside it only id"),
     ({"request": Request(prompt="a"), "prompt": "b"}, "request", "beside it only id"),
-    (chat(tools=[]), "chat_template_kwargs", "tools is not for a request to set"),
+    (chat(tools=[]), "chat_template_kwargs", "tools cannot be set by a request"),
     (chat(x="ä" * 2048), "chat_template_kwargs", "takes 4104 bytes as JSON and may take 4096"),
     (chat(x=[math.nan]), "chat_template_kwargs", "cannot carry"),
     (chat(x={1: 2}), "chat_template_kwargs", "cannot carry"),

@@ -1,14 +1,39 @@
-"""For tests that compile a model."""
+"""Checkpoints, both depths of the pipeline, one thread, and a compiler that has compiled nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from support import checkpoints
 from torch._dynamo.utils import counters
 from torch._inductor.utils import clear_inductor_caches
+
+
+@pytest.fixture(params=[0, 1])
+def depth(request: pytest.FixtureRequest) -> int:
+    """Steps that are launched before the one ahead of them is settled."""
+    given: int = request.param
+    return given
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tests run side by side: no spinning thread teams."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a case's checkpoint, written once, when first asked for."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return cache(lambda case: checkpoints.build(case, folder))
 
 
 @pytest.fixture

@@ -15,16 +15,15 @@ from millstream_worker.engine.protocol.channel import Channel, PeerGone
 from millstream_worker.engine.protocol.frames import Abort, Loading, encode
 
 
-def test_a_front_that_dies_without_reading_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_front_that_dies_without_reading_holds_nobody_up() -> None:
     """Outbox and socket are full, so the batch loop waits in `send`; it must come to hear of the death."""
-    monkeypatch.setattr(channel, "_OUTBOX_FRAMES", 2)
     ours, theirs = socket.socketpair()
-    end, many = Channel(theirs), 100
+    end, many = Channel(theirs), channel._OUTBOX_FRAMES + 1000
     sent: list[int] = []
 
     def loop() -> None:
         for number in range(many):
-            end.send(Loading("x" * 65_536))
+            end.send(Loading("x" * 1000))
             sent.append(number)
         with pytest.raises(PeerGone):
             list(end.receive(None))
@@ -33,7 +32,7 @@ def test_a_front_that_dies_without_reading_holds_nobody_up(monkeypatch: pytest.M
 
     batch = threading.Thread(target=loop, daemon=True)
     batch.start()
-    batch.join(timeout=0.2)
+    batch.join(timeout=0.3)
     assert len(sent) < many, "it does not wait for the front"
     ours.close()
     batch.join(timeout=20)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from support import checkpoints
 
 from millstream_worker.engine import assembly, compilation
 from millstream_worker.engine.compilation import Compilation
@@ -42,15 +41,13 @@ class Compiler:
 
 
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    compiler = Compiler()
-    monkeypatch.setattr(compilation, "compile_model", compiler)
-    return compiler
+def compiler() -> Compiler:
+    return Compiler()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(checkpoints.build("llama", tmp_path_factory.mktemp("model")))
+@pytest.fixture
+def folder(checkpoint: Callable[[str], Path]) -> str:
+    return str(checkpoint("llama"))
 
 
 @pytest.fixture
@@ -59,13 +56,14 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def start(folder: str, tmp_path: Path, said: list[str]) -> Callable[[str], Compilation]:
+def start(folder: str, tmp_path: Path, said: list[str], compiler: Compiler) -> Callable[..., Compilation]:
     """An engine's start, with one folder for what is kept."""
     loaded = load_model(folder, dtype=torch.float32, device=torch.device("cpu"))
 
-    def start(name: str = "auto") -> Compilation:
+    def start(name: str = "auto", device: str = "cpu", free: int = 2**33) -> Compilation:
         config = EngineConfig(folder, compile_model=name, cache_dir=str(tmp_path))
-        begun = Compilation(config, loaded, said.append, lambda: None)
+        model = replace(loaded, device=torch.device(device))
+        begun = Compilation(config, model, said.append, lambda: None, compiler, lambda _: free)
         begun.at_start()
         return begun
 
@@ -149,19 +147,12 @@ def test_code_that_kills_the_process_at_start_is_left_alone(
 def test_on_a_gpu_it_is_done_at_start_unless_that_ended_badly(
     start: Callable[..., Compilation], compiler: Compiler
 ) -> None:
-    begun = start("off")
-    on_gpu = Compilation(
-        replace(begun.config, compile_model="auto"),
-        replace(begun.loaded, device=torch.device("cuda")),
-        begun.report,
-        begun.mark,
-    )
-    on_gpu.at_start()
+    begun = start(device="cuda")
     assert compiler.calls == 1
-    assert on_gpu.later(nothing) is None
+    assert begun.later(nothing) is None
     for _ in range(2):
-        die_in(on_gpu._kept)
-    on_gpu.at_start()
+        die_in(begun._kept)
+    start(device="cuda")
     assert compiler.calls == 1
 
 
@@ -220,11 +211,8 @@ def test_a_folder_that_others_can_write(
     assert "can be written by others" in said[0]
 
 
-def test_it_needs_memory(
-    start: Callable[..., Compilation], compiler: Compiler, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compilation, "free_bytes", lambda device: 2**29)
-    work(start())
+def test_it_needs_memory(start: Callable[..., Compilation], compiler: Compiler, said: list[str]) -> None:
+    work(start(free=2**29))
     assert compiler.calls == 0
     assert said == ["the model is not compiled: compiling needs 1 GiB of memory, 0.5 GiB are free"]
 
@@ -267,9 +255,7 @@ def run(engine: Engine[Any], *, due_after: int | None = None) -> list[int]:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.slow
-def test_in_the_middle_of_a_row(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "BUSY_S", 0.0)
-    monkeypatch.setattr(compilation, "_ROOM", 0)
+def test_in_the_middle_of_a_row(folder: str, tmp_path: Path) -> None:
     said: list[str] = []
     config = EngineConfig(
         folder, device="cpu", threads=1, kv_memory="1MiB", cache_dir=str(tmp_path), compile_model="auto"
@@ -277,6 +263,8 @@ def test_in_the_middle_of_a_row(folder: str, tmp_path: Path, monkeypatch: pytest
     plain, _ = assembly.build(replace(config, compile_model="off"), lambda message: None)
     assert plain.take_due() is None
     engine, _ = assembly.build(config, said.append)
+    assert engine._later is not None
+    engine._later = replace(engine._later, busy_s=0.0)
 
     tokens = run(engine, due_after=5)
 

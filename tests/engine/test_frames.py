@@ -111,7 +111,7 @@ def test_a_long_prompt_is_not_copied_on_its_way_into_bytes() -> None:
     [b"", b"\xc1", b"\x90", b"\x05", b"\x91\xa4none", b"\x91\xa4step", b"\x92\xa3add\x90", b"\x91" * 2000],
 )
 def test_what_is_no_frame_is_told(body: bytes) -> None:
-    with pytest.raises(frames.BadFrame, match=f"{len(body)} bytes that are no frame"):
+    with pytest.raises(frames.BadFrame, match=f"{len(body)} bytes that are not a frame"):
         list(frames.FrameBuffer().feed(len(body).to_bytes(4, "big") + body))
 
 

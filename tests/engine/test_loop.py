@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from support.brain import SIZES
 from support.counting import CountingRunner, counted
 
 from millstream_worker.engine.brain.batch.plan import Sampled
@@ -12,19 +12,22 @@ from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 
-def engine(depth: int, *, blocks: int = 64, max_rows: int = 4) -> Engine[object]:
-    config = SchedulerConfig(
-        max_rows=max_rows,
-        max_step_tokens=16,
-        block_size=4,
-        blocks=blocks,
-        context_length=64,
-        prefix_cache=True,
-        hash_seed=b"test",
-        pipeline_depth=depth,
-    )
-    runner = CountingRunner(blocks=blocks, block_size=4, max_rows=max_rows)
-    return Engine(Scheduler(config), runner, depth=depth)
+def engine(depth: int) -> Engine[object]:
+    config = SchedulerConfig(**SIZES | {"max_rows": 4, "context_length": 64, "pipeline_depth": depth})
+    return Engine(Scheduler(config), CountingRunner(blocks=64, block_size=4, max_rows=4), depth=depth)
+
+
+class Slow(CountingRunner):
+    """The device takes a second for each step, also for one that was launched while another ran."""
+
+    now = 100.0
+
+    def __init__(self) -> None:
+        super().__init__(blocks=64, block_size=4, max_rows=4)
+
+    def settle(self, handle: Sampled) -> Sampled:
+        self.now += 1.0
+        return handle
 
 
 def run(loop: Engine[object]) -> tuple[dict[int, list[int]], dict[int, str], list[Step]]:
@@ -41,7 +44,6 @@ def run(loop: Engine[object]) -> tuple[dict[int, list[int]], dict[int, str], lis
     return tokens, reasons, steps
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_rows_of_any_length_share_the_batch(depth: int) -> None:
     loop = engine(depth)
     prompts = {handle: tuple(range(handle, handle + 3 + 2 * handle)) for handle in range(9)}
@@ -55,20 +57,9 @@ def test_rows_of_any_length_share_the_batch(depth: int) -> None:
     assert steps[-1].stats.blocks_used == 0
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_a_steps_time_is_its_own_and_not_that_of_the_step_before(depth: int) -> None:
-    """The device takes a second for each step, also for one that was launched while another ran."""
-
-    class Slow(CountingRunner):
-        now = 100.0
-
-        def settle(self, handle: Sampled) -> Sampled:
-            self.now += 1.0
-            return handle
-
-    runner = Slow(blocks=64, block_size=4, max_rows=4)
-    scheduler = engine(depth).scheduler
-    loop = Engine(scheduler, runner, depth=depth, clock=lambda: runner.now)
+    runner = Slow()
+    loop = Engine(engine(depth).scheduler, runner, depth=depth, clock=lambda: runner.now)
     loop.add(EngineRequest(1, (1, 2, 3), max_tokens=5))
     _, _, steps = run(loop)
     assert [step.stats.step_s for step in steps] == [1.0] * 5
@@ -80,7 +71,6 @@ def test_a_request_that_can_never_fit_is_refused_by_field() -> None:
     assert (refused.handle, refused.field) == (5, "prompt")
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_an_abort_frees_its_rows_at_once_and_says_nothing_more(depth: int) -> None:
     loop = engine(depth)
     loop.add(EngineRequest(1, (1, 2, 3), max_tokens=50))
@@ -105,16 +95,8 @@ def test_a_choice_that_had_ended_in_an_earlier_attempt_is_reported_without_compu
     assert loop.step() is None
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_later_work_is_due_once_when_it_has_been_busy_and_nobody_watches(depth: int) -> None:
-    class Slow(CountingRunner):
-        now = 100.0
-
-        def settle(self, handle: Sampled) -> Sampled:
-            self.now += 1.0
-            return handle
-
-    runner, done = Slow(blocks=64, block_size=4, max_rows=4), []
+    runner, done = Slow(), list[float]()
     later = Later(3.0, done.append)
     loop = Engine(engine(depth).scheduler, runner, depth=depth, later=later, clock=lambda: runner.now)
 

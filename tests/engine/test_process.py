@@ -7,8 +7,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from support.brain import SIZES
 from support.counting import CountingRunner
 
 from millstream_worker.engine import process
@@ -42,20 +44,18 @@ def build(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Eng
     if config.model != "counting":
         raise process.CannotLoad(f"no model called {config.model!r}; use 'counting'")
     report("counting up")
-    limits = SchedulerConfig(
-        max_rows=4,
-        max_step_tokens=16,
-        block_size=4,
-        blocks=64,
-        context_length=64,
-        prefix_cache=True,
-        hash_seed=b"",
-    )
-    return Engine(Scheduler(limits), counting()), INFO
+    return engine(), INFO
 
 
-def counting() -> CountingRunner:
-    return CountingRunner(blocks=64, block_size=4, max_rows=4)
+def engine(
+    kind: type[Engine[object]] = Engine, runner: CountingRunner | None = None, **more: Any
+) -> Engine[object]:
+    limits = SchedulerConfig(**SIZES | {"max_rows": 4, "context_length": 64})
+    return kind(Scheduler(limits), runner or CountingRunner(blocks=64, block_size=4, max_rows=4), **more)
+
+
+def built(made: Engine[object]) -> process.Build:
+    return lambda *_: (made, INFO)
 
 
 @dataclass
@@ -102,7 +102,7 @@ def front(setup: Setup) -> Iterator[Front]:
     def serve() -> None:
         with contextlib.suppress(AssertionError):  # the process would end by it
             status = process.serve(
-                Channel(theirs), lambda *given: setup.build(*given), lambda status: setup.left.set()
+                Channel(theirs), lambda *given: setup.build(*given), lambda status: setup.left.set(), 0.05
             )
             end.status.append(status)
 
@@ -154,17 +154,16 @@ def test_work_for_a_busy_engine_is_done_between_two_steps(front: Front, setup: S
     def build_with_work(
         config: EngineConfig, report: process.Report, mark: Mark
     ) -> tuple[Engine[object], EngineInfo]:
-        later = Later(0.0, lambda step_s: report("compiling"))
-        return Engine(build(config, report, mark)[0].scheduler, counting(), later=later), INFO
+        return engine(later=Later(0.0, lambda step_s: report("compiling"))), INFO
 
     setup.build = build_with_work
     front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (10, 11), max_tokens=3, priority=1)))
     frames = front.until(ended(1))
     told = [frame for frame in frames if not isinstance(frame, Beat)]
-    assert [type(frame).__name__ for frame in told[2:]] == ["Step", "Loading", "Step", "Step"]
+    assert [type(frame).__name__ for frame in told[1:]] == ["Step", "Loading", "Step", "Step"]
 
 
-def test_it_beats_while_idle(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_beats_while_idle(front: Front) -> None:
     front.send(Configure(EngineConfig("counting")))
     beat = front.until(lambda frame: isinstance(frame, Beat) and frame.phase == "idle")[-1]
     assert isinstance(beat, Beat)
@@ -186,10 +185,7 @@ def test_it_ends_when_told_or_when_the_front_is_gone(front: Front, running: bool
         front.peer.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_front_that_dies_while_the_model_loads_is_noticed(
-    front: Front, setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "BEAT_S", 0.02)
+def test_a_front_that_dies_while_the_model_loads_is_noticed(front: Front, setup: Setup) -> None:
     loading = threading.Event()
 
     def load(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
@@ -209,7 +205,7 @@ def test_a_front_that_sends_what_is_no_frame_gets_its_last_words(front: Front) -
     front.until(lambda frame: isinstance(frame, Ready))
     front.peer.sendall(b"\x00\x00\x00\x01\xc1")
     frames = front.until(lambda frame: isinstance(frame, LastWords))
-    assert frames[-1].message.startswith("the front sent 1 bytes that are no frame")
+    assert frames[-1].message.startswith("the front sent a bad frame: 1 bytes that are not a frame")
     assert front.peer.recv(1) == b""
 
 
@@ -228,22 +224,15 @@ class Failing(CountingRunner):
     ],
 )
 def test_an_engine_that_has_to_end_says_why(front: Front, setup: Setup, error: Exception, says: str) -> None:
-    def fail(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
-        engine, info = build(config, report, mark)
-        runner = Failing(blocks=64, block_size=4, max_rows=4)
-        runner.error = error
-        return Engine(engine.scheduler, runner), info
-
-    setup.build = fail
+    runner = Failing(blocks=64, block_size=4, max_rows=4)
+    runner.error = error
+    setup.build = built(engine(runner=runner))
     front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (1,), max_tokens=3)))
     assert front.until(lambda frame: isinstance(frame, LastWords))[-1] == LastWords(says)
     assert front.peer.recv(1) == b""
 
 
-def test_an_idle_engine_audits_its_pool_and_ends_where_a_block_is_missing(
-    front: Front, setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "AUDIT_S", 0.01)
+def test_an_idle_engine_audits_its_pool_and_ends_where_a_block_is_missing(front: Front, setup: Setup) -> None:
     audits: list[int] = []
 
     class Leaking(Engine[object]):
@@ -253,13 +242,11 @@ def test_an_idle_engine_audits_its_pool_and_ends_where_a_block_is_missing(
                 self.scheduler._running_rows.pool.take()  # a block that no row will give back
             super().check()
 
-    def leak(config: EngineConfig, report: process.Report, mark: Mark) -> tuple[Engine[object], EngineInfo]:
-        engine, info = build(config, report, mark)
-        return Leaking(engine.scheduler, CountingRunner(blocks=64, block_size=4, max_rows=4)), info
-
-    setup.build = leak
+    setup.build = built(engine(Leaking))
     front.send(Configure(EngineConfig("counting")), Add(EngineRequest(1, (1,), max_tokens=6)))
     front.until(ended(1))
+    while not audits:
+        front.until(lambda frame: isinstance(frame, Beat))
     front.until(lambda frame: isinstance(frame, Beat))
     assert audits == [1]  # once, not with every look while nothing is computed
     front.send(Add(EngineRequest(2, (1,), max_tokens=6)))
@@ -292,10 +279,9 @@ def test_progress_is_what_was_marked_not_that_the_process_lives() -> None:
     assert progress.beat() == Beat("idle", 0)
 
 
-def test_loading_is_progress_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_is_progress_while_it_works() -> None:
     clock, spent = Clock(), [0.0, 0]
-    monkeypatch.setattr("millstream_worker.engine.progress._spent", lambda: tuple(spent))
-    progress = Progress(clock)
+    progress = Progress(clock, lambda: (spent[0], int(spent[1])))
     still = [progress.beat().seconds]
     for cpu, reads in ((0.05, 0), (0.06, 0), (0.5, 0), (0.5, 0), (0.5, 1)):
         clock.now += 1

@@ -16,6 +16,7 @@ from support.counting_worker import (
     leftovers,
     model_name,
     serving,
+    streamed_text,
     until,
     worker_process,
 )
@@ -216,11 +217,7 @@ async def test_a_cancellation_follows_the_slot(
 
         await until(listened_to)
         await client.cancel(job_id)
-
-        async def ended() -> bool:
-            return worker.metric("requests_total", state="cancelled") == 1
-
-        await until(ended)
+        await until(lambda: worker.metric("requests_total", state="cancelled") == 1)
         await asyncio.gather(*readers.tasks)
 
 
@@ -257,7 +254,7 @@ async def test_a_log_is_whole_on_the_node_that_it_has_moved_to(
         await client.wait(job_id, timeout_s=30)
     keys = shard(int(job_id.partition("-")[0]))
     await asyncio.to_thread(cluster.move_slot, keys.tag)
-    text = "".join([event.text async for event in client.stream(job_id)])
+    text = await streamed_text(client, job_id)
     assert text == counted(2, TOKENS)
     redis = Endpoint.of(cluster.url).commands("inspector")
     assert [entry.kind for entry in await read_log(redis, keys, job_id)][-1] == "e"

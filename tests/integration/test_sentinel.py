@@ -13,6 +13,7 @@ from support.counting_worker import (
     counted,
     model_name,
     serving,
+    streamed_text,
     until,
 )
 from support.sentinel import Sentinels
@@ -71,11 +72,7 @@ async def started(client: AsyncClient) -> dict[str, Reader]:
         {"prompt": f"w{n + 1}", "max_tokens": TOKENS, "stream": True} for n in range(JOBS)
     )
     readers = {job.id: Reader(client, job.id) for job in jobs}
-
-    async def all_have_text() -> bool:
-        return all(reader.text for reader in readers.values())
-
-    await until(all_have_text)
+    await until(lambda: all(reader.text for reader in readers.values()))
     return readers
 
 
@@ -153,12 +150,8 @@ async def test_a_worker_that_waits_for_work_meanwhile(
         await replicated(sentinels)
         old = await asyncio.to_thread(sentinels.kill_master)
         job = await client.submit("w5", max_tokens=3, stream=True)
-        assert "".join([event.text async for event in client.stream(job.id)]) == "w6 w7 w8"
-
-        async def settled() -> bool:
-            return worker.metric("requests_total", state="completed") == 2
-
-        await until(settled)
+        assert await streamed_text(client, job.id) == "w6 w7 w8"
+        await until(lambda: worker.metric("requests_total", state="completed") == 2)
         await asyncio.to_thread(old.start)
     await nothing_left(sentinels)
 

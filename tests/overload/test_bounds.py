@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving
+from support.counting_worker import assert_nothing_left, counted, model_name, serving, streamed_text
 from support.servers import Server
 
 from millstream import AsyncClient, ClientOptions, InvalidRequest, JobFailed, State
@@ -53,34 +53,31 @@ async def test_a_producer_is_told_before_anything_is_sent(
     assert refused.value.field == field
 
 
-@pytest.mark.parametrize(
-    ("settings", "fields", "field", "says"),
-    [
-        ({"max_prompt_tokens": 8}, {"prompt": "w1 " * 9}, "prompt", "MAX_PROMPT_TOKENS.*got '9 tokens'"),
-        ({"max_prompt_tokens": 8}, {"token_ids": [1] * 9}, "token_ids", "inputs of 8 tokens"),
-        ({"max_output_tokens": 8}, {"max_tokens": 9}, "sampling.max_tokens", "gives 8 tokens.*got 9"),
-        ({"max_result_bytes": 2**16}, {"n": 16, "max_tokens": 5000}, "sampling.max_tokens", "80000 bytes"),
-        (
-            {"max_result_bytes": 2**16},
-            {"max_tokens": 200, "logprobs": True, "top_logprobs": 20},
-            "sampling.max_tokens",
-            "MAX_RESULT_BYTES.*got 200",
-        ),
-    ],
-)
-async def test_an_operators_bound_is_answered_at_admission(
-    valkey: Server, tokenizer: Path, settings: dict[str, int], fields: dict[str, Any], field: str, says: str
-) -> None:
-    given = fields if "token_ids" in fields else {"prompt": "w1", **fields}
+SIZES = {"max_prompt_tokens": 8, "max_result_bytes": 2**16}
+LOGPROBS = {"logprobs": True, "top_logprobs": 20}
+LENGTH = "sampling.max_tokens"
+BOUNDED: list[tuple[dict[str, int], dict[str, Any], str, str]] = [
+    (SIZES, {"prompt": "w1 " * 9}, "prompt", "MAX_PROMPT_TOKENS.*got '9 tokens'"),
+    (SIZES, {"token_ids": [1] * 9}, "token_ids", "inputs of 8 tokens"),
+    (SIZES, {"prompt": "w1", "n": 16, "max_tokens": 5000}, LENGTH, "80000 bytes"),
+    (SIZES, {"prompt": "w1", "max_tokens": 200} | LOGPROBS, LENGTH, "MAX_RESULT_BYTES.*got 200"),
+    ({"max_output_tokens": 8}, {"prompt": "w1", "max_tokens": 9}, LENGTH, "gives 8 tokens.*got 9"),
+]
+
+
+async def test_an_operators_bounds_are_answered_at_admission(valkey: Server, tokenizer: Path) -> None:
     model = model_name(tokenizer, context=10_000, blocks=1000)
-    async with AsyncClient(valkey.url) as client, serving(valkey, model, **settings):
-        bad = await client.submit(**given)
-        good = await client.submit("w1 " * 8, max_tokens=8)
-        with pytest.raises(JobFailed, match=says) as failed:
-            await client.wait(bad.id, timeout_s=30)
-        assert (await client.wait(good.id, timeout_s=30)).usage.output_tokens == 8
-    assert failed.value.reason == "bad_request"
-    assert failed.value.result.error.field == field
+    async with AsyncClient(valkey.url) as client:
+        for settings in (SIZES, {"max_output_tokens": 8}):
+            async with serving(valkey, model, **settings):
+                for _, fields, field, says in (one for one in BOUNDED if one[0] == settings):
+                    bad = await client.submit(**fields)
+                    with pytest.raises(JobFailed, match=says) as failed:
+                        await client.wait(bad.id, timeout_s=30)
+                    assert failed.value.reason == "bad_request"
+                    assert failed.value.result.error.field == field
+                good = await client.submit("w1 " * 8, max_tokens=8)
+                assert (await client.wait(good.id, timeout_s=30)).usage.output_tokens == 8
 
 
 async def test_an_unasked_length_ends_at_the_operators_bound(valkey: Server, tokenizer: Path) -> None:
@@ -101,7 +98,7 @@ async def test_a_result_that_grows_too_large_fails_with_its_text(
         with pytest.raises(JobFailed, match=r"may take 65536; ask for fewer tokens") as failed:
             await client.wait(large.id, timeout_s=30)
         assert (await client.wait(small.id, timeout_s=30)).usage.output_tokens == 50
-        text = "".join([event.text async for event in client.stream(large.id)])
+        text = await streamed_text(client, large.id)
         stored = await redis_client.hstrlen(SHARD.job(large.id), "result")
     assert failed.value.reason == "result_too_large"
     assert failed.value.result.choices[0].text == text
@@ -118,7 +115,7 @@ async def test_much_at_once_is_told_in_pieces(
     async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer), log_flush_s=600):
         job = await client.submit("w1", max_tokens=300, n=4, logprobs=True, top_logprobs=2)
         result = await client.wait(job.id, timeout_s=30)
-        text = "".join([event.text async for event in client.stream(job.id)])
+        text = await streamed_text(client, job.id)
     log = [entry for entry in await read_log(redis_client, SHARD, job.id) if entry.kind == DELTA]
     assert len(log) > 10
     assert max(len(entry.body) for entry in log) < 16_000  # of 150 KB

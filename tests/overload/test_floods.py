@@ -205,7 +205,7 @@ async def test_the_look_ahead_counts_tokens_too(valkey: Server, tokenizer: Path,
         async def no_room() -> bool:
             if worker.service.session is None:
                 return False
-            return worker.components.capacity.room() == 0 and len(worker.components.table) > 0
+            return worker.components.intakes[0]._capacity.room() == 0 and len(worker.components.table) > 0
 
         await until(no_room)
         assert (await direct.xpending(BATCH, GROUP))["pending"] <= 1 + 6 + 64  # in the batch, ahead, one read

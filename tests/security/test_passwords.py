@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.commands import environment
+from support.commands import invoke, process
 from support.counting_worker import counted, model_name, serving, until
 from support.secured import SecuredServer
 
@@ -56,11 +54,7 @@ async def test_a_client_logs_neither_passwords_nor_payloads(
             text = (await anext(events)).text
             with secured.as_admin() as admin:
                 admin.client_kill_filter(_type="pubsub")
-
-                async def noticed() -> bool:
-                    return "interrupted" in caplog.text
-
-                await until(noticed)
+                await until(lambda: "interrupted" in caplog.text)
             (gate / "3").unlink()
             async for event in events:
                 text += event.text
@@ -74,36 +68,21 @@ async def test_a_client_logs_neither_passwords_nor_payloads(
 
 def test_the_command_line_tells_answers_and_nothing_else(secured: SecuredServer) -> None:
     url = secured.login("producer")
-    command = [
-        sys.executable,
-        "-m",
-        "millstream",
-        "submit",
-        f"w7 {MARK}",
-        "--tenant",
-        MARK,
-        "--redis-url",
-        url,
-    ]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    done = invoke("submit", f"w7 {MARK}", "--tenant", MARK, "--redis-url", url)
+    assert done.exit_code == 0, done.output
     job_id = done.stdout.split()[-1]
     for arguments in (["status", job_id], ["result", job_id], ["cancel", job_id], ["result", job_id]):
-        done = subprocess.run(
-            [sys.executable, "-m", "millstream", *arguments, "--redis-url", url],
-            env=environment(), capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert MARK not in done.stderr + done.stdout
-        assert secured.passwords["producer"] not in done.stderr + done.stdout
+        told = invoke(*arguments, "--redis-url", url).output
+        assert MARK not in told
+        assert secured.passwords["producer"] not in told
 
 
 def test_a_server_that_is_gone_is_named_without_its_password(secured: SecuredServer) -> None:
+    """By a process: what its log and its last words show counts, too."""
     url = secured.login("producer").replace(str(secured.port), "1")
-    done = subprocess.run(
-        [sys.executable, "-m", "millstream", "submit", f"w7 {MARK}", "--redis-url", url],
-        env=environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert "127.0.0.1:1" in done.stderr
-    assert secured.passwords["producer"] not in done.stderr
-    assert MARK not in done.stderr
+    with process("submit", f"w7 {MARK}", "--redis-url", url) as running:
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 3
+    assert "127.0.0.1:1" in errors
+    assert secured.passwords["producer"] not in errors
+    assert MARK not in errors

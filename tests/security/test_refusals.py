@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import redis
 from redis.exceptions import NoPermissionError, ResponseError
-from support.commands import environment
+from support.commands import invoke
 from support.counting_worker import model_name, settings
 from support.secured import ROLES, SecuredServer, make_acl
 
@@ -246,14 +244,11 @@ async def test_a_worker_that_may_not_serve_ends_and_says_so(
 
 
 def test_the_command_line_says_it_in_one_line(secured: SecuredServer) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "millstream", "submit", "w1", "--redis-url", secured.login("observer")],
-        env=environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
+    done = invoke("submit", "w1", "--redis-url", secured.login("observer"))
+    assert done.exit_code == 3
     assert "users.acl" in done.stderr
     assert "Traceback" not in done.stderr
-    assert secured.passwords["observer"] not in done.stderr
+    assert secured.passwords["observer"] not in done.output
 
 
 # --- the file ----------------------------------------------------------------------------------------------

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from support.burying import bury
-from support.counting_worker import counted, model_name, serving, settings, until, worker_process
+from support.counting_worker import (
+    counted,
+    model_name,
+    serving,
+    settings,
+    streamed_text,
+    until,
+    worker_process,
+)
 from support.desk import TTL_MS, Desk
 from support.hand_worker import hand_worker
 from support.monitor import watching
@@ -24,18 +32,18 @@ from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
-from millstream.wire.state.dead import letters
+from millstream.wire.state.dead import list_dead
 from millstream.wire.state.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.state.numbers import first_unread
-from millstream.wire.state.queue_info import PubSub, open_queue, widen
+from millstream.wire.state.queue_info import PubSub, open_queue, widen_versions
 from millstream.wire.versions import TAKEN
 from millstream_worker.service.service import Service
 
 SHARD = QueueKeys("default").shard(0)
 LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could not, and goes on
 
-PRODUCERS = {"describe", "submit", "cancel", "expire_one", "forget"}
-OPERATORS = {"letters"}
+PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
+OPERATORS = {"list_dead"}
 DENIED = ("dead", "tenants")  # to a producer
 
 
@@ -122,11 +130,7 @@ async def test_a_worker_takes_over_drains_and_buries(
                 await client.wait(poison.id, timeout_s=60)
             with secured.as_admin() as admin:
                 admin.xadd(SHARD.lane("batch"), {"what": "is this"})
-
-                async def noted() -> bool:
-                    return bool(admin.xlen(SHARD.dead) == 2)
-
-                await until(noted)
+                await until(lambda: bool(admin.xlen(SHARD.dead) == 2))
         async with Endpoint.of(login).commands("chore") as redis:  # done once a minute by a worker
             for lane in LANES:
                 for row in await redis.xinfo_consumers(SHARD.lane(lane), GROUP):
@@ -164,7 +168,7 @@ async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
         others = [f"0-not-there-{number}" for number in range(FEW_JOBS)]
         assert len(await client.wait_many([done.id, *others], timeout_s=30)) == 1 + FEW_JOBS
         async with asyncio.timeout(10):
-            assert "".join([event.text async for event in client.stream(done.id)]) == counted(2, 3)
+            assert await streamed_text(client, done.id) == counted(2, 3)
         # overdue; it is not for an observer to end it
         assert (await client.status(queued.id)).state is State.QUEUED
 
@@ -249,13 +253,13 @@ async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredSer
     ):
         desk = RolesDesk(producer, worker, operator)
         await open_queue(worker, "default")
-        await desk.run(widen(QueueKeys("default"), TAKEN))
+        await desk.run(widen_versions(QueueKeys("default"), TAKEN))
         await desk.run(calls.join(SHARD, owner="A"))
         await desk.run(beat(SHARD, Heartbeat("A", "m"), ttl_ms=TTL_MS))
         await every_end(desk)
         await desk.run(calls.drop_consumer(SHARD, lane="batch", consumer="A"))
         await desk.sweep_stale()
-    assert desk.sent | {"describe"} == scripts()
+    assert desk.sent | {"open_queue"} == scripts()
     assert refusals(secured) == []
 
 
@@ -297,7 +301,7 @@ async def every_end(desk: Desk) -> None:
         assert await desk.take(40)
         await desk.promote()
     assert await desk.parked() == []
-    [letter] = await desk.run(letters(SHARD, shard=0, before=None, count=9, most_bytes=0))
+    [letter] = await desk.run(list_dead(SHARD, shard=0, before=None, count=9, most_bytes=0))
     assert letter.job_id == "0-bury"
     desk.lane = Lane.INTERACTIVE
     await desk.redis.xadd(SHARD.lane(desk.lane), {"what": "is this"})

@@ -4,7 +4,7 @@ the definition, in float64."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
-from support.planning import Segment, pack
+from support.paged_rows import definition
+from support.planning import Segment, pack, sharing
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -55,8 +56,8 @@ class Step:
             Segment(slot, [0] * new, cached, table)
             for slot, ((cached, new), table) in enumerate(zip(ordered, self.tables, strict=True))
         ]
-        self.lens, self.plan = ordered, pack(segments, block_size)
-        self.plan = replace(self.plan, **_prefix_group_arrays(prefix_groups, block_size))
+        groups = [(shared * block_size, rows) for shared, rows in prefix_groups]
+        self.lens, self.plan = ordered, sharing(pack(segments, block_size), groups)
         self.storage = KVStorage([layer], sum(counts) + 3, block_size, dtype, DEVICE)
         self.storage.keys[0].fill_(torch.nan)
         self.storage.values[0].fill_(torch.nan)
@@ -89,25 +90,10 @@ class Step:
         return torch.cat(keys), torch.cat(values)
 
     def expected(self) -> Tensor:
-        """Row by row and query by query, by the definition."""
-        layer, rows = self.layer, []
-        for row, (cached, new) in enumerate(self.lens):
-            keys, values = (
-                t[row].double().repeat_interleave(layer.heads // layer.kv_heads, 1)
-                for t in (self.keys, self.values)
-            )
-            for token in range(new):
-                own = cached + token
-                seen = slice(max(0, own - (layer.window or own + 1) + 1), own + 1)
-                query = self.query[self.plan.query_starts[row] + token].double()
-                scores = torch.einsum("hd,nhd->hn", query, keys[seen]) * layer.scale
-                if layer.softcap:
-                    scores = layer.softcap * torch.tanh(scores / layer.softcap)
-                if self.sinks is not None:
-                    scores = torch.cat([scores, self.sinks.double()[:, None]], 1)
-                weights = scores.softmax(-1)[:, : own + 1 - seen.start]
-                rows.append(torch.einsum("hn,nhd->hd", weights, values[seen]))
-        return torch.stack(rows)
+        """Row by row, by the definition."""
+        queries = [self.query[a:b] for a, b in pairwise(self.plan.query_starts)]
+        rows = zip(queries, self.keys, self.values, strict=True)
+        return torch.cat([definition(self.layer, *row, self.sinks) for row in rows])
 
     def check(self, backend: AttentionBackend | None = None, error: float | None = None) -> None:
         backend = backend or TritonAttention(self.storage)
@@ -118,11 +104,3 @@ class Step:
         assert found.is_contiguous()
         worst = (found.double() - expected).abs().max().item()
         assert worst <= (error or DTYPES[self.dtype]) * max(1.0, expected.abs().max().item()), worst
-
-
-def _prefix_group_arrays(prefix_groups: PrefixGroupRows, block_size: int) -> dict[str, Any]:
-    return {
-        "prefix_group_lens": np.array([shared * block_size for shared, _ in prefix_groups], np.int32),
-        "prefix_group_starts": np.cumsum([0, *(len(rows) for _, rows in prefix_groups)]).astype(np.int32),
-        "prefix_group_segments": np.array([row for _, rows in prefix_groups for row in rows], np.int32),
-    }

@@ -23,8 +23,11 @@ SIZES = {
 }
 
 
-def rig_of(**sizes: Any) -> Rig:
-    return Rig(Scheduler(SchedulerConfig(**SIZES | sizes)))
+def rig_of(*requests: EngineRequest, **sizes: Any) -> Rig:
+    """Of these sizes, with these requests waiting."""
+    rig = Rig(Scheduler(SchedulerConfig(**SIZES | sizes)))
+    rig.add(*requests)
+    return rig
 
 
 def ask(handle: int, prompt: int | Iterable[int], max_tokens: int = 4, **fields: Any) -> EngineRequest:

@@ -19,7 +19,7 @@ MAX_DEAD = 1000
 async def bury(job: HandJob, reason: str = "poison") -> None:
     """The job ends as failed, and its letter is written."""
     error = ErrorInfo(code=reason, message="it killed its engine")
-    call = calls.bury(
+    call = calls.dead_letter(
         job.worker.keys,
         job.claim,
         lane=job.entry.lane,

@@ -21,7 +21,7 @@ CONTEXT = 160  # max_position_embeddings
 WINDOW = 12  # where a model has sliding windows
 ORIGINAL = 32  # RoPE length before scaling
 
-_SIZES = {
+SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
@@ -144,7 +144,7 @@ MECHANISMS = {
 def build(case: str, folder: Path, *, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:
     """Write the checkpoint of a case to a folder of its own under `folder` and return that."""
     model_type, options = CASES[case]
-    config = AutoConfig.for_model(model_type, **{**_SIZES, **options, **overrides})
+    config = AutoConfig.for_model(model_type, **{**SIZES, **options, **overrides})
     with torch.random.fork_rng(), quiet():
         torch.manual_seed(7)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)

@@ -263,8 +263,14 @@ class Rig:
         self._note(settled)
         return settled
 
-    def run(self, most_steps: int = 5_000) -> None:
-        """Until idle; then every row that was not aborted must have had what it has alone."""
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+    def run(self, *requests: EngineRequest, most_steps: int = 5_000) -> None:
+        """With these as well, until idle; then every row that was not aborted must have had what it has
+        alone."""
+        self.add(*requests)
         for _ in range(most_steps):
             if self.scheduler.idle:
                 break

@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from millstream import AsyncClient, State, Submitted
 from millstream.wire.keys import GROUP, LANES, QueueKeys, ShardKeys
 from millstream_worker.service.service import Service
 from millstream_worker.service.wiring import Components
@@ -117,11 +118,29 @@ def worker_process(server: Server, model: str, **changes: Any) -> Iterator[subpr
         process.wait(timeout=15)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], wait_s: float = 30.0) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float = 30.0) -> None:
     """Wait for something that another process brings about."""
     async with asyncio.timeout(wait_s):
-        while not await condition():  # noqa: ASYNC110 - what happens in other processes sets no event here
+        while True:
+            held = condition()
+            if held if isinstance(held, bool) else await held:
+                return
             await asyncio.sleep(0.005)
+
+
+async def until_running(client: AsyncClient, *jobs: Submitted | str) -> None:
+    """Until a worker has taken them; that it has read or begun them is not said."""
+    ids = [job if isinstance(job, str) else job.id for job in jobs]
+
+    async def all_run() -> bool:
+        return all([(await client.status(job_id)).state is State.RUNNING for job_id in ids])
+
+    await until(all_run)
+
+
+async def streamed_text(client: AsyncClient, job_id: str) -> str:
+    """What a reader gets that comes now, to the end of the stream."""
+    return "".join([event.text async for event in client.stream(job_id)])
 
 
 async def assert_nothing_left(redis: Any, queue: str = "default", shards: int = 1) -> None:

@@ -135,7 +135,7 @@ class Desk:
         return await self.run(self.finishing(held, seq, **changed))
 
     def burying(self, held: Claim, max_dead: int = 10, **changed: Any) -> ScriptCall[EndOutcome]:
-        return calls.bury(
+        return calls.dead_letter(
             self.keys, held, lane=self.lane, reason="died", result=b"result", ttl_ms=TTL_MS,
             max_dead=max_dead, **changed,
         )  # fmt: skip

@@ -49,6 +49,9 @@ class Counting:
     hang: int = -1  # drawing this one never comes to an end
     stall: int = -1  # drawing this one stops the process, as a debugger would
     exhaust: int = -1  # drawing this one finds no memory
+    graph_fault: int = -1  # sampling this one is a device fault, unless CUDA graphs are off
+    device_fault: int = -1  # sampling this one is a device fault
+    device_assert: int = -1  # sampling this one fails an assertion on the device
     nan: int = -1  # where this token would be drawn, the logits are no numbers
     refuse: int = -1  # a prompt that begins with this token is refused
     broken: str = ""  # why it cannot be loaded
@@ -96,6 +99,7 @@ class CountingEngine:
     """Has the methods of `engine.engine.Engine` that the process uses."""
 
     model: Counting
+    graphs: bool = True
     mark: Callable[[], None] = lambda: None
     tell: Callable[[str], None] = lambda message: None
     waiting: list[EngineRequest] = field(default_factory=list)
@@ -204,6 +208,12 @@ class CountingEngine:
             os.kill(os.getpid(), signal.SIGSTOP)
         if token == self.model.exhaust:
             raise MemoryError(f"no memory for token {token}")
+        if token == self.model.device_fault or (token == self.model.graph_fault and self.graphs):
+            raise RuntimeError(
+                "CUDA error: an illegal memory access was encountered\nIt may be reported late."
+            )
+        if token == self.model.device_assert:
+            raise RuntimeError("CUDA error: device-side assert triggered")
         while token == self.model.hang:
             time.sleep(0.05)
 
@@ -260,7 +270,7 @@ def build(
         parameters=0,
         tokenizer=model.tokenizer,
     )
-    return CountingEngine(model, mark, report), info
+    return CountingEngine(model, config.cuda_graphs != "off", mark, report), info
 
 
 def main() -> int:

@@ -87,7 +87,7 @@ _APPENDED = (
     ("producer/millstream/client/submitting/requests.py", _IN_REQUESTS),
     ("worker/millstream_worker/jobs/encoding.py", _IN_ENCODING),
     ("producer/millstream/wire/state/heartbeat.py", _WITH_MORE_ARGUMENTS.format(name="beat")),
-    ("producer/millstream/wire/state/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="describe")),
+    ("producer/millstream/wire/state/queue_info.py", _WITH_MORE_ARGUMENTS.format(name="create_or_read")),
 )
 
 

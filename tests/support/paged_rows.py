@@ -5,17 +5,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-import numpy as np
 import torch
 
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
-from support.planning import Segment, pack
+from support.planning import Segment, pack, sharing
 
 CPU = torch.device("cpu")
+TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+LAYERS = {
+    "plain": LayerSpec(4, 4, 16, 16, scale=0.3),
+    "grouped": LayerSpec(6, 2, 16, 16, scale=0.25),
+    "one key head": LayerSpec(5, 1, 12, 12, scale=0.2),
+    "window": LayerSpec(4, 2, 8, 8, scale=0.3, window=7),
+    "window of one": LayerSpec(4, 2, 8, 8, scale=0.3, window=1),
+    "softcap": LayerSpec(4, 2, 8, 8, scale=1.0, softcap=2.0),
+    "sinks": LayerSpec(4, 2, 8, 8, scale=0.5, window=9, sinks=True),
+    "wide values": LayerSpec(4, 4, 8, 24, scale=0.3),
+    "narrow values": LayerSpec(4, 2, 24, 8, scale=0.2, window=20, softcap=3.0, sinks=True),
+    "odd heads": LayerSpec(3, 1, 15, 33, scale=0.2),
+    "wide heads": LayerSpec(2, 1, 256, 256, scale=0.06),
+    "80": LayerSpec(2, 2, 80, 80, scale=0.1),
+}
+# New tokens of five rows, step by step.
+RAGGED = ([3, 0, 17, 1, 40], [1, 5, 1, 1, 1], [1, 1, 1, 0, 1], [2, 1, 130, 1, 1], [1, 1, 1, 1, 1])
 
 
 class PagedRows:
@@ -68,18 +83,12 @@ class PagedRows:
             fresh = [torch.randn(count, *size, generator=self._torch).to(self.dtype) for size in self.sizes]
             self.qkv[row] = [torch.cat(pair) for pair in zip(self.qkv[row], fresh, strict=True)]
             packed.append(fresh)
-            expected.append(definition(self.layer, *self.qkv[row], self.sinks)[start:])
-        plan = pack(segments, self.block_size)
+            query, *others = self.qkv[row]
+            expected.append(definition(self.layer, query[start:], *others, self.sinks))
         members = [[segments.index(s) for s in segments if s.slot in rows] for _, rows in prefix_groups]
+        tokens = [blocks * self.block_size for blocks, _ in prefix_groups]
         self.attention.begin(
-            replace(
-                plan,
-                prefix_group_lens=np.array(
-                    [blocks * self.block_size for blocks, _ in prefix_groups], np.int32
-                ),
-                prefix_group_starts=np.cumsum([0, *map(len, members)]).astype(np.int32),
-                prefix_group_segments=np.array([place for places in members for place in places], np.int32),
-            )
+            sharing(pack(segments, self.block_size), list(zip(tokens, members, strict=True)))
         )
         # As modules hand them over: heads before tokens in memory.
         query, key, value = (
@@ -87,20 +96,34 @@ class PagedRows:
         )
         return self.attention.attend(0, query, key, value, self.sinks), torch.cat(expected)
 
+    def check(self, *steps: Sequence[int]) -> None:
+        """Take these steps, each of which must come to the definition."""
+        for new in steps:
+            self.check_step(new)
+
+    def check_step(self, new: Sequence[int], prefix_groups: Sequence[tuple[int, Sequence[int]]] = ()) -> None:
+        computed, expected = self.step(new, prefix_groups)
+        assert computed.dtype == self.dtype
+        assert computed.is_contiguous()
+        # Of the size of the cap's scores; what is read together is put together once more.
+        tolerance = TOLERANCE[self.dtype] * (1 + (self.layer.softcap or 0) / 8) * (1 + bool(prefix_groups))
+        torch.testing.assert_close(computed.double(), expected, atol=tolerance, rtol=tolerance)
+
 
 def definition(
     layer: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Attention of one row's tokens [n, heads, dim] to themselves, in float64."""
-    length, group = len(query), layer.heads // layer.kv_heads
+    """Attention of one row's last tokens [q, heads, dim] to all of its [n, kv_heads, dim], in float64."""
+    length, group = len(key), layer.heads // layer.kv_heads
     key, value = (t.double().repeat_interleave(group, dim=1) for t in (key, value))
     scores = torch.einsum("qhd,khd->hqk", query.double(), key) * layer.scale
     if layer.softcap is not None:
         scores = torch.tanh(scores / layer.softcap) * layer.softcap
-    distance = torch.arange(length)[:, None] - torch.arange(length)
+    places = torch.arange(length, device=query.device)
+    distance = places[length - len(query) :, None] - places
     hidden = distance < 0 if layer.window is None else (distance < 0) | (distance >= layer.window)
     scores = scores.masked_fill(hidden, -torch.inf)
     if sinks is not None:
-        scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, length, 1)], dim=-1)
+        scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, len(query), 1)], dim=-1)
     weights = scores.softmax(-1)[..., :length]
     return torch.einsum("hqk,khd->qhd", weights, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -46,6 +47,28 @@ def pack(segments: Sequence[Segment], block_size: int, loads: Sequence[RowLoad] 
         output_indices=np.zeros(len(wanted), np.int32),
         noise=np.zeros(len(wanted)),
     )
+
+
+def sharing(plan: Plan, prefix_groups: Sequence[tuple[int, Sequence[int]]]) -> Plan:
+    """With prefix groups: tokens shared, and the segments that share them."""
+    members = [list(segments) for _, segments in prefix_groups]
+    return replace(
+        plan,
+        prefix_group_lens=np.array([tokens for tokens, _ in prefix_groups], np.int32),
+        prefix_group_starts=np.cumsum([0, *map(len, members)]).astype(np.int32),
+        prefix_group_segments=np.array([segment for some in members for segment in some], np.int32),
+    )
+
+
+def random_plan(seed: int, rows: int, longest: int = 300) -> Plan:
+    """Rows of one token and of up to `longest`, at their begin and far into them, in blocks of 16."""
+    chance, segments = random.Random(seed), []
+    for slot in range(rows):
+        start = chance.choice([0, 0, chance.randrange(3000)])
+        count = chance.choice([1, 1, chance.randrange(1, 40), chance.randrange(1, longest)])
+        needed = -(-(start + count) // 16)
+        segments.append(Segment(slot, [0] * count, start, range(slot * 1000, slot * 1000 + needed)))
+    return pack(segments, 16)
 
 
 def greedy_loads(slots: Sequence[int]) -> list[RowLoad]:

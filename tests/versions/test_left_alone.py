@@ -203,11 +203,9 @@ async def test_each_worker_leaves_it_once(
             serving(server, model_name(tokenizer)) as other,
         ):
             await submit_raw(redis_client, "0-newer", version=3)
-
-            async def left_by_both() -> bool:
-                return one.metric("jobs_of_other_versions") == other.metric("jobs_of_other_versions") == 1
-
-            await until(left_by_both)
+            await until(
+                lambda: one.metric("jobs_of_other_versions") == other.metric("jobs_of_other_versions") == 1
+            )
             for number in range(40):
                 job = await client.submit(f"w{number}", max_tokens=3)
                 result = await client.wait(job.id, timeout_s=30)

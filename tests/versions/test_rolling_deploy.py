@@ -170,11 +170,7 @@ async def test_this_version_comes_back_for_a_while(
             result = await client.wait(plain, timeout_s=30)
             assert (text_of(result), result.attempts) == (counted(11, 20), 2)
             assert await foreign.wait(plain) == counted(11, 20)
-
-            async def both_left() -> bool:
-                return old.metric("jobs_of_other_versions") == 2
-
-            await until(both_left)
+            await until(lambda: old.metric("jobs_of_other_versions") == 2)
             more = await client.submit("w40", max_tokens=3)
             assert text_of(await client.wait(more.id, timeout_s=30)) == counted(41, 3)
             left = [await record_of(redis_client, job_id) for job_id in (begun, waiting)]
@@ -186,11 +182,7 @@ async def test_this_version_comes_back_for_a_while(
                 assert await foreign.stream(begun) == counted(21, 20)
                 assert text_of(await client.wait(begun, timeout_s=30)) == counted(21, 20)
                 assert await foreign.wait(waiting) == counted(31, 20)
-
-            async def none_left() -> bool:
-                return old.metric("jobs_of_other_versions") == 0
-
-            await until(none_left)
+            await until(lambda: old.metric("jobs_of_other_versions") == 0)
         info = await read_queue(redis_client, "default")
         assert info is not None
         assert info.versions == Versions(1, 3)

@@ -22,7 +22,7 @@ from millstream.wire.connection.cluster import ClusterClient
 from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.topology import Topology
 from millstream.wire.keys import QueueKeys
-from millstream.wire.state.queue_info import PubSub, QueueInfo, describe, open_queue
+from millstream.wire.state.queue_info import PubSub, QueueInfo, create_or_read, open_queue
 
 TAGS = [f"{{{letter}}}" for letter in "abcdefgh"]  # their slots are on all nodes
 
@@ -70,7 +70,7 @@ async def test_commands_go_where_their_keys_are(cluster: Cluster, client: Redis)
 async def test_each_node_learns_the_scripts(cluster: Cluster, client: Redis) -> None:
     info = QueueInfo(pubsub=PubSub.SHARDED)
     queues = [f"queue-{n}" for n in range(8)]
-    many = [describe(QueueKeys(queue), info) for queue in queues]
+    many = [create_or_read(QueueKeys(queue), info) for queue in queues]
     assert await calls.run_many(client, many) == [info] * 8
     await asyncio.to_thread(cluster.flush)
     for call in many:
@@ -192,7 +192,7 @@ def reset_counts(cluster: Cluster) -> None:
 async def test_a_wait_stands_behind_the_writes_of_each_slot(cluster: Cluster, client: Redis) -> None:
     keys = [QueueKeys(f"queue-{n}") for n in range(8)]
     info = QueueInfo(pubsub=PubSub.SHARDED)
-    many = [describe(one, info) for one in keys]
+    many = [create_or_read(one, info) for one in keys]
     assert await calls.run_many(client, many[:3]) == [info] * 3
     await asyncio.to_thread(cluster.move_slot, keys[0].meta)
     await steps(lambda: reset_counts(cluster))

@@ -14,7 +14,7 @@ from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP, RELEASED
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.replies import CancelOutcome, EndOutcome, SubmitOutcome
-from millstream.wire.state.dead import letters
+from millstream.wire.state.dead import list_dead
 from millstream.wire.state.heartbeat import Heartbeat, beat
 
 
@@ -110,7 +110,7 @@ async def test_forgetting_and_reading_dead_letters_pass(desk: Desk) -> None:
     await desk.run(desk.burying(await desk.begin("0-b")))
     await fill(desk)
     assert await desk.run(calls.forget(desk.keys, job_id="0-a")) == calls.Forgotten(True)
-    [letter] = await desk.run(letters(desk.keys, shard=0, before=None, count=9, most_bytes=3))
+    [letter] = await desk.run(list_dead(desk.keys, shard=0, before=None, count=9, most_bytes=3))
     assert (letter.job_id, letter.payload, letter.size) == ("0-b", b"req", 7)
     assert await desk.redis.xdel(desk.keys.dead, letter.id.partition("@")[2]) == 1
 

@@ -25,7 +25,7 @@ from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.keys import GROUP, Lane, QueueKeys, job_id_of
 from millstream.wire.messages.messages import State
-from millstream.wire.state.dead import DeadLetter, Place, letters
+from millstream.wire.state.dead import DeadLetter, Place, list_dead
 
 R = TypeVar("R")
 KEYS = QueueKeys("docs").shard(0)
@@ -156,7 +156,7 @@ class Protocol(RuleBasedStateMachine):
             self.model.queued_as(job_id, self.stored_entry(job_id))
 
     def letters(self) -> list[DeadLetter]:
-        return self.send(letters(KEYS, shard=0, before=None, count=MAX_DEAD + 1, most_bytes=1000))
+        return self.send(list_dead(KEYS, shard=0, before=None, count=MAX_DEAD + 1, most_bytes=1000))
 
     # --- workers -----------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class Protocol(RuleBasedStateMachine):
         claim = self.attempt(pick)
         if claim.entry_id in self.model.destroyed:
             return  # its letter would have no request
-        call = calls.bury(
+        call = calls.dead_letter(
             KEYS, claim, lane=LANE, reason="died", result=b"R", ttl_ms=TTL_MS, max_dead=MAX_DEAD,
         )  # fmt: skip
         for _ in range(times):

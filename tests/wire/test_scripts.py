@@ -88,7 +88,7 @@ async def test_a_reply_that_is_not_the_scripts_is_a_protocol_error(desk: Desk) -
     call: ScriptCall[Any] = ScriptCall(
         script("drop_consumer"), (desk.keys.lane(desk.lane),), ("A",), lambda reply: reply[7]
     )
-    with pytest.raises(ProtocolError, match="drop_consumer answered with int"):
+    with pytest.raises(ProtocolError, match="drop_consumer returned int"):
         await run(desk.redis, call)
     (error,) = await run_many(desk.redis, [call])
     assert isinstance(error, ProtocolError)

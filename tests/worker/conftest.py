@@ -1,13 +1,27 @@
-"""Tokenizers of the counting model: token i is the word `w<i>`."""
+"""What workers of this process are given: a tokenizer with a chat template, and input that is read when a
+test lets it be.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.counting_worker import write_tokenizer
+from support.held_reading import HeldReading
+
+from millstream_worker.intake import preparer
 
 
 @pytest.fixture(scope="session")
 def chat_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokenizer(tmp_path_factory.mktemp("chat-tokenizer"), chat=True)
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldReading]:
+    held = HeldReading()
+    monkeypatch.setattr(preparer, "prepare", held.prepare)
+    yield held
+    held.go_on.set()

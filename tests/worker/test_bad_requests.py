@@ -125,17 +125,9 @@ async def submit_raw(
     redis_client: redis.asyncio.Redis, job_id: str, payload: bytes, version: int = 1
 ) -> None:
     call = calls.submit(
-        SHARD,
-        job_id=job_id,
-        lane="batch",
-        payload=payload,
-        digest="d",
-        version=version,
-        deadline_ms=None,
-        stream=False,
-        max_entries=100,
-        max_bytes=10**6,
-    )
+        SHARD, job_id=job_id, lane="batch", payload=payload, digest="d", version=version, deadline_ms=None,
+        stream=False, max_entries=100, max_bytes=10**6,
+    )  # fmt: skip
     assert (await calls.run(redis_client, call)).outcome is SubmitOutcome.ACCEPTED
 
 
@@ -154,62 +146,47 @@ async def test_a_log_that_cannot_be_read_fails_its_job_alone(
     await assert_nothing_left(redis_client)
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"token_ids": [1000], "text": "w1000"},  # the vocabulary ends before it: an engine would die of it
-        {"token_ids": [-1], "text": "w"},
-        {"index": 1, "token_ids": [2], "text": "w2"},
-        {"token_ids": [2], "text": "w2"},  # without the log-probabilities that were asked for
-        {"token_ids": [2], "text": "w2", "logprobs": [{"token_id": "9" * 30, "token": "", "logprob": 0.0}]},
-    ],
-)
-async def test_a_log_that_no_worker_wrote_fails_its_job(
-    valkey: Server, tokenizer: Path, told: dict[str, Any]
-) -> None:
+# Each a delta, and the choices' texts that the result has of what readers had.
+STRANGE: list[tuple[dict[str, Any], list[str]]] = [
+    ({"token_ids": [1000], "text": "w1000"}, ["w1000"]),  # beyond the vocabulary: an engine would die of it
+    ({"token_ids": [-1], "text": "w"}, []),
+    ({"index": 1, "token_ids": [2], "text": "w2"}, ["w2"]),
+    ({"token_ids": [2], "text": "w2"}, ["w2"]),  # without the log-probabilities that were asked for
+    ({"token_ids": [2], "text": "w2", "logprobs": [{"token_id": "9" * 30, "token": "", "logprob": 0.0}]}, []),
+]
+
+
+async def test_logs_that_no_worker_wrote_fail_their_jobs(valkey: Server, tokenizer: Path) -> None:
     async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-        bad = await client.submit("w1", max_tokens=5, logprobs=True)
-        await direct.xadd(SHARD.tokens(bad.id), {"k": "d", "b": codec.pack({"choices": [told]})}, id="0-1")
-        await direct.hset(SHARD.job(bad.id), "seq", 1)
+        bad = [await client.submit("w1", max_tokens=5, logprobs=True) for _ in STRANGE]
+        for job, (told, _) in zip(bad, STRANGE, strict=True):
+            body = codec.pack({"choices": [told]})
+            await direct.xadd(SHARD.tokens(job.id), {"k": "d", "b": body}, id="0-1")
+            await direct.hset(SHARD.job(job.id), "seq", 1)
+        good = await client.submit("w1", max_tokens=2)
         async with serving(valkey, model_name(tokenizer)):
-            with pytest.raises(JobFailed) as failed:
-                await client.wait(bad.id, timeout_s=15)
-            good = await client.submit("w1", max_tokens=2)
-            assert (await client.wait(good.id, timeout_s=15)).choices[0].text == "w2 w3"
-    assert failed.value.reason == "log_damaged"
+            ends = await client.wait_many([good.id, *(job.id for job in bad)], timeout_s=30)
+    result = ends.pop(good.id)
+    assert isinstance(result, Result)
+    assert result.choices[0].text == "w2 w3"
+    for (told, texts), failed in zip(STRANGE, ends.values(), strict=True):
+        assert isinstance(failed, JobFailed), told
+        assert failed.reason == "log_damaged", told
+        assert [choice.text for choice in failed.result.choices] == texts, told
 
 
-async def test_what_readers_had_of_a_log_that_cannot_be_continued_is_in_the_result(
-    valkey: Server, tokenizer: Path
-) -> None:
-    told = codec.pack({"choices": [{"token_ids": [1000], "text": "w1000"}]})  # of another model's vocabulary
-    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-        job = await client.submit("w1", max_tokens=5)
-        await direct.xadd(SHARD.tokens(job.id), {"k": "d", "b": told}, id="0-1")
-        await direct.hset(SHARD.job(job.id), "seq", 1)
-        async with serving(valkey, model_name(tokenizer)):
-            with pytest.raises(JobFailed, match="log_damaged") as failed:
-                await client.wait(job.id, timeout_s=15)
-    assert [choice.text for choice in failed.value.result.choices] == ["w1000"]
-
-
-@pytest.mark.parametrize("hash_is", ["another type", "without an attempt"])
-async def test_a_job_whose_keys_are_overwritten_holds_up_no_other(
-    server: Server, tokenizer: Path, hash_is: str
-) -> None:
+async def test_jobs_whose_keys_are_overwritten_hold_up_no_other(server: Server, tokenizer: Path) -> None:
     async with AsyncClient(server.url) as client, redis.asyncio.Redis.from_url(server.url) as direct:
-        bad = await client.submit("w1", max_tokens=2)
-        if hash_is == "another type":
-            await direct.set(SHARD.job(bad.id), "something else")
-        else:
-            await direct.hdel(SHARD.job(bad.id), "attempt")
+        typed, started = [await client.submit("w1", max_tokens=2) for _ in range(2)]
+        await direct.set(SHARD.job(typed.id), "something else")
+        await direct.hdel(SHARD.job(started.id), "attempt")
         await direct.xgroup_create(SHARD.lane("batch"), GROUP, id="0")
 
-        async def read() -> bool:
-            return (await direct.xpending(SHARD.lane("batch"), GROUP))["pending"] == 1
+        async def both_read() -> bool:
+            return (await direct.xpending(SHARD.lane("batch"), GROUP))["pending"] == 2
 
         async with serving(server, model_name(tokenizer)):
-            await until(read)
+            await until(both_read)
             good = await client.submit("w1", max_tokens=2)
             assert (await client.wait(good.id, timeout_s=15)).choices[0].text == "w2 w3"
 

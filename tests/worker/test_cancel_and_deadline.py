@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, leftovers, model_name, serving, until
+from support.counting_worker import (
+    assert_nothing_left,
+    counted,
+    leftovers,
+    model_name,
+    serving,
+    streamed_text,
+    until,
+)
+from support.held_reading import HeldReading
 from support.servers import Server
 
 from millstream import AsyncClient, CancelOutcome, EndEvent, JobCancelled, JobExpired, State, TokenEvent
 from millstream.wire.keys import QueueKeys
-from millstream_worker.intake import preparer
-from millstream_worker.intake.preparation import prepare
 
 
 async def test_a_running_job_is_cancelled_and_keeps_its_text(
@@ -85,7 +90,7 @@ async def test_deadlines_end_running_and_waiting_jobs(
         await client.wait(first.id, timeout_s=30)  # from here on there is an engine
         running = await client.submit("w1", max_tokens=50, deadline_s=2.0, stream=True)
         waiting = await client.submit("w1", max_tokens=50, deadline_s=2.0)
-        text = "".join([event.text async for event in client.stream(running.id)])
+        text = await streamed_text(client, running.id)
         with pytest.raises(JobExpired) as expired:
             await client.wait(running.id, timeout_s=30)
         assert expired.value.result.choices[0].text == text == counted(2, 4)
@@ -102,42 +107,23 @@ async def test_deadlines_end_running_and_waiting_jobs(
 
 @pytest.mark.parametrize("heard", [True, False], ids=["message", "renewal"])
 async def test_a_cancellation_that_comes_while_a_job_is_read_is_remembered(
-    server: Server,
-    tokenizer: Path,
-    redis_client: redis.asyncio.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    heard: bool,
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis, reading: HeldReading, heard: bool
 ) -> None:
     """It is started, and not a job of the worker's yet. Long inputs are read in a thread."""
-    reading, go_on = threading.Event(), threading.Event()
-
-    def slowly(*given: Any) -> None:
-        reading.set()
-        assert go_on.wait(30)
-        prepare(*given)
-
-    monkeypatch.setattr(preparer, "prepare", slowly)
     lease = {"lease_s": 600.0, "renew_s": 300.0} if heard else {}
     async with (
         AsyncClient(server.url) as client,
         serving(server, model_name(tokenizer, context=4096), **lease) as worker,
     ):
         job = await client.submit("w1 " * 2000, max_tokens=2000)
-
-        async def read() -> bool:
-            return reading.is_set()
-
-        async def remembered() -> bool:
-            return bool(worker.components.table._cancelled)
-
-        await until(read)
+        await until(lambda: reading.begun)
         if heard:
             assert await client.cancel(job.id) is CancelOutcome.REQUESTED
         else:
             [key] = [key async for key in redis_client.scan_iter(match=f"*:job:{job.id}")]
             await redis_client.hset(key, "cancel", 1)  # what cancel does, without its message
-        await until(remembered)
-        go_on.set()
+        await until(lambda: bool(worker.components.table._cancelled))
+        reading.go_on.set()
         with pytest.raises(JobCancelled) as cancelled:
             await client.wait(job.id, timeout_s=30)
         assert cancelled.value.result.usage.output_tokens == 0

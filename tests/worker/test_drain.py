@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.counting_worker import assert_nothing_left, counted, model_name, serving, until, until_running
 from support.servers import Server
 
 from millstream import AsyncClient, State
@@ -30,12 +30,8 @@ async def test_running_jobs_finish_within_the_grace_period(
             events = client.stream(job.id)
             await anext(events)
             worker.service.drain()
-
-            async def draining() -> bool:
-                return worker.service.health.problem == "draining"
-
             late = await client.submit("w1", max_tokens=6)
-            await until(draining)
+            await until(lambda: worker.service.health.problem == "draining")
             (gate / "3").unlink()
             await client.wait(job.id, timeout_s=30)
             await events.aclose()
@@ -76,11 +72,7 @@ async def test_released_jobs_are_gone_on_with_elsewhere(
             while text != counted(2, 5):
                 text += (await anext(events)).text
             waiting = await client.submit("w50", max_tokens=4)
-
-            async def taken() -> bool:
-                return (await client.status(waiting.id)).state is State.RUNNING
-
-            await until(taken)  # into the look-ahead
+            await until_running(client, waiting)  # into the look-ahead
             first.service.drain()
             first.service.drain()
         assert first.metric("jobs_released_total") == 2

@@ -52,6 +52,7 @@ choices = st.builds(
     finish_reason=reasons,
     logprobs=logprobs,
 )
+counts = st.integers(0, 9)
 times = st.none() | st.integers(1, 2**45)
 
 
@@ -82,15 +83,16 @@ def test_deltas(told: list[ChoiceDelta]) -> None:
     assert by_hand == codec.encode(Delta(choices=tuple(told)))
 
 
-@given(
-    st.sampled_from(State),
-    st.lists(choices, max_size=2),
-    st.tuples(*[st.integers(0, 9)] * 3),
-    st.none()
+results = st.builds(
+    Result,
+    state=st.sampled_from(State),
+    choices=st.lists(choices, max_size=2).map(tuple),
+    usage=st.builds(Usage, prompt_tokens=counts, cached_tokens=counts, output_tokens=counts),
+    error=st.none()
     | st.builds(
-        ErrorInfo, code=st.text(max_size=3), message=st.text(max_size=3), field=st.none() | st.just("prompt")
+        ErrorInfo, code=st.text(max_size=3), message=st.text(max_size=3), field=st.sampled_from([None, "n"])
     ),
-    st.builds(
+    timing=st.builds(
         Timing,
         submitted_ms=st.integers(0, 2**45),
         started_ms=times,
@@ -98,44 +100,24 @@ def test_deltas(told: list[ChoiceDelta]) -> None:
         first_token_ms=times,
         last_token_ms=times,
     ),
-    st.sampled_from(["", "model"]),
-    st.integers(1, 3),
-    st.none() | st.integers(-(2**63), 2**63 - 1),
-    st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
-    st.sampled_from([1, 2]),
+    model=st.sampled_from(["", "model"]),
+    attempts=st.integers(1, 3),
+    seed=st.none() | st.integers(-(2**63), 2**63 - 1),
+    metadata=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+    version=st.sampled_from([1, 2]),
 )
-def test_results(
-    state: State,
-    told: list[Choice],
-    counts: tuple[int, int, int],
-    error: ErrorInfo | None,
-    timing: Timing,
-    model: str,
-    attempts: int,
-    seed: int | None,
-    metadata: dict[str, str],
-    version: int,
-) -> None:
-    by_hand = encoding.result(
-        state=state,
-        choices=[
-            encoding.choice(
-                one.index, one.text, list(one.token_ids), one.finish_reason, plain_logprobs(one.logprobs)
-            )
-            for one in told
-        ],
-        usage=encoding.usage(*counts),
-        error=error,
-        timing=timing,
-        model=model,
-        attempts=attempts,
-        seed=seed,
-        metadata=metadata,
-        version=version,
-    )
-    usage = Usage(prompt_tokens=counts[0], cached_tokens=counts[1], output_tokens=counts[2])
-    as_model = Result(
-        state=state, choices=tuple(told), usage=usage, error=error, timing=timing, model=model,
-        attempts=attempts, seed=seed, metadata=metadata, version=version,
-    )  # fmt: skip
-    assert by_hand == codec.encode(as_model)
+
+
+@given(results)
+def test_results(result: Result) -> None:
+    apart = {"choices", "usage"}
+    fields = {name: getattr(result, name) for name in Result.model_fields if name not in apart}
+    told = [
+        encoding.choice(
+            one.index, one.text, list(one.token_ids), one.finish_reason, plain_logprobs(one.logprobs)
+        )
+        for one in result.choices
+    ]
+    usage = result.usage
+    plain = encoding.usage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens)
+    assert encoding.result(choices=told, usage=plain, **fields) == codec.encode(result)

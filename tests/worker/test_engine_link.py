@@ -28,7 +28,7 @@ async def test_an_engine_that_sends_what_is_no_frame_is_killed() -> None:
     link = await EngineLink.start([sys.executable, "-c", garbage], EngineConfig("m"))
     heard = [frame async for frame in link.frames() if not isinstance(frame, Silence)]
     assert [type(frame) for frame in heard] == [LastWords]
-    assert "no frame" in heard[0].message
+    assert "not a frame" in heard[0].message
     assert (await link.reap()).signal == 9
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis.asyncio
 from prometheus_client import CollectorRegistry
-from support.counting_worker import model_name, serving, until
+from support.counting_worker import model_name, serving, until, until_running
 from support.desk import Desk
+from support.held_reading import HeldReading
 from support.servers import Server, free_port
 
 from millstream import AsyncClient, State
@@ -21,8 +21,6 @@ from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages.messages import Request, Timing
 from millstream.wire.messages.replies import LaneEntry
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.intake import preparer
-from millstream_worker.intake.preparation import prepare
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
@@ -34,24 +32,16 @@ SHARD = QueueKeys("default").shard(0)
 
 
 async def test_jobs_keep_their_lease_while_others_are_tokenized(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, tokenizer: Path, reading: HeldReading
 ) -> None:
     """They are all started at once, and prepared one after the other: that may take longer than a lease."""
-
-    def slowly(*arguments: Any) -> None:
-        time.sleep(0.8)
-        prepare(*arguments)
-
-    monkeypatch.setattr(preparer, "prepare", slowly)
+    reading.look = lambda job, started: time.sleep(0.8)
+    reading.go_on.set()
     model = model_name(tokenizer, context=4096)
     async with AsyncClient(valkey.url) as client:
         jobs = [await client.submit("w1 " * 2000, max_tokens=2) for _ in range(5)]  # long: in a thread
         async with serving(valkey, model) as first:
-
-            async def started() -> bool:
-                return (await client.status(jobs[-1].id)).state is State.RUNNING
-
-            await until(started)
+            await until_running(client, jobs[-1])
             async with serving(valkey, model) as second:
                 results = [await client.wait(job.id, timeout_s=60) for job in jobs]
                 taken_over = first.metric("jobs_reclaimed_total") + second.metric("jobs_reclaimed_total")
@@ -61,15 +51,11 @@ async def test_jobs_keep_their_lease_while_others_are_tokenized(
 
 @pytest.mark.slow
 async def test_a_loop_that_tokenizes_for_long_is_not_stuck(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, tokenizer: Path, reading: HeldReading
 ) -> None:
     """Each input takes its time, all together more than a loop may stand still."""
-
-    def slowly(*arguments: Any) -> None:
-        time.sleep(0.8)
-        prepare(*arguments)
-
-    monkeypatch.setattr(preparer, "prepare", slowly)
+    reading.look = lambda job, started: time.sleep(0.8)
+    reading.go_on.set()
     async with AsyncClient(valkey.url) as client:
         jobs = [await client.submit("w1 " * 2000, max_tokens=2) for _ in range(8)]
         async with serving(valkey, model_name(tokenizer, context=4096), stuck_s=2.5) as worker:

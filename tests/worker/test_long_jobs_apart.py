@@ -19,7 +19,7 @@ from millstream.wire.messages.replies import LaneEntry, StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine_link import EnginePort
-from millstream_worker.intake import Reading, reading
+from millstream_worker.intake import Reading
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
@@ -84,8 +84,8 @@ class Bench:
         job.being_read = False
         self.table.drop(job)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+    async def until(self, condition: Callable[[], bool], *, within_s: float = 10) -> None:
+        async with asyncio.timeout(within_s):
             while not condition():  # noqa: ASYNC110 - nothing sets an event when nothing happens
                 await asyncio.sleep(0)
 
@@ -148,11 +148,10 @@ async def test_long_jobs_that_hold_a_log_take_room_at_once() -> None:
 
 
 @pytest.mark.parametrize("by", ["step", "end", "death", "engine"])
-async def test_a_flood_that_is_over_lets_the_next_long_job_be_read_at_once(
-    monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
-    """Its input enters the batch, is cancelled, is a suspect's now, or there is a larger engine."""
-    monkeypatch.setattr(reading, "_LOOK_S", 1000.0)
+async def test_a_flood_that_is_over_lets_the_next_long_job_be_read_at_once(by: str) -> None:
+    """Its input enters the batch, is cancelled, is a suspect's now, or there is a larger engine. By itself
+    Reading looks once a second.
+    """
     bench = Bench()
     flood = job_named("f1")
     flood.prompt = (1,) * INFO.token_capacity
@@ -172,7 +171,7 @@ async def test_a_flood_that_is_over_lets_the_next_long_job_be_read_at_once(
                 bench.table.suspect(flood)
             case "engine":
                 bench.ready(replace(INFO, blocks=2 * INFO.blocks))
-        await bench.until(lambda: bench.reads == ["a1"])
+        await bench.until(lambda: bench.reads == ["a1"], within_s=0.7)
 
 
 async def test_tenants_take_turns_while_their_only_job_is_read_and_when_they_are_new() -> None:
@@ -241,14 +240,11 @@ def test_ending_an_earlier_attempt_leaves_the_later_one_waiting() -> None:
         (ResponseError("LOADING"), "long jobs not read yet"),
     ],
 )
-async def test_an_outage_is_one_line_of_the_log(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, event: str
-) -> None:
-    monkeypatch.setattr(reading, "_PAUSE_S", 0.0)
+async def test_an_outage_is_one_line_of_the_log(error: Exception, event: str) -> None:
     away = Away(error)
     bench = Bench(away)
     bench.hold("a1", payload=b"")
     with structlog.testing.capture_logs() as lines:
         async with running(bench):
-            await bench.until(lambda: away.asked == 5)
+            await bench.until(lambda: away.asked == 3)
     assert [(line["event"], line["job_ids"]) for line in lines] == [(event, ["0-a1"])]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +19,10 @@ from support.counting_worker import (
     serving,
     settings,
     until,
+    until_running,
     worker_process,
 )
+from support.held_reading import HeldReading
 from support.servers import Server
 from support.tokenizers import build
 from transformers import PreTrainedTokenizerFast
@@ -36,7 +35,7 @@ from millstream.wire.messages.messages import Request, Timing
 from millstream.wire.messages.record import read_job
 from millstream.wire.messages.replies import LaneEntry, StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
-from millstream_worker.intake import JobBounds, admission, preparer
+from millstream_worker.intake import JobBounds, admission
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input, prepare
 from millstream_worker.jobs.job import Job
@@ -55,72 +54,57 @@ MESSAGE = {"role": "user", "content": "w1"}
 CONTEXT = {"context": 40_000, "blocks": 10_000}
 
 
-class Held:
-    """Reading long jobs waits until `go_on`."""
-
-    def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.tenants: list[str] = []
-
-    async def reads(self) -> bool:
-        return bool(self.tenants)
-
-    def prepare(self, job: Any, *rest: Any) -> None:
-        if len(job.entry.payload) > admission._BESIDE_BYTES:
-            self.tenants.append(job.request.tenant)
-            assert self.go_on.wait(30)
-        prepare(job, *rest)
+@pytest.fixture
+def held(reading: HeldReading) -> HeldReading:
+    """Only what is read beside the others waits."""
+    reading.passes = 64 * 1024
+    return reading
 
 
-@contextmanager
-def holding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    held = Held()
-    monkeypatch.setattr(preparer, "prepare", held.prepare)
-    try:
-        yield held
-    finally:
-        held.go_on.set()
+def tenants(held: HeldReading) -> list[str]:
+    return [job.request.tenant for job in held.jobs]
 
 
 async def test_nobody_waits_for_a_long_prompt_of_another_tenant(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+    server: Server,
+    tokenizer: Path,
+    redis_client: redis.asyncio.Redis,
+    held: HeldReading,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor does the tenant's own short job. Other tenants' long ones have their turn, each after its own."""
     monkeypatch.setattr(admission, "_MOST_KEPT_BYTES", 200_000)  # two of them; the others are fetched again
     model = model_name(tokenizer, **CONTEXT)
-    with holding(monkeypatch) as held:
-        async with AsyncClient(server.url) as client, serving(server, model):
-            giants = [await client.submit(LONG, max_tokens=2, tenant="giant") for _ in range(4)]
-            other = await client.submit(LONG, max_tokens=2, tenant="other")
-            await until(held.reads)
-            for lane, tenant in (("interactive", "small"), ("batch", "small"), ("batch", "giant")):
-                small = await client.submit("w7", max_tokens=2, tenant=tenant, lane=lane)
-                assert (await client.wait(small.id, timeout_s=20)).choices[0].text == counted(8, 2)
-            assert held.tenants[:2] == ["giant", "other"]
-            assert held.tenants[2:] == [], "one at a time of each tenant"
-            held.go_on.set()
-            for job in (*giants, other):
-                result = await client.wait(job.id, timeout_s=30)
-                assert (result.usage.prompt_tokens, result.choices[0].text) == (30_000, counted(2, 2))
-                assert result.attempts == 1
+    async with AsyncClient(server.url) as client, serving(server, model):
+        giants = [await client.submit(LONG, max_tokens=2, tenant="giant") for _ in range(4)]
+        other = await client.submit(LONG, max_tokens=2, tenant="other")
+        await until(lambda: held.begun)
+        for lane, tenant in (("interactive", "small"), ("batch", "small"), ("batch", "giant")):
+            small = await client.submit("w7", max_tokens=2, tenant=tenant, lane=lane)
+            assert (await client.wait(small.id, timeout_s=20)).choices[0].text == counted(8, 2)
+        assert tenants(held)[:2] == ["giant", "other"]
+        assert tenants(held)[2:] == [], "one at a time of each tenant"
+        held.go_on.set()
+        for job in (*giants, other):
+            result = await client.wait(job.id, timeout_s=30)
+            assert (result.usage.prompt_tokens, result.choices[0].text) == (30_000, counted(2, 2))
+            assert result.attempts == 1
     await assert_nothing_left(redis_client)
 
 
 async def test_many_long_jobs_of_a_tenant_leave_room_for_others(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, tokenizer: Path, held: HeldReading
 ) -> None:
     """Nor are those that wait unread shown in the log: of their requests nothing is known yet."""
-    monkeypatch.setattr(preparer, "_LONG_BYTES", 1000)
-    monkeypatch.setattr(admission, "_BESIDE_BYTES", 1000)
-    with holding(monkeypatch) as held, structlog.testing.capture_logs() as lines:
+    with structlog.testing.capture_logs() as lines:
         async with AsyncClient(valkey.url) as client:
-            async with serving(valkey, model_name(tokenizer), log_payloads=True):
-                many = [{"prompt": "w1 " * 400, "max_tokens": 2, "tenant": "giant"}] * 61
-                giants = [await client.submit(**one) for one in many]
-                await until(held.reads)
+            model = model_name(tokenizer, rows=4, **CONTEXT)  # room for eight
+            async with serving(valkey, model, lookahead=4, log_payloads=True):
+                giants = [await client.submit(LONG, max_tokens=2, tenant="giant") for _ in range(12)]
+                await until(lambda: held.begun)
                 small = await client.submit("w7", max_tokens=2, tenant="small", lane="interactive")
                 assert (await client.wait(small.id, timeout_s=20)).choices[0].text == counted(8, 2)
-                assert held.tenants == ["giant"]
+                assert tenants(held) == ["giant"]
                 held.go_on.set()
                 await client.wait_many([job.id for job in giants], timeout_s=30)
     assert [line["job_id"] for line in lines if line["event"] == "job started" and "request" in line] == [
@@ -130,77 +114,69 @@ async def test_many_long_jobs_of_a_tenant_leave_room_for_others(
 
 @pytest.mark.parametrize("end", ["cancelled", "drained", "deleted"])
 async def test_a_job_that_waits_to_be_read_ends_like_any_other(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, end: str
+    valkey: Server, tokenizer: Path, held: HeldReading, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Cancelled where it waits; given back uncharged; and told where its entry is gone."""
     monkeypatch.setattr(admission, "_MOST_KEPT_BYTES", 0)
     model = model_name(tokenizer, **CONTEXT)
-    with holding(monkeypatch) as held:
-        async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-            async with serving(valkey, model, grace_s=0.1) as worker:
-                first = await client.submit(LONG, max_tokens=2)
-                waiting = await client.submit(LONG, max_tokens=2, metadata={"page": "7"})
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        async with serving(valkey, model, grace_s=0.1) as worker:
+            first = await client.submit(LONG, max_tokens=2)
+            waiting = await client.submit(LONG, max_tokens=2, metadata={"page": "7"})
 
-                async def both() -> bool:
-                    states = [(await client.status(job.id)).state for job in (first, waiting)]
-                    return bool(held.tenants) and states == [State.RUNNING] * 2
+            async def both() -> bool:
+                states = [(await client.status(job.id)).state for job in (first, waiting)]
+                return held.begun and states == [State.RUNNING] * 2
 
-                await until(both)
-                if end == "cancelled":
-                    await client.cancel(waiting.id)
-                    with pytest.raises(JobCancelled) as cancelled:
-                        await client.wait(waiting.id, timeout_s=20)
-                    assert cancelled.value.result.metadata == {"page": "7"}
-                elif end == "deleted":
-                    [_, (entry_id, _)] = await direct.xrange(SHARD.lane("batch"))
-                    await direct.xdel(SHARD.lane("batch"), entry_id)
-                    held.go_on.set()
-                    with pytest.raises(JobFailed, match=r"deleted from its lane .*another id") as failed:
-                        await client.wait(waiting.id, timeout_s=20)
-                    assert failed.value.reason == "entry_lost"
-                else:
-                    worker.service.drain()
+            await until(both)
+            if end == "cancelled":
+                await client.cancel(waiting.id)
+                with pytest.raises(JobCancelled) as cancelled:
+                    await client.wait(waiting.id, timeout_s=20)
+                assert cancelled.value.result.metadata == {"page": "7"}
+            elif end == "deleted":
+                [_, (entry_id, _)] = await direct.xrange(SHARD.lane("batch"))
+                await direct.xdel(SHARD.lane("batch"), entry_id)
                 held.go_on.set()
-            await Service(settings(valkey, model, burst=True)).run()
-            assert (await client.result(first.id)).usage.prompt_tokens == 30_000
-            if end == "drained":
-                assert (await client.result(waiting.id)).choices[0].text == counted(2, 2)
-            await assert_nothing_left(direct)
+                with pytest.raises(JobFailed, match=r"deleted from its lane .*another id") as failed:
+                    await client.wait(waiting.id, timeout_s=20)
+                assert failed.value.reason == "entry_lost"
+            else:
+                worker.service.drain()
+            held.go_on.set()
+        await Service(settings(valkey, model, burst=True)).run()
+        assert (await client.result(first.id)).usage.prompt_tokens == 30_000
+        if end == "drained":
+            assert (await client.result(waiting.id)).choices[0].text == counted(2, 2)
+        await assert_nothing_left(direct)
 
 
-async def test_a_drain_waits_for_no_long_prompt(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_drain_waits_for_no_long_prompt(valkey: Server, tokenizer: Path, held: HeldReading) -> None:
     """What is being read and what waits for it is given back uncharged while short jobs have their grace. One
     that was cancelled while it was read ends as cancelled."""
     model = model_name(tokenizer, step_s=0.05, **CONTEXT)
-    with holding(monkeypatch) as held:
-        async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-            async with serving(valkey, model, grace_s=30.0) as worker:
-                read, gone = [await client.submit(LONG, max_tokens=2, tenant=name) for name in "ab"]
-                waits = await client.submit(LONG, max_tokens=2, tenant="a")
-                short = await client.submit("w7", max_tokens=20)
-
-                async def at_work() -> bool:
-                    return len(held.tenants) == 2 and worker.metric("rows_running") == 1
-
-                await until(at_work)
-                await client.cancel(gone.id)
-                worker.service.drain()
-                assert (await client.wait(short.id, timeout_s=20)).choices[0].text == counted(8, 20)
-            assert not held.go_on.is_set()
-            assert worker.metric("jobs_released_total") == 3
-            for job in (read, waits):
-                record = await read_job(direct, SHARD, job.id)
-                assert record is not None
-                assert (record.state, record.died) == (State.QUEUED, 0)
-            held.go_on.set()
-            await Service(settings(valkey, model, burst=True)).run()
-            for job in (read, waits):
-                assert (await client.result(job.id)).choices[0].text == counted(2, 2)
-            with pytest.raises(JobCancelled):
-                await client.result(gone.id)
-            await assert_nothing_left(direct)
+    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
+        async with serving(valkey, model, grace_s=30.0) as worker:
+            read, gone = [await client.submit(LONG, max_tokens=2, tenant=name) for name in "ab"]
+            waits = await client.submit(LONG, max_tokens=2, tenant="a")
+            short = await client.submit("w7", max_tokens=20)
+            await until(lambda: len(tenants(held)) == 2 and worker.metric("rows_running") == 1)
+            await client.cancel(gone.id)
+            worker.service.drain()
+            assert (await client.wait(short.id, timeout_s=20)).choices[0].text == counted(8, 20)
+        assert not held.go_on.is_set()
+        assert worker.metric("jobs_released_total") == 3
+        for job in (read, waits):
+            record = await read_job(direct, SHARD, job.id)
+            assert record is not None
+            assert (record.state, record.died) == (State.QUEUED, 0)
+        held.go_on.set()
+        await Service(settings(valkey, model, burst=True)).run()
+        for job in (read, waits):
+            assert (await client.result(job.id)).choices[0].text == counted(2, 2)
+        with pytest.raises(JobCancelled):
+            await client.result(gone.id)
+        await assert_nothing_left(direct)
 
 
 async def test_a_process_ends_while_it_reads_a_long_prompt(valkey: Server, chat_tokenizer: Path) -> None:
@@ -210,11 +186,7 @@ async def test_a_process_ends_while_it_reads_a_long_prompt(valkey: Server, chat_
     async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
         job = await client.submit(messages=giant, max_tokens=2)
         with worker_process(valkey, model, grace_s=30.0) as process:
-
-            async def put_off() -> bool:
-                return (await client.status(job.id)).state is State.RUNNING
-
-            await until(put_off)
+            await until_running(client, job)
             process.terminate()
             assert await asyncio.to_thread(process.wait, 5) == 0
         record = await read_job(direct, SHARD, job.id)
@@ -222,31 +194,30 @@ async def test_a_process_ends_while_it_reads_a_long_prompt(valkey: Server, chat_
     assert (record.state, record.died, record.owner) == (State.QUEUED, 0, "")
 
 
-@pytest.mark.parametrize(
-    ("fields", "bound", "field", "says"),
-    [
-        ({"prompt": "w1 " * 400_000}, {}, "prompt", "holds 512 tokens .*got 'more than [0-9]{4,5} tokens'"),
-        ({"prompt": LONG}, {"max_prompt_tokens": 8}, "prompt", "takes inputs of 8 tokens.*'more than"),
-        ({"token_ids": [1] * 70_000}, {}, "token_ids", "512 tokens here.*got '70000 tokens'"),
-        ({"messages": [MESSAGE] * 9000}, {}, "messages", "shorten it.*'9000 messages'"),
-        (
-            {"messages": [MESSAGE | {"content": LONG}]},
-            {},
-            "messages",
-            "shorten it.*'more than [0-9]+ tokens'",
-        ),
-    ],
-)
-async def test_what_is_far_too_long_is_refused_with_its_size(
-    valkey: Server, chat_tokenizer: Path, fields: dict[str, Any], bound: dict[str, int], field: str, says: str
-) -> None:
-    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(chat_tokenizer), **bound):
-        job = await client.submit(**fields, metadata={"page": "7"})
-        with pytest.raises(JobFailed, match=says) as failed:
-            await client.wait(job.id, timeout_s=30)
-    assert failed.value.reason == "bad_request"
-    assert failed.value.result.error.field == field
-    assert failed.value.result.metadata == {"page": "7"}
+FAR_TOO_LONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"prompt": "w1 " * 400_000}, "prompt", "holds 512 tokens .*got 'more than [0-9]{4,5} tokens'"),
+    ({"token_ids": [1] * 70_000}, "token_ids", "512 tokens here.*got '70000 tokens'"),
+    ({"messages": [MESSAGE] * 9000}, "messages", "shorten it.*'9000 messages'"),
+    ({"messages": [MESSAGE | {"content": LONG}]}, "messages", "shorten it.*'more than [0-9]+ tokens'"),
+]
+BOUNDED: list[tuple[dict[str, Any], str, str]] = [
+    ({"prompt": LONG}, "prompt", "takes inputs of 8 tokens.*'more than"),
+]
+
+
+async def test_what_is_far_too_long_is_refused_with_its_size(valkey: Server, chat_tokenizer: Path) -> None:
+    """By the context, or by what the operator allows."""
+    bounds: tuple[dict[str, int], ...] = ({}, {"max_prompt_tokens": 8})
+    async with AsyncClient(valkey.url) as client:
+        for bound, refused in zip(bounds, (FAR_TOO_LONG, BOUNDED), strict=True):
+            jobs = [await client.submit(**fields, metadata={"page": "7"}) for fields, _, _ in refused]
+            async with serving(valkey, model_name(chat_tokenizer), **bound):
+                for job, (_, field, says) in zip(jobs, refused, strict=True):
+                    with pytest.raises(JobFailed, match=says) as failed:
+                        await client.wait(job.id, timeout_s=30)
+                    assert failed.value.reason == "bad_request"
+                    assert failed.value.result.error.field == field
+                    assert failed.value.result.metadata == {"page": "7"}
 
 
 def job_of(payload: bytes) -> Job:

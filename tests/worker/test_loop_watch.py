@@ -142,11 +142,7 @@ async def test_a_loop_that_hangs_is_named_while_the_others_turn(
     monkeypatch.setattr(Leases, "renew", hang)
     async with serving(valkey, model_name(tokenizer), stuck_s=1, stuck_grace_s=600) as worker:
         watchdog = worker.service.health.watchdog
-
-        async def told() -> bool:
-            return "renewal has made no turn since" in watchdog.problem
-
-        await until(told)
+        await until(lambda: "renewal has made no turn since" in watchdog.problem)
         others = {watch.name for watch in watchdog.all if not watch.stuck}
         freed.set()
     assert others >= {"event loop", "read", "writer", "upkeep", "step", "quarantine"}
@@ -198,8 +194,6 @@ async def test_a_worker_whose_event_loop_is_blocked_ends_itself(
     assert b"upkeep has made no turn since 20" in output
     assert b"in block\n" in output  # where it stands
     [engine] = [int(path.name) for path in pids.iterdir()]
-
-    async def gone() -> bool:
-        return not psutil.pid_exists(engine) or psutil.Process(engine).status() == psutil.STATUS_ZOMBIE
-
-    await until(gone)
+    await until(
+        lambda: not psutil.pid_exists(engine) or psutil.Process(engine).status() == psutil.STATUS_ZOMBIE
+    )

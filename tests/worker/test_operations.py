@@ -7,12 +7,13 @@ import importlib.metadata
 import io
 import json
 import logging
+import random
 import re
 import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import redis.asyncio
@@ -20,10 +21,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 from redis.exceptions import ResponseError
 from support.counting_worker import model_name, serving, settings, until
+from support.proxy import Line, Proxy, Weather
 from support.servers import Server, free_port
 
 from millstream import AsyncClient, JobFailed, State
-from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.heartbeat import Heartbeat, read_workers
 from millstream_worker.observe import logs
@@ -67,11 +68,7 @@ async def test_a_worker_reports_its_load_and_the_queue_s(valkey: Server, tokeniz
         serving(valkey, model, queue="docs", lookahead=1) as worker,
     ):
         await client.submit("w0 w1", max_tokens=9)
-
-        async def runs() -> bool:
-            return worker.metric("rows_running") == 1
-
-        await until(runs)
+        await until(lambda: worker.metric("rows_running") == 1)
         rest = [await client.submit("w0 w1", max_tokens=9) for _ in range(4)]
 
         async def settled() -> bool:
@@ -147,11 +144,7 @@ async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> N
             states = [
                 f'requests_total{{queue="docs",state="{state}"}} 0.0' for state in State if state.terminal
             ]
-
-            async def ready() -> bool:
-                return worker.service.health.problem == ""
-
-            await until(ready)
+            await until(lambda: worker.service.health.problem == "")
             _, blank = await asyncio.to_thread(fetch, port, "/metrics")
             assert [state for state in states if f"millstream_{state}" not in blank] == []
             jobs = [await client.submit("w1 w2 w3", max_tokens=5, stream=True) for _ in range(4)]
@@ -160,11 +153,7 @@ async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> N
             bad = await client.submit(token_ids=[4000])
             with pytest.raises(JobFailed):
                 await client.wait(bad.id, timeout_s=30)
-
-            async def counted_all() -> bool:
-                return worker.metric("requests_total", state="failed") == 1
-
-            await until(counted_all)
+            await until(lambda: worker.metric("requests_total", state="failed") == 1)
             status, page = await asyncio.to_thread(fetch, port, "/metrics")
             ready = await asyncio.to_thread(fetch, port, "/readyz")
             alive = await asyncio.to_thread(fetch, port, "/healthz")
@@ -199,28 +188,17 @@ async def test_metrics_count_what_happened(valkey: Server, tokenizer: Path) -> N
     assert worker.metric("kv_blocks", state="free") == 0  # there is no engine any more
 
 
-async def test_the_times_of_a_streamed_job_are_in_order(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_times_of_a_streamed_job_are_in_order(valkey: Server, tokenizer: Path) -> None:
     """All tokens are drawn before the first is published: the last comes no sooner to its reader."""
-    send = calls.run_many
-
-    async def slowly(redis: Any, many: Any) -> Any:
-        await asyncio.sleep(0.1)
-        return await send(redis, many)
-
-    monkeypatch.setattr(calls, "run_many", slowly)
     async with (
+        Proxy(valkey.port, random.Random(0)) as proxy,
         AsyncClient(valkey.url) as client,
-        serving(valkey, model_name(tokenizer, step_s=0.01)) as worker,
+        serving(valkey, model_name(tokenizer, step_s=0.01), redis_url=proxy.url) as worker,
     ):
+        proxy.turn(Weather(Line.DELAY, delay_s=0.1))
         job = await client.submit("w1", max_tokens=4, stream=True)
         times = (await client.wait(job.id, timeout_s=30)).timing
-
-        async def ended() -> bool:
-            return worker.metric("e2e_request_latency_seconds_count") == 1
-
-        await until(ended)
+        await until(lambda: worker.metric("e2e_request_latency_seconds_count") == 1)
         assert times.submitted_ms < times.first_token_ms <= times.last_token_ms <= times.finished_ms
         end_to_end = worker.metric("e2e_request_latency_seconds_sum")
         parts = worker.metric("time_to_first_token_seconds_sum") + 3 * worker.metric(
@@ -244,18 +222,11 @@ async def test_readiness_tells_that_the_server_is_away(tokenizer: Path) -> None:
     try:
         async with serving(server, model_name(tokenizer)) as worker:
             health = worker.service.health
-
-            async def ready() -> bool:
-                return health.problem == ""
-
-            async def tells() -> bool:
-                return "Connection" in health.problem or "connect" in health.problem
-
-            await until(ready)
+            await until(lambda: health.problem == "")
             server.kill()
-            await until(tells)
+            await until(lambda: "onnect" in health.problem)
             server.start()
-            await until(ready)
+            await until(lambda: health.problem == "")
     finally:
         server.remove()
 

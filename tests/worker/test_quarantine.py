@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,12 @@ from support.counting_worker import (
     counted,
     model_name,
     serving,
+    streamed_text,
     until,
+    until_running,
     worker_process,
 )
+from support.held_reading import HeldReading
 from support.servers import Server
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State
@@ -34,9 +36,10 @@ from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import ChoiceDelta, Delta, Request, SamplingParams
 from millstream.wire.messages.record import read_job
-from millstream_worker.intake import admission, preparer
+from millstream.wire.messages.replies import StartReply
+from millstream_worker.intake import admission
 from millstream_worker.intake.outline import outline
-from millstream_worker.intake.preparation import prepare
+from millstream_worker.jobs.job import Job
 
 SHARD = QueueKeys("default").shard(0)
 LANE = SHARD.lane("batch")
@@ -61,12 +64,12 @@ async def suspect(
     return f"0-{own_id}", delivered
 
 
-async def half_done(direct: redis.asyncio.Redis, **deaths: int) -> str:
+async def half_done(direct: redis.asyncio.Redis, prompt: str = "w1", **deaths: int) -> str:
     """A suspect that an earlier attempt has begun to answer, "w2 w3", and has given back."""
     for lane in SHARD.lanes:
         with contextlib.suppress(ResponseError):  # a worker was faster
             await direct.xgroup_create(lane, GROUP, id="0", mkstream=True)
-    job_id, [[[_, [(entry_id, _)]]]] = await suspect(direct, "half", "w1", 6, reader="earlier", **deaths)
+    job_id, [[[_, [(entry_id, _)]]]] = await suspect(direct, "half", prompt, 6, reader="earlier", **deaths)
     claim = Claim(job_id, entry_id.decode(), "earlier", 1)
     await calls.run(direct, calls.start(SHARD, claim, lane="batch", nonce="n"))
     part = ChoiceDelta(text="w2 w3", token_ids=(2, 3))
@@ -97,7 +100,7 @@ async def test_only_the_job_that_kills_workers_is_a_dead_letter(valkey: Server, 
                 assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(i + 1, 60)
         with pytest.raises(JobFailed, match="2 times alone with it") as failed:
             await client.result(poison.id)
-        told = "".join([event.text async for event in client.stream(poison.id)])
+        told = await streamed_text(client, poison.id)
         assert told == failed.value.result.choices[0].text
         assert counted(641, 25).startswith(told)
     async with redis.asyncio.Redis.from_url(valkey.url) as direct:
@@ -109,20 +112,19 @@ async def test_only_the_job_that_kills_workers_is_a_dead_letter(valkey: Server, 
 
 
 async def test_a_suspect_is_recorded_as_alone_before_it_is_read(
-    valkey: Server, tokenizer: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, tokenizer: Path, gate: Path, reading: HeldReading
 ) -> None:
     """Reading its payload may be what kills; and while others are there, neither happens."""
     (gate / "3").touch()
-    seen: list[tuple[bytes | None, bytes | None]] = []
+    seen: list[Any] = []
 
-    def looking(job: Any, *rest: Any) -> None:
-        with redis.Redis(port=valkey.port) as direct:
-            [alone, attempt] = direct.hmget(SHARD.job(job.id), "alone", "attempt")
+    def look(job: Job, started: StartReply) -> None:
         if job.died:
-            seen.append((alone, attempt))
-        prepare(job, *rest)
+            with redis.Redis(port=valkey.port) as direct:
+                seen.append(direct.hmget(SHARD.job(job.id), "alone", "attempt"))
 
-    monkeypatch.setattr(preparer, "prepare", looking)
+    reading.look = look
+    reading.go_on.set()
     async with (
         AsyncClient(valkey.url) as client,
         redis.asyncio.Redis.from_url(valkey.url) as direct,
@@ -131,16 +133,12 @@ async def test_a_suspect_is_recorded_as_alone_before_it_is_read(
         other = await client.submit("w1", max_tokens=6, stream=True)
         await anext(client.stream(other.id))
         job_id, _ = await suspect(direct, "b", "w100", 2, died=2)
-
-        async def taken() -> bool:
-            return (await client.status(job_id)).state is State.RUNNING
-
-        await until(taken)
+        await until_running(client, job_id)
         assert seen == []
         (gate / "3").unlink()
         assert (await client.wait(job_id, timeout_s=30)).choices[0].text == counted(101, 2)
         assert (await client.wait(other.id)).choices[0].text == counted(2, 6)
-        assert seen == [(b"1", b"1")]
+        assert seen == [[b"1", b"1"]]
 
 
 async def test_what_was_told_before_stays_where_a_suspect_is_given_up_unread(
@@ -151,7 +149,7 @@ async def test_what_was_told_before_stays_where_a_suspect_is_given_up_unread(
         async with serving(server, model_name(tokenizer)):
             with pytest.raises(JobFailed, match="died 3 times computing this job, 2 times alone") as failed:
                 await client.wait(job_id, timeout_s=30)
-        told = "".join([event.text async for event in client.stream(job_id)])
+        told = await streamed_text(client, job_id)
     assert failed.value.result.choices[0].text == told == "w2 w3"
     assert failed.value.result.usage.output_tokens == 2
     await assert_nothing_left(redis_client)
@@ -167,8 +165,7 @@ async def test_a_suspect_that_waits_for_its_turn_can_be_cancelled(
         waiting = await half_done(redis_client, died=2)
 
         async def taken() -> bool:
-            record = await read_job(redis_client, SHARD, waiting)
-            return record is not None and record.attempt == 2
+            return (await client.status(waiting)).attempt == 2
 
         await until(taken)
         await client.cancel(waiting)
@@ -239,37 +236,19 @@ async def test_a_suspect_that_belongs_to_another_by_now_is_left_alone(
         other = await client.submit("w50", max_tokens=6, stream=True)
         await anext(client.stream(other.id))
         job_id, _ = await suspect(direct, "b", "w1", 3, died=2)
-
-        async def taken() -> bool:
-            return (await client.status(job_id)).state is State.RUNNING
-
-        await until(taken)
+        await until_running(client, job_id)
         await direct.hset(SHARD.job(job_id), mapping={"owner": "another", "attempt": 2})
         (gate / "3").unlink()
         await client.wait(other.id, timeout_s=30)
-
-        async def dropped() -> bool:
-            return worker.metric("jobs_fenced_total") == 1
-
-        await until(dropped)
+        await until(lambda: worker.metric("jobs_fenced_total") == 1)
         after = await client.submit("w100", max_tokens=2)
         assert (await client.wait(after.id, timeout_s=30)).choices[0].text == counted(101, 2)
         assert await direct.hget(SHARD.job(job_id), "alone") is None
 
 
 async def test_a_suspect_waits_for_long_jobs_that_are_read_or_to_be_read(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, tokenizer: Path, reading: HeldReading
 ) -> None:
-    reading, go_on = threading.Event(), threading.Event()
-    order: list[str] = []
-
-    def slowly(job: Any, *rest: Any) -> None:
-        order.append(job.id)
-        reading.set()
-        assert go_on.wait(30)
-        prepare(job, *rest)
-
-    monkeypatch.setattr(preparer, "prepare", slowly)
     model = model_name(tokenizer, context=40_000, blocks=10_000)
     async with (
         AsyncClient(valkey.url) as client,
@@ -278,16 +257,13 @@ async def test_a_suspect_waits_for_long_jobs_that_are_read_or_to_be_read(
     ):
         long = [(await client.submit("w1 " * 30_000, max_tokens=2)).id for _ in range(2)]
         job_id, _ = await suspect(direct, "b", "w100", 2, died=2)
-
-        async def taken() -> bool:
-            return reading.is_set() and (await client.status(job_id)).state is State.RUNNING
-
-        await until(taken)
+        await until(lambda: reading.begun)
+        await until_running(client, job_id)
         assert worker.components.queue.try_isolate() is None
-        go_on.set()
+        reading.go_on.set()
         await client.wait_many([*long, job_id], timeout_s=30)
         assert (await client.result(job_id)).choices[0].text == counted(101, 2)
-    assert order == [*long, job_id]
+    assert [job.id for job in reading.jobs] == [*long, job_id]
 
 
 async def test_a_suspect_waits_while_a_long_job_is_looked_at(
@@ -314,47 +290,33 @@ async def test_a_suspect_waits_while_a_long_job_is_looked_at(
 
 
 async def test_the_log_of_a_job_that_is_put_off_counts_as_its_message_does(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, tokenizer: Path, reading: HeldReading
 ) -> None:
-    monkeypatch.setattr(admission, "_BESIDE_BYTES", 0)
     counts: list[bool] = []
 
-    def looking(job: Any, started: Any, *rest: Any) -> None:
+    def look(job: Job, started: StartReply) -> None:
         logged = sum(len(entry.body) for entry in started.log)
         counts.append(0 < logged == job.unread_bytes - len(job.entry.payload))
-        prepare(job, started, *rest)
 
-    monkeypatch.setattr(preparer, "prepare", looking)
+    reading.look = look
+    reading.go_on.set()
     async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-        job_id = await half_done(direct, died=0)
-        async with serving(valkey, model_name(tokenizer)):
+        job_id = await half_done(direct, "w1 " * 30_000, died=0)
+        async with serving(valkey, model_name(tokenizer, context=40_000, blocks=10_000)):
             assert (await client.wait(job_id, timeout_s=30)).choices[0].text == counted(2, 6)
     assert counts == [True]
 
 
 async def test_a_suspect_cancelled_while_it_is_read_keeps_its_text(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, tokenizer: Path, reading: HeldReading
 ) -> None:
-    reading, go_on = threading.Event(), threading.Event()
-
-    def slowly(*given: Any) -> None:
-        reading.set()
-        assert go_on.wait(30)
-        prepare(*given)
-
-    monkeypatch.setattr(preparer, "prepare", slowly)
-    monkeypatch.setattr(preparer, "_LONG_BYTES", 0)  # in a thread
     async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-        job_id = await half_done(direct, died=2)
-        async with serving(valkey, model_name(tokenizer)):
-
-            async def read() -> bool:
-                return reading.is_set()
-
-            await until(read)
+        job_id = await half_done(direct, "w1 " * 2000, died=2)  # long: in a thread
+        async with serving(valkey, model_name(tokenizer, context=4096)):
+            await until(lambda: reading.begun)
             await client.cancel(job_id)
             events = client.stream(job_id)
-            go_on.set()
+            reading.go_on.set()
             told = "".join([event.text async for event in events])
             with pytest.raises(JobCancelled) as cancelled:
                 await client.wait(job_id, timeout_s=30)

@@ -12,17 +12,27 @@ import pytest
 import redis.asyncio
 import structlog
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.counting_worker import (
+    Worker,
+    assert_nothing_left,
+    counted,
+    model_name,
+    serving,
+    streamed_text,
+    until,
+    until_running,
+)
 from support.servers import Server
 
-from millstream import AsyncClient, JobFailed, Result, State, Submitted
+from millstream import AsyncClient, JobFailed, Result, Submitted
 from millstream.wire import calls
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages.record import read_job, read_log
 from millstream.wire.server_errors import is_damage
 from millstream.wire.state.queue_info import open_queue, read_queue
-from millstream_worker.delivery import reply_handler, write_builder, writer
+from millstream_worker.delivery import write_builder, writer
 from millstream_worker.jobs import output
+from millstream_worker.jobs.job import MOST_REFUSALS
 
 SHARD = QueueKeys("default").shard(0)
 
@@ -39,11 +49,17 @@ async def streamed(client: AsyncClient, count: int, *, max_tokens: int) -> tuple
     return job.id, seq
 
 
+def refused_before(worker: Worker, times: int) -> None:
+    """Its jobs' writes, in a row."""
+    for job in worker.components.table:
+        job.refusals = times
+
+
 async def assert_whole(client: AsyncClient, job_id: str, count: int) -> Result:
     """The result and the stream from its start both have exactly these tokens."""
     result = await client.wait(job_id, timeout_s=30)
     assert result.choices[0].text == counted(2, count)
-    assert "".join([event.text async for event in client.stream(job_id)]) == counted(2, count)
+    assert await streamed_text(client, job_id) == counted(2, count)
     return result
 
 
@@ -67,11 +83,7 @@ async def test_a_flushed_queue_keeps_its_shape(
                 await client.wait(job.id, timeout_s=30)
             assert {job.id.partition("-")[0] for job in jobs} - {"0"}
         await redis_client.hset(QueueKeys("default").meta, "shards", 1)  # as somebody else might have
-
-        async def told() -> bool:
-            return "created with shards 1, not 3" in worker.service.health.problem
-
-        await until(told)
+        await until(lambda: "created with shards 1, not 3" in worker.service.health.problem)
 
 
 async def test_the_lost_end_of_a_log_is_written_again(
@@ -114,11 +126,7 @@ async def test_a_job_ends_while_memory_is_full(
         job_id, _ = await streamed(client, 3, max_tokens=9)
         await redis_client.config_set("maxmemory", "1")
         (gate / "3").unlink()
-
-        async def refused() -> bool:
-            return worker.metric("write_troubles_total") > 0
-
-        await until(refused)
+        await until(lambda: worker.metric("write_troubles_total") > 0)
         (gate / "6").unlink()
 
         async def ended() -> bool:
@@ -127,9 +135,7 @@ async def test_a_job_ends_while_memory_is_full(
 
         await until(ended)
         await redis_client.config_set("maxmemory", "0")
-        result = await client.wait(job_id, timeout_s=30)
-        assert result.choices[0].text == counted(2, 9)
-        assert "".join([event.text async for event in client.stream(job_id)]) == counted(2, 9)
+        await assert_whole(client, job_id, 9)
 
 
 @pytest.mark.slow
@@ -160,24 +166,19 @@ async def test_a_job_outlasts_a_server_that_takes_no_writes(
     tokenizer: Path,
     gate: Path,
     redis_client: redis.asyncio.Redis,
-    monkeypatch: pytest.MonkeyPatch,
     setting: str,
     bad: str,
     good: str,
 ) -> None:
     """However often it refuses: nothing of that is the job's fault."""
-    monkeypatch.setattr(reply_handler, "MOST_REFUSALS", 3)
     (gate / "3").touch()
     (gate / "6").touch()
     async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate)) as worker:
         job_id, _ = await streamed(client, 3, max_tokens=9)
+        refused_before(worker, MOST_REFUSALS - 1)
         await redis_client.config_set(setting, bad)
         (gate / "3").unlink()
-
-        async def refused() -> bool:
-            return worker.metric("write_troubles_total") > 4
-
-        await until(refused)
+        await until(lambda: worker.metric("write_troubles_total") > 1)
         await redis_client.config_set(setting, good)
         (gate / "6").unlink()
         await assert_whole(client, job_id, 9)
@@ -199,11 +200,7 @@ async def test_a_job_that_somebody_else_has_taken_is_dropped(
             start = calls.start(SHARD, entry.claim("thief"), lane="batch", nonce="n")
             assert (await calls.run(redis_client, start)).attempt == 2
             (gate / "3").unlink()
-
-            async def fenced() -> bool:
-                return worker.metric("jobs_fenced_total") == 1
-
-            await until(fenced)
+            await until(lambda: worker.metric("jobs_fenced_total") == 1)
             assert worker.metric("jobs_released_total") == 0
         record = await read_job(redis_client, SHARD, job_id)
         assert record is not None
@@ -222,11 +219,7 @@ async def test_entries_of_a_lost_reply_are_found_again_uncharged(
         events = client.stream(running.id)
         await anext(events)
         waiting = await client.submit("w1", max_tokens=2)
-
-        async def full() -> bool:
-            return (await client.status(waiting.id)).state is State.RUNNING
-
-        await until(full)  # from here on the worker does not read
+        await until_running(client, waiting)  # from here on the worker does not read
         job = await client.submit("w5", max_tokens=2)
         lost = await redis_client.xreadgroup(GROUP, worker.service.name, {SHARD.lane("batch"): ">"}, count=9)
         assert len(lost[0][1]) == 1
@@ -289,11 +282,7 @@ async def test_large_ends_do_not_go_out_all_at_once(
     (gate / "1").touch()
     async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, gate=gate)):
         jobs = await client.submit_many({"prompt": f"w{n}", "max_tokens": 40} for n in range(8))
-
-        async def all_run() -> bool:
-            return all([(await client.status(job.id)).state is State.RUNNING for job in jobs])
-
-        await until(all_run)
+        await until_running(client, *jobs)
         (gate / "1").unlink()  # they end in the same step
         for n, job in enumerate(jobs):
             assert (await client.wait(job.id, timeout_s=30)).choices[0].text == counted(n + 1, 40)
@@ -315,11 +304,7 @@ async def test_a_server_that_is_killed_and_comes_back(lasting: Server, tokenizer
         async with AsyncClient(lasting.url) as client, serving(lasting, model_name(tokenizer, gate=gate)):
             job_id, _ = await streamed(client, 4, max_tokens=12)
             lasting.kill()
-
-            async def noticed() -> bool:
-                return bool(warnings(lines))
-
-            await until(noticed)
+            await until(lambda: bool(warnings(lines)))
             (gate / "4").unlink()
             lasting.start()
             result = await assert_whole(client, job_id, 12)
@@ -333,27 +318,18 @@ def warnings(lines: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("ends", [False, True], ids=["running", "ended"])
 async def test_a_job_whose_log_is_damaged_ends_with_its_text(
-    server: Server,
-    tokenizer: Path,
-    gate: Path,
-    redis_client: redis.asyncio.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    ends: bool,
+    server: Server, tokenizer: Path, gate: Path, redis_client: redis.asyncio.Redis, ends: bool
 ) -> None:
-    monkeypatch.setattr(reply_handler, "MOST_REFUSALS", 3)
     (gate / "3").touch()
     (gate / "6").touch()
     async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, gate=gate)) as worker:
         job_id, _ = await streamed(client, 3, max_tokens=9)
+        refused_before(worker, MOST_REFUSALS - 3)
         await redis_client.set(SHARD.tokens(job_id), "somebody else's")
         (gate / "3").unlink()
         if ends:
             (gate / "6").unlink()
-
-        async def let_go() -> bool:
-            return len(worker.components.table) == 0
-
-        await until(let_go)
+        await until(lambda: len(worker.components.table) == 0)
         record = await read_job(redis_client, SHARD, job_id)
         assert record is not None
         if ends:
@@ -365,76 +341,47 @@ async def test_a_job_whose_log_is_damaged_ends_with_its_text(
 
 
 async def test_a_job_that_nobody_can_write_to_is_let_go(
-    server: Server,
-    tokenizer: Path,
-    gate: Path,
-    redis_client: redis.asyncio.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    server: Server, tokenizer: Path, gate: Path, redis_client: redis.asyncio.Redis
 ) -> None:
-    monkeypatch.setattr(reply_handler, "MOST_REFUSALS", 3)
     (gate / "3").touch()
     with structlog.testing.capture_logs() as lines:
         async with AsyncClient(server.url) as client:
             async with serving(server, model_name(tokenizer, gate=gate), lease_s=600, renew_s=300) as worker:
                 job_id, _ = await streamed(client, 3, max_tokens=9)
+                refused_before(worker, MOST_REFUSALS - 3)
                 await redis_client.set(SHARD.job(job_id), "somebody else's")
                 (gate / "3").unlink()
-
-                async def let_go() -> bool:
-                    return len(worker.components.table) == 0
-
-                await until(let_go)
+                await until(lambda: len(worker.components.table) == 0)
                 after = await client.submit("w1", max_tokens=2)
                 assert (await client.wait(after.id, timeout_s=30)).choices[0].text == "w2 w3"
     [line] = [line for line in lines if line["event"] == "job dropped: its keys are damaged"]
     assert (line["job_id"], line["log_level"]) == (job_id, "error")
 
 
-@pytest.mark.parametrize(
-    ("error", "damage"),
-    [
-        (ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"), True),
-        (ResponseError("LOST the lane has no entry 1-1 of job 0-a"), True),
-        (
-            ResponseError(
-                "user_script:17: attempt to compare nil with number script: 1f, on @user_script:17."
-            ),
-            True,
-        ),
-        (
-            ResponseError(
-                "Error running script (call to f_1f): @user_script:5: user_script:5: attempt to compare nil "
-                "with number"
-            ),
-            True,
-        ),
-        (ResponseError("hash value is not an integer script: 1f, on @user_script:1."), True),
-        (
-            OutOfMemoryError(
-                "command not allowed when used memory > 'maxmemory'. script: 1f, on @user_script:1."
-            ),
-            False,
-        ),
-        (
-            ResponseError(
-                "Error running script (call to f_1f): @user_script:5: @user_script: 5: -OOM command not "
-                "allowed when used memory > 'maxmemory'."
-            ),
-            False,
-        ),
-        (ReadOnlyError("You can't write against a read only replica. script: 1f, on @user_script:1."), False),
-        (
-            ResponseError("NOREPLICAS Not enough good replicas to write. script: 1f, on @user_script:1."),
-            False,
-        ),
-        (
-            ResponseError("MISCONF Errors writing to the AOF file script: 1f, on @user_script:1."),
-            False,
-        ),
-        (ResponseError("LOADING server is loading the dataset in memory"), False),
-        (ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), False),
-        (ConnectionError("Connection lost"), False),
-    ],
+LUA = "script: 1f, on @user_script:1."
+FAILED_AT = "Error running script (call to f_1f): @user_script:5:"
+DAMAGE = (
+    "WRONGTYPE Operation against a key holding the wrong kind of value",
+    "LOST the lane has no entry 1-1 of job 0-a",
+    f"user_script:17: attempt to compare nil with number {LUA}",
+    f"{FAILED_AT} user_script:5: attempt to compare nil with number",
+    f"hash value is not an integer {LUA}",
 )
-def test_only_damaged_keys_are_never_written_to_again(error: Exception, damage: bool) -> None:
-    assert is_damage(error) == damage
+NO_DAMAGE = (
+    f"{FAILED_AT} @user_script: 5: -OOM command not allowed when used memory > 'maxmemory'.",
+    f"NOREPLICAS Not enough good replicas to write. {LUA}",
+    f"MISCONF Errors writing to the AOF file {LUA}",
+    "MISCONF Errors writing to the AOF file: No space left on device",
+    "LOADING server is loading the dataset in memory",
+)
+
+
+def test_only_damaged_keys_are_never_written_to_again() -> None:
+    passing = [
+        OutOfMemoryError(f"command not allowed when used memory > 'maxmemory'. {LUA}"),
+        ReadOnlyError(f"You can't write against a read only replica. {LUA}"),
+        ConnectionError("Connection lost"),
+        *map(ResponseError, NO_DAMAGE),
+    ]
+    assert [error for error in passing if is_damage(error)] == []
+    assert [error for error in map(ResponseError, DAMAGE) if not is_damage(error)] == []

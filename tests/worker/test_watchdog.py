@@ -107,23 +107,15 @@ async def test_an_engine_whose_front_is_killed_while_it_loads_ends(valkey: Serve
         await until(started)
         [engine] = engines
         front.kill()
-
-        async def gone() -> bool:
-            return not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
-
-        await until(gone)
+        await until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
 
 
 async def test_an_engine_whose_audit_fails_is_replaced(valkey: Server, tokenizer: Path) -> None:
     async with AsyncClient(valkey.url) as client:
         async with serving(valkey, model_name(tokenizer, leaks=1)) as worker:
             assert await answer(client, "w1", 3) == (counted(2, 3), 1)
-
-            async def replaced() -> bool:
-                return worker.metric("engine_restarts_total") == 1
-
             with structlog.testing.capture_logs() as lines:
-                await until(replaced)
+                await until(lambda: worker.metric("engine_restarts_total") == 1)
             assert await answer(client, "w5", 3) == (counted(6, 3), 1)
     assert {"a broken invariant: 7 KV blocks are held by no row"} == {
         line["reason"] for line in lines if line["event"] == "engine ends"

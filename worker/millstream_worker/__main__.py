@@ -1,4 +1,6 @@
-"""The console script `millstream-worker`. Its libraries are an extra: without them, one clear line."""
+"""The console script `millstream-worker`. Its libraries are an extra; without them it prints one
+clear line.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ NEEDED = ("torch", "transformers", "pydantic_settings", "prometheus_client")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: see `millstream_worker.command`."""
+    """Returns the exit status: see `millstream_worker.command`."""
     given = sys.argv[1:] if arguments is None else arguments
     if "--version" in given:
         sys.stdout.write(f"millstream-worker {version()}\n")

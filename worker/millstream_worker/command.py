@@ -1,7 +1,7 @@
-"""What `millstream-worker` does: read the settings, set up logging and signals, serve.
+"""The command `millstream-worker`: reads the settings, sets up logging and signals, and serves.
 
-Exit status: 0 drained, 1 the worker cannot serve (the last line says why), 2 a setting is wrong, 3 the
-worker was stuck and has ended itself.
+Exit status: 0 drained, 1 the worker cannot serve (the last line says why), 2 a setting is wrong, 3 the worker
+was stuck and has ended itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     for line in settings.mistyped(os.environ):
         _log.warning(line)
     _leave_torch_out()
-    from millstream_worker.service.service import (  # slow to import: not for a wrong setting
+    from millstream_worker.service.service import (  # slow to import: not needed to report a wrong setting
         CannotServe,
         Service,
     )
@@ -56,18 +56,19 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _return_large_blocks() -> None:
-    """Whenever a large block is freed, glibc raises its threshold for keeping blocks, up to 32 MiB: it kept
-    80 to 125 MiB after 16 messages of 16 MiB. With a fixed threshold, it returns all larger blocks.
+    """Make glibc return large blocks. Each time one is freed, glibc raises its threshold for keeping blocks,
+    up to 32 MiB: it kept 80 to 125 MiB after 16 messages of 16 MiB. With a fixed threshold, it returns all
+    larger blocks.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
 def _leave_torch_out() -> None:
-    """Transformers imports torch if it is installed, also for a tokenizer alone: that took more than half of
-    the time of a start, and two thirds of the memory. Only the engine process computes.
+    """Transformers imports torch if it is installed, even for a tokenizer alone: that took more than half of
+    the start time, and two thirds of the memory. Only the engine process computes.
     """
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that torch is not there
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would report that torch is missing
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # as if it were not installed
 
 
@@ -77,6 +78,6 @@ async def _serve(service: Service, chosen: settings.Settings) -> None:
         loop.add_signal_handler(number, service.drain)
     _log.info("worker starts", name=service.name, queue=chosen.queue, model=chosen.model)
     await service.run()
-    for number in (signal.SIGTERM, signal.SIGINT):  # all is given back: one more asks for nothing
+    for number in (signal.SIGTERM, signal.SIGINT):  # all jobs are released: ignore further signals
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,7 @@
 """The worker's settings: environment variables `MILLSTREAM_*`, and the same names as flags of
 `millstream-worker`.
 
-Only the service and the command line read them; everything else is given values. A flag wins over the
+Only the service and the command line read them; everything else receives values. A flag overrides the
 environment.
 """
 
@@ -26,8 +26,8 @@ from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.sizes import share_of, size_bytes
 
 PREFIX = "MILLSTREAM_"
-_ALIKE = 0.8  # share of the letters that two names have in common: a slip, not another word
-# Whether it is enough the engine says, once it has loaded the weights; what never is, is refused here.
+_ALIKE = 0.8  # share of equal letters by which an unknown name counts as a slip for a known one
+# The engine checks whether it is enough, after loading the weights; impossible values are refused here.
 _KV_MEMORY = re.compile(r"auto|\d*\.?\d+\s*(%|[kmgt]?i?b?)", re.IGNORECASE)
 
 _LEAST_KV_BYTES = 64 * 1024  # the smallest models' blocks take more
@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     """Name of the queue to serve."""
     shards: int | None = Field(None, ge=1, le=1024)
     """Number of shards of the queue; unset uses the number it was created with."""
-    # a server takes no other letters in the name of a connection
+    # a server allows no other characters in the name of a connection
     name: str = Field("", max_length=64, pattern=r"^[!-~]*$")
     """Prefix of the worker's name; unset uses the host name."""
 
@@ -257,15 +257,16 @@ def load(arguments: Sequence[str] = ()) -> Settings:
 
 
 def mistyped(environment: Mapping[str, str]) -> list[str]:
-    """A line for each variable that looks like a setting and is none. Others with the prefix are left alone:
-    programs that share the environment have some of their own, and Kubernetes adds those of its services."""
+    """A line for each variable that looks like a misspelt setting. Others with the prefix are ignored:
+    programs that share the environment have some of their own, and Kubernetes adds those of its services.
+    """
     known = [name.upper() for name in Settings.model_fields]
     lines = []
     for variable in sorted(environment):
         name = variable.upper().removeprefix(PREFIX)
         near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
         if variable.upper().startswith(PREFIX) and name not in known and near:
-            lines.append(f"{variable} is no setting, and has no effect; did you mean {PREFIX}{near[0]}?")
+            lines.append(f"{variable} is not a setting and has no effect; did you mean {PREFIX}{near[0]}?")
     return lines
 
 

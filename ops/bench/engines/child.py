@@ -63,12 +63,13 @@ def main() -> None:
             run = engine.run(workload, salt=f"{name}-{assignment.seed}")
             tell(workload=name, run=replace(run, peak_bytes=memory.peak_bytes(device)).as_json())
     sys.stdout.flush()
-    os._exit(0)  # an engine's own way out may take long, and its result is there
+    os._exit(0)  # an engine's own exit may take long, and its result is written
 
 
 def warm_up(assignment: Assignment, name: str) -> Workload:
-    """The same rows with other prompts, and a few tokens each: what an engine compiles, packs or allocates
-    for such batches it does here."""
+    """The same rows with other prompts, and a few tokens each: the engine compiles, packs and allocates for
+    such batches now.
+    """
     cold = make(name, assignment.vocab_size, assignment.scale, -1 - assignment.seed)
     return replace(cold, output_lengths=[min(length, WARM_TOKENS) for length in cold.output_lengths])
 

@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _facts(options: argparse.Namespace, command: str) -> Report:
-    """Where and when, before anything has been timed."""
+    """Place and time, before anything is timed."""
     load = os.getloadavg()[0]
     missing = {engine: kind_of(engine).absent(_python(engine, options)) for engine in options.engines}
     return Report(

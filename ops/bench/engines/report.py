@@ -17,13 +17,13 @@ _SUMMARY_HEAD = ("engine", "out/s, geometric mean", "lowest", "peak memory, high
 
 
 def text(report: Report) -> str:
-    """All of it."""
+    """The whole report."""
     tables = [table(comparison, report) for comparison in report.comparisons]
     return "\n\n".join([head(report), *tables, *summary(report.comparisons)])
 
 
 def head(report: Report) -> str:
-    """What it was measured on and with."""
+    """The machine and the conditions of the measurement."""
     versions = ", ".join(f"{engine} {version}" for engine, version in report.versions.items())
     lines = [
         f"{report.date}, commit {report.commit}, {report.machine}, {report.threads} threads; "
@@ -65,7 +65,7 @@ def table(comparison: Comparison, report: Report) -> str:
 
 
 def summary(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Over all workloads of each model, the first engine beside each of the others."""
+    """Over all workloads of each model: the first engine beside each of the others."""
     for model in dict.fromkeys(comparison.model for comparison in comparisons):
         own = [comparison for comparison in comparisons if comparison.model == model]
         ours, *others = zip(*(comparison.engines for comparison in own), strict=True)
@@ -77,7 +77,7 @@ def summary(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _beside(names: Sequence[str], ours: Sequence[Measured], other: Sequence[Measured]) -> Sequence[str]:
-    """Of the workloads that both have runs of; empty where there is none."""
+    """Of the workloads that both have run; empty if there is none."""
     pairs = [(a.best, b.best, name) for a, b, name in zip(ours, other, names, strict=True)]
     both = [(a, b, name) for a, b, name in pairs if a and b]
     if not both:
@@ -117,7 +117,7 @@ def _three_digits(value: float) -> str:
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Cells as wide as their column's widest; the first row is the head."""
+    """Cells padded to the widest of their column; the first row is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = [
         [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

@@ -1,5 +1,6 @@
-"""Everything that a benchmark found, as a file: the tables can be made again from it, in other words or with
-other percentiles."""
+"""All results of a benchmark, as a file: the tables can be made again from it, in other words or with other
+percentiles.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "results"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One engine on one workload, all its runs; `problem`: why there are none, or fewer."""
+    """One engine on one workload, all its runs; `problem`: the reason why there are none, or fewer."""
 
     engine: str
     runs: tuple[Run, ...]
@@ -45,11 +46,11 @@ class Report:
     date: str
     commit: str
     machine: str
-    load: float  # processes that wanted a core at the start, over a minute: 0 on a quiet machine
+    load: float  # processes that wanted a core at the start, over a minute: 0 on an idle machine
     command: str
     threads: int
     limits: Limits
-    absent: dict[str, str] = field(default_factory=dict)  # engine: why, and how to install it
+    absent: dict[str, str] = field(default_factory=dict)  # engine: the reason, and how to install it
     versions: dict[str, str] = field(default_factory=dict)
     loads: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds, by model and engine
     comparisons: tuple[Comparison, ...] = ()

@@ -1,4 +1,4 @@
-"""One engine's turn, seen from outside: its process, environment and time limit, and what it answered."""
+"""One engine's turn, seen from outside: its process, environment, time limit and results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ops.bench.measures import Run
 from millstream_worker.engine_link.link import engine_environment
 
 ROOT = Path(__file__).parents[3]
-KV_SPACE_GIB = 4  # of vLLM on the CPU, at least: it cannot see how much is enough
+KV_SPACE_GIB = 4  # of vLLM on the CPU, at least: it does not know how much it needs
 
 
 @dataclass(slots=True)
 class Turn:
-    """What came of it: a run per workload, as far as it got."""
+    """The results of a turn: a run per workload, as far as it got."""
 
     version: str = ""
     load_s: float = 0.0
@@ -66,7 +66,7 @@ def take_turn(assignment: Assignment, python: str, limit_s: float, checkout: Pat
 
 
 def environment(engine: str, python: str, setup: Setup) -> dict[str, str]:
-    """As a careful user of that engine would set it."""
+    """The environment that a careful user of that engine would set."""
     own = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
     preloaded = own.pop("LD_PRELOAD", "")  # vLLM's
     if engine.startswith(("millstream", "hf-")):  # as the worker starts its engine process
@@ -85,8 +85,10 @@ def environment(engine: str, python: str, setup: Setup) -> dict[str, str]:
 
 
 def _in_one_process(cores: Sequence[int]) -> dict[str, str]:
-    """vLLM's parts in processes of their own take the cores from its threads: with two it was 15 to 35 %
-    slower. In one process it does not set OpenMP up by itself; these are the values it gives its workers."""
+    """vLLM in one process: its parts in processes of their own take the cores from its threads, which was 15
+    to 35 % slower with two. In one process it does not set OpenMP up by itself; these are the values it gives
+    its workers.
+    """
     return {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": str(len(cores)),
@@ -97,8 +99,9 @@ def _in_one_process(cores: Sequence[int]) -> dict[str, str]:
 
 
 def _preloads(python: Path) -> Iterator[str]:
-    """What vLLM's guide for the CPU tells to preload, as far as it is there: a faster allocator, and Intel's
-    OpenMP out of its own environment."""
+    """Libraries that vLLM's guide for the CPU recommends to preload, if they are installed: a faster
+    allocator, and Intel's OpenMP out of its own environment.
+    """
     if (openmp := python.absolute().parent.parent / "lib" / "libiomp5.so").exists():
         if allocator := ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc"):
             yield allocator
@@ -106,7 +109,7 @@ def _preloads(python: Path) -> Iterator[str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Its children, too: an engine's own worker processes may outlive it."""
+    """End its children, too: an engine's own worker processes may outlive it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

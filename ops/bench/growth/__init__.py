@@ -1,2 +1,3 @@
-"""How rate and memory grow with what there is more of. `experiment` is the command; each other module
-measures one kind of growth, and `part` is what they share."""
+"""How rate and memory grow with rows, context, pool, waiting jobs and workers. `experiment` is the command;
+each other module measures one kind of growth, and they share `part`.
+"""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 def with_context(folder: Path, tokens: int, where: Path) -> Path:
     """The folder itself if its model takes so many tokens; else the same weights in a new folder under
-    `where`. What random weights say at a position that they were not made for is as good as at any other."""
+    `where`. Random weights are equally random at positions beyond their own context.
+    """
     config = json.loads((folder / "config.json").read_text())
     if config["max_position_embeddings"] >= tokens:
         return folder

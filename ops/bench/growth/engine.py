@@ -28,7 +28,7 @@ CONTEXTS = (256, 1024, 4096, 16_384, 32_768)
 CONTEXT_ROWS = 4
 POOL_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 POOL_ROWS, POOL_PROMPT, POOL_OUTPUT = 64, 128, 128
-ROOM = 256  # tokens that a row may draw before it would be preempted
+ROOM = 256  # tokens that a row may sample before it would be preempted
 
 AXES = {
     "rows": "rows",
@@ -40,7 +40,7 @@ QUICK_ROWS, QUICK_CONTEXTS, QUICK_SHARES = (1, 4), (32, 64), (1.0, 0.25)
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Prefill of so many equal rows, then steps in which each of them draws a token."""
+    """Prefill of equal rows, then steps in which each of them samples a token."""
 
     prefill_tokens_s: float
     tokens_s: float
@@ -109,7 +109,7 @@ def pool(setting: Setting) -> Outcome:
 
 
 def _engine(setting: Setting, folder: Path, blocks: int, max_rows: int) -> Engine[Any]:
-    """Warm: what it compiles or allocates with its first steps is no part of what is measured."""
+    """Warmed up: compiling and allocating of its first steps is not measured."""
     engine, _, _ = watched(_config(setting, folder, blocks, max_rows))
     _decode(engine, setting, min(max_rows, 2), BLOCK)
     return engine
@@ -165,7 +165,7 @@ def _drain(setting: Setting, blocks: int, count: int, prompt: int, output: int) 
         if step is not None:
             at_once.append(len(step.handles))
             last = step.stats
-    needed = count * (prompt + output - 1)  # the last token is drawn, not computed
+    needed = count * (prompt + output - 1)  # the last token is sampled, not computed
     return {
         "tokens/s": count * output / watch.wall_s,
         "rows at once": statistics.fmean(at_once),

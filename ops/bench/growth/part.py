@@ -21,8 +21,9 @@ N = TypeVar("N", int, float)
 
 @dataclass
 class Setting:
-    """What a part is told. `scratch` is its own, and goes when it is over; `notes` are what its table must
-    say besides. Checkpoint and limits are made and measured where they are asked for."""
+    """A part's inputs. `scratch` is its own folder, deleted at the end; `notes` are printed with its table.
+    Checkpoint and limits are made and measured on first use.
+    """
 
     options: argparse.Namespace
     scratch: Path
@@ -43,8 +44,9 @@ class Setting:
         return limits
 
     def within(self, sizes: Sequence[N], power: float = 0.0) -> Iterator[N]:
-        """The sizes, as long as there is time for another. `power`: of the size, by which the time for it
-        grows; 0 where that bounds itself."""
+        """The sizes, as long as there is time for another. `power`: of the size, by which its time grows; 0
+        if that bounds itself.
+        """
         start = last = time.monotonic()
         for place, size in enumerate(sizes):
             now = time.monotonic()
@@ -64,6 +66,6 @@ class Outcome:
 
 
 def curve(rows: Sequence[Row], x: str, y: str, label: str = "", kind: Kind = "measured") -> Curve:
-    """One column of the rows against another; NaN where a row has none."""
+    """One column of the rows against another; NaN for a row without it."""
     xs, ys = ([float(row.get(name, "nan")) for row in rows] for name in (x, y))
     return Curve(label or y, xs, ys, kind)

@@ -1,5 +1,6 @@
-"""How the queue bears a long backlog: submitting, claiming and the server's memory, with ever more jobs that
-wait and no worker. Claims are made by the calls that a worker makes."""
+"""A long backlog: submitting, claiming and the server's memory, with more and more waiting jobs and no
+worker. Claims are made by the calls that a worker makes.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class Backlog:
     waiting: int = 0
 
     async def fill(self, depth: int, until: float) -> float:
-        """Submit up to `depth` waiting jobs, until that time of the monotonic clock; answers jobs/s."""
+        """Submit up to `depth` waiting jobs, until that time of the monotonic clock; returns jobs/s."""
         start, before = time.perf_counter(), self.waiting
         while self.waiting < depth and time.monotonic() < until:
             piece = min(PIECE, depth - self.waiting)
@@ -80,7 +81,7 @@ class Backlog:
         return (self.waiting - before) / (time.perf_counter() - start)
 
     async def claim(self) -> float:
-        """Take and start one job; answers the seconds."""
+        """Take and start one job; returns the seconds."""
         start = time.perf_counter()
         call = calls.take(self.shard, owner="bench", max_entries=1, max_bytes=1 << 24)
         [entry] = await calls.run(self.redis, call)
@@ -141,8 +142,9 @@ async def _row(
 
 
 async def _bare(redis: Any) -> tuple[float, float]:
-    """(XADD/s in pipelines as long as those of submit_many, seconds of a PING): what the server and the
-    connection do without any protocol."""
+    """(XADD/s in pipelines as long as those of submit_many, seconds of a PING): the rates of server and
+    connection without any protocol.
+    """
     payload = {"request": PROMPT.encode() + b"x" * 100}
     start = time.perf_counter()
     for _ in range(8):

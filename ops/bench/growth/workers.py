@@ -1,5 +1,6 @@
-"""How a queue's rate grows with its workers. Their engines are stand-ins that draw a token for each row in a
-given rhythm, so that workers, not models, share this machine's cores."""
+"""How a queue's rate grows with its workers. Their engines are stand-ins that sample a token for each row in
+a given rhythm, so that workers, not models, share this machine's cores.
+"""
 
 from __future__ import annotations
 

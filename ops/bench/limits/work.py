@@ -1,8 +1,8 @@
-"""What a workload asks of a model in FLOPs and bytes, whoever computes it, and how long the machine needs for
-that at least. The definitions behind MBU, MFU and the limit in the tables.
+"""The FLOPs and bytes of a workload on a model, for any engine, and the least time that the machine needs for
+them. The definitions behind MBU, MFU and the limit in the tables.
 
 A prefix that all prompts share is counted once in prefill, and read once in each step: an engine need not do
-more. What it does beyond (padding, prefixes computed again) is not counted as work.
+more. Additional work (padding, prefixes computed again) is not counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Work:
 
     def least_s(self, limits: Limits) -> float:
         """Prefill and, after it, decode, each at its memory's or its matrix units' measured rate, whichever
-        takes longer. Only an engine that overlapped the two phases perfectly could pass it."""
+        takes longer. Only an engine that overlapped the two phases perfectly could pass it.
+        """
         prefill_s = max(self.prefill_flops / limits.flops_s, self.weight_bytes / limits.read_bytes_s)
         read = self.weight_bytes * (self.rounds - 1) + self.kv_bytes
         return prefill_s + max(self.decode_flops / limits.flops_s, read / limits.read_bytes_s)
@@ -47,7 +48,8 @@ class Work:
 
 def work_of(workload: Workload, model: ModelSize) -> Work:
     """2 FLOPs for each weight that a token is multiplied with, and attention: 2 x 2 x heads x head size for
-    each pair of tokens. The last token of a row is drawn, and never computed."""
+    each pair of tokens. The last token of a row is sampled, and never computed.
+    """
     rows = list(zip(workload.prompts, workload.output_lengths, strict=True))
     shared, rounds = workload.shared_tokens, max(workload.output_lengths)
     prompt_pairs = model.attended(0, shared) + sum(model.attended(shared, len(p)) for p, _ in rows)

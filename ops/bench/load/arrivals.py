@@ -1,7 +1,7 @@
-"""Requests that come when they come: the arrivals of an open loop, and what became of each.
+"""Requests that arrive over time: the arrivals of an open loop, and the result of each.
 
 All seconds count from the start of the load. A request's latency and the time of its first token count from
-its scheduled arrival: a server, or a generator, that is late makes them longer and never thins out the load.
+its scheduled arrival: a late server, or generator, makes them longer and never thins out the load.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ops.bench.measures import percentile
 
-SATURATED = 1.15  # times what the arrivals and one request's latency take: the queue has grown
+SATURATED = 1.15  # times the arrivals' and one request's duration: above it the queue has grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Requests that share their beginning: `shared` tokens of all, `own` tokens, and `output` to draw."""
+    """Requests with a shared prefix: `shared` tokens of all, `own` tokens, and `output` to sample."""
 
     shared: int = 200
     own: int = 30
@@ -68,7 +68,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """One rate. What had not ended when the run was cut off counts with the time until then: too short."""
+    """One rate. A request that had not ended when the run was cut off counts with the time until then: too
+    short.
+    """
 
     offered_s: float
     done_s: float  # requests that ended, over the time from the first arrival to the last end
@@ -84,7 +86,7 @@ class LoadPoint:
 
     @classmethod
     def of(cls, offered_s: float, served: Sequence[Served], *, warm: int, cut_s: float) -> LoadPoint:
-        """Without the first `warm` requests. `cut_s`: when the run was over."""
+        """Without the first `warm` requests. `cut_s`: the end of the run."""
         counted = served[warm:]
         latencies_s = [(cut_s if one.end_s is None else one.end_s) - one.due_s for one in counted]
         ends = [one.end_s for one in counted if one.end_s is not None]

@@ -14,7 +14,7 @@ from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpe
 
 
 class Steps(Protocol):
-    """What is needed of `engine.engine.Engine`."""
+    """The methods needed of `engine.engine.Engine`."""
 
     @property
     def idle(self) -> bool: ...
@@ -35,11 +35,11 @@ def drive(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Served]:
-    """Serve the arrivals, in their order, for at most `limit_s`; what is left then is aborted.
+    """Serve the arrivals, in their order, for at most `limit_s`; then the rest is aborted.
 
     The engine takes requests between steps, as its own process does: one that comes during a step waits for
-    the step's end, and that wait is the request's. `first`: the handle of the first one. None may come again:
-    without sharing, blocks are a handle's own, and found again by it.
+    the step's end, and that wait counts. `first`: the handle of the first one. None may be used twice:
+    without sharing, blocks are found by their handle.
     """
     served = [Served(arrival.at_s) for arrival in arrivals]
     coming = deque(enumerate(arrivals))

@@ -40,7 +40,7 @@ PUBLISHED_MOST = 19.81  # requests/s that the sources' own machine did with shar
 IN_PROPORTION = "under 10 requests/s are possible here: loads are the published ones in proportion to that"
 RISE = 1.4
 MOST_LOADS = 12
-BURST = 64  # requests at once, by which the capacity is found
+BURST = 64  # requests at once, to measure the capacity
 BURST_S = 600.0
 
 Drive = Callable[[Sequence[Arrival], float], Awaitable[list[Served]]]
@@ -71,7 +71,7 @@ class Experiment:
         return BURST / taken_s
 
     def kv_memory(self) -> str:
-        """Twice what the rows of a full batch take: preemption is no part of this."""
+        """Twice the memory of a full batch's rows: preemption is not measured here."""
         if self.options.device != "cpu":
             return "0.8"
         tokens = self.prompts.shared + self.prompts.own + self.prompts.output + 16
@@ -124,7 +124,7 @@ MODES: dict[str, Any] = {"engine": engine_alone, "queue": through_queue}
 
 
 def rising(capacity_s: float) -> Iterator[float]:
-    """The published loads, or the same shares of what this machine can; then on and on."""
+    """The published loads, or the same shares of this machine's capacity; then rising further."""
     scale = 1.0 if capacity_s >= PUBLISHED_LOADS[0] else capacity_s / PUBLISHED_MOST
     rate_s = 0.0
     for published in PUBLISHED_LOADS:
@@ -155,7 +155,7 @@ async def measure(mode: str, experiment: Experiment, loads: list[float]) -> dict
 
 
 def run(options: argparse.Namespace, folder: Path, model: ModelSize, limits: Limits) -> list[Row]:
-    """All modes, printed and drawn; answers the table."""
+    """All modes, printed and drawn; returns the table."""
     experiment = Experiment(folder, model, Prompts(*options.shape), options)
     limits_s = {
         shared: requests_s(model, experiment.prompts, options.rows, shared, limits) for shared in SHARING

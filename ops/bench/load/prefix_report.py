@@ -1,4 +1,4 @@
-"""What the prefix experiment has found, as a table in the form of the published one and as a picture."""
+"""The results of the prefix experiment, as a table in the form of the published one and as a picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Points = Mapping[bool, Sequence[LoadPoint]]  # by whether the prefix is shared, 
 
 
 def table_rows(mode: str, points: Points, limits_s: Mapping[bool, float]) -> list[Row]:
-    """Percentiles and the physical limit stand behind what was published."""
+    """Percentiles and the physical limit follow the published columns."""
     return [
         _row(mode, shared, point, limits_s[shared]) for shared, found in points.items() for point in found
     ]

@@ -32,7 +32,7 @@ async def drive(
     clock: Clock = time.perf_counter,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[Served]:
-    """A task for each arrival, begun when it is due whatever became of those before; at most `limit_s`."""
+    """A task for each arrival, begun when it is due, independent of those before; at most `limit_s`."""
     served = [Served(arrival.at_s) for arrival in arrivals]
     start = clock()
 

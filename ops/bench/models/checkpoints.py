@@ -28,8 +28,9 @@ def checkpoint(model: str, device: str = "cpu") -> Path:
 
 
 def shaped_checkpoint(shape: str, device: str = "cpu") -> Path:
-    """A folder with random weights of that shape, in bfloat16 or what the device computes in its place: the
-    same numbers in wider memory, which is what becomes of a real checkpoint."""
+    """A folder with random weights of that shape, in bfloat16 or the device's substitute: the same numbers in
+    wider memory, as with a real checkpoint.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -72,11 +73,11 @@ def _save(model: Any, folder: Path, also: Iterable[Path] = ()) -> None:
 
 
 def own_name(folder: Path) -> str:
-    """Of what is made of a checkpoint and kept, until another one lies there."""
+    """The name of files made of a checkpoint, until the checkpoint changes."""
     files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in folder.iterdir())
     return f"{folder.name}-{crc32(repr((folder.absolute(), files)).encode()):08x}"
 
 
 def cache() -> Path:
-    """Where the benchmark keeps what it makes once."""
+    """The folder of files that the benchmark makes once."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "millstream" / "bench"

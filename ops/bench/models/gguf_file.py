@@ -10,7 +10,7 @@ ARCHITECTURES = ("llama", "qwen3")  # whose tensors are renamed and nothing else
 
 
 class NotConvertible(Exception):
-    """Of a kind that is not written here; llama.cpp's own converter may do it."""
+    """A model type that is not written here; llama.cpp's own converter may do it."""
 
 
 def gguf_file(folder: Path, path: Path) -> Path:

@@ -1,5 +1,6 @@
-"""How large a checkpoint's model is: counted on its modules without their weights, so that any architecture
-serves."""
+"""The size of a checkpoint's model: counted on its modules without their weights, so that any architecture
+works.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ class ModelSize:
     """Per token of the batch or per step, as named. `windows`: tokens a layer looks back, None: all."""
 
     vocab_size: int
-    token_weights: int  # that each token is multiplied with; of experts only those it is sent to
-    head_weights: int  # the same for each token that is drawn
-    weight_bytes: int  # read in a step: all but an embedding of its own, of which a step reads some rows
+    token_weights: int  # multiplied with each token; of experts only the active ones
+    head_weights: int  # the same for each sampled token
+    weight_bytes: int  # read in a step: all but a separate embedding, of which a step reads some rows
     kv_token_bytes: int  # bytes x layers x KV heads x (size of a key + size of a value)
     pair_flops: int  # attention's per layer, for one token looking at one: 2 x heads x (key + value)
     windows: tuple[int | None, ...]  # of each layer
@@ -61,7 +62,7 @@ def size_of(folder: Path) -> ModelSize:
 
 
 def _is_narrow(folder: Path) -> bool:
-    """Whether weights of float32 are numbers of bfloat16: nobody has to read more than those."""
+    """Whether float32 weights are exact in bfloat16: then nobody has to read more than that."""
     from safetensors import safe_open
 
     files = list(folder.glob("*.safetensors"))
@@ -75,7 +76,7 @@ def _is_narrow(folder: Path) -> bool:
 
 
 def _active_share(config: Any) -> float:
-    """Of the experts, those that one token is sent to."""
+    """The share of the experts that one token is sent to."""
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     experts = next((getattr(config, name) for name in names if getattr(config, name, None)), 1)
     return float(getattr(config, "num_experts_per_tok", None) or experts) / experts

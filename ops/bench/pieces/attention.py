@@ -36,7 +36,7 @@ SHAPES = {"9/3 x 64": (9, 3, 64), "16/8 x 128": (16, 8, 128), "4/2 x 64": (4, 2,
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """So many rows that have `known` tokens and compute `new` ones."""
+    """`count` rows with `known` tokens that compute `new` ones."""
 
     count: int
     known: int
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _cells(native: float, plain: float, read_bytes: int, limits: Limits, threads: int) -> list[str]:
-    """Of seconds that all threads took together: the clock's are a thread's share of them."""
+    """Seconds of all threads together: wall time is a thread's share of them."""
     floor = threads * read_bytes / limits.read_bytes_s
     return [
         f"{native * 1e3:.3f}",
@@ -121,7 +121,7 @@ def _layer_s(
 
 
 def _plan(rows: Sequence[Rows]) -> tuple[Plan, int]:
-    """A step of these rows, those that decode first, and the blocks that they take, in any order."""
+    """A step of these rows, those that decode first, and their blocks, in random order."""
     each = [row for row in rows for _ in range(row.count)]
     lens = np.array([row.new for row in each], np.int32)
     ends = np.array([row.known + row.new for row in each], np.int32)

@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 class Stepper:
-    """A scheduler whose draws come from nowhere: one step after the other, timed."""
+    """A scheduler with made-up samples: one step after the other, timed."""
 
     def __init__(self, depth: int, max_step_tokens: int, sharing: SharingCosts | None = None) -> None:
         config = SchedulerConfig(
@@ -77,7 +77,7 @@ class Stepper:
 
 
 def array_bytes(plan: Plan) -> int:
-    """Of all that a plan hands on, but what rows are loaded with."""
+    """Bytes of the plan's arrays, without the rows' sampling state."""
     values = [getattr(plan, field.name) for field in fields(plan)]
     arrays = (array for value in values for array in (value if isinstance(value, tuple) else (value,)))
     return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
@@ -125,7 +125,7 @@ def documents(depth: int, steps: int, *, join: bool) -> tuple[list[Step], list[S
 
 
 class Arrivals:
-    """Requests enough for so many steps, the same in every run."""
+    """Requests for `steps` steps, the same in every run."""
 
     def __init__(self, steps: int, beginnings: Sequence[Sequence[int]] = ((),)) -> None:
         lengths = np.random.default_rng(1).integers(128, 1024, (ROWS + 64 + 10 * steps, 2))

@@ -111,7 +111,7 @@ async def _stalled(client: AsyncClient, stack: Stack, options: argparse.Namespac
 
 @contextlib.contextmanager
 def _deaf(url: str, channel: str) -> Iterator[None]:
-    """Subscribed, and reading nothing from then on."""
+    """Subscribers that stop reading."""
     with socket.socket(socket.AF_UNIX) as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.connect(url.removeprefix("unix://"))
@@ -166,7 +166,7 @@ async def _readers(stack: Stack) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def _read_elsewhere(readers: asyncio.subprocess.Process, ids: list[str], tokens: int) -> float:
-    """All streams to their end; answers the CPU seconds that reading took."""
+    """Read all streams to their end; returns the CPU seconds of reading."""
     answer, _ = await readers.communicate(json.dumps(ids).encode() + b"\n")
     read = json.loads(answer)
     assert read["tokens"] == tokens, f"the readers saw {read['tokens']} of {tokens} tokens"
@@ -200,7 +200,7 @@ def _check(job_id: str, outcome: Result | JobError) -> None:
 
 @contextlib.contextmanager
 def _row(stack: Stack, name: str, count: int, unit: str) -> Iterator[dict[str, float]]:
-    """Times the block and prints a table row; what the block puts into the dict is CPU seconds of others."""
+    """Time the block and print a table row; the block adds CPU seconds of other processes to the dict."""
     extra: dict[str, float] = {}
     before, start = stack.cpu_s(), time.perf_counter()
     yield extra
@@ -216,7 +216,7 @@ def _row(stack: Stack, name: str, count: int, unit: str) -> Iterator[dict[str, f
 
 
 def cores_limit(count: int, cpu_s: Iterable[float], cores: float) -> float:
-    """The rate of work that took so many CPU seconds, were all cores busy with nothing else."""
+    """The rate of work with these CPU seconds, if all cores were busy with nothing else."""
     return count * cores / sum(cpu_s)
 
 

@@ -45,7 +45,7 @@ LIMITS = "| peak at most +200, after at most +64 | | | | | |"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of the front's resident memory, in MiB; seconds."""
+    """The front's resident memory, in MiB; seconds."""
 
     idle: float
     peak: float

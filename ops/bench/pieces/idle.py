@@ -90,7 +90,7 @@ def measure(model: str, options: argparse.Namespace) -> Row:
 
 
 def _run(engine: Engine[Any], watch: Watch, work: Workload) -> tuple[Waste, float]:
-    """Answers the seconds without those of looking at the rows."""
+    """Returns the seconds without those of looking at the rows."""
     waste, aside_s = Waste(), 0.0
     watch.restart()
     for handle, (prompt, length) in enumerate(zip(work.prompts, work.output_lengths, strict=True)):

@@ -64,7 +64,7 @@ def _compare(shape: str, options: argparse.Namespace, cache: Path) -> None:
 
 
 def _timed(loaded: LoadedModel, tokens: list[torch.Tensor]) -> Callable[[], float]:
-    """Answers the milliseconds of a forward with the logits of all tokens."""
+    """Returns the milliseconds of a forward with the logits of all tokens."""
 
     def run() -> float:
         start = time.process_time()
@@ -76,7 +76,7 @@ def _timed(loaded: LoadedModel, tokens: list[torch.Tensor]) -> Callable[[], floa
 
 
 def _loaded(shape: str, dtype: str, attention: str) -> LoadedModel:
-    """Without native attention there are no products of the same library."""
+    """Without native attention the linear layers are not the library's either."""
     folder = str(shaped_checkpoint(shape))
     device = torch.device("cpu")
     return load_model(folder, dtype=getattr(torch, dtype), device=device, attention=attention)

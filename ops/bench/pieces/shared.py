@@ -29,7 +29,7 @@ BLOCK = 16
 class Case:
     prefix_groups: int
     rows: int  # of each
-    shared: int  # tokens that the rows of a prefix group begin with, whole blocks
+    shared: int  # tokens of the prefix of a group's rows, whole blocks
     own: int  # tokens after them, the new one included
 
     def __str__(self) -> str:
@@ -88,7 +88,8 @@ def layer_ms(backend: AttentionBackend, plan: Plan, spec: LayerSpec, repeats: in
         torch.randn(plan.token_count, heads, spec.key_dim, device=device, dtype=torch.bfloat16)
         for heads in (spec.heads, spec.kv_heads, spec.kv_heads)
     )
-    flush = torch.empty(256 * 2**20, dtype=torch.uint8, device=device)  # other layers come in between
+    # as between two layers, whose data evict each other from the caches
+    flush = torch.empty(256 * 2**20, dtype=torch.uint8, device=device)
     backend.begin(plan)
     backend.attend(0, query, key, value)  # compiled here
     graph = torch.cuda.CUDAGraph()

@@ -38,7 +38,7 @@ _ENGINE_IMPORTS = "import millstream_worker.engine.assembly"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`stages`: seconds since the process was started, and what it said then."""
+    """`stages`: seconds since the process was started, and its report then."""
 
     seconds: float
     cpu_s: float
@@ -93,7 +93,9 @@ async def engine(config: EngineConfig, argv: Sequence[str] = _ENGINE) -> Start:
 
 
 def limit(folder: Path, limits: machine.Limits) -> str:
-    """How long memory takes for the weights. A GPU's gets them by way of the host's, which is slower."""
+    """The time in which memory delivers the weights. A GPU's get there through the host's, which is
+    slower.
+    """
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return f"{size / limits.read_bytes_s:6.2f}         the limit: {size / 1e6:,.0f} MB of weights; {limits}"
 

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 
-from ops.bench.measures import Run, Tape
+from ops.bench.measures import Run, TokenRecorder
 
 from millstream import AsyncClient, EndEvent, JobFields, NotFound, State, TokenEvent
 
@@ -31,7 +31,7 @@ async def main(url: str, queue: str) -> None:
 async def serve(client: AsyncClient, prompts: list[list[int]], lengths: list[int]) -> Run:
     """Submit all at once, read each stream from the moment its job is accepted. Times count from the first
     submission."""
-    tape = Tape(len(prompts), time.perf_counter())
+    recorder = TokenRecorder(len(prompts), time.perf_counter())
     jobs = [
         JobFields(token_ids=prompt, max_tokens=length, temperature=0.0, ignore_eos=True, stream=True)
         for prompt, length in zip(prompts, lengths, strict=True)
@@ -41,14 +41,14 @@ async def serve(client: AsyncClient, prompts: list[list[int]], lengths: list[int
         for row, outcome in enumerate(outcomes):
             if isinstance(outcome, Exception):
                 raise outcome
-            group.create_task(_read(client, outcome.id, row, tape))
-    return tape.run(lengths, None)
+            group.create_task(_read(client, outcome.id, row, recorder))
+    return recorder.run(lengths, None)
 
 
-async def _read(client: AsyncClient, job_id: str, row: int, tape: Tape) -> None:
+async def _read(client: AsyncClient, job_id: str, row: int, recorder: TokenRecorder) -> None:
     async for event in client.stream(job_id):
         if isinstance(event, TokenEvent):
-            tape.note(row, time.perf_counter(), sum(len(choice.token_ids) for choice in event.choices))
+            recorder.record(row, time.perf_counter(), sum(len(choice.token_ids) for choice in event.choices))
         elif isinstance(event, EndEvent):
             assert event.state is State.COMPLETED, f"{job_id}: {event.state}"
 

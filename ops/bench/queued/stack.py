@@ -34,7 +34,7 @@ class Stack:
     clients: list[subprocess.Popen[str]]
 
     def cpu_s(self) -> dict[str, float]:
-        """By process, since its start, without the clients, who tell it themselves."""
+        """By process, since its start, without the clients, which report it themselves."""
         times = {name: process.cpu_times() for name, process in self.processes.items()}
         return {name: spent.user + spent.system for name, spent in times.items()}
 
@@ -80,7 +80,7 @@ def stack(setup: Setup, clients: int) -> Iterator[Stack]:
 
 
 def worker_flags(setup: Setup, url: str, model: Path) -> list[str]:
-    """What the engine alone has, and where the work comes from."""
+    """The engine's settings, as in the run without a queue, and the source of work."""
     flags = ["--redis-url", url, "--queue", QUEUE, "--model", str(model)]
     flags += ["--device", setup.device, "--threads", str(setup.threads), "--log-level", "warning"]
     for name, value in chosen(setup).items():

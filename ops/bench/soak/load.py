@@ -38,7 +38,7 @@ GIVE_UP_S = 300.0  # for one job's end: after that it counts as lost
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is asked for, and how its producer behaves."""
+    """A request, and its producer's behaviour."""
 
     first: int
     prompt_words: int
@@ -104,7 +104,7 @@ class Load:
         while not self.stopping:
             job = Job.draw(self._dice, self._huge_words)
             [outcome] = await self._client.submit_many([job.fields()], wait_s=60)
-            if isinstance(outcome, MillstreamError):  # not accepted, or not known to be: nobody waits for it
+            if isinstance(outcome, MillstreamError):  # not accepted, or unknown: nobody waits for it
                 self.tally[f"submit {type(outcome).__name__}"] += 1
                 continue
             self.tally["submitted"] += 1

@@ -1,4 +1,4 @@
-"""A batch run from a program: the steps of `millstream batch run`, on a client that exists."""
+"""A batch run from a program: the steps of `millstream batch run`, with an existing client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class BatchFields(TypedDict, total=False):
-    """What AsyncClient.batch_run takes beside the two files."""
+    """The arguments of AsyncClient.batch_run beside the two files."""
 
     queue: str | None
     lane: Lane | str

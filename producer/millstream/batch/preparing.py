@@ -18,8 +18,9 @@ MOST_NAMES = 5  # in one message
 
 
 async def prepare(client: AsyncClient, journal: Journal, options: RunOptions, survey: Survey) -> Cancelled:
-    """Make OUT ready, and cancel the jobs that no line asks for any more. Raises InvalidRequest where lines
-    name queues that the server does not have, and then changes nothing."""
+    """Prepare OUT, and cancel the jobs that no line asks for any more. Raises InvalidRequest, before any
+    change, if lines name queues that the server does not have.
+    """
     if options.queue is None:
         await check_queues(client, survey.models)
     await asyncio.to_thread(make_ready, survey, journal, options)
@@ -27,7 +28,7 @@ async def prepare(client: AsyncClient, journal: Journal, options: RunOptions, su
 
 
 def make_ready(survey: Survey, journal: Journal, options: RunOptions) -> None:
-    """Take out the rows of lines that are answered anew, and remember IN and queue. Raises WriteFailed."""
+    """Remove the rows of lines that are run again, and record IN and queue. Raises WriteFailed."""
     if survey.redo and survey.moved:
         journal.leave_jobs()
         survey.left = dict(journal.left)
@@ -39,8 +40,9 @@ def make_ready(survey: Survey, journal: Journal, options: RunOptions) -> None:
 
 
 async def check_queues(client: AsyncClient, models: Mapping[str, int]) -> None:
-    """Raises InvalidRequest where lines name queues that were never used on this server: their jobs would
-    wait for ever. The default queue may be used before it has a worker, and so may one given by --queue."""
+    """Raises InvalidRequest if lines name queues that were never used on this server: their jobs would wait
+    for ever. The default queue, and one given by --queue, may be used before they have a worker.
+    """
     named = {name: count for name, count in models.items() if _names_queue(name)}
     infos = {name: await client.with_queue(name).queue_info() for name in named}
     if unknown := [name for name, info in infos.items() if not info.shards]:

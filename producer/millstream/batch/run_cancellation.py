@@ -1,4 +1,4 @@
-"""Taking back the jobs of an interrupted run, which its journal lists: the input is not needed."""
+"""Cancels the jobs of an interrupted run, which its journal lists; the input is not needed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ class Cancelled:
 
     cancelled: int = 0  # they waited, and will not run
     ended: int = 0  # before
-    running: int = 0  # their workers were told, and end them soon
+    running: int = 0  # their workers were notified, and end them soon
     unknown: int = 0  # to this server: they never reached it, have expired, or are on another one
 
 
 async def cancel_jobs(
     client: AsyncClient, journal: Journal, jobs: Mapping[str, str], *, wanted: bool = True
 ) -> Cancelled:
-    """Jobs as own ids with their queues. What has ended already is left for a later run to collect, where it
-    is `wanted`; the lines of all others get new jobs then. May be repeated after Unavailable."""
+    """Cancel jobs, given as own ids with their queues. Those that have ended are left for a later run to
+    collect, if `wanted`; the lines of all others then get new jobs. May be repeated after Unavailable.
+    """
     by_queue: defaultdict[str, list[str]] = defaultdict(list)
     for own_id, queue in jobs.items():
         by_queue[queue].append(own_id)

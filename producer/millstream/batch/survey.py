@@ -1,6 +1,6 @@
-"""IN beside what OUT holds, before anything is submitted: which lines have changed since they were answered.
+"""Compares IN with OUT before anything is submitted: which lines have changed since they were answered.
 
-A run that went on without this would leave old answers to new questions in OUT, and not say so.
+Without it, a continued run would silently leave old answers to new questions in OUT.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ SHOWN_LINES = 5
 
 
 class OnChange(StrEnum):
-    """What to do where lines have changed since they were answered."""
+    """The action if lines have changed since they were answered."""
 
     STOP = "stop"
-    REDO = "redo"  # take their rows out, and answer them anew
+    REDO = "redo"  # remove their rows, and run them again
     KEEP = "keep"  # leave their rows as they are
 
 
 class Survey:
-    """One pass over IN. Knows what is found there, and decides nothing."""
+    """One pass over IN. Collects findings and decides nothing."""
 
     def __init__(self, journal: Journal, options: RunOptions, *, retry_failed: bool = False) -> None:
-        """`retry_failed`: the rows of the error file are about to go, whatever they say."""
+        """`retry_failed`: the rows of the error file are about to be removed, whatever their content."""
         self.lines = 0  # that are not blank
-        self.work = False  # there is a line that a worker has to answer
+        self.work = False  # there is a line that a worker has to run
         self._models, self._changed_models = Models(), Models()
-        self.redo = False  # lines that have changed are answered anew
-        self.named = ""  # what is remembered as IN
+        self.redo = False  # changed lines are run again
+        self.named = ""  # the name recorded as IN
         self.retry_failed = retry_failed
         self.changed: set[bytes | int] = set()  # keys of rows, see Journal
         self.changed_lines: list[int] = []  # the first ones
-        self.mended: set[bytes | int] = set()  # the same, where the row says that the line could not be run
+        self.mended: set[bytes | int] = set()  # the same, of lines that were invalid
         self.moved: set[str] = set()  # own ids of jobs under way that another model or queue would get now
         self.found = 0  # lines that have a row
-        # jobs to cancel: at the end, of lines that IN no longer has, or that go elsewhere now
+        # jobs to cancel at the end: of lines that IN no longer has, or that now go elsewhere
         self.left = dict(journal.left) | dict(journal.under_way)
         begun = journal.begun
         self.other_model = begun.model is not None and journal.model not in (None, begun.model)
@@ -59,7 +59,8 @@ class Survey:
         self._refused = journal.refused
         self._lines = {} if retry_failed else dict(journal.lines)
         self._under_way = {line_digest_of(own_id): own_id for own_id in journal.under_way}
-        # custom_ids, to know a duplicate: of lines that have a row, and of all where lines are told by number
+        # custom_ids, to detect duplicates: of lines that have a row, and of all if rows are keyed by line
+        # number
         self._seen: set[bytes] = set()
         self._named = 0  # lines whose custom_id has a row
         self._stale_lines = set(self._lines)
@@ -70,21 +71,21 @@ class Survey:
 
     @property
     def models(self) -> Mapping[str, int]:
-        """Lines without a row, counted by what their body.model says; "": nothing."""
+        """Lines without a row, counted by their body.model; "": none."""
         return self._models.counts + self._changed_models.counts if self.redo else self._models.counts
 
     @property
     def dropped(self) -> set[bytes | int]:
-        """Keys of rows that are to go: their lines are answered anew."""
+        """Keys of rows to remove: their lines are run again."""
         return self.mended | self.changed if self.redo else self.mended
 
     @property
     def missing(self) -> int:
-        """Rows that answer no line of IN."""
+        """Rows that belong to no line of IN."""
         return len(self._rows) - self._named + len(self._stale_lines)
 
     def take(self, source: InputFile) -> None:
-        """Raises InvalidRequest where IN cannot be read to its end."""
+        """Raises InvalidRequest if IN cannot be read to its end."""
         for line in source:
             self.lines += 1
             self._look(line)
@@ -160,7 +161,7 @@ class Survey:
         return read_row(line, custom_id, fields, lane=Lane.BATCH, tenant="", queue=self._options.queue)
 
     def _moved(self, fields: Mapping[str, Any]) -> bool:
-        """Whether it would be answered by another model now."""
+        """Whether another model would answer it now."""
         named = queue_of(fields)
         return self.other_model or (
             self.other_queue and (self._begun.queue or named) != self._options.queue_of(named)
@@ -190,8 +191,8 @@ def begin(
 ) -> Survey:
     """Compare IN with OUT; changes nothing there, see `preparing`.
 
-    `named`: what is remembered as IN, where `source` is a copy. Raises InvalidRequest where lines have
-    changed, or IN, queue or model are others, and `on_change` does not say what to do about it.
+    `named`: the name to record as IN if `source` is a copy. Raises InvalidRequest if lines have changed, or
+    IN, queue or model are others, and `on_change` is "stop".
     """
     survey = Survey(journal, options, retry_failed=retry_failed)
     with InputFile(source) as lines:

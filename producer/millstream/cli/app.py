@@ -1,4 +1,4 @@
-"""The command line's commands in one place."""
+"""All commands of the command line."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ app.command(cls=HelpCommand)(queue)
 def run() -> None:
     """The console script."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # a script's job in the background: Ctrl-C is not for it, but to end in order on the other signals
-        # takes Python's handler
+        # A background job of a script ignores Ctrl-C; ending in order on the other signals takes Python's
+        # handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: it is to go on
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup: the command continues
             signal.signal(number, _as_ctrl_c)
-    app(prog_name="millstream")  # also of `python -m`: shell completion goes by that name
+    app(prog_name="millstream")  # also for `python -m`: shell completion uses that name
 
 
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:

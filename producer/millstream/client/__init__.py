@@ -1,1 +1,1 @@
-"""The client: what a producer does with a queue. Public names are those of `millstream`."""
+"""The client: a producer's access to a queue. Its public names are those of `millstream`."""

@@ -45,8 +45,8 @@ class AsyncClient:
     """One queue of one server. Connects when first used; close it with `async with` or `aclose`.
 
     All methods may be called from many tasks at once; all streams and waits share one connection. Every
-    method raises Unavailable where the server does not answer. `job_id` is everywhere the id that `submit`
-    returned, or the own id that was given to it; what can be neither is NotFound.
+    method raises Unavailable if the server does not answer. `job_id` is everywhere the id that `submit`
+    returned, or the own id that was given to it; any other text raises NotFound.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class AsyncClient:
 
         `chat_template_kwargs`: values for the model's chat template, with `messages`: {"enable_thinking":
         False} switches the thinking of Qwen3 off. `id`: your own, so that submitting again is the same job.
-        `sampling` or single `params` (max_tokens, temperature, stop, …), which go before it. `lane`: batch,
-        or interactive, which workers serve first. `deadline_s`: from now; what is not done then, expires.
-        `stream`: tokens are published at once and not only every second. `wait_s`: how long to wait for room
-        in a full queue, or for a server that does not answer. `durability`: "aof" or "replicas" waits until
-        the server's disk, or replicas, have the job; Submitted says what was reached in time.
+        `sampling` or single `params` (max_tokens, temperature, stop, …), which override it. `lane`: batch, or
+        interactive, which workers serve first. `deadline_s`: from now; a job that has not ended then expires.
+        `stream`: publish tokens at once instead of once a second. `wait_s`: how long to wait for room in a
+        full queue, or for a server that does not answer. `durability`: "aof" or "replicas" waits until the
+        server's disk, or replicas, have the job; Submitted reports the durability reached in time.
 
         Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
-        (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is not known whether the job
+        (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is unknown whether the job
         was queued: submit again with the same `id`.
         """
         fields = {
@@ -150,12 +150,12 @@ class AsyncClient:
         wait_s: float = 0.0,
         durability: Durability | str | None = None,
     ) -> list[Outcome]:
-        """Queue many jobs, a few hundred in each round trip: one outcome for each, in their order.
+        """Queue many jobs, a few hundred in each round trip; returns one outcome for each, in their order.
 
-        Each job is a mapping of what `submit` takes. A job's outcome is Submitted, or the error that `submit`
-        would raise for it: the others go on. Raises QueueMismatch where no worker takes any version of this
-        client's messages, InvalidRequest for a `durability` that the server does not know, and Unavailable
-        before anything was sent.
+        Each job is a mapping of the arguments of `submit`. Its outcome is Submitted, or the error that
+        `submit` would raise for it: the others continue. Raises QueueMismatch if no worker takes any version
+        of this client's messages, InvalidRequest for a `durability` that the server does not support, and
+        Unavailable before anything was sent.
         """
         return await self._submission.many(jobs, wait_s, durability)
 
@@ -164,26 +164,26 @@ class AsyncClient:
     ) -> Summary:
         """Answer every line of `source` (JSONL, OpenAI Batch format): answers to `out`, error rows beside it.
 
-        A run that was interrupted, called again with the same files, computes no line twice. Options:
-        `queue` for all lines, whatever their `body.model` says; `lane`, `tenant`; `keep_results` on the
-        server when their rows are on disk; `on_change`: where lines have changed since they were answered,
-        "stop" raises InvalidRequest, "redo" answers them anew, "keep" leaves their rows; `retry_failed` tries
-        the lines of the error file again.
+        An interrupted run, called again with the same files, computes no line twice. Options: `queue` for all
+        lines, overriding their `body.model`; `lane`, `tenant`; `keep_results` on the server when their rows
+        are on disk; `on_change`: if lines have changed since they were answered, "stop" raises
+        InvalidRequest, "redo" answers them again, "keep" leaves their rows; `retry_failed` tries the lines of
+        the error file again.
 
-        Raises InvalidRequest for files that cannot be used, Unavailable where the server stays silent, and
+        Raises InvalidRequest for files that cannot be used, Unavailable if the server stays silent, and
         QueueMismatch.
         """
-        # Here, because batch runs are made of clients: a program without one does not import them.
+        # Imported here, because batch runs consist of clients: a program without one does not need them.
         from millstream.batch.from_python import batch_run
 
         return await batch_run(self, source, out, **options)
 
     def stream(self, job_id: str, cursor: str | None = None) -> AsyncGenerator[Event, None]:
-        """The job's events: TokenEvent as tokens come, RewindEvent where the server lost some, then EndEvent.
+        """The job's events: TokenEvent as tokens come, RewindEvent if the server lost some, then EndEvent.
 
         Nothing is lost and nothing comes twice, over reconnects, restarts of the server and new attempts.
-        `cursor`: that of the last event you have, from this or another process; without it, from the start.
-        A failed job ends the stream as any other: see EndEvent's `state`, `error` and `raise_for_state`.
+        `cursor`: that of the last event you have, from this or another process; without it, from the start. A
+        failed job ends the stream like any other: see EndEvent's `state`, `error` and `raise_for_state`.
 
         Raises NotFound, CursorExpired (the log is gone: read the result), InvalidRequest.
         """
@@ -208,14 +208,14 @@ class AsyncClient:
     async def wait_many(
         self, job_ids: Iterable[str], timeout_s: float | None = None
     ) -> dict[str, Result | JobError]:
-        """Wait for the end of all these jobs: what each came to, an error as a value; see `as_completed`."""
+        """Wait for all these jobs; returns their outcomes, errors as values; see `as_completed`."""
         return {job_id: outcome async for job_id, outcome in self.as_completed(job_ids, timeout_s)}
 
     def as_completed(
         self, job_ids: Iterable[str], timeout_s: float | None = None
     ) -> AsyncGenerator[tuple[str, Result | JobError], None]:
-        """The given ids with what their jobs came to, in the order in which they end; made for many thousands
-        at once.
+        """The given ids with the outcomes of their jobs, in the order in which they end; made for many
+        thousands at once.
 
         An outcome is a Result, or as a value the error that `result` would raise. After `timeout_s` those
         still left come as NotReady.
@@ -236,8 +236,9 @@ class AsyncClient:
         return outcome
 
     async def cancel_many(self, job_ids: Iterable[str]) -> dict[str, CancelOutcome]:
-        """The same for many jobs, in few round trips: the outcome of each id as it was given, full or own.
-        NOT_FOUND is an outcome, too."""
+        """Cancel many jobs, in few round trips; returns the outcome of each id as it was given, full or own.
+        NOT_FOUND is an outcome, too.
+        """
         return await cancelling.cancel_many(self._jobs, job_ids)
 
     async def status(self, job_id: str) -> JobStatus:
@@ -245,33 +246,35 @@ class AsyncClient:
         return JobStatus.of(await self._record(job_id))
 
     async def queue_info(self) -> QueueStatus:
-        """What waits and runs in the queue, and which workers serve it. What the client's role may not read
-        is None: see QueueStatus. Creates nothing."""
+        """The queue's waiting and running jobs, and its workers. Fields that the client's role may not read
+        are None: see QueueStatus. Creates nothing.
+        """
         return await queue_status(self._jobs)
 
     async def forget(self, job_id: str) -> bool:
-        """Delete the job's result and stream from the server, before their time to live is over. False: there
-        was nothing (any more). Raises NotReady where the job has not ended: cancel it first.
+        """Delete the job's result and stream from the server before they expire. False: there was nothing
+        (any more). Raises NotReady if the job has not ended: cancel it first.
         """
         return _value((await self.forget_many([job_id]))[job_id])
 
     async def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
-        """The same for many, in few round trips. A job that has not ended stays: NotReady as a value."""
+        """Forget many jobs, in few round trips. A job that has not ended stays: NotReady as a value."""
         return await forgetting.forget_many(self._jobs, list(job_ids))
 
     def dead_letters(self, limit: int | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Jobs that were given up because they kept killing their engine, or were tried too often, and
-        entries that were no jobs: the newest first, over all shards, without their requests."""
+        entries that were no jobs: the newest first, over all shards, without their requests.
+        """
         return self._dead.newest(limit)
 
     async def dead_letter(self, id: str) -> DeadLetter:
-        """One of them, with its request. `id`: the letter's, or the job's. Raises NotDead."""
+        """One dead letter, with its request. `id`: the letter's, or the job's. Raises NotDead."""
         return await self._dead.find(id)
 
     async def requeue(self, id: str, *, wait_s: float = 0.0) -> Submitted:
         """Submit a dead letter's request once more: same lane, tenant and metadata, no deadline, a new id
-        that follows from the letter, so that repeating a requeue is safe. The letter goes when the job is
-        accepted, as durably as the client's options ask for.
+        that follows from the letter, so that repeating a requeue is safe. The letter is deleted once the job
+        is accepted, as durably as the client's options require.
 
         Raises NotDead (in a repeat after Unavailable: it had been requeued), InvalidRequest (it is no job),
         and what `submit` raises.

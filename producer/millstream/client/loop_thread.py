@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Source(Generic[T]):
-    """A generator whose caller may be interrupted in the middle of a fetch, and closes it then."""
+    """An async generator whose caller may be interrupted during a fetch, and closes it then."""
 
     def __init__(self, items: AsyncGenerator[T, None]) -> None:
         self._items = items
@@ -28,8 +28,8 @@ class Source(Generic[T]):
             self._fetching = None
 
     async def close(self) -> None:
-        if self._fetching is not None:  # a generator that runs cannot be closed
-            if not self._fetching.cancelling():  # a second cancellation would break off its cleaning up
+        if self._fetching is not None:  # a running generator cannot be closed
+            if not self._fetching.cancelling():  # a second cancellation would interrupt its clean-up
                 self._fetching.cancel()
             await asyncio.wait([self._fetching])
         await self._items.aclose()
@@ -42,13 +42,13 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
-        # Work that got in after the last look at what still runs would be waited for in vain. Reentrant,
-        # because an iteration may be left by the garbage collector, at any point of any thread.
+        # Work accepted after the last check for running work would wait for ever. Reentrant, because the
+        # garbage collector may close an iteration at any point of any thread.
         self._gate = threading.RLock()
         self._closed = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's value, or its exception. Interrupted (Ctrl-C), it is cancelled."""
+        """The coroutine's value, or its exception. An interrupt (Ctrl-C) cancels it."""
         future = self._begin(work)
         if future is None:
             raise RuntimeError("this client is closed")
@@ -68,7 +68,7 @@ class LoopThread:
         return None
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """The generator's items, each fetched when asked for; it is closed when the iteration is left."""
+        """The generator's items, each fetched on demand; it is closed when the iteration is left."""
         source = Source(items)
         try:
             while True:
@@ -84,11 +84,11 @@ class LoopThread:
     def _leave(self, closing: Coroutine[Any, Any, None]) -> None:
         future = self._begin(closing)
         if future is not None and threading.current_thread() is not self._thread:
-            with contextlib.suppress(CancelledError):  # closed meanwhile, and the generator with all others
+            with contextlib.suppress(CancelledError):  # closed meanwhile, with all other generators
                 future.result()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `last`, cancel what still runs, for whichever thread, and end the thread."""
+        """Run `last`, cancel all remaining work, of whichever thread, and end the thread."""
         with self._gate:
             if self._closed:
                 return

@@ -142,7 +142,7 @@ class Client:
     ) -> list[Outcome]:
         give_up_s = time.monotonic() + wait_s
         outcomes: list[Outcome] = []
-        # Drawn from `jobs` here: what makes them may be slow, use this client, or belong to this thread.
+        # Iterated here: the caller's iterator may be slow, use this client, or belong to this thread.
         items = iter(jobs)
         while batch := list(islice(items, BATCH_JOBS)):
             remaining_s = max(0.0, give_up_s - time.monotonic())

@@ -1,1 +1,1 @@
-"""The wire contract: messages, keys and scripts. What clients in any language and workers agree on."""
+"""The wire contract between clients in any language and workers: messages, keys and scripts."""

@@ -1,5 +1,6 @@
-"""Every key, channel and id of the protocol. All keys of a shard carry one hash tag, so that a shard
-is atomic under Lua and lives in one Cluster slot."""
+"""Every key, channel and id of the protocol. All keys of a shard carry one hash tag, so that a shard is
+atomic under Lua and lives in one Cluster slot.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from uuid import uuid4
 from millstream.errors import InvalidRequest
 
 GROUP = "workers"
-RELEASED = "released"  # the consumer that holds entries given back until someone reclaims them
-LOOK = "look"  # on the control channel, with a job id: a reader asks whether its entry was destroyed
+RELEASED = "released"  # the consumer of released entries, until someone reclaims them
+LOOK = "look"  # on the control channel, with a job id: a reader asks whether the job's entry was destroyed
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 _JOB_ID = re.compile(r"[0-9]{1,9}-[A-Za-z0-9._:-]{1,200}")
 _LIKE_JOB_ID = re.compile(r"[0-9]{1,9}-")
@@ -55,7 +56,7 @@ class ShardKeys:
 
     @property
     def publish(self) -> str:
-        """The command that reaches subscribers: SPUBLISH to a plain SUBSCRIBE reaches nobody, silently."""
+        """The command that reaches subscribers: SPUBLISH to a plain SUBSCRIBE silently reaches nobody."""
         return "SPUBLISH" if self.sharded else "PUBLISH"
 
     def lane(self, lane: str) -> str:
@@ -90,11 +91,11 @@ class ShardKeys:
 
     @property
     def parking(self) -> list[str]:
-        """Where jobs wait beside their lanes, as scripts take it."""
+        """Keys of the jobs parked beside the lanes, as scripts take them."""
         return [key for lane in LANES for key in (self.parked(lane), self.tenants(lane))]
 
     def parked_lanes(self, first: Lane = LANES[0]) -> list[str]:
-        """The lanes, each with what is parked beside it; `first` before the others."""
+        """The lanes, each with its parked jobs; `first` before the others."""
         lanes = (first, *(lane for lane in LANES if lane is not first))
         return [key for lane in lanes for key in (self.lane(lane), self.parked(lane), self.tenants(lane))]
 
@@ -111,7 +112,7 @@ class ShardKeys:
         return f"{self.tag}:dead"
 
     def ending(self, job_id: str) -> tuple[str, ...]:
-        """All that the end of a job touches, in the order in which scripts take it."""
+        """All keys that the end of a job touches, in the order in which scripts take them."""
         return self.job(job_id), self.tokens(job_id), self.delayed, self.deadlines, self.held_bytes
 
     def worker(self, name: str) -> str:
@@ -141,7 +142,7 @@ def is_job_id(text: str) -> bool:
 
 
 def full_id(text: str, shards: int) -> str | None:
-    """The job that a full id or an own id names; None for a text that no job can have."""
+    """The full id of a job given by its full or own id; None for a text that cannot be one."""
     if not isinstance(text, str):
         raise InvalidRequest(
             "job_id", text, "must be a string: the `.id` that submit returned, or your own id"

@@ -1,4 +1,4 @@
-"""What a server's refusal of a write means for the job: wait, or never."""
+"""Classifies a server's errors on a write: an outage, a full server, or damaged keys of the job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 
 from redis.exceptions import ClusterDownError, ConnectionError, OutOfMemoryError, ResponseError, TimeoutError
 
-# What a command met, or the script itself. Servers put the place in the script behind any refusal, so that it
-# tells nothing; Redis before 7 in front, and a dash before what it refused without a look at the key.
+# Errors of a command or of the script itself. Servers append the place in the script to any refusal, so its
+# presence means nothing; Redis before 7 puts it in front, with a dash before errors that it raised without
+# reading the key.
 _DAMAGE = re.compile(
     r"WRONGTYPE|LOST |user_script:|hash value is not|The ID specified in XADD"
     r"|Error (running|compiling) script(?!.*: -[A-Z]+ )"
@@ -21,8 +22,9 @@ def is_outage(error: Exception) -> bool:
 
 
 def is_damage(error: Exception) -> bool:
-    """The job's own keys are of other types or hold what no script expects: sending it again changes nothing.
-    A server that is full, loading, read-only, short of replicas or out of disk takes it later."""
+    """The job's own keys are of other types or have content that no script expects: sending it again changes
+    nothing. A server that is full, loading, read-only, short of replicas or out of disk takes it later.
+    """
     return isinstance(error, ResponseError) and _DAMAGE.match(str(error)) is not None
 
 

@@ -1,4 +1,4 @@
-"""Time in front of a server: pauses between tries, waiting for an event, and the server's own clock."""
+"""Timing of server access: pauses between tries, waiting for an event, and the server's clock."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 
 
 def doubled(first_s: float, longest_s: float, failures: int) -> float:
-    """The pause after so many failures in a row: doubled with each one after the first, up to `longest_s`."""
+    """The pause after this many failures in a row: doubled after each one but the first, up to
+    `longest_s`.
+    """
     return min(longest_s, first_s * 2.0 ** min(failures - 1, 64))
 
 
 def jittered(seconds: float) -> float:
-    """From half to one and a half times as long, so that many processes do not come at the same time."""
+    """Multiplied by a random factor from 0.5 to 1.5, so that many processes do not act at the same time."""
     return seconds * random.uniform(0.5, 1.5)
 
 
@@ -52,8 +54,8 @@ async def within(event: asyncio.Event, seconds: float) -> bool:
 
 
 class ServerClock:
-    """The Redis server's clock, which all times of the protocol are read from: the local monotonic clock plus
-    the offset measured last, so that a jump of the local wall clock does not matter.
+    """The Redis server's clock, the source of all times of the protocol: the local monotonic clock plus the
+    last measured offset, so that jumps of the local wall clock do not matter.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -63,7 +65,7 @@ class ServerClock:
 
     @property
     def age_s(self) -> float:
-        """Since the last `sync`; infinite before the first."""
+        """Seconds since the last `sync`; infinite before the first."""
         return self._monotonic() - self._synced_at_s
 
     def now_ms(self) -> int:
@@ -71,7 +73,7 @@ class ServerClock:
         return round((self._monotonic() + self._offset_s) * 1000)
 
     async def sync(self, redis: Any) -> None:
-        """Measure again. The server's answer is taken to belong to the middle of the round trip."""
+        """Measure the offset. The server's time is assumed to belong to the middle of the round trip."""
         sent = self._monotonic()
         seconds, microseconds = await redis.time()
         self._synced_at_s = self._monotonic()

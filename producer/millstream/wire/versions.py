@@ -1,8 +1,8 @@
 """The versions of the protocol's messages: those that this build writes, and those that it reads.
 
-A new version is for what an older reader must not ignore. What it may ignore is a new field, under the same
-version: every reader passes over fields that it does not know. A client writes the lowest version that has
-all fields of a request.
+A new version is for a change that an older reader must not ignore. A change that it may ignore is a new
+field, under the same version: every reader ignores fields that it does not know. A client writes the lowest
+version that has all fields of a request.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-FIRST_VERSION = 1  # that of a message which names none
+FIRST_VERSION = 1  # the version of a message without one
 WIRE_VERSION = 2  # the newest that clients of this build write
-# Fields of a request, by the version that brought them; all others are of the first.
+# Fields of a request, by the version that introduced them; all others are of the first.
 ADDED = {"chat_template_kwargs": 2}
 
 
@@ -42,4 +42,4 @@ def lowest_version(fields: Iterable[str]) -> int:
     return max((ADDED.get(field, FIRST_VERSION) for field in fields), default=FIRST_VERSION)
 
 
-TAKEN = Versions(FIRST_VERSION, WIRE_VERSION)  # what this build writes, and takes as worker and reader
+TAKEN = Versions(FIRST_VERSION, WIRE_VERSION)  # versions that this build writes and reads

@@ -35,17 +35,23 @@ class WakeUsurped:
     async def strike(self, arena: Arena) -> None:
         draw = arena.random.random()
         async with asyncio.timeout(PATIENCE_S):
-            member = await arena.somebody(draw, beside=1)
-            while not any(member.owns(turn.owner) for turn in _running(arena)):
+            while not await self._is_usurped_asleep(arena, await arena.somebody(draw, beside=1)):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-                member = await arena.somebody(draw, beside=1)
-            frozen_s = time.time()
-            member.freeze()
-            try:
-                while not _is_usurped(arena, member, frozen_s):  # noqa: ASYNC110 - nothing here tells of it
-                    await asyncio.sleep(0.01)
-            finally:
-                member.thaw()
+
+    async def _is_usurped_asleep(self, arena: Arena, member: Member) -> bool:
+        """Not where all its jobs had ended before it stopped, of which the watcher hears later."""
+        if not _is_at_work(arena, member):
+            return False
+        frozen_s = time.time()
+        member.freeze()
+        try:
+            while not _is_usurped(arena, member, frozen_s):
+                if not _is_at_work(arena, member):
+                    return False
+                await asyncio.sleep(0.01)
+        finally:
+            member.thaw()
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,10 @@ def _running(arena: Arena) -> list[Turn]:
     """The attempts under way, as far as they were seen."""
     sights = [arena.watcher.sights.get(entry.id, Sight()) for entry in arena.watcher.open]
     return [turns[-1] for sight in sights if (turns := _turns(sight))]
+
+
+def _is_at_work(arena: Arena, member: Member) -> bool:
+    return any(member.owns(turn.owner) for turn in _running(arena))
 
 
 def _is_usurped(arena: Arena, member: Member, since_s: float) -> bool:

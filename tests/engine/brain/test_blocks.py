@@ -102,14 +102,11 @@ def test_the_estimate_counts_a_known_prefix() -> None:
     assert pool.estimate([]) == 0
 
 
-@pytest.mark.parametrize(
-    ("tables", "complaint"),
-    [([[0, 1]], "reference"), ([[0], [0]], "reference"), ([], "reference")],
-)
-def test_check_finds_what_is_wrong(tables: list[list[int]], complaint: str) -> None:
+@pytest.mark.parametrize("tables", [[[0, 1]], [[0], [0]], []])
+def test_check_finds_what_is_wrong(tables: list[list[int]]) -> None:
     pool = BlockPool(3)
     held(pool, *names(1))
-    with pytest.raises(AssertionError, match=complaint):
+    with pytest.raises(AssertionError, match="reference"):
         pool.check(tables)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,12 +28,13 @@ def plan_of(
     )
 
 
-def three_steps(damage: Callable[[Plan], Plan] = lambda plan: plan) -> list[int]:
+def three_steps(damage: Callable[[Plan], dict[str, Any]] = lambda plan: {}) -> list[int]:
     """The row 10, 11, 12 computed token by token in blocks 2 and 0; `damage` to the last plan."""
     model = CountingRunner(blocks=3, block_size=2, max_rows=1)
     load = RowLoad(0, SamplingSpec(), (10,), ())
     plans = [plan_of(10, 0, [2], loads=(load,)), plan_of(11, 1, [2], step=1)]
-    plans.append(damage(plan_of(12, 2, [2, 0], step=2)))
+    last = plan_of(12, 2, [2, 0], step=2)
+    plans.append(replace(last, **damage(last)))
     return [token for plan in plans for token in model.settle(model.launch(plan)).tokens.tolist()]
 
 
@@ -40,24 +42,20 @@ def test_it_counts() -> None:
     assert three_steps() == [11, 12, 13]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda plan: replace(
-            plan, block_tables=(np.array([[1, 0]], np.int32),)
-        ),  # a block that was never written
-        lambda plan: replace(plan, block_tables=(np.array([[0, 0]], np.int32),)),  # the wrong one of its own
-        lambda plan: replace(plan, positions=plan.positions + 1),
-        lambda plan: replace(plan, positions=plan.positions - 1),
-        lambda plan: replace(
-            plan, slot_mapping=(plan.slot_mapping[0] + 1,)
-        ),  # its token lands beside its place
-        lambda plan: replace(plan, slot_mapping=(np.array([4], np.int64),)),  # over an earlier token
-        lambda plan: replace(plan, tokens=plan.tokens + 1),
-    ],
-)
-def test_any_damage_gives_a_wrong_token(damage: Callable[[Plan], Plan]) -> None:
-    assert three_steps(damage)[-1] == 13 + WRONG
+DAMAGES: dict[str, Callable[[Plan], dict[str, Any]]] = {
+    "a block that was never written": lambda plan: {"block_tables": (np.array([[1, 0]], np.int32),)},
+    "the wrong one of its own": lambda plan: {"block_tables": (np.array([[0, 0]], np.int32),)},
+    "a later position": lambda plan: {"positions": plan.positions + 1},
+    "an earlier position": lambda plan: {"positions": plan.positions - 1},
+    "its token lands beside its place": lambda plan: {"slot_mapping": (plan.slot_mapping[0] + 1,)},
+    "over an earlier token": lambda plan: {"slot_mapping": (np.array([4], np.int64),)},
+    "another token": lambda plan: {"tokens": plan.tokens + 1},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_any_damage_gives_a_wrong_token(name: str) -> None:
+    assert three_steps(DAMAGES[name])[-1] == 13 + WRONG
 
 
 def test_a_row_alone() -> None:

@@ -27,12 +27,6 @@ def test_only_full_blocks_have_hashes() -> None:
     assert [len(chain_of(list(range(n)), 4)) for n in (0, 3, 4, 7, 8)] == [0, 0, 1, 1, 2]
 
 
-def test_a_hash_stands_for_all_before_it() -> None:
-    ours, theirs = chain_of([1, 2, 3, 4], 2), chain_of([9, 2, 3, 4], 2)
-    assert ours[0] != theirs[0]
-    assert ours[1] != theirs[1]
-
-
 def test_roots_keep_seeds_and_scopes_apart() -> None:
     roots = {
         root_hash(b"model", ""),

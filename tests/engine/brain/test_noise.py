@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from millstream_worker.engine.brain.batch.noise import row_key, splitmix64, uniform
 
@@ -41,13 +39,6 @@ def test_known_values(seed: int, choice: int, index: int, value: float) -> None:
     assert draw(seed, choice, index) == value
 
 
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 15), st.integers(0, 2**24))
-def test_in_range_and_a_pure_function(seed: int, choice: int, index: int) -> None:
-    value = draw(seed, choice, index)
-    assert 0.0 <= value < 1.0
-    assert value == draw(seed, choice, index)
-
-
 def test_a_vector_gives_what_single_draws_give() -> None:
     rows = [(seed, choice, index) for seed in (-1, 0, 7) for choice in (0, 3) for index in (0, 1, 1000)]
     keys = np.array([row_key(seed, choice) for seed, choice, _ in rows], np.uint64)
@@ -60,5 +51,6 @@ def test_neighbouring_seeds_choices_and_indices_share_nothing() -> None:
     keys = np.array([row_key(seed, choice) for seed in range(1000) for choice in range(4)], np.uint64)
     values = uniform(np.repeat(keys, 50), np.tile(np.arange(50, dtype=np.int32), len(keys)))
     assert len(np.unique(values)) == len(values)
+    assert 0 <= values.min() < values.max() < 1
     shares = np.bincount((values * 10).astype(int)) / len(values)
     assert np.abs(shares - 0.1).max() < 0.003  # 4.5 standard deviations

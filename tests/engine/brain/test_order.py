@@ -12,28 +12,11 @@ from support.brain import ask, rig_of
 from millstream_worker.engine.protocol.request import EngineRequest
 
 
-def test_lane_deadline_and_cached_prefix_decide() -> None:
-    rig = rig_of(max_rows=1, max_step_tokens=16)
-    rig.add(ask(0, 12, max_tokens=1))
-    rig.run()
-    rig.add(
-        ask(1, 6),
-        ask(2, range(12)),  # what row 0 has left in the cache
-        ask(3, 6, deadline_ms=2000),
-        ask(4, 6, deadline_ms=1000),
-        ask(5, 6, priority=0),
-    )
-    rig.run()
-    assert [handle for handle, _ in rig.admitted] == [0, 5, 4, 3, 2, 1]
-
-
-@pytest.mark.parametrize("depth", [0, 1])
 def test_a_flood_of_one_tenant_does_not_drown_another(depth: int) -> None:
     """While both have work, both get the same tokens, whatever the number and length of their requests."""
     rig = rig_of(max_rows=2, pipeline_depth=depth)
     rig.add(*(ask(handle, 8, max_tokens=8, tenant="flood") for handle in range(40)))
-    for _ in range(20):
-        rig.step()
+    rig.steps(20)
     rig.add(*(ask(100 + handle, 20, max_tokens=12, tenant="late") for handle in range(10)))
     before = {handle for handle, _ in rig.admitted}
     while not all(100 + handle in rig.finished for handle in range(9)):
@@ -46,17 +29,6 @@ def test_a_flood_of_one_tenant_does_not_drown_another(depth: int) -> None:
     rig.run()
 
 
-def test_rows_with_one_prefix_come_one_after_the_other() -> None:
-    """Two documents, asked about in turn; with room for one row, the questions are sorted by document."""
-    rig = rig_of(max_rows=1, blocks=20)
-    for handle in range(10):
-        document = range(100 * (handle % 2), 100 * (handle % 2) + 40)
-        rig.add(ask(handle, (*document, 900 + handle)))
-    rig.run()
-    assert [handle % 2 for handle, _ in rig.admitted] == [0] * 5 + [1] * 5
-    assert rig.scheduler.stats().prompt_computed_total == 2 * 40 + 10
-
-
 def questions(documents: int, each: int, **fields: Any) -> list[EngineRequest]:
     """Asked in turns, about documents of 40 tokens."""
     return [
@@ -66,14 +38,12 @@ def questions(documents: int, each: int, **fields: Any) -> list[EngineRequest]:
     ]
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("max_step_tokens", [512, 16])
 def test_groups_in_turns_in_a_pool_that_holds_one_are_each_computed_once(
     depth: int, max_step_tokens: int
 ) -> None:
     rig = rig_of(blocks=18, max_rows=4, pipeline_depth=depth, max_step_tokens=max_step_tokens)
-    rig.add(*questions(documents=8, each=20))
-    rig.run()
+    rig.run(*questions(documents=8, each=20))
     groups = [handle % 8 for handle, _ in rig.admitted]
     assert sum(one != other for one, other in pairwise(groups)) == 7
     assert rig.scheduler.stats().prompt_computed_total == 8 * 40 + 160
@@ -82,8 +52,7 @@ def test_groups_in_turns_in_a_pool_that_holds_one_are_each_computed_once(
 def test_a_group_is_left_for_the_longest_waiting_row_now_and_then() -> None:
     """Questions about one document come without end; the other document's are not kept out by them, and the
     first is not computed again for each of them."""
-    rig = rig_of(blocks=18, max_rows=4, patience_s=10.0)
-    rig.add(ask(0, (*range(40), 900), max_tokens=8))
+    rig = rig_of(ask(0, (*range(40), 900), max_tokens=8), blocks=18, max_rows=4, patience_s=10.0)
     rig.step()
     rig.add(*(ask(1 + n, (*range(500, 540), 950 + n), max_tokens=8) for n in range(6)))
     for handle in range(100, 400):
@@ -116,35 +85,53 @@ def test_the_tail_of_a_batch_is_short() -> None:
 
 
 def test_interactive_rows_do_not_feel_the_order_of_the_batch_lane() -> None:
-    rig = rig_of(max_rows=2)
-    rig.add(*(ask(handle, 4, max_tokens=4 + handle) for handle in range(6)))
-    rig.add(ask(10, 4, priority=0), ask(11, 4, priority=0, max_tokens=9), ask(12, 4, priority=0))
-    rig.run()
+    rig = rig_of(*(ask(handle, 4, max_tokens=4 + handle) for handle in range(6)), max_rows=2)
+    rig.run(ask(10, 4, priority=0), ask(11, 4, priority=0, max_tokens=9), ask(12, 4, priority=0))
     assert [handle for handle, _ in rig.admitted] == [10, 11, 12, 5, 4, 3, 2, 1, 0]
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_a_long_prompt_of_the_batch_lane_lets_interactive_rows_in(depth: int) -> None:
-    rig = rig_of(pipeline_depth=depth, max_step_tokens=8)
-    rig.add(ask(1, 160))
-    for _ in range(3):
-        rig.step()
+    rig = rig_of(ask(1, 160), pipeline_depth=depth, max_step_tokens=8)
+    rig.steps(3)
     rig.add(ask(2, 6, priority=0))
-    for _ in range(3 + depth):
-        rig.step()
+    rig.steps(3 + depth)
     assert rig.output[2]
     assert not rig.output[1]
     rig.run()
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("prompt", [1, 6, 11, 16])
 def test_a_long_prompt_gets_on_beside_an_endless_stream_of_interactive_ones(depth: int, prompt: int) -> None:
-    rig = rig_of(pipeline_depth=depth, max_step_tokens=8)
-    rig.add(ask(1, 80))
+    rig = rig_of(ask(1, 80), pipeline_depth=depth, max_step_tokens=8)
     rig.step()
     for step in range(120):
         rig.add(ask(10 + step, prompt, priority=0, max_tokens=1))
         rig.step()
     assert 1 in rig.finished
     rig.run()
+
+
+def test_lane_deadline_and_cached_prefix_decide() -> None:
+    rig = rig_of(max_rows=1, max_step_tokens=16)
+    rig.add(ask(0, 12, max_tokens=1))
+    rig.run()
+    rig.add(
+        ask(1, 6),
+        ask(2, range(12)),  # what row 0 has left in the cache
+        ask(3, 6, deadline_ms=2000),
+        ask(4, 6, deadline_ms=1000),
+        ask(5, 6, priority=0),
+    )
+    rig.run()
+    assert [handle for handle, _ in rig.admitted] == [0, 5, 4, 3, 2, 1]
+
+
+def test_rows_with_one_prefix_come_one_after_the_other() -> None:
+    """Two documents, asked about in turn; with room for one row, the questions are sorted by document."""
+    rig = rig_of(max_rows=1, blocks=20)
+    for handle in range(10):
+        document = range(100 * (handle % 2), 100 * (handle % 2) + 40)
+        rig.add(ask(handle, (*document, 900 + handle)))
+    rig.run()
+    assert [handle % 2 for handle, _ in rig.admitted] == [0] * 5 + [1] * 5
+    assert rig.scheduler.stats().prompt_computed_total == 2 * 40 + 10

@@ -22,29 +22,24 @@ def loads(rig: Rig) -> Counter[int]:
     return Counter(load.prompt[0] // 1000 for plan in rig.plans for load in plan.loads)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_a_preempted_row_gives_the_same_tokens(depth: int) -> None:
     """Each row grows to 11 blocks; the pool has 16. Who came last gives way, and only when it must."""
     rig = rig_of(blocks=16, pipeline_depth=depth)
-    rig.add(ask(1, 8, max_tokens=36), ask(2, 8, max_tokens=36), ask(3, 8, max_tokens=36))
-    rig.run()
+    rig.run(ask(1, 8, max_tokens=36), ask(2, 8, max_tokens=36), ask(3, 8, max_tokens=36))
     assert [len(rig.output[handle]) for handle in (1, 2, 3)] == [36, 36, 36]
     assert list(rig.finished) == [1, 2, 3]
     assert loads(rig) == {1: 1, 2: 2, 3: 3}
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_batch_gives_way_before_interactive_whoever_came_first(depth: int) -> None:
     rig = rig_of(blocks=12, pipeline_depth=depth)
-    rig.add(ask(1, 8, priority=1, max_tokens=25), ask(2, 8, priority=0, max_tokens=25))
-    rig.run()
+    rig.run(ask(1, 8, priority=1, max_tokens=25), ask(2, 8, priority=0, max_tokens=25))
     assert loads(rig) == {1: 2, 2: 1}
     assert list(rig.finished) == [2, 1]
 
 
 def test_a_preempted_row_finds_most_of_its_blocks_again() -> None:
-    rig = rig_of(blocks=16)
-    rig.add(ask(1, 24, max_tokens=12), ask(2, 24, max_tokens=16))
+    rig = rig_of(ask(1, 24, max_tokens=12), ask(2, 24, max_tokens=16), blocks=16)
     rig.run()
     stats = rig.scheduler.stats()
     assert stats.preemptions_total == 1
@@ -53,19 +48,15 @@ def test_a_preempted_row_finds_most_of_its_blocks_again() -> None:
 
 
 def test_a_row_that_was_running_comes_back_before_new_ones() -> None:
-    rig = rig_of(blocks=16)
-    rig.add(ask(1, 24, max_tokens=12), ask(2, 24, max_tokens=16))
+    rig = rig_of(ask(1, 24, max_tokens=12), ask(2, 24, max_tokens=16), blocks=16)
     while not rig.scheduler.stats().preemptions_total:
         rig.step()
-    rig.add(ask(3, 4, deadline_ms=1))
-    rig.run()
+    rig.run(ask(3, 4, deadline_ms=1))
     assert [handle for handle, _ in rig.admitted] == [2, 1, 3]
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_interactive_takes_a_slot_from_batch(depth: int) -> None:
-    rig = rig_of(max_rows=2, pipeline_depth=depth)
-    rig.add(ask(1, 4, max_tokens=40), ask(2, 4, max_tokens=40))
+    rig = rig_of(ask(1, 4, max_tokens=40), ask(2, 4, max_tokens=40), max_rows=2, pipeline_depth=depth)
     rig.step()
     rig.add(ask(3, 4, priority=0, max_tokens=3))
     assert steps_until(rig, 3) <= 4 + 2 * depth
@@ -74,10 +65,8 @@ def test_interactive_takes_a_slot_from_batch(depth: int) -> None:
     assert list(rig.finished) == [3, 1, 2]
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_interactive_takes_blocks_from_as_many_batch_rows_as_needed(depth: int) -> None:
-    rig = rig_of(blocks=20, pipeline_depth=depth)
-    rig.add(*(ask(handle, 12, max_tokens=30) for handle in range(1, 5)))
+    rig = rig_of(*(ask(handle, 12, max_tokens=30) for handle in range(1, 5)), blocks=20, pipeline_depth=depth)
     rig.step()
     rig.add(ask(9, 36, priority=0, max_tokens=3))
     assert steps_until(rig, 9) <= 4 + 2 * depth
@@ -87,19 +76,15 @@ def test_interactive_takes_blocks_from_as_many_batch_rows_as_needed(depth: int) 
 
 def test_a_newcomer_leaves_running_rows_a_block_each() -> None:
     """Seven blocks are free and the newcomer needs seven; the running row will soon need one of them."""
-    rig = rig_of(blocks=10)
-    rig.add(ask(1, 8, max_tokens=8))
-    rig.step()
-    rig.step()
-    rig.add(ask(2, 28))
-    rig.run()
+    rig = rig_of(ask(1, 8, max_tokens=8), blocks=10)
+    rig.steps(2)
+    rig.run(ask(2, 28))
     assert rig.scheduler.stats().preemptions_total == 0
 
 
 def test_nobody_gives_way_in_vain() -> None:
     """An interactive row needs more blocks than the batch rows hold: interactive ones hold the rest."""
-    rig = rig_of(blocks=20)
-    rig.add(ask(1, 48, priority=0, max_tokens=10), ask(2, 8, max_tokens=4))
+    rig = rig_of(ask(1, 48, priority=0, max_tokens=10), ask(2, 8, max_tokens=4), blocks=20)
     rig.step()
     rig.add(ask(3, 40, priority=0))
     rig.step()
@@ -107,29 +92,20 @@ def test_nobody_gives_way_in_vain() -> None:
     rig.run()
 
 
-def test_interactive_takes_nothing_from_its_own_lane() -> None:
-    rig = rig_of(max_rows=1)
-    rig.add(ask(1, 4, priority=0, max_tokens=20))
+@pytest.mark.parametrize("own", [{"priority": 0}, {"alone": True}], ids=str)
+def test_interactive_takes_nothing_from_its_own_lane_or_from_a_row_that_must_run_alone(
+    own: dict[str, int],
+) -> None:
+    rig = rig_of(ask(1, 4, max_tokens=20, **own), max_rows=1)
     rig.step()
-    rig.add(ask(2, 4, priority=0))
-    rig.run()
+    rig.run(ask(2, 4, priority=0))
     assert list(rig.finished) == [1, 2]
     assert rig.scheduler.stats().preemptions_total == 0
 
 
-def test_a_row_that_must_run_alone_is_not_displaced() -> None:
-    rig = rig_of(max_rows=1)
-    rig.add(ask(1, 4, alone=True, max_tokens=20))
-    rig.step()
-    rig.add(ask(2, 4, priority=0))
-    rig.run()
-    assert list(rig.finished) == [1, 2]
-
-
 def test_a_large_row_is_not_kept_out_by_small_ones() -> None:
     """A row of half the pool waits while small ones flow through; those behind it wait for it."""
-    rig = rig_of(blocks=20, max_rows=8)
-    rig.add(*(ask(handle, 8, max_tokens=8) for handle in range(4)))
+    rig = rig_of(*(ask(handle, 8, max_tokens=8) for handle in range(4)), blocks=20, max_rows=8)
     rig.step()
     rig.add(ask(50, 64, max_tokens=8))
     for handle in range(100, 130):
@@ -153,11 +129,9 @@ def first_victim(rig: Rig) -> set[int]:
     return rig.expected.keys() - set(settled.handles) - rig.finished.keys()
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_who_loses_least_gives_way_not_who_came_last(depth: int) -> None:
     """The last one has 32 tokens to lose, the one before it a few: the rest it shares with the first."""
-    rig = rig_of(blocks=25, pipeline_depth=depth)
-    rig.add(ask(1, (*DOCUMENT, 1), max_tokens=24))
+    rig = rig_of(ask(1, (*DOCUMENT, 1), max_tokens=24), blocks=25, pipeline_depth=depth)
     rig.step()
     rig.add(ask(2, (*DOCUMENT, 2), max_tokens=24))
     rig.step()
@@ -166,27 +140,23 @@ def test_who_loses_least_gives_way_not_who_came_last(depth: int) -> None:
     rig.run()
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_the_first_of_the_lane_never_gives_way(depth: int) -> None:
     """It has least to lose; but if it could be thrown out, nobody would be sure to get to the end."""
     rig = rig_of(blocks=24, pipeline_depth=depth)
-    rig.add(ask(1, 2, max_tokens=40), ask(2, 30, max_tokens=40), ask(3, 30, max_tokens=40))
-    rig.run()
+    rig.run(ask(1, 2, max_tokens=40), ask(2, 30, max_tokens=40), ask(3, 30, max_tokens=40))
     assert rig.scheduler.stats().preemptions_total > 0
     assert loads(rig)[1] == 1
 
 
 def test_a_row_that_gives_too_little_keeps_it() -> None:
     """An interactive row needs ten blocks: of rows with two and with twelve the larger one goes, alone."""
-    rig = rig_of(blocks=24)
-    rig.add(ask(1, 44, max_tokens=20), ask(2, 6, max_tokens=20), ask(3, 6, max_tokens=20))
+    rig = rig_of(ask(1, 44, max_tokens=20), ask(2, 6, max_tokens=20), ask(3, 6, max_tokens=20), blocks=24)
     rig.step()
     rig.add(ask(9, 36, priority=0, max_tokens=9))
     assert first_victim(rig) == {1}
     rig.run()
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_it_is_not_always_the_same_row(depth: int) -> None:
     """Short interactive rows need a place again and again; the batch rows take turns in giving theirs."""
     rig = rig_of(max_rows=4, pipeline_depth=depth, context_length=400, blocks=400)
@@ -202,7 +172,6 @@ def test_it_is_not_always_the_same_row(depth: int) -> None:
     assert max(entries) - min(entries) <= 2
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("sizes", [{"max_rows": 1}, {"max_rows": 3, "blocks": 12}])
 def test_batch_rows_get_through_an_endless_stream_of_interactive_ones(
     depth: int, sizes: dict[str, int]
@@ -219,7 +188,6 @@ def test_batch_rows_get_through_an_endless_stream_of_interactive_ones(
     rig.run()
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("before", range(4))
 def test_a_row_gets_through_that_is_displaced_whenever_it_is_nearly_done(depth: int, before: int) -> None:
     """An interactive row that takes the whole pool comes every 28 steps, and nothing else waits by then."""

@@ -41,16 +41,6 @@ def test_a_row_is_named_once_its_prefix_has_grown() -> None:
     prefixes.check([row, other])
 
 
-def test_a_forgotten_row_is_not_named() -> None:
-    pool = BlockPool(20)
-    prefixes, row = Prefixes(pool), row_of(1, 2)
-    prefixes.watch(row)
-    prefixes.forget(row)
-    publish(pool, row, 2)
-    assert prefixes.grown() == []
-    prefixes.check([])
-
-
 def test_rows_with_the_same_cached_prefix_are_one_group() -> None:
     pool = BlockPool(20)
     first, second, other = row_of(1, 2, 3), row_of(1, 2, 4), row_of(5, 6, 7)
@@ -110,3 +100,13 @@ class Watching(RuleBasedStateMachine):
 
 Watching.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 test_no_growth_is_missed = Watching.TestCase
+
+
+def test_a_forgotten_row_is_not_named() -> None:
+    pool = BlockPool(20)
+    prefixes, row = Prefixes(pool), row_of(1, 2)
+    prefixes.watch(row)
+    prefixes.forget(row)
+    publish(pool, row, 2)
+    assert prefixes.grown() == []
+    prefixes.check([])

@@ -7,88 +7,58 @@ from support.brain import SIZES, ask, rig_of
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.protocol.outputs import Refused
-from millstream_worker.engine.protocol.request import EngineRequest
 
 
 @pytest.mark.parametrize(
-    ("sizes", "request_", "refusal"),
+    ("sizes", "prompt", "max_tokens", "field", "says"),
     [
-        (
-            {"context_length": 100},
-            ask(7, 100),
-            Refused(
-                7,
-                "prompt",
-                "the prompt has 100 tokens and needs room for one more, but the model's context length is "
-                "100; shorten it to 99 tokens or fewer",
-            ),
-        ),
-        (
-            {"blocks": 5},
-            ask(7, 25),
-            Refused(
-                7,
-                "prompt",
-                "the prompt has 25 tokens and needs room for one more, but this worker's KV cache holds "
-                "20 tokens; shorten it to 19 tokens or fewer, or give the worker more KV memory",
-            ),
-        ),
-        ({}, ask(7, []), Refused(7, "prompt", "the prompt has no tokens; give at least one")),
-        ({}, ask(7, 3, max_tokens=0), Refused(7, "max_tokens", "must be at least 1 (got 0)")),
+        ({"context_length": 100}, 100, 4, "prompt",
+         "the prompt has 100 tokens and needs room for one more, but the model's context length is 100; "
+         "shorten it to 99 tokens or fewer"),
+        ({"blocks": 5}, 25, 4, "prompt",
+         "the prompt has 25 tokens and needs room for one more, but this worker's KV cache holds 20 tokens; "
+         "shorten it to 19 tokens or fewer, or give the worker more KV memory"),
+        ({}, 0, 4, "prompt", "the prompt has no tokens; give at least one"),
+        ({}, 3, 0, "max_tokens", "must be at least 1 (got 0)"),
     ],
-)
+)  # fmt: skip
 def test_what_can_never_run_is_refused(
-    sizes: dict[str, int], request_: EngineRequest, refusal: Refused
+    sizes: dict[str, int], prompt: int, max_tokens: int, field: str, says: str
 ) -> None:
     scheduler = Scheduler(SchedulerConfig(**SIZES | sizes))
-    assert scheduler.add(request_, 0.0) == refusal
+    assert scheduler.add(ask(7, prompt, max_tokens), 0.0) == Refused(7, field, says)
     assert scheduler.idle
 
 
 @pytest.mark.parametrize(("sizes", "longest"), [({"context_length": 30}, 30), ({"blocks": 5}, 20)])
-@pytest.mark.parametrize("depth", [0, 1])
 def test_the_longest_row_ends_for_length_where_context_or_pool_end(
     sizes: dict[str, int], longest: int, depth: int
 ) -> None:
     rig = rig_of(pipeline_depth=depth, **sizes)
-    rig.add(ask(1, 3, max_tokens=10_000), ask(2, longest - 1, max_tokens=10_000))
-    rig.run()
+    rig.run(ask(1, 3, max_tokens=10_000), ask(2, longest - 1, max_tokens=10_000))
     assert {handle: len(tokens) for handle, tokens in rig.output.items()} == {1: longest - 3, 2: 1}
     assert rig.finished == {1: "length", 2: "length"}
 
 
-@pytest.mark.parametrize("name", ["max_rows", "max_step_tokens", "block_size", "blocks", "context_length"])
-def test_a_size_of_nothing_is_an_error(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name} must be at least 1 \(got 0\)"):
-        SchedulerConfig(**SIZES | {name: 0})
-
-
-def test_only_depths_that_exist() -> None:
+def test_a_size_of_nothing_and_another_depth_are_errors() -> None:
+    for name in ("max_rows", "max_step_tokens", "block_size", "blocks", "context_length"):
+        with pytest.raises(ValueError, match=rf"{name} must be at least 1 \(got 0\)"):
+            SchedulerConfig(**SIZES | {name: 0})
     with pytest.raises(ValueError, match="pipeline_depth must be 0 or 1"):
         SchedulerConfig(**SIZES, pipeline_depth=2)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_an_end_id_ends_a_row_and_its_surplus_is_dropped(depth: int) -> None:
     rig = rig_of(pipeline_depth=depth)
-    rig.add(ask(1, [10], max_tokens=9, end_ids=(13, 99)), ask(2, [50], max_tokens=9))
-    rig.run()
+    rig.run(ask(1, [10], max_tokens=9, end_ids=(13, 99)), ask(2, [50], max_tokens=9))
     assert rig.output[1] == [11, 12, 13]
     assert rig.finished == {1: "stop", 2: "length"}
     draws = sum(len(plan.noise) for plan in rig.plans)
     assert draws - rig.scheduler.stats().output_total == depth
 
 
-def test_below_min_tokens_an_end_id_ends_nothing() -> None:
-    rig = rig_of()
-    rig.add(ask(1, [10], max_tokens=9, end_ids=(11, 14), min_tokens=2))
-    rig.run()
-    assert rig.output[1] == [12, 13, 14]
-
-
 def test_decode_rows_do_not_wait_for_a_long_prefill() -> None:
-    rig = rig_of(max_step_tokens=10)
-    rig.add(ask(1, 3, max_tokens=20))
+    rig = rig_of(ask(1, 3, max_tokens=20), max_step_tokens=10)
     rig.step()
     rig.add(ask(2, 80))
     for _ in range(9):
@@ -101,27 +71,22 @@ def test_decode_rows_do_not_wait_for_a_long_prefill() -> None:
 
 
 def test_short_prompts_join_behind_the_end_of_a_long_one() -> None:
-    rig = rig_of(max_step_tokens=10)
-    rig.add(ask(1, 14), ask(2, 3), ask(3, 8))
-    rig.step()
-    rig.step()
+    rig = rig_of(ask(1, 14), ask(2, 3), ask(3, 8), max_step_tokens=10)
+    rig.steps(2)
     assert [plan.query_lens.tolist() for plan in rig.plans] == [[10], [4, 3, 3]]
     rig.run()
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_a_small_step_keeps_rows_waiting_rather_than_running_in_turns(depth: int) -> None:
     rig = rig_of(max_step_tokens=3, pipeline_depth=depth)
-    rig.add(*(ask(handle, 2, max_tokens=12) for handle in range(7)))
-    rig.run()
+    rig.run(*(ask(handle, 2, max_tokens=12) for handle in range(7)))
     for handle in range(7):
         drawn = [step for step, settled in enumerate(rig.settled) if handle in settled.handles]
         assert drawn == list(range(drawn[0], drawn[0] + 12))
 
 
 def test_choices_that_are_done_are_not_run() -> None:
-    rig = rig_of()
-    rig.add(ask(10, [5, 6], max_tokens=4, choices=3, outputs=((7, 8), (7, 8, 9, 10), ()), done=(1,)))
+    rig = rig_of(ask(10, [5, 6], max_tokens=4, choices=3, outputs=((7, 8), (7, 8, 9, 10), ()), done=(1,)))
     rig.run()
     assert rig.output == {10: [9, 10], 12: [7, 8, 9, 10]}
     assert rig.finished == {10: "length", 12: "length"}
@@ -134,8 +99,7 @@ def test_choices_that_are_done_are_not_run() -> None:
 def test_a_choice_added_at_its_end_is_reported_without_a_step(
     outputs: tuple[int, ...], fields: dict[str, object], reason: str
 ) -> None:
-    rig = rig_of()
-    rig.add(ask(1, [5, 6], outputs=(outputs,), **fields))
+    rig = rig_of(ask(1, [5, 6], outputs=(outputs,), **fields))
     assert not rig.scheduler.idle
     assert rig.scheduler.take_finished() == [(1, reason)]
     assert rig.scheduler.take_finished() == []
@@ -143,22 +107,19 @@ def test_a_choice_added_at_its_end_is_reported_without_a_step(
 
 
 def test_an_end_that_nobody_took_comes_with_the_next_step() -> None:
-    rig = rig_of()
-    rig.add(ask(1, [5, 6], outputs=((7, 8, 9, 10),)), ask(2, 3))
+    rig = rig_of(ask(1, [5, 6], outputs=((7, 8, 9, 10),)), ask(2, 3))
     plan = rig.scheduler.plan(0.0)
     assert plan is not None
     assert rig.scheduler.settle(rig.model.launch(plan), 1.0).finished == [(1, "length")]
 
 
 def test_an_aborted_end_is_not_reported() -> None:
-    rig = rig_of()
-    rig.add(ask(1, [5, 6], outputs=((7, 8, 9, 10),)))
+    rig = rig_of(ask(1, [5, 6], outputs=((7, 8, 9, 10),)))
     rig.abort(1)
     assert rig.scheduler.take_finished() == []
     assert rig.scheduler.idle
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_aborts_in_any_state_are_silent_and_free_everything(depth: int) -> None:
     rig = rig_of(pipeline_depth=depth, max_rows=2, max_step_tokens=8)
     rig.add(ask(1, 3, max_tokens=50), ask(2, 30, max_tokens=50), ask(3, 3, max_tokens=50), ask(4, 3))
@@ -172,8 +133,7 @@ def test_aborts_in_any_state_are_silent_and_free_everything(depth: int) -> None:
 
 
 def test_what_is_aborted_in_flight_is_held_until_it_has_landed() -> None:
-    rig = rig_of()
-    rig.add(ask(1, 9))
+    rig = rig_of(ask(1, 9))
     plan = rig.scheduler.plan(0.0)
     assert plan is not None
     rig.abort(1)
@@ -187,20 +147,17 @@ def test_what_is_aborted_in_flight_is_held_until_it_has_landed() -> None:
 
 
 def test_a_handle_may_come_back_after_its_abort() -> None:
-    rig = rig_of(pipeline_depth=1)
-    rig.add(ask(1, 9, max_tokens=50))
+    rig = rig_of(ask(1, 9, max_tokens=50), pipeline_depth=1)
     rig.step()
     rig.abort(1)
     rig.output.clear()
-    rig.add(ask(1, [5, 6]))
-    rig.run()
+    rig.run(ask(1, [5, 6]))
     assert rig.output == {1: [7, 8, 9, 10]}
 
 
 def test_logprobs_keep_their_place_beside_dropped_draws() -> None:
     """Of four draws the second is dropped, and the last two asked for logprobs."""
-    rig = rig_of()
-    rig.add(ask(1, [10]), ask(2, [20]), ask(3, [30], top_logprobs=0), ask(4, [40], top_logprobs=2))
+    rig = rig_of(ask(1, [10]), ask(2, [20]), ask(3, [30], top_logprobs=0), ask(4, [40], top_logprobs=2))
     plan = rig.scheduler.plan(0.0)
     assert plan is not None
     rig.abort(2)
@@ -209,7 +166,6 @@ def test_logprobs_keep_their_place_beside_dropped_draws() -> None:
     assert settled.logprobs == [(1, -31.0, [], []), (2, -41.0, [41, 42], [-41.0, -42.0])]
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_a_row_without_numbers_ends_alone(depth: int) -> None:
     rig = rig_of(pipeline_depth=depth)
     rig.model.non_finite = {13}
@@ -220,21 +176,17 @@ def test_a_row_without_numbers_ends_alone(depth: int) -> None:
     assert rig.finished == {1: "error", 2: "length"}
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 def test_rows_that_must_run_alone_do(depth: int) -> None:
-    rig = rig_of(pipeline_depth=depth)
-    rig.add(ask(1, 5, max_tokens=6), ask(2, 5, max_tokens=6))
+    rig = rig_of(ask(1, 5, max_tokens=6), ask(2, 5, max_tokens=6), pipeline_depth=depth)
     rig.step()
-    rig.add(ask(10, 5, alone=True, choices=2), ask(3, 5), ask(20, 5, alone=True), ask(4, 5, priority=0))
-    rig.run()
+    rig.run(ask(10, 5, alone=True, choices=2), ask(3, 5), ask(20, 5, alone=True), ask(4, 5, priority=0))
     together = {frozenset(settled.handles) for settled in rig.settled}
     assert together <= {frozenset(group) for group in ((), (1, 2), (1, 2, 4), (10, 11), (3,), (20,), (4,))}
     assert len(rig.finished) == 7
 
 
 def test_the_counters_of_a_quiet_run() -> None:
-    rig = rig_of()
-    rig.add(ask(1, 9, max_tokens=3), ask(2, 3, max_tokens=5))
+    rig = rig_of(ask(1, 9, max_tokens=3), ask(2, 3, max_tokens=5))
     step = rig.step()
     assert step is not None
     stats = step.stats

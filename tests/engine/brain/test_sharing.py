@@ -8,12 +8,10 @@ from support.brain import ask, rig_of
 DOCUMENT = tuple(range(500, 540))  # ten blocks of four
 
 
-@pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("max_step_tokens", [512, 48, 16, 5])
 def test_rows_that_arrive_together_share_at_once(depth: int, max_step_tokens: int) -> None:
     rig = rig_of(pipeline_depth=depth, max_step_tokens=max_step_tokens)
-    rig.add(*(ask(handle, (*DOCUMENT, handle, handle)) for handle in range(6)))
-    rig.run()
+    rig.run(*(ask(handle, (*DOCUMENT, handle, handle)) for handle in range(6)))
     stats = rig.scheduler.stats()
     assert stats.prompt_computed_total == len(DOCUMENT) + 6 * 2
     assert stats.prefix_queried_total == 6 * 42
@@ -22,8 +20,7 @@ def test_rows_that_arrive_together_share_at_once(depth: int, max_step_tokens: in
 
 
 def test_all_of_them_in_one_step() -> None:
-    rig = rig_of(max_step_tokens=512)
-    rig.add(*(ask(handle, (*DOCUMENT, handle)) for handle in range(6)))
+    rig = rig_of(*(ask(handle, (*DOCUMENT, handle)) for handle in range(6)), max_step_tokens=512)
     rig.step()
     assert rig.plans[0].query_lens.tolist() == [41, 1, 1, 1, 1, 1]
     tables = rig.plans[0].block_tables[0]
@@ -32,43 +29,36 @@ def test_all_of_them_in_one_step() -> None:
 
 
 def test_the_last_prompt_token_is_always_computed() -> None:
-    rig = rig_of()
-    rig.add(ask(1, DOCUMENT))
+    rig = rig_of(ask(1, DOCUMENT))
     rig.run()
-    rig.add(ask(2, DOCUMENT), ask(3, DOCUMENT[:39]), ask(4, DOCUMENT[:37]))
-    rig.run()
+    rig.run(ask(2, DOCUMENT), ask(3, DOCUMENT[:39]), ask(4, DOCUMENT[:37]))
     assert dict(rig.admitted) == {1: 0, 2: 36, 3: 36, 4: 36}
     assert rig.scheduler.stats().prompt_computed_total == 40 + 4 + 3 + 1
 
 
 def test_output_is_shared_too() -> None:
     """The next turn of a conversation finds prompt and answer of the one before."""
-    rig = rig_of()
-    rig.add(ask(1, DOCUMENT, max_tokens=9))
+    rig = rig_of(ask(1, DOCUMENT, max_tokens=9))
     rig.run()
     answer = tuple(rig.output[1])
-    rig.add(ask(2, (*DOCUMENT, *answer, 1, 2)))
-    rig.run()
+    rig.run(ask(2, (*DOCUMENT, *answer, 1, 2)))
     assert rig.admitted[1] == (2, 48)  # the ninth token was drawn, but never computed
 
 
 def test_salts_share_nothing() -> None:
-    rig = rig_of()
-    rig.add(ask(1, DOCUMENT, salt="a"), ask(2, DOCUMENT, salt="b"), ask(3, DOCUMENT, salt="a"))
+    rig = rig_of(ask(1, DOCUMENT, salt="a"), ask(2, DOCUMENT, salt="b"), ask(3, DOCUMENT, salt="a"))
     rig.run()
     assert dict(rig.admitted) == {1: 0, 2: 0, 3: 36}
 
 
 def test_where_salts_do_not_count_all_share() -> None:
-    rig = rig_of(salted=False)
-    rig.add(ask(1, DOCUMENT, salt="a"), ask(2, DOCUMENT, salt="b"))
+    rig = rig_of(ask(1, DOCUMENT, salt="a"), ask(2, DOCUMENT, salt="b"), salted=False)
     rig.run()
     assert dict(rig.admitted) == {1: 0, 2: 36}
 
 
 def test_without_the_cache_only_the_choices_of_a_request_share() -> None:
-    rig = rig_of(prefix_cache=False)
-    rig.add(ask(10, DOCUMENT, choices=2), ask(20, DOCUMENT))
+    rig = rig_of(ask(10, DOCUMENT, choices=2), ask(20, DOCUMENT), prefix_cache=False)
     rig.run()
     assert dict(rig.admitted) == {10: 0, 20: 0}
     assert rig.scheduler.stats().prompt_computed_total == 40 + 4 + 40
@@ -76,8 +66,7 @@ def test_without_the_cache_only_the_choices_of_a_request_share() -> None:
 
 @pytest.mark.parametrize("max_step_tokens", [512, 16])
 def test_choices_share_full_blocks_and_recompute_the_partial_one(max_step_tokens: int) -> None:
-    rig = rig_of(max_step_tokens=max_step_tokens)
-    rig.add(ask(10, DOCUMENT[:38], choices=4, max_tokens=7))
+    rig = rig_of(ask(10, DOCUMENT[:38], choices=4, max_tokens=7), max_step_tokens=max_step_tokens)
     rig.run()
     assert rig.scheduler.stats().prompt_computed_total == 38 + 3 * 2
     assert rig.admitted == [(10, 0)]  # once for the request
@@ -89,8 +78,7 @@ def test_a_prefix_stays_while_others_are_evicted() -> None:
     rig = rig_of(blocks=30, max_rows=1)
     for handle in range(8):
         rig.add(ask(100 + handle, (*DOCUMENT, handle), max_tokens=1))
-        rig.add(ask(handle, 36, max_tokens=1))
-        rig.run()
+        rig.run(ask(handle, 36, max_tokens=1))
     hits = dict(rig.admitted)
     assert [hits[100 + handle] for handle in range(8)] == [0] + [40] * 7
     assert not any(hits[handle] for handle in range(8))
@@ -105,6 +93,5 @@ def test_damaged_blocks_are_shared_with_nobody() -> None:
     assert rig.output[1] == [540, 541]
     assert rig.finished == {1: "error"}
     rig.model.non_finite = set()
-    rig.add(ask(2, DOCUMENT))
-    rig.run()
+    rig.run(ask(2, DOCUMENT))
     assert dict(rig.admitted)[2] == 0

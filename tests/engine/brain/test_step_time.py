@@ -85,10 +85,6 @@ def test_decode_rows_that_alone_take_longer_do_not_stop_prompts() -> None:
     assert run(StepTimeModel(0.1, 20), 5, lambda n: 0.5) == [20] * 5
 
 
-def test_without_a_target_all_is_allowed() -> None:
-    assert run(StepTimeModel(0.0, 4096), 5, lambda n: 1.0) == [4096] * 5
-
-
 def test_a_step_that_waits_for_the_one_before_counts_from_there() -> None:
     model = StepTimeModel(0.1, 4096)
     for step in range(30):  # planned one ahead: half of the time from plan to settle is the other step's

@@ -274,17 +274,6 @@ def test_waits_add_up() -> None:
     assert row.priority == 0
 
 
-def test_nothing_starves_under_endless_arrivals_of_higher_lanes() -> None:
-    queue = Queue(patience_s=10.0)
-    for handle in range(5):
-        queue.add(handle, priority=1)
-    left = set(range(5))
-    for step in range(10 + 5 * AGED_TURN):
-        queue.add(100 + step, priority=0, now=float(step), deadline_ms=1)
-        left -= set(queue.admit(1, now=float(step)))
-    assert not left
-
-
 def test_outrank() -> None:
     queue = Queue()
     running = np.array([1, 0], np.int64)
@@ -305,3 +294,24 @@ def test_counters_of_tenants_that_are_gone_do_not_pile_up() -> None:
         assert not queue.rows
         queue.rows.charge(row, 1)  # also for one whose counter is forgotten
     assert len(queue.rows._served) <= MAX_TENANTS + 1
+
+
+def test_nothing_starves_under_endless_arrivals_of_higher_lanes() -> None:
+    queue = Queue(patience_s=10.0)
+    for handle in range(5):
+        queue.add(handle, priority=1)
+    left = set(range(5))
+    for step in range(10 + 5 * AGED_TURN):
+        queue.add(100 + step, priority=0, now=float(step), deadline_ms=1)
+        left -= set(queue.admit(1, now=float(step)))
+    assert not left
+
+
+def test_only_a_row_that_is_admitted_by_its_age_keeps_the_higher_lane() -> None:
+    queue = Queue(patience_s=10.0)
+    old = queue.add(0, priority=1)
+    for handle in range(1, 1 + AGED_TURN):
+        queue.add(handle, priority=0, now=20.0)
+    young = queue.add(9, priority=1, now=20.0)
+    assert queue.admit(2 + AGED_TURN, now=20.0) == [1, 2, 3, 0, 4, 9]
+    assert (old.priority, young.priority) == (0, 1)

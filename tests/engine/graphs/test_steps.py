@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support import serving
 from support.planning import Segment, greedy_loads, pack
 from support.recorded import CpuRecorder
 from support.serving import Served, eager_of, logits_of, runner_of, serve
@@ -34,24 +33,22 @@ def load_static(load: Load) -> Load:
     return lambda case: replace(load(case), attend_over=PlainStatic)
 
 
-@pytest.fixture
-def replayed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """What became of the steps of a recorded runner."""
-    counts: Counter[str] = Counter()
-    replay = CudaGraphs.replay
+class Counted:
+    """What became of the steps of a recorded model."""
 
-    def counted(self: CudaGraphs, plan: Plan) -> torch.Tensor | None:
-        decode, logits = self._decode_for(plan), replay(self, plan)
-        counts["computed" if logits is None else "mixed" if decode is None else "decode"] += 1
-        return logits
+    def __init__(self, graphs: CudaGraphs) -> None:
+        self._graphs = graphs
+        self.counts: Counter[str] = Counter()
 
-    monkeypatch.setattr(CudaGraphs, "replay", counted)
-    return counts
+    def run(self, plan: Plan) -> torch.Tensor:
+        decode, logits = self._graphs._decode_for(plan), self._graphs.replay(plan)
+        self.counts["computed" if logits is None else "mixed" if decode is None else "decode"] += 1
+        return self._graphs.run(plan) if logits is None else logits
 
 
-def recorded(loaded: LoadedModel, limits: GraphLimits = LIMITS, **pool: int) -> tuple[Runner, KVStorage]:
+def recorded(loaded: LoadedModel, **pool: int) -> tuple[Runner, KVStorage]:
     runner, storage = runner_of(loaded, **pool)
-    runner.model = record(eager_of(runner), CpuRecorder(), limits, lambda _: None)
+    runner.model = record(eager_of(runner), CpuRecorder(), LIMITS, lambda _: None)
     return runner, storage
 
 
@@ -65,22 +62,24 @@ def requests() -> list[tuple[int, EngineRequest]]:
     return rows
 
 
-def serve_recorded(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, **limits: int) -> Served:
-    """As `serve`, with a runner that replays."""
-    given = GraphLimits(**{"rows": 8, "tokens": 24, "width": 40, **limits})
-    with monkeypatch.context() as patch:
-        patch.setattr(serving, "runner_of", lambda loaded, **pool: recorded(loaded, given, **pool))
-        return serve(loaded, requests(), blocks=20, pipeline_depth=1)
+def serve_recorded(
+    loaded: LoadedModel, limits: GraphLimits = LIMITS, recorder: type[CpuRecorder] = CpuRecorder
+) -> tuple[Served, Counter[str]]:
+    """Served by a runner that replays, and what became of its steps."""
+    counted: list[Counted] = []
+
+    def prepare(runner: Runner) -> None:
+        counted.append(Counted(record(eager_of(runner), recorder(), limits, lambda _: None)))
+        runner.model = counted[0]
+
+    served = serve(loaded, requests(), blocks=20, pipeline_depth=1, prepare=prepare)
+    return served, counted[0].counts
 
 
 @pytest.mark.parametrize("case", ["llama", "qwen3", "gemma2", "gpt_oss", "gpt2", "opt", "phi3-longrope"])
-def test_replayed_steps_give_the_tokens_of_computed_ones(
-    case: str, load_static: Load, replayed: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replayed_steps_give_the_tokens_of_computed_ones(case: str, load_static: Load) -> None:
     want = serve(load_static(case), requests(), blocks=20)
-
-    found = serve_recorded(load_static(case), monkeypatch)
-
+    found, replayed = serve_recorded(load_static(case))
     assert found.tokens == want.tokens
     assert found.stats.preemptions_total > 0
     assert replayed["decode"] > 5
@@ -88,24 +87,16 @@ def test_replayed_steps_give_the_tokens_of_computed_ones(
     assert not replayed["computed"]
 
 
-def test_a_backend_that_cannot_be_recorded_leaves_gaps_in_decode_steps_as_well(
-    load: Load, replayed: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_that_cannot_be_recorded_leaves_gaps_in_decode_steps_as_well(load: Load) -> None:
     want = serve(load("gemma2"), requests(), blocks=20)
-
-    found = serve_recorded(load("gemma2"), monkeypatch)
-
+    found, replayed = serve_recorded(load("gemma2"))
     assert found.tokens == want.tokens
     assert set(replayed) == {"mixed"}
 
 
-def test_steps_above_the_ladder_are_computed(
-    load_static: Load, replayed: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_above_the_ladder_are_computed(load_static: Load) -> None:
     want = serve(load_static("llama"), requests(), blocks=20)
-
-    found = serve_recorded(load_static("llama"), monkeypatch, rows=4, tokens=12, width=10)
-
+    found, replayed = serve_recorded(load_static("llama"), GraphLimits(rows=4, tokens=12, width=10))
     assert found.tokens == want.tokens
     assert replayed["computed"] > 0
     assert replayed["decode"] > 0
@@ -176,48 +167,42 @@ def test_sizes_are_told_and_all_are_recorded(load_static: Load) -> None:
     assert len(marks) == decodes + chains
 
 
-def test_a_model_that_waits_for_the_device_is_refused_and_goes_on(load: Load) -> None:
-    loaded = load("llama-dynamic")
-    runner, _ = runner_of(loaded, blocks=9, block_size=4)
+class Broken(CpuRecorder):
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("the driver is in a mood\nand says more")
+
+
+@pytest.mark.parametrize(
+    ("case", "recorder", "reason"),
+    [
+        ("llama-dynamic", CpuRecorder(), "waits for values of the device"),
+        ("llama", Broken(), "RuntimeError: the driver is in a mood$"),
+    ],
+)
+def test_a_model_that_cannot_be_recorded_goes_on(
+    case: str, recorder: CpuRecorder, reason: str, load: Load
+) -> None:
+    runner, _ = runner_of(load(case), blocks=9, block_size=4)
     plan = pack([Segment(0, [3, 9, 8, 77, 6], 0, [1, 2])], 4)
     want = logits_of(runner, plan)
-
-    with pytest.raises(CannotRecord, match="waits for values of the device"):
-        runner.model = record(eager_of(runner), CpuRecorder(), LIMITS, lambda _: None)
-
-    assert torch.equal(logits_of(runner, plan), want)
-
-
-def test_an_error_while_recording_is_a_reason_and_no_end(load: Load) -> None:
-    loaded = load("llama")
-    runner, _ = runner_of(loaded, blocks=9, block_size=4)
-    plan = pack([Segment(0, [3, 9, 8, 77, 6], 0, [1, 2])], 4)
-    want = logits_of(runner, plan)
-    recorder = CpuRecorder()
-    recorder.place = _broken  # type: ignore[method-assign]
-
-    with pytest.raises(CannotRecord, match="RuntimeError: the driver is in a mood"):
+    with pytest.raises(CannotRecord, match=reason):
         runner.model = record(eager_of(runner), recorder, LIMITS, lambda _: None)
-
     assert torch.equal(logits_of(runner, plan), want)
     assert recorder._tape is None, "it would record for ever"
 
 
-def _broken(tensor: torch.Tensor) -> torch.Tensor:
-    raise RuntimeError("the driver is in a mood\nand says more")
+class Careless(CpuRecorder):
+    """Does not see who looks at values on the host."""
+
+    strict = CpuRecorder.apart
 
 
-def test_what_is_kept_by_value_would_be_seen(load_static: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_by_value_would_be_seen(load_static: Load) -> None:
     """The check of the checks: a body that looks at its positions on the host."""
     want = serve(load_static("llama"), requests(), blocks=20)
     loaded = load_static("llama")
-    rope = type(loaded.model.model.rotary_emb)
+    rope = loaded.model.model.rotary_emb
     honest = rope.forward
-
-    def sly(self: torch.nn.Module, states: torch.Tensor, position_ids: torch.Tensor) -> object:
-        return honest(self, states, torch.tensor(position_ids.tolist()))
-
-    monkeypatch.setattr(rope, "forward", sly)
-    monkeypatch.setattr(CpuRecorder, "strict", CpuRecorder.apart)
-
-    assert serve_recorded(loaded, monkeypatch).tokens != want.tokens
+    rope.forward = lambda states, position_ids: honest(states, torch.tensor(position_ids.tolist()))
+    found, _ = serve_recorded(loaded, recorder=Careless)
+    assert found.tokens != want.tokens

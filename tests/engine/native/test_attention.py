@@ -4,98 +4,63 @@ that were stored."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.paged_rows import PagedRows
+from support.paged_rows import LAYERS, RAGGED, PagedRows
 from support.planning import Segment, pack
 
-from millstream_worker.engine.runner.attention.native import work_items
 from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.library import Library
 
 Backend = Callable[[KVStorage], NativeAttention]
-TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 3e-2}
-LAYERS = {
-    "plain": LayerSpec(4, 4, 16, 16, scale=0.3),
-    "grouped": LayerSpec(6, 2, 16, 16, scale=0.25),
-    "one key head": LayerSpec(5, 1, 12, 12, scale=0.2),
-    "window": LayerSpec(4, 2, 8, 8, scale=0.3, window=7),
-    "window of one": LayerSpec(4, 2, 8, 8, scale=0.3, window=1),
-    "softcap": LayerSpec(4, 2, 8, 8, scale=1.0, softcap=2.0),
-    "sinks": LayerSpec(4, 2, 8, 8, scale=0.5, window=9, sinks=True),
-    "wide values": LayerSpec(4, 4, 8, 24, scale=0.3),
-    "narrow values": LayerSpec(4, 2, 24, 8, scale=0.2, window=20, softcap=3.0, sinks=True),
-    "odd heads": LayerSpec(3, 1, 15, 33, scale=0.2),
-    "wide heads": LayerSpec(2, 1, 256, 256, scale=0.06),
-    "80": LayerSpec(2, 2, 80, 80, scale=0.1),
-}
-RAGGED = ([3, 0, 17, 1, 40], [1, 5, 1, 1, 1], [1, 1, 1, 0, 1], [2, 1, 130, 1, 1], [1, 1, 1, 1, 1])
+DTYPES = [torch.float32, torch.bfloat16]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def compare(rows: PagedRows, new: list[int]) -> None:
-    computed, expected = rows.step(new)
-    assert computed.dtype == rows.dtype
-    assert computed.is_contiguous()
-    tolerance = TOLERANCE[rows.dtype] * (1 + (rows.layer.softcap or 0) / 8)  # scores of the cap's size
-    torch.testing.assert_close(computed.double(), expected, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", LAYERS)
 def test_ragged_steps(name: str, dtype: torch.dtype, native: Backend) -> None:
-    rows = PagedRows(LAYERS[name], 5, native, dtype=dtype)
-    for new in RAGGED:
-        compare(rows, new)
+    PagedRows(LAYERS[name], 5, native, dtype=dtype).check(*RAGGED)
 
 
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("name", ["grouped", "narrow values"])
-def test_several_threads(name: str, threads: int, native: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_items, "_THREAD_COST", 1)
+def test_several_threads(name: str, threads: int, native: Backend) -> None:
+    """Rows are so long that each step is worth several."""
     torch.set_num_threads(threads)
-    rows = PagedRows(LAYERS[name], 5, native)
-    for new in (*RAGGED, [600, 1, 0, 0, 0], [1, 1, 0, 0, 0]):
-        compare(rows, new)
+    PagedRows(LAYERS[name], 5, native, tokens=3200).check([900, 1, 1000, 0, 0], *RAGGED)
 
 
-@pytest.mark.parametrize("worth", [1, 2, 9])
-def test_torchs_threads_live_on(worth: int, native: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A team of fewer would end the rest of them, for torch to start others, twice a layer."""
+@pytest.mark.parametrize("keys", [99, 1500])
+def test_torchs_threads_live_on(keys: int, native: Backend) -> None:
+    """Whether a step is worth one or several. A team of fewer would end the rest of them, for torch to start
+    others, twice a layer."""
     torch.set_num_threads(5)
     rows = PagedRows(LAYERS["grouped"], 2, native)
-    monkeypatch.setattr(work_items, "_THREAD_COST", 100 * 2 * (8 + 3) // worth)  # 100 keys, for 2 key heads
     numbers = torch.zeros(1_000_000)
-    rows.step([99, 0])
+    rows.step([keys, 0])
     numbers.exp_()
     before = set(os.listdir("/proc/self/task"))
     for _ in range(3):
         rows.step([1, 0])
         numbers.exp_()
-
     assert set(os.listdir("/proc/self/task")) <= before
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("group", range(1, 9))
 def test_query_heads_of_a_key_head(group: int, dtype: torch.dtype, native: Backend) -> None:
-    rows = PagedRows(LayerSpec(2 * group, 2, 32, 32, scale=0.2), 3, native, dtype=dtype)
-    for new in ([70, 1, 50], [1, 1, 1], [1, 20, 3]):
-        compare(rows, new)
+    PagedRows(LayerSpec(2 * group, 2, 32, 32, scale=0.2), 3, native, dtype=dtype).check(
+        [70, 1, 50], [1, 1, 1], [1, 20, 3]
+    )
 
 
 @pytest.mark.parametrize("name", ["grouped", "narrow values"])
@@ -103,17 +68,11 @@ def test_query_heads_of_a_key_head(group: int, dtype: torch.dtype, native: Backe
 def test_a_long_context_is_put_together_from_its_parts(
     name: str, window: int | None, native: Backend
 ) -> None:
-    layer = LAYERS[name]
-    layer = LayerSpec(
-        layer.heads, layer.kv_heads, layer.key_dim, layer.value_dim, layer.scale,
-        window=window, softcap=layer.softcap, sinks=layer.sinks,
-    )  # fmt: skip
-    rows = PagedRows(layer, 2, native, tokens=2400)
-    for new in ([511, 1022], [1, 1], [1, 1], [0, 1], [1, 0]):
-        compare(rows, new)
+    layer = replace(LAYERS[name], window=window)
+    PagedRows(layer, 2, native, tokens=2400).check([511, 1022], [1, 1], [1, 1], [0, 1], [1, 0])
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["grouped", "one key head", "window", "narrow values", "odd heads"])
 @pytest.mark.parametrize("block_size", [8, 5])
 def test_prefix_groups_read_their_beginning_together(
@@ -127,17 +86,15 @@ def test_prefix_groups_read_their_beginning_together(
         rows.begin_like(row, 1, blocks=4)
     prefix_groups = [(70, [0, 3, 4, 5, 6, 7]), (4, [1, 8, 9])]
     for new in ([1] * 10 + [30, 1], [1] * 12, [1, 1, 20, *[1] * 9]):
-        computed, expected = rows.step(new, prefix_groups)
-        tolerance = 2 * TOLERANCE[dtype]
-        torch.testing.assert_close(computed.double(), expected, atol=tolerance, rtol=tolerance)
+        rows.check_step(new, prefix_groups)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", LAYERS)
 def test_on_processors_with_less(name: str, dtype: torch.dtype, plain_library: Library) -> None:
-    rows = PagedRows(LAYERS[name], 5, partial(NativeAttention, library=plain_library), dtype=dtype)
-    for new in RAGGED[:3]:
-        compare(rows, new)
+    PagedRows(LAYERS[name], 5, partial(NativeAttention, library=plain_library), dtype=dtype).check(
+        *RAGGED[:3]
+    )
 
 
 @pytest.mark.slow
@@ -145,9 +102,7 @@ def test_on_processors_with_less(name: str, dtype: torch.dtype, plain_library: L
 def test_bfloat16_is_multiplied_in_every_way(name: str, bfloat16_library: Library) -> None:
     """Each processor has its fastest way; tiles are emulated."""
     backend = partial(NativeAttention, library=bfloat16_library)
-    rows = PagedRows(LAYERS[name], 5, backend, dtype=torch.bfloat16)
-    for new in RAGGED:
-        compare(rows, new)
+    PagedRows(LAYERS[name], 5, backend, dtype=torch.bfloat16).check(*RAGGED)
 
 
 @settings(deadline=None, max_examples=30)
@@ -160,7 +115,7 @@ def test_bfloat16_is_multiplied_in_every_way(name: str, bfloat16_library: Librar
     window=st.none() | st.integers(1, 100),
     softcap=st.none() | st.floats(0.5, 50),
     sinks=st.booleans(),
-    dtype=st.sampled_from(list(TOLERANCE)),
+    dtype=st.sampled_from(DTYPES),
 )  # fmt: skip
 def test_any_layer_and_any_steps(
     library: Library, new: list[tuple[int, ...]], kv_heads: int, group: int, dims: tuple[int, int],
@@ -170,8 +125,7 @@ def test_any_layer_and_any_steps(
         kv_heads * group, kv_heads, *dims, scale=0.2, window=window, softcap=softcap, sinks=sinks
     )
     rows = PagedRows(layer, 3, partial(NativeAttention, library=library), block_size=block_size, dtype=dtype)
-    for step in filter(any, new):
-        compare(rows, list(step))
+    rows.check(*filter(any, new))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -186,11 +140,10 @@ def test_a_broken_row_is_broken_alone_and_its_blocks_serve_the_next(bad: float, 
 
     rows.free += rows.blocks[1]
     rows.blocks[1], rows.qkv[1] = [], [part[:0] for part in rows.qkv[1]]
-    for new in ([1, 5, 1], [1, 1, 1]):
-        compare(rows, new)
+    rows.check([1, 5, 1], [1, 1, 1])
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(6, 2, 64), (2, 2, 64), (2, 2, 80), (7, 1, 48), (5, 1, 32), (4, 1, 33)])
 def test_a_row_is_computed_the_same_alone_and_among_others(
     heads: tuple[int, int, int], dtype: torch.dtype, native: Backend

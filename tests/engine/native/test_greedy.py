@@ -9,8 +9,6 @@ import pytest
 import torch
 from support.planning import Segment, greedy_loads, pack
 
-from millstream_worker.engine.runner.model import self_check
-from millstream_worker.engine.runner.model.self_check import Mismatch
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.native.native_greedy import NativeGreedy
 from millstream_worker.engine.runner.sampling.greedy import most_likely
@@ -107,11 +105,3 @@ def test_an_answer_is_not_changed_by_the_next_step(library: Library) -> None:
 
     assert sampler.collect(first).tokens.tolist() == [4]
     assert sampler.collect(second).tokens.tolist() == [7]
-
-
-def test_a_library_that_finds_others_is_not_used(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    self_check.check(library)
-    other = {dtype: lambda *arguments: None for dtype in library.most_likely}
-    monkeypatch.setattr(library, "most_likely", other)
-    with pytest.raises(Mismatch, match="most likely"):
-        self_check.check(library)

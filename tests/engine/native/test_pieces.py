@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
-from support.planning import Segment, pack
+from support.planning import Segment, pack, random_plan, sharing
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.native.work_items import PART_KEYS, cut
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 
-def random_plan(seed: int) -> Plan:
-    chance = random.Random(seed)
-    segments = []
-    for slot in range(1 + seed * 2):
-        start = chance.choice([0, 0, chance.randrange(3000)])
-        count = chance.choice([1, 1, chance.randrange(1, 40), chance.randrange(1, 300)])
-        needed = -(-(start + count) // 16)
-        segments.append(Segment(slot, [0] * count, start, range(slot * 1000, slot * 1000 + needed)))
-    return pack(segments, 16)
-
-
 def with_prefix_groups(plan: Plan) -> Plan:
     """Give pairs of its decoding segments the same first blocks, as far as both have them."""
-    lens, segments = [], []
+    found = []
     for pair in range(plan.decodes // 3):
         members = [pair, plan.decodes - 1 - pair]
         blocks = min((plan.kv_lens[member] - 1) // 16 for member in members)
         if blocks:
             plan.block_tables[0][members[1], :blocks] = plan.block_tables[0][members[0], :blocks]
-            lens.append(blocks * 16)
-            segments += members
-    starts = np.arange(len(lens) + 1, dtype=np.int32) * 2
-    return replace(
-        plan,
-        prefix_group_lens=np.array(lens, np.int32),
-        prefix_group_starts=starts,
-        prefix_group_segments=np.array(segments, np.int32),
-    )
+            found.append((blocks * 16, members))
+    return sharing(plan, found)
 
 
 @pytest.mark.parametrize("prefix_groups", [False, True])
@@ -53,7 +33,9 @@ def test_each_key_once(window: int | None, prefix_groups: bool) -> None:
 
 
 def sees_each_key_once(seed: int, window: int | None, group: int, prefix_groups: bool) -> None:
-    plan = with_prefix_groups(random_plan(seed)) if prefix_groups else random_plan(seed)
+    plan = random_plan(seed, rows=1 + seed * 2)
+    if prefix_groups:
+        plan = with_prefix_groups(plan)
     found = cut(plan, LayerSpec(2 * group, 2, 64, 64, scale=1.0, window=window))
     seen: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}
     places: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.planning import Segment, pack
+from support.planning import Segment, pack, sharing
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.native.native_backend import step_numbers
@@ -83,9 +82,5 @@ def test_long_rows_prompts_and_prefix_groups_go_the_general_way() -> None:
     assert not short(plan_of(3, longest=PART_KEYS))
     assert not short(pack([Segment(0, [0, 1], 8, [1])], 16))
     two = pack([Segment(slot, [0], 40, [1, 2, 3 + slot]) for slot in range(2)], 16)
-    members = {
-        "prefix_group_starts": np.array([0, 2], np.int32),
-        "prefix_group_segments": np.array([0, 1], np.int32),
-    }
     assert short(two)
-    assert not short(replace(two, prefix_group_lens=np.array([32], np.int32), **members))
+    assert not short(sharing(two, [(32, [0, 1])]))

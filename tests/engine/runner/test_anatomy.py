@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from support.checkpoints import SIZES
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from millstream_worker.engine.runner.model.anatomy import Anatomy, Argument, layers_of, observe
 from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel
@@ -98,3 +99,20 @@ def test_layers_are_the_members_of_one_list_with_one_attention_module_each() -> 
     single = nn.ModuleList(nn.Sequential(attention, nn.ReLU()) for attention in attentions)
     assert layers_of(nn.Sequential(single), attentions) == tuple(single)
     assert layers_of(nn.Sequential(single), attentions[:3]) is None
+
+
+@pytest.mark.parametrize(
+    ("model_type", "options", "calls"),
+    [
+        ("bloom", {"n_layer": 2, "n_head": 4}, "0 calls of the attention interface by 0 modules in 2 layers"),
+        ("diffllama", {}, "4 calls of the attention interface by 2 modules in 2 layers"),
+    ],
+)
+def test_a_model_past_the_interface_is_noticed_by_its_first_token(
+    model_type: str, options: dict[str, int], calls: str, load: Load
+) -> None:
+    """Were its model type thought to be supported, or one day no longer go through the interface."""
+    load("llama")  # registers the interface
+    config = AutoConfig.for_model(model_type, **{**SIZES, **options})
+    with pytest.raises(UnsupportedModel, match=calls):
+        observe(AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION), ATTENTION)

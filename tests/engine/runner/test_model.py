@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.checkpoints import CASES, CONTEXT, VOCABULARY, WINDOW, build, plain
+from support.checkpoints import CONTEXT, VOCABULARY, WINDOW, build, plain
 from transformers import AttentionInterface
 from transformers.utils import logging as transformers_logging
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
-from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.load import ATTENTION, LoadedModel, load_model
 from millstream_worker.engine.runner.model.support import UnsupportedModel
 
@@ -82,23 +81,6 @@ def test_weights_of_other_shapes_are_an_error_that_names_them(tmp_path: Path) ->
         r"\[32, 48\] instead of \[32, 40\]",
     ):
         load_model(str(folder), dtype=torch.float32, device=CPU)
-
-
-@pytest.mark.parametrize(
-    ("model_type", "options", "calls"),
-    [
-        ("bloom", {"n_layer": 2, "n_head": 4}, "0 calls of the attention interface by 0 modules in 2 layers"),
-        ("diffllama", {}, "4 calls of the attention interface by 2 modules in 2 layers"),
-    ],
-)
-def test_a_model_past_the_interface_is_noticed_by_its_first_token(
-    model_type: str, options: dict[str, int], calls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Were its model type thought to be supported, or one day no longer go through the interface."""
-    monkeypatch.setattr(support, "check", lambda config: None)
-    monkeypatch.setitem(CASES, model_type, (model_type, options))
-    with pytest.raises(UnsupportedModel, match=calls):
-        load_model(str(build(model_type, tmp_path)), dtype=torch.float32, device=CPU)
 
 
 @pytest.mark.parametrize(

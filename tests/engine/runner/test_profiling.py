@@ -10,16 +10,10 @@ import pytest
 import torch
 from support.serving import serve
 
-from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
-from millstream_worker.engine.runner.profiling import (
-    largest_step,
-    run_largest_step,
-    step_needs,
-)
-from millstream_worker.engine.runner.runner import Runner
+from millstream_worker.engine.runner.profiling import largest_step, run_largest_step, step_needs
 
 Load = Callable[[str], LoadedModel]
 
@@ -46,18 +40,17 @@ def test_the_largest_step_has_as_many_tokens_and_draws_as_any_may_have(
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt2", "gemma2", "mixtral", "gpt_oss"])
-def test_it_runs_and_leaves_no_trace(load: Load, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_and_leaves_no_trace(load: Load, case: str) -> None:
     loaded = replace(load(case), context_length=48)
     sampling = SamplingSpec(temperature=1.0, seed=5, repetition_penalty=1.2, top_logprobs=2)
     requests = [(0, EngineRequest(handle, (5, 60, 33, 9), 12, sampling)) for handle in range(3)]
     before = serve(loaded, requests, blocks=30)
-    ran: list[Plan] = []
-    launch = Runner.launch
-    monkeypatch.setattr(Runner, "launch", lambda self, plan: (ran.append(plan), launch(self, plan))[1])
+    ran: list[int] = []
+    embeddings = loaded.model.get_input_embeddings()
+    hook = embeddings.register_forward_pre_hook(lambda _, given: ran.append(given[0].numel()))
     run_largest_step(loaded, tokens=40, rows=6, block_size=4)
-    monkeypatch.undo()
-
-    assert [plan.token_count for plan in ran] == [40]
+    hook.remove()
+    assert ran == [40]
     assert serve(loaded, requests, blocks=30) == before
 
 
@@ -88,9 +81,9 @@ def test_a_step_that_never_fits_is_said_with_a_remedy(load: Load) -> None:
         step_needs(load("llama"), tokens=20, rows=4, block_size=4, measure=measure, mark=exhausted)
 
 
-def test_on_the_cpu_it_is_estimated(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_cpu_it_is_estimated(load: Load) -> None:
     loaded = load("llama")
-    monkeypatch.delattr(Runner, "launch")
+    loaded.model.register_forward_pre_hook(lambda *_: pytest.fail("it is run"))
     expected = step_bytes(loaded.model, vocab_size=loaded.vocab_size, tokens=100, rows=4)
 
     assert loaded.device == torch.device("cpu")

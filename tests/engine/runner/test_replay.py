@@ -12,17 +12,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import checkpoints
-from support.serving import Served, eager_of, serve
+from support.serving import Served, eager_of, runner_of, serve
 from torch._inductor.utils import clear_inductor_caches
 
+from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.compiled.compile import compile_model
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.native import intercept
+from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay import call_recorder, cpu_replay
 from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
 from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay, RecordedStep
@@ -59,31 +62,33 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
             torch.set_num_threads(threads)
 
 
-class Watch:
-    """Records the steps of runners, and how often some were replayed."""
+class Noted(CpuReplay):
+    """Notes the rows of the steps that it replays."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.said: list[str] = []
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.replayed: list[int] = []
-        self.runners: list[Runner] = []
-        replay_calls = cpu_replay.replay_calls
 
-        def counted(library: Any, step: RecordedStep, *mark: Any) -> bool:
-            self.replayed.append(len(step.logits))
-            return replay_calls(library, step, *mark)
-
-        monkeypatch.setattr(cpu_replay, "replay_calls", counted)
-
-    def prepare(self, runner: Runner) -> None:
-        runner.model = cpu_replay.replayed(eager_of(runner), self.said.append)
-        if isinstance(runner.model, CpuReplay):
-            assert self.said.pop() == "decode steps are recorded and replayed"
-        self.runners.append(runner)
+    def replay(self, plan: Plan) -> torch.Tensor | None:
+        logits = super().replay(plan)
+        if logits is not None:
+            self.replayed.append(plan.token_count)
+        return logits
 
 
-@pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    return Watch(monkeypatch)
+class Watch:
+    """Has a runner's steps recorded; `change` is made to its form before it runs."""
+
+    def __init__(
+        self, change: Callable[[Noted], None] = lambda form: None, recorder: type[CallRecorder] = CallRecorder
+    ) -> None:
+        self.said: list[str] = []
+        self._change, self._recorder = change, recorder
+
+    def __call__(self, runner: Runner) -> None:
+        self.form = Noted(eager_of(runner), self.said.append, self._recorder)
+        self._change(self.form)
+        runner.model = self.form
 
 
 def run(
@@ -100,70 +105,91 @@ def run(
     return serve(loaded, arrivals, blocks=200, sharing=costs, prepare=prepare)
 
 
+@pytest.fixture(scope="module")
+def want(compiled: LoadedModel) -> Served:
+    return run(compiled)
+
+
 @pytest.mark.parametrize("shared", [0, 24])
-def test_the_same_answers_to_the_last_bit(compiled: LoadedModel, watch: Watch, shared: int) -> None:
-    want, got = run(compiled, shared=shared), run(compiled, watch.prepare, shared=shared)
+def test_the_same_answers_to_the_last_bit(compiled: LoadedModel, shared: int) -> None:
+    watch = Watch()
+    want, got = run(compiled, shared=shared), run(compiled, watch, shared=shared)
     assert (got.tokens, got.logprobs, got.reasons) == (want.tokens, want.logprobs, want.reasons)
     assert watch.said == []
-    assert {1, 2, 3, 4} <= set(watch.replayed)
-    assert len(watch.replayed) > 3 * len(set(watch.replayed))  # most of them are not the first of their size
+    replayed = watch.form.replayed
+    assert {1, 2, 3, 4} <= set(replayed)
+    assert len(replayed) > 3 * len(set(replayed))  # most of them are not the first of their size
 
 
-def test_a_size_is_compared_only_if_it_calls_something_else(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+def test_a_size_is_compared_on_spoilt_memory_and_only_if_it_calls_something_else(
+    compiled: LoadedModel,
 ) -> None:
-    compare, compared = CpuReplay._compare, []
+    """A call that was not recorded may have an answer that is the same in every step of this size."""
+    spoilt = []
 
-    def recorded(self: CpuReplay, step: RecordedStep) -> None:
-        compared.append(len(step.logits))
-        compare(self, step)
+    class Spoilt(Workspace):
+        def spoil(self) -> None:
+            super().spoil()
+            spoilt.append(bool((self._memory[: self._used] == 0xFF).all()) and self._used > 0)
 
-    monkeypatch.setattr(CpuReplay, "_compare", recorded)
-    run(compiled, watch.prepare)
-    assert len(compared) == 1
-    assert len(set(watch.replayed)) > 3
+    def change(form: Noted) -> None:
+        form._workspace = Spoilt(2**24)
 
-
-def test_a_size_is_noted_when_it_comes_for_the_third_time(compiled: LoadedModel, watch: Watch) -> None:
-    run(compiled, watch.prepare)
-    [recorded] = [runner.model for runner in watch.runners]
-    assert isinstance(recorded, CpuReplay)
-    assert set(recorded._steps) == {
-        rows for rows, times in recorded._seen.items() if times > cpu_replay._PASSED
-    }
-    assert all(times <= cpu_replay._PASSED + 1 for times in recorded._seen.values())
+    watch = Watch(change)
+    run(compiled, watch)
+    assert spoilt == [True]
+    assert len(set(watch.form.replayed)) > 3
 
 
-def test_a_call_that_was_not_noted_is_missed(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
+def test_a_size_is_noted_when_it_comes_for_the_third_time(compiled: LoadedModel) -> None:
+    watch = Watch()
+    run(compiled, watch)
+    seen = watch.form._seen
+    assert set(watch.form._steps) == {rows for rows, times in seen.items() if times > cpu_replay._PASSED}
+    assert all(times <= cpu_replay._PASSED + 1 for times in seen.values())
+
+
+class Missing(CallRecorder):
+    """Does not see one of the calls."""
+
+    def call(self, function: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[int]) -> None:
+        super().call(function, tensors, numbers)
+        if len(self._calls) == 3:
+            self._calls.pop()
+
+
+class Elsewhere(CallRecorder):
+    """Tensors lie where they will not lie in the next step."""
+
+    def empty(self, like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        return like.new_empty(shape)
+
+
+class OfAnotherTorch(CallRecorder):
+    """A name is gone."""
+
+    def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        raise AttributeError("undefined symbol: gone")
+
+
+@pytest.mark.parametrize(
+    ("recorder", "problem"),
+    [
+        (Missing, "a replayed step has another answer"),
+        (Elsewhere, "a tensor \\["),
+        (OfAnotherTorch, "AttributeError: undefined symbol: gone"),
+    ],
+)
+def test_what_cannot_be_recorded_is_computed_by_python(
+    compiled: LoadedModel, want: Served, recorder: type[CallRecorder], problem: str
 ) -> None:
     """What runs beside the calls is found by its effect, and no answer is wrong."""
-    made = []
-
-    def call(
-        self: CallRecorder, function: Any, tensors: Sequence[torch.Tensor | None], numbers: Sequence[int]
-    ) -> None:
-        made.append(function)
-        if len(made) == 3:
-            function(*[None if tensor is None else tensor.data_ptr() for tensor in tensors], *numbers)
-        else:
-            record(self, function, tensors, numbers)
-
-    record = CallRecorder.call
-    monkeypatch.setattr(CallRecorder, "call", call)
-    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
-    assert watch.said == ["CPU replay is off: a replayed step has another answer"]
-    assert len(watch.replayed) == 1
-
-
-def test_a_tensor_that_will_lie_elsewhere_is_refused(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CallRecorder, "empty", lambda self, like, shape: like.new_empty(shape))
-    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    watch = Watch(recorder=recorder)
+    assert run(compiled, watch).tokens == want.tokens
     [said] = watch.said
-    assert said.startswith("CPU replay is off: a tensor [")
-    assert watch.replayed == []
+    assert re.match(f"CPU replay is off: {problem}", said)
+    assert watch.form.replayed == []
+    assert not intercept._interceptors
 
 
 def test_functions_of_torchs_own_are_refused_by_name() -> None:
@@ -178,98 +204,67 @@ def test_functions_of_torchs_own_are_refused_by_name() -> None:
     assert module.empty_strided_cpu is torch.empty_strided
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "problem"),
-    [
-        ((call_recorder, "_ENTRY"), "gone", "AttributeError: .*undefined symbol: gone"),
-        ((call_recorder, "_COMPILED"), "other_", "a replayed step"),
-    ],
-)
-def test_whatever_is_in_the_way(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch, place: Any, value: Any, problem: str
-) -> None:
-    monkeypatch.setattr(*place, value)
-    call_recorder._address.cache_clear()
-    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
-    [said] = watch.said
-    assert re.match(f"CPU replay is off: {problem}", said)
-    assert not intercept._interceptors
+def test_sizes_that_need_too_much_memory_are_called_by_python(compiled: LoadedModel, want: Served) -> None:
+    def change(form: Noted) -> None:
+        form._workspace = Workspace(6000)
 
-
-def test_a_step_is_compared_on_spoilt_memory(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call that was not recorded may have an answer that is the same in every step of this size."""
-    spoil, spoilt = Workspace.spoil, []
-
-    def recorded(self: Workspace) -> None:
-        spoil(self)
-        spoilt.append(bool((self._memory[: self._used] == 0xFF).all()) and self._used > 0)
-
-    monkeypatch.setattr(Workspace, "spoil", recorded)
-    run(compiled, watch.prepare)
-    assert spoilt == [True]
-
-
-def test_sizes_that_need_too_much_memory_are_called_by_python(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpu_replay, "workspace_bytes", lambda vocab_size: 6000)
-    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    watch = Watch(change)
+    assert run(compiled, watch).tokens == want.tokens
     assert watch.said == []
-    assert 0 < max(watch.replayed) < 4
+    assert 0 < max(watch.form.replayed) < 4
 
 
-def test_a_step_that_fails_is_computed_by_python(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replay_calls = cpu_replay.replay_calls
+class Calls:
+    """A library that fails from its n-th call on."""
 
-    def failing(library: Any, step: RecordedStep, *mark: Any) -> bool:
-        return replay_calls(library, step, *mark) and not mark  # a comparison has none
+    def __init__(self, library: Library | None = None, fails_at: int = 10**9) -> None:
+        self.counts: list[int] = []
+        self.replayed_arguments = library.replayed_arguments if library else 0
+        self._library, self._fails_at = library, fails_at
 
-    monkeypatch.setattr(cpu_replay, "replay_calls", failing)
-    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
+    def replay(self, begin: int, count: int) -> bool:
+        self.counts.append(count)
+        sound = self._library is None or self._library.replay(begin, count)
+        return sound and len(self.counts) < self._fails_at
+
+
+def test_a_step_that_fails_is_computed_by_python(compiled: LoadedModel, want: Served) -> None:
+    def change(form: Noted) -> None:
+        form._library = Calls(form._library, fails_at=2)  # the first is a comparison's
+
+    watch = Watch(change)
+    assert run(compiled, watch).tokens == want.tokens
     assert watch.said == []
-    assert len(watch.replayed) > 3
+    assert len(watch.form._library.counts) > 3
 
 
-def test_progress_is_marked_on_the_way(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpu_replay, "_MARKED", 3)
-    marks: list[int] = []
-
-    def prepare(runner: Runner) -> None:
-        runner._mark = eager_of(runner).mark = lambda: marks.append(len(watch.replayed))
-        watch.prepare(runner)
-
-    assert run(compiled, prepare).tokens == run(compiled).tokens
-    assert watch.said == []
-    assert len(watch.replayed) > 3
-    assert marks.count(len(watch.replayed)) >= 5  # within one step, and after it
+def test_progress_is_marked_on_the_way() -> None:
+    calls, nothing = np.zeros((200, 21), np.int64), torch.zeros(0)
+    step = RecordedStep(calls[:0, 0], calls[:0, 0], (nothing, nothing, nothing), nothing, calls)
+    library, marks = Calls(), list[int]()
+    assert cpu_replay.replay_calls(library, step, lambda: marks.append(sum(library.counts)))
+    assert (library.counts, marks) == ([64, 64, 64, 8], [64, 128, 192, 200])
+    assert not cpu_replay.replay_calls(Calls(fails_at=2), step)
 
 
-def test_large_steps_and_those_of_prompts_are_computed_as_before(
-    compiled: LoadedModel, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpu_replay, "MOST_ROWS", 2)
-    assert run(compiled, watch.prepare).tokens == run(compiled).tokens
-    assert set(watch.replayed) == {1, 2}
+def test_large_steps_and_those_of_prompts_are_computed_as_before(compiled: LoadedModel, want: Served) -> None:
+    def change(form: Noted) -> None:
+        form._most_rows = 2
+
+    watch = Watch(change)
+    assert run(compiled, watch).tokens == want.tokens
+    assert set(watch.form.replayed) == {1, 2}
 
 
-def test_attention_of_torchs_is_called_by_python(tmp_path: Path, watch: Watch) -> None:
+def test_what_is_not_ours_is_called_by_python(tmp_path: Path) -> None:
+    """Nobody asks for a model that is not compiled; it would be told."""
     folder = checkpoints.build("llama", tmp_path)
-    loaded = load_model(str(folder), dtype=torch.float32, device=CPU, attention="torch")
-    run(loaded, watch.prepare)
-    assert watch.said == ["CPU replay is off: attention is not computed by our library"]
-    assert watch.replayed == []
-
-
-def test_a_model_that_is_not_compiled_is_called_by_python(tmp_path: Path, watch: Watch) -> None:
-    """Nobody asks for it; it would be told."""
-    loaded = load_model(str(checkpoints.build("llama", tmp_path)), dtype=torch.float32, device=CPU)
-    want = run(loaded).tokens
-    assert run(loaded, watch.prepare).tokens == want
+    loaded = load_model(str(folder), dtype=torch.float32, device=CPU)
+    watch, want = Watch(), run(loaded).tokens
+    assert run(loaded, watch).tokens == want
     [said] = watch.said
     assert "is not ours" in said
+    loaded = load_model(str(folder), dtype=torch.float32, device=CPU, attention="torch")
+    runner, _ = runner_of(loaded, blocks=4, block_size=4)
+    assert cpu_replay.replayed(eager_of(runner), watch.said.append) is runner.model
+    assert watch.said[1:] == ["CPU replay is off: attention is not computed by our library"]

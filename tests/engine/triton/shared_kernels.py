@@ -3,13 +3,11 @@ test_kernels.py, as kernels.py is."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from support.attention_step import DTYPES, Lens, PrefixGroupRows, Step, spec
-from support.planning import Segment, pack
+from support.planning import Segment, pack, sharing
 
 from millstream_worker.engine.runner.attention.triton import device_step
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
@@ -108,12 +106,7 @@ def test_a_row_whose_own_part_is_its_new_token_only() -> None:
 def test_prefix_groups_change_nothing_but_who_reads() -> None:
     step = Step(SMALL, LENS, prefix_groups=PREFIX_GROUPS)
     alone = Step(SMALL, LENS, prefix_groups=PREFIX_GROUPS)
-    alone.plan = replace(
-        alone.plan,
-        prefix_group_lens=np.empty(0, np.int32),
-        prefix_group_starts=np.zeros(1, np.int32),
-        prefix_group_segments=np.empty(0, np.int32),
-    )
+    alone.plan = sharing(alone.plan, [])
     answers = []
     for one in (step, alone):
         backend = check(one)
@@ -127,11 +120,9 @@ def test_tiles_fit_into_the_vectors_of_a_step_of_that_many_rows() -> None:
         layer = spec(int(random.choice([1, 4, 16, 21, 32, 70])), 1, 16)
         counts = random.integers(2, 9, random.integers(1, 9))
         rows = int(counts.sum())
-        plan = replace(
+        plan = sharing(
             pack([Segment(slot, [0], 16, [0, slot + 1]) for slot in range(rows)], 16),
-            prefix_group_lens=np.full(len(counts), 16, np.int32),
-            prefix_group_starts=np.cumsum([0, *counts]).astype(np.int32),
-            prefix_group_segments=np.arange(rows, dtype=np.int32),
+            [(16, part) for part in np.split(np.arange(rows), np.cumsum(counts)[:-1])],
         )
         most = device_step.decode_sizes(rows, 2, layer)
         arrays = device_step.arrays(plan, layer)

@@ -248,7 +248,7 @@ def _read_letter(case: tuple[bytes, dict[bytes, bytes]]) -> None:
     [listed] = now(
         calls.run(
             Reply([(entry, 3, valid.flat(fields))]),
-            dead.letters(SHARD, shard=0, before=None, count=1, most_bytes=9),
+            dead.list_dead(SHARD, shard=0, before=None, count=1, most_bytes=9),
         )
     )
     letter = now(dead.read_letter(Reply([(entry, fields)]), SHARD, place))

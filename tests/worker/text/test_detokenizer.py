@@ -121,10 +121,6 @@ def test_resume_goes_on_after_the_emitted_characters(
     assert after.stopped or after.kept_tokens == len(ids)
 
 
-def byte_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return [int(i) for i in tokenizer.encode(text).ids]
-
-
 def test_text_is_held_back_only_while_a_stop_string_can_still_match() -> None:
     tokenizer = build("byte-level")
     detokenizer = Detokenizer(TokenBytes(tokenizer), ["STOP"])
@@ -148,7 +144,7 @@ def test_a_held_beginning_comes_out_at_the_end() -> None:
 
 def test_a_stop_string_that_begins_inside_a_token_keeps_that_token() -> None:
     tokenizer = build("byte-level")
-    ids = byte_ids(tokenizer, "the quick brown")
+    ids = tokenizer.encode("the quick brown").ids
     detokenizer = Detokenizer(TokenBytes(tokenizer), ["ick"])
     assert len(ids) == 3, "the words are tokens of their own"
     assert detokenizer.feed(ids) == "the qu"
@@ -158,7 +154,7 @@ def test_a_stop_string_that_begins_inside_a_token_keeps_that_token() -> None:
 def test_half_a_character_waits_for_its_end_or_the_flush() -> None:
     tokenizer = build("byte-level")
     detokenizer = Detokenizer(TokenBytes(tokenizer))
-    ids = byte_ids(tokenizer, "🙂")
+    ids = tokenizer.encode("🙂").ids
     assert len(ids) == 4
     assert [detokenizer.feed([i]) for i in ids] == ["", "", "", "🙂"]
     assert detokenizer.feed(ids[:2]) == ""

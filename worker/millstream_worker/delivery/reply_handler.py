@@ -1,8 +1,8 @@
-"""Applies the server's replies to the jobs that were written: how far each log is acknowledged, and when a
-job leaves the table.
+"""Applies the server's replies to the written jobs: the acknowledged length of each log, and the moment when
+a job leaves the table.
 
-Writes that the server refuses or does not answer stay in memory and are repeated; the scripts recognise what
-they have stored.
+Writes that the server refuses or does not answer stay in memory and are repeated; the scripts recognise
+repetitions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ReplyHandler:
                 self._appended(job, outcome, last_seq)
             case EndOutcome.GAP:
                 self._lost_log(job)
-                job.acknowledged = 0  # the reply to the next append says where the log really ends
+                job.acknowledged = 0  # the reply to the next append has the log's real length
                 self._table.to_write.set()
             case EndOutcome():
                 self._ended(job)
@@ -133,8 +133,8 @@ class ReplyHandler:
 
 
 def _field(path: str | None) -> str | None:
-    """The part of the path that names our own fields: what follows may be a key of the sender's metadata,
-    which is never logged.
+    """The part of the path that names our own fields: the rest may be a key of the sender's metadata, which
+    is never logged.
     """
     return path and ".".join(takewhile(_NAMES.__contains__, path.split(".")))
 

@@ -15,15 +15,15 @@ from millstream_worker.jobs.served_model import ModelSlot
 
 MOST_BYTES = 4 * 1024 * 1024  # sent at once; a round too large for the line would be repeated unchanged
 
-_SENT = Timing()  # they went with the first body
+_SENT = Timing()  # the times were sent with the first body
 
 Call = calls.ScriptCall[AppendReply | EndOutcome]
 
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """Seconds between two flushes of streamed and other jobs; how long results, and how many dead letters,
-    are kept.
+    """Seconds between two flushes of streamed and other jobs; the time to live of results; the number of dead
+    letters kept.
     """
 
     streamed_s: float
@@ -59,7 +59,7 @@ class WriteBuilder:
         return self._appends(job, before) or [self._end(job)]
 
     def _appends(self, job: Job, end: int) -> list[Call]:
-        """As many of the bodies before `end` as are sent at once."""
+        """Bodies before `end`, as many as are sent at once."""
         stop, size = job.acknowledged, 0
         while stop < end and size < MOST_BYTES:
             size += len(job.written[stop])
@@ -89,7 +89,7 @@ class WriteBuilder:
         result = job.result(served.info.model if served is not None else "", now_ms)
         claim = job.claim(self._owner)
         if job.letter is not None:
-            return calls.bury(
+            return calls.dead_letter(
                 job.shard,
                 claim,
                 lane=job.entry.lane,

@@ -1,5 +1,5 @@
 """Writes tokens and ends of the held jobs to Redis. Each round sends everything that is due in one round
-trip; the next begins when it is answered. So no job ever has two writes in flight, and under load rounds grow
+trip; the next begins after its replies. So no job ever has two writes in flight, and under load rounds grow
 instead of multiplying.
 """
 
@@ -46,7 +46,7 @@ class Writer:
         self._builder = builder
         self._reply_handler = reply_handler
         self._watch = watch
-        self._refused = False  # the last round, by a server that answers
+        self._refused = False  # the server, which answers, refused the last round
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._stopping = False
 

@@ -20,20 +20,20 @@ from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 
 
 def main(peer: socket.socket) -> int:
-    """The exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front's to handle: it drains
+    """Returns the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the front handles Ctrl-C: it drains
     return serve(Channel(peer), load)
 
 
 def front() -> socket.socket:
-    """The socket to it, from the command line."""
+    """The socket to the front, from the command line."""
     parser = argparse.ArgumentParser(prog="millstream_worker.engine")
     parser.add_argument("--fd", type=int, required=True, help="inherited descriptor of the socket pair")
     return socket.socket(fileno=parser.parse_args().fd)
 
 
 def load(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Any], EngineInfo]:
-    """Build the engine. Importing torch takes 2 to 20 seconds: whether the model is there is known before.
+    """Build the engine. The model is checked first: importing torch takes 2 to 20 seconds.
 
     Raises CannotLoad.
     """
@@ -51,9 +51,9 @@ def load(config: EngineConfig, report: Report, mark: Mark) -> tuple[Engine[Any],
 
 
 def leave() -> None:
-    """End without taking the interpreter apart, which with torch in it takes more than a second of a core.
+    """Skip the interpreter's finalization, which with torch takes more than a second of a core.
 
-    Registered before torch is imported, this runs after all that libraries do at the end of the process.
+    Registered before torch is imported, so it runs after the exit handlers of all libraries.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -62,6 +62,6 @@ def leave() -> None:
 
 if __name__ == "__main__":
     peer = front()
-    exit_status = 1  # of an error that nobody caught
+    exit_status = 1  # of an uncaught error
     atexit.register(leave)
     exit_status = main(peer)

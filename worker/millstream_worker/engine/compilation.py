@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from millstream_worker.engine.engine import Later
 from millstream_worker.engine.process import Report
 from millstream_worker.engine.progress import Mark
@@ -34,6 +36,8 @@ class Compilation:
     loaded: LoadedModel
     report: Report
     mark: Mark
+    compiler: Callable[..., None] = compile_model
+    free: Callable[[torch.device], int] = free_bytes
     done: bool = False
     _tried: bool = False
 
@@ -74,7 +78,7 @@ class Compilation:
         return CompileCache(cache_folder(self.config.cache_dir), self.loaded)
 
     def _compile_between_steps(self, finish: Callable[[], None], step_s: float) -> None:
-        free = free_bytes(self.loaded.device)
+        free = self.free(self.loaded.device)
         if free < _ROOM:
             self._go_without(f"compiling needs {_ROOM >> 30} GiB of memory, {free / 2**30:.1f} GiB are free")
             return
@@ -95,7 +99,7 @@ class Compilation:
         kept = self._kept
         try:
             with kept.compilation():
-                compile_model(self.loaded, kept.folder, self.report, self.mark)
+                self.compiler(self.loaded, kept.folder, self.report, self.mark)
             self.done = True
         except (CannotCompile, OSError) as error:
             self._go_without(str(error))

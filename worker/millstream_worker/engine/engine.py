@@ -19,7 +19,7 @@ H = TypeVar("H")
 
 
 class StepRunner(Protocol[H]):
-    """What the loop needs of a runner: start a step, sample its tokens, and later wait for them."""
+    """The runner as the loop needs it: start a step, sample its tokens, and later wait for them."""
 
     def forward(self, plan: Plan) -> H: ...
 
@@ -30,17 +30,17 @@ class StepRunner(Protocol[H]):
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Work that pays off in a long run, and holds everybody up while it is done."""
+    """Work that pays off in a long run, and blocks the engine while it is done."""
 
     busy_s: float  # of computing before it is due
-    work: Callable[[float], None]  # gets the mean seconds of a step
+    work: Callable[[float], None]  # called with the mean seconds of a step
 
 
 class Engine(Generic[H]):
     """Iteration-level batching: after each step finished rows leave and waiting rows join.
 
-    `depth` steps are launched ahead of the one being settled: 0 where launching computes (CPU), 1 where the
-    device works on while the host plans (its tokens are then seen one step late).
+    `depth` steps are launched ahead of the one being settled: 0 if launching computes (CPU), 1 if the device
+    works while the host plans (its tokens are then seen one step late).
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Engine(Generic[H]):
         return self.scheduler.add(request, self._clock())
 
     def check(self) -> None:
-        """Audit rows and KV pool, which hold nothing while idle; AssertionError where anything disagrees."""
+        """Audit rows and KV pool, which hold nothing while idle; AssertionError on any difference."""
         self.scheduler.check()
         stats = self.scheduler.stats()
         assert not (self.idle and stats.blocks_used), f"{stats.blocks_used} KV blocks are held by no row"
@@ -91,7 +91,7 @@ class Engine(Generic[H]):
         return step
 
     def take_due(self) -> Callable[[], None] | None:
-        """What there is to do once, by now, between two steps; not while an interactive row runs or waits."""
+        """Work that is due, once, between two steps; not while an interactive row runs or waits."""
         later = self._later
         if later is None or self._busy_s < later.busy_s or self._in_flight or self.scheduler.interactive:
             return None
@@ -99,7 +99,9 @@ class Engine(Generic[H]):
         return functools.partial(later.work, self._busy_s / self._steps)
 
     def report(self, finished: list[tuple[int, str]] | None = None) -> Step:
-        """A step without tokens: for its figures, and for choices that had ended before they came here."""
+        """A step without tokens: for its statistics, and for choices that had ended before they
+        arrived here.
+        """
         return Step([], [], finished or [], [], [], self.scheduler.stats())
 
     def _launch_ahead(self) -> None:

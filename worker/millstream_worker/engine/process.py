@@ -1,5 +1,6 @@
 """The engine process: takes its configuration from the front, loads the model, then runs the batch loop until
-the front says stop or goes away. It knows no Redis, no asyncio and no environment."""
+the front stops it or goes away. It knows no Redis, no asyncio and no environment.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.last_words import last_words
 from millstream_worker.engine.progress import Mark, Progress
 from millstream_worker.engine.protocol.channel import Channel, PeerGone
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
@@ -18,7 +20,6 @@ from millstream_worker.engine.protocol.frames import (
     BadFrame,
     Configure,
     Frame,
-    LastWords,
     LoadFailed,
     Loading,
     Ready,
@@ -29,7 +30,7 @@ Report = Callable[[str], None]
 Build = Callable[[EngineConfig, Report, Mark], tuple[Engine[Any], EngineInfo]]
 
 BEAT_S = 1.0
-AUDIT_S = 0.5  # of idleness, before the audit of the KV pool: a request that comes just then shall not wait
+AUDIT_S = 0.5  # of idleness, before the audit of the KV pool: a request that comes soon must not wait for it
 _EXIT_BROKEN = 1
 
 
@@ -37,26 +38,27 @@ class CannotLoad(Exception):
     """The engine cannot run with this configuration; the message says why and what to change."""
 
 
-def serve(channel: Channel, build: Build, leave: Callable[[int], object] = os._exit) -> int:
-    """Run one engine for the front at the other end; answers the process' exit status. `leave` ends the
-    process where its main thread does not notice that the front is gone: there is nobody to load for."""
+def serve(
+    channel: Channel, build: Build, leave: Callable[[int], object] = os._exit, beat_s: float = BEAT_S
+) -> int:
+    """Run one engine for the front at the other end; returns the process' exit status. `leave` ends the
+    process if its main thread does not notice that the front is gone.
+    """
     progress = Progress()
     ended = threading.Event()
-    beat = threading.Thread(target=_beat, args=(channel, progress, ended, leave), name="beat", daemon=True)
+    given = (channel, progress, ended, leave, beat_s)
+    beat = threading.Thread(target=_beat, args=given, name="beat", daemon=True)
     beat.start()
     try:
         engine = _load(channel, build, progress)
         return _EXIT_BROKEN if engine is None else _run(channel, engine, progress)
     except PeerGone:
         return 0
-    except MemoryError as error:
-        channel.send(LastWords(f"out of memory: {_first_line(error)}"))
+    except (MemoryError, BadFrame) as error:
+        channel.send(last_words(error))
         return _EXIT_BROKEN
-    except BadFrame as error:
-        channel.send(LastWords(f"the front sent {error}"))
-        return _EXIT_BROKEN
-    except AssertionError as error:
-        channel.send(LastWords(f"a broken invariant: {_first_line(error)}"))
+    except Exception as error:
+        channel.send(last_words(error))
         raise
     finally:
         ended.set()
@@ -99,12 +101,12 @@ def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
         audited = False
         step = engine.step()
         if step is None and news:
-            step = engine.report()  # an abort has freed rows and blocks: the front admits by these figures
+            step = engine.report()  # an abort has freed rows and blocks: the front admits by these statistics
         if step is not None:
             channel.send(step)
         due = engine.take_due()
         if due is not None:
-            progress.enter("loading")  # as long, and as deep inside of libraries
+            progress.enter("loading")  # it takes as long as loading, and is as deep inside of libraries
             due()
 
 
@@ -121,16 +123,16 @@ def _take(channel: Channel, engine: Engine[Any], frame: Frame) -> None:
 
 
 def _beat(
-    channel: Channel, progress: Progress, ended: threading.Event, leave: Callable[[int], object]
+    channel: Channel,
+    progress: Progress,
+    ended: threading.Event,
+    leave: Callable[[int], object],
+    beat_s: float,
 ) -> None:
-    forsaken = 0  # beats in a row
-    while not ended.wait(BEAT_S):
+    forsaken = 0  # consecutive beats
+    while not ended.wait(beat_s):
         forsaken = forsaken + 1 if channel.gone else 0
         if forsaken > 1:
             leave(0)
             return
         channel.send(progress.beat())
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

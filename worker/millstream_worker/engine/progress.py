@@ -1,5 +1,5 @@
-"""How far the engine process has come, as its beats tell the front: the phase, and how long ago it last got
-any further. A layer computed, a file read, a step begun are progress; that the process lives is none.
+"""The engine process' progress, as its beats report it to the front: the phase, and the time since the last
+progress in it. A computed layer, a file read, a begun step are progress; that the process lives is not.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ from collections.abc import Callable
 from millstream_worker.engine.protocol.frames import Beat
 
 Mark = Callable[[], None]
-_LONGEST_GAP_S = 5.0  # between two beats: beyond it the process was stopped, not stuck
-_BUSY_SHARE = 0.1  # of the time between two beats: loading code that computes, and cannot say how far it is
+_LONGEST_GAP_S = 5.0  # between two beats: a longer gap means that the process was suspended, not stuck
+_BUSY_SHARE = 0.1  # of the time between two beats: loading code that computes cannot mark its progress
 
 
 class Progress:
-    """Marked by whoever computes, read by the beat's thread. Both only set and read single attributes. To
-    stand still is measured from beat to beat.
+    """Marked by the computing thread, read by the beat's thread. Both only set and read single attributes.
+    Standing still is measured from beat to beat.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, work: Callable[[], tuple[float, int]] | None = None
+    ) -> None:
+        """`work`: what the process has done, by default as the system counts it."""
         self._clock = clock
+        self._work = work or _spent
         self._phase = "loading"
         self._marked = True  # since the last beat
         self._still_s = 0.0
-        self._spent = _spent()
+        self._spent = self._work()
         self._beat_at = clock()
 
     def mark(self) -> None:
         self._marked = True
 
     def enter(self, phase: str) -> None:
-        self.mark()  # first: a beat between the two may take an idle hour for a step's
+        self.mark()  # first: a beat in between may take an idle hour for a step's
         self._phase = phase
 
     def beat(self) -> Beat:
@@ -45,9 +49,10 @@ class Progress:
         return Beat(self._phase, self._still_s)
 
     def _has_worked(self, passed: float) -> bool:
-        """Fetching or converting a checkpoint takes minutes inside of libraries: there the process' own work
-        has to do. A download that hangs, or a lock, does none."""
-        before, self._spent = self._spent, _spent()
+        """Fetching or converting a checkpoint takes minutes inside of libraries: there CPU time and storage
+        traffic of the process count as progress. A hanging download, or a lock, has none.
+        """
+        before, self._spent = self._spent, self._work()
         return self._spent[0] - before[0] > _BUSY_SHARE * passed or self._spent[1] > before[1]
 
 

@@ -1,6 +1,6 @@
 """Charges an engine's death to the jobs that it had. From `max_died` deaths on a job is a suspect, which runs
-isolated. Only a job with which `max_died_alone` engines died in isolation is a dead letter, and only engines
-count that had computed something before.
+isolated. Only a job with which `max_died_alone` engines died in isolation becomes a dead letter, and only
+engines count that had computed something before.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ from millstream_worker.engine.protocol.frames import (
 )
 
 _READ_BYTES = 1 << 18
-_KEPT_MEMORY = {  # bytes; the first is the most that every glibc takes
+_KEPT_MEMORY = {  # bytes; the first is the largest value that every glibc accepts
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MALLOC_TOP_PAD_": str(64 * 2**20),
 }
-_UNREAD_BYTES = 1 << 22  # past that the front stops reading from the socket
-_UNSENT_BYTES = 1 << 22  # past that `writable` waits
+_UNREAD_BYTES = 1 << 22  # beyond that the front stops reading from the socket
+_UNSENT_BYTES = 1 << 22  # beyond that `writable` waits
 LOOK_S = 0.5
 _EXIT_S = 5.0  # between the end of its stream and the end of the process
 
@@ -72,7 +72,7 @@ class EngineLink:
 
     @classmethod
     async def start(cls, argv: Sequence[str], config: EngineConfig) -> EngineLink:
-        """Start `argv` with `--fd N` and send it its configuration. Raises OSError where it cannot be
+        """Start `argv` with `--fd N` and send it its configuration. Raises OSError if it cannot be
         started.
         """
         ours, theirs = socket.socketpair()
@@ -110,7 +110,7 @@ class EngineLink:
             self._writer.write(encode(frame))
 
     async def writable(self, wait_s: float) -> bool:
-        """Wait while the engine is far behind in reading; False where it still is after `wait_s`."""
+        """Wait while the engine is far behind in reading; False if it still is after `wait_s`."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._writer.drain()
@@ -147,7 +147,7 @@ class EngineLink:
                 return
 
     async def stop(self, grace_s: float) -> Exit:
-        """Ask it to end; kill it after `grace_s`."""
+        """Stop the engine; kill it after `grace_s`."""
         self.send(Stop())
         return await self._ended(grace_s)
 
@@ -191,13 +191,13 @@ class EngineLink:
 
 
 def engine_environment(environment: Mapping[str, str], threads: int) -> dict[str, str]:
-    """The engine's environment: how its threads wait and its memory is kept, unless the environment says
-    otherwise. OpenMP and glibc read these when the process starts, so they have to be there before.
+    """The engine's environment, with defaults for its threads' waiting and its memory; existing values win.
+    OpenMP and glibc read these when the process starts, so they have to be set before.
 
-    A team that spins on takes the cores from everybody else; one that sleeps at once pays a wake-up for every
-    operation. Measured with two threads on two cores, output tokens/s of a 135M shape: no spinning 433, 5,000
-    turns 630, OpenMP's own policy 510; on a quiet machine 20,000 turns gave 5 % more than 5,000, and no less
-    where others took the cores. glibc hands the large tensors of a step back to the kernel, and gets them
+    Threads that spin on take the cores from everybody else; threads that sleep at once pay a wake-up for
+    every operation. Measured with two threads on two cores, output tokens/s of a 135M shape: no spinning 433,
+    5,000 turns 630, OpenMP's own policy 510; on a quiet machine 20,000 turns gave 5 % more than 5,000, and no
+    less when others took the cores. glibc returns the large tensors of a step to the kernel, and gets them
     again one page fault at a time: with memory kept, 32 rows decoded 1.18 times as fast, long prompts 1.09.
     """
     waiting = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "20000"}

@@ -1,5 +1,5 @@
-"""Sends jobs to whichever engine is running. Without one nothing is sent: the engine queue keeps all jobs,
-and hands them to the next engine.
+"""Sends jobs to the running engine. Without one nothing is sent: the engine queue keeps all jobs, and hands
+them to the next engine.
 """
 
 from __future__ import annotations

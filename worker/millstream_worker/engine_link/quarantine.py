@@ -107,8 +107,8 @@ class Quarantine:
         return True
 
     async def _record(self, job: Job, *, alone: bool) -> bool:
-        """Repeat until the server has answered. False: the job is no longer ours, or there is no engine to
-        run it.
+        """Repeat until the server has replied. False: the job is no longer ours, or there is no engine to run
+        it.
         """
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stopping and self._table.holds(job) and job.phase is not Phase.ENDED:

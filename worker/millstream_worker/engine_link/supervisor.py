@@ -2,8 +2,9 @@
 when it dies. A death costs no token: rows resume from the tokens that the front holds.
 
 An engine that makes no progress for too long, or sends nothing (its beats come from a thread of their own),
-is killed, and handled as if it had died. A death during the engine's own work between two steps (compiling
-its model, say) is charged to no job.
+is killed, and handled as if it had died. No job is charged with a death of an engine that had computed
+nothing, or during the engine's own work between two steps (compiling its model, say), or by a device fault
+after which a safer engine can be started.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from millstream.wire.timing import doubled, within
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.frames import (
     Beat,
+    Fault,
     Frame,
     LastWords,
     LoadFailed,
@@ -27,6 +29,7 @@ from millstream_worker.engine.protocol.frames import (
 )
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
+from millstream_worker.engine_link.safe_mode import SafeMode
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
 from millstream_worker.observe.watchdog import LoopWatch
@@ -69,7 +72,7 @@ class EngineCallbacks(Protocol):
         """The engine's output has ended."""
 
     def died(self, how: str, jobs: Sequence[Job]) -> None:
-        """It has ended without being asked to. `how`: its exit. `jobs`: those to charge with it."""
+        """It has ended unexpectedly. `how`: its exit. `jobs`: those to charge with it."""
 
 
 class Unusable(Exception):
@@ -92,7 +95,8 @@ class Supervisor:
     ) -> None:
         self.failed = asyncio.Event()
         self.failure = ""
-        self._launch = launch
+        self._argv = launch.argv
+        self._safe_mode = SafeMode(launch.config)
         self._engine = engine
         self._queue = queue
         self._callbacks = callbacks
@@ -101,7 +105,8 @@ class Supervisor:
         self._link: EngineLink | None = None
         self._stopping = asyncio.Event()
         self._deaths = 0  # in a row, without a step between them
-        self._aside = False  # it works for itself (compiles, say)
+        self._aside = False  # it does its own work (compiles, say)
+        self._last_words: LastWords | None = None
 
     async def run(self) -> None:
         """Until `stop`, or until starting another engine makes no sense."""
@@ -112,22 +117,22 @@ class Supervisor:
                     await self._pause()
 
     async def stop(self, grace_s: float) -> None:
-        """Ask the engine to end; kill it after `grace_s`."""
+        """Stop the engine; kill it after `grace_s`."""
         self._stopping.set()
         if self._link is not None:
             await self._link.stop(grace_s)
 
     @property
     def pids(self) -> list[int]:
-        """Of the engine that runs, if there is one."""
+        """The process id of the running engine, if there is one."""
         return [self._link.pid] if self._link is not None else []
 
     async def _run_one(self) -> None:
-        self._aside = False
+        self._aside, self._last_words = False, None
         try:
-            self._link = link = await EngineLink.start(self._launch.argv, self._launch.config)
+            self._link = link = await EngineLink.start(self._argv, self._safe_mode.config)
         except OSError as error:
-            self._fail(f"the engine process {self._launch.argv[0]!r} cannot be started: {error}")
+            self._fail(f"the engine process {self._argv[0]!r} cannot be started: {error}")
             return
         _log.info("engine started", pid=link.pid)
         if self._stopping.is_set():  # by a `stop` that came before there was anything to stop
@@ -145,7 +150,7 @@ class Supervisor:
         self._link = None
         lost = self._queue.engine_lost()
         if not self._stopping.is_set() and not self.failed.is_set():
-            self._died(str(exit_), [] if self._aside else lost)
+            self._died(str(exit_), lost)
 
     async def _take(self, link: EngineLink, frame: Frame | Silence) -> None:
         match frame:
@@ -163,10 +168,11 @@ class Supervisor:
             case Beat("step" | "loading" as phase, seconds) if seconds > self._limits.progress_timeout_s:
                 _log.error("engine makes no progress; it is killed", phase=phase, seconds=round(seconds))
                 link.kill()
-            case LastWords(message):
-                _log.error("engine ends", reason=message)
+            case LastWords(message, fault):
+                self._last_words = frame
+                _log.error("engine ends", reason=message, fault=str(fault))
             case Silence(seconds) if seconds >= self._longest_silence_s:
-                _log.error("engine has stopped answering; it is killed", silent_s=round(seconds))
+                _log.error("engine sends nothing; it is killed", silent_s=round(seconds))
                 link.kill()
             case Loading(message) if self._engine.up:
                 self._aside = True
@@ -205,11 +211,18 @@ class Supervisor:
         self._engine.plug(link)
         self._queue.engine_ready()
 
-    def _died(self, how: str, jobs: Sequence[Job]) -> None:
-        """`jobs` are charged."""
+    def _died(self, exit_: str, lost: Sequence[Job]) -> None:
+        """`lost`: the jobs that it had."""
         self._deaths += 1
-        _log.error("engine died", how=how, jobs=len(jobs), deaths_in_a_row=self._deaths)
-        self._callbacks.died(how, jobs)
+        how = f"{exit_}: {self._last_words.message}" if self._last_words else exit_
+        fault = self._last_words.fault if self._last_words else Fault.NONE
+        safer = (fault is not Fault.NONE or self._deaths > 1) and self._safe_mode.step_down(how)
+        innocent = self._aside or not self._queue.engine_proved or (safer and fault is Fault.DEVICE)
+        charged = [] if innocent else lost
+        _log.error("engine died", how=how, jobs=len(charged), deaths_in_a_row=self._deaths)
+        if safer:
+            _log.warning("the next engine is a safer, slower one", reason=self._safe_mode.reasons[-1])
+        self._callbacks.died(how, charged)
         if self._deaths > self._limits.restarts:
             self._fail(f"the engine died {self._deaths} times in a row, the last time by {how}")
 

@@ -69,8 +69,8 @@ class Admission:
         self._table.take(job)
 
     async def _put_off(self, job: Job, started: StartReply) -> None:
-        """It is read later, by Reading. Until then only its tenant and the output of earlier attempts are
-        known.
+        """Hold the job unread; Reading prepares it later. Until then only its tenant and the output of
+        earlier attempts are known.
         """
         job.unread, job.unread_bytes = started, size_of(job, started)
         job.earlier = await asyncio.to_thread(earlier_choices, started.log)
@@ -101,7 +101,7 @@ class Admission:
         counts = f"{job.died} times computing this job, {job.died_alone} times alone with it"
         if job.died_alone >= self._limits.max_died_alone:
             return ErrorInfo(code="engine_died", message=f"engines or workers died {counts}")
-        if job.attempt - job.died > self._limits.max_attempts:  # deaths in company are not its fault
+        if job.attempt - job.died > self._limits.max_attempts:  # deaths beside other jobs do not count
             message = f"given up at attempt {job.attempt}; engines or workers died {counts}"
             return ErrorInfo(code="too_many_attempts", message=message)
         return None

@@ -14,8 +14,8 @@ _WEIGHT = 0.05  # of the newest prompt in the running mean
 
 
 class Capacity:
-    """`stats`: of the engine's last step; all zero while there is no engine. `lookahead`: jobs held beyond
-    those in the batch. `shards`: of the queue, which share the room.
+    """`stats`: of the engine's last step; all zero without an engine. `lookahead`: jobs held beyond those in
+    the batch. `shards`: number of shards, which share the room.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Capacity:
         return served is None or self._table.waiting_tokens >= served.info.token_capacity
 
     def room(self) -> int:
-        """Number of jobs; 0 while there is no engine, or while a suspect is held."""
+        """Number of jobs; 0 without an engine, or while a suspect is held."""
         if not self._queue.engine.up or self._table.has_suspect or self.flooded:
             return 0
         blocks = self.stats.blocks_free + self.stats.blocks_cached

@@ -27,7 +27,7 @@ from millstream_worker.jobs.consumer import Consumer
 
 _log = structlog.get_logger(__name__)
 _MOST_ENTRIES = 64  # in one read
-_MOST_BYTES = 4 * 1024 * 1024  # in one read, with what is above it of the last entry
+_MOST_BYTES = 4 * 1024 * 1024  # in one read, plus the excess of its last entry
 _PAGE = 200
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
@@ -64,8 +64,8 @@ class LaneReader:
         self._block_ms = int(times.block_s * 1000)
         self._look_s = times.look_s
         self._max_dead = max_dead
-        self._ungrouped = False  # somebody has deleted the lanes or their groups
-        self._next_look = 0.0  # monotonic seconds: at our own pending list, for what we have never seen
+        self._ungrouped = False  # the lanes or their groups were deleted
+        self._next_look = 0.0  # monotonic seconds: the next check of our own pending list for unseen entries
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     @property
@@ -131,7 +131,7 @@ class LaneReader:
     ) -> LaneEntry | None:
         try:
             return calls.lane_entry(lane, entry_id, fields)
-        except ProtocolError as error:  # there is nobody to answer; a dead letter is kept
+        except ProtocolError as error:  # nobody waits for a result; a dead letter is kept
             _log.warning("entry is not a job", lane=lane, entry_id=entry_id.decode(), error=str(error))
             await self._discard(lane, entry_id.decode(), str(error))
             return None

@@ -1,4 +1,4 @@
-"""One shard's intake loop: takes as many entries as there is room for, and has them started."""
+"""One shard's intake loop: takes entries while there is room, and starts them."""
 
 from __future__ import annotations
 
@@ -104,4 +104,4 @@ class Intake:
             if await self._source.reader.is_empty():
                 self.empty.set()
         except (RedisError, OSError):
-            return  # the next read meets the same trouble, and waits
+            return  # the next read meets the same error, and waits

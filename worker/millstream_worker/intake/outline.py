@@ -1,5 +1,5 @@
-"""Reads the size of a large message's input, and its other fields, without unpacking the input. A job far too
-long is refused, or put off, at no more than the memory of its bytes.
+"""Reads the size of a large message's input, and its other fields, without unpacking the input. A job that is
+far too long is refused, or put off, with only its bytes in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STAND_INS: dict[str, Any] = {"prompt": "-", "messages": [{"role": "user", "cont
 _NIL = 0xC0
 _MOST_NAME_BYTES = 64
 _MOST_FIELD_BYTES = 512 * 1024  # no field of ours beside the input takes more
-# msgpack: the first byte of a text or list whose length follows, and in how many bytes
+# msgpack: the first byte of a text or list with a length field, and that field's bytes
 _LENGTH_BYTES = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
 
 

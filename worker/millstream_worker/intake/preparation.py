@@ -31,7 +31,7 @@ class LogDamaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobBounds:
-    """The operator's limits per job. Tokens 0: as many as the context holds."""
+    """The operator's limits per job. Tokens 0: limited only by the context."""
 
     prompt_tokens: int
     output_tokens: int
@@ -93,7 +93,7 @@ def _logged(started: StartReply) -> tuple[list[bytes], list[ChoiceDelta]]:
 
 
 def _check_logged(delta: ChoiceDelta, asked: SamplingParams, vocab_size: int) -> None:
-    """No worker wrote anything else; the engine would die of it, and the next one too."""
+    """Check the content as a worker would write it; invalid content would kill one engine after the other."""
     if not 0 <= delta.index < asked.n:
         raise LogDamaged(f"the token log has choice {delta.index}, and {asked.n} were asked for")
     if any(token >= vocab_size for token in delta.token_ids):
@@ -156,7 +156,7 @@ def _too_long(field: str, size: str, info: EngineInfo, bounds: JobBounds) -> Inv
 
 def _check_result(asked: SamplingParams, bounds: JobBounds) -> None:
     """Refuse a request whose result cannot fit even if every token is the shortest."""
-    if asked.max_tokens is None:  # its end is not known yet: it is watched while it grows
+    if asked.max_tokens is None:  # its length is unknown: it is checked while it grows
         return
     a_token = 1 + (encoding.least_logprob_bytes(asked.top_logprobs) if asked.logprobs else 0)
     least = asked.n * asked.max_tokens * a_token

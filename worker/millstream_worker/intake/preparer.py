@@ -55,7 +55,7 @@ def size_of(job: Job, started: StartReply) -> int:
 
 
 def earlier_choices(log: Sequence[LogEntry]) -> tuple[Choice, ...]:
-    """The output of earlier attempts, whatever the request is."""
+    """The output of earlier attempts, valid for any request."""
     try:
         return merged_choices(log)
     except ProtocolError:

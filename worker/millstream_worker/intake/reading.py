@@ -54,7 +54,7 @@ class Reading:
         self._watch = watch
         self._read = read
         self._being_read: list[Job] = []
-        self._readers: set[asyncio.Task[None] | None] = set()  # that wait for a thread
+        self._readers: set[asyncio.Task[None] | None] = set()  # waiting for a thread
         self._turns: dict[str, int] = {}  # per tenant with jobs here: the higher, the later its last turn
         self._turn = 0
         self._stopping = False

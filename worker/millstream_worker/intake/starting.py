@@ -48,10 +48,10 @@ class Starting:
     async def take(
         self, shard: ShardKeys, entries: Sequence[LaneEntry], stopping: Callable[[], bool]
     ) -> list[LaneEntry]:
-        """Start these entries and hold their jobs. Returns the entries that are left to others, as this
-        worker does not take their version. While the server refuses writes it is asked again, until
-        `stopping`: entries not started then are released. At maxmemory one is forced through if no job of
-        this shard runs here, so that a server full of waiting jobs empties itself.
+        """Start these entries and hold their jobs. Returns the entries of versions that this worker does not
+        take. While the server refuses writes, the start is repeated, until `stopping`: entries not started
+        then are released. At maxmemory one is forced if no job of this shard runs here, so that a server full
+        of waiting jobs empties itself.
         """
         self._table.expect(shard, entries)  # tokenizing many long inputs takes longer than a lease
         try:
@@ -132,7 +132,7 @@ class Starting:
                 await self._admission.admit(shard, entry, reply)
                 await self._let_engine_read(stopping)
             elif reply.started:
-                again.append((entry, None))  # the worker stops: it is given back
+                again.append((entry, None))  # the worker stops: it is released
         if len(again) == len(entries) and again[0][1] is not None:
             self._not_started(len(again), again[0][1])
         return [entry for entry, _ in again]
@@ -168,5 +168,5 @@ class Starting:
 
 
 def _is_foreign(entry: LaneEntry) -> bool:
-    """Other workers may take this version. One that none will ever take is answered here."""
+    """Other workers may take this version. An invalid version is refused here."""
     return entry.version not in TAKEN and entry.version >= FIRST_VERSION

@@ -1,1 +1,1 @@
-"""The jobs that the worker holds, the queue to its engine, and their output as it is stored."""
+"""The held jobs, the queue to the engine, and the stored form of their output."""

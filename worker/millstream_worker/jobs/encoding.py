@@ -46,18 +46,7 @@ def choice_delta(
     logprobs: Sequence[bytes] | None,
     finish_reason: str | None,
 ) -> Plain:
-    fields: Plain = {}
-    if index:
-        fields["index"] = index
-    if token_ids:
-        fields["token_ids"] = token_ids
-    if text:
-        fields["text"] = text
-    if logprobs is not None:
-        fields["logprobs"] = logprobs
-    if finish_reason is not None:
-        fields["finish_reason"] = finish_reason
-    return fields
+    return _set(index=index, token_ids=token_ids, text=text, logprobs=logprobs, finish_reason=finish_reason)
 
 
 def delta(choices: Sequence[Plain]) -> bytes:
@@ -72,18 +61,7 @@ def choice(
     finish_reason: str | None,
     logprobs: Sequence[bytes] | None,
 ) -> Plain:
-    fields: Plain = {}
-    if index:
-        fields["index"] = index
-    if text:
-        fields["text"] = text
-    if token_ids:
-        fields["token_ids"] = token_ids
-    if finish_reason is not None:
-        fields["finish_reason"] = finish_reason
-    if logprobs is not None:
-        fields["logprobs"] = logprobs
-    return fields
+    return _set(index=index, text=text, token_ids=token_ids, finish_reason=finish_reason, logprobs=logprobs)
 
 
 def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Plain:
@@ -126,6 +104,15 @@ def result(
     if metadata:
         fields["metadata"] = metadata
     return _with_choices(fields)
+
+
+def _set(**fields: Any) -> Plain:
+    """The fields that differ from their default, in the models' order. No logprobs are None; an empty list is
+    that of no tokens.
+    """
+    return {
+        name: value for name, value in fields.items() if value or (name == "logprobs" and value is not None)
+    }
 
 
 def _with_choices(fields: Plain) -> bytes:

@@ -36,8 +36,8 @@ class RunningEngine(Protocol):
 
 
 class EngineQueue:
-    """`isolation_changed`: an isolated run may start, goes on differently, or has ended. `engine_proved`: the
-    running engine, or the one that was lost, has computed something; `ever_proved`: one of them has.
+    """`isolation_changed`: an isolated run may start, has changed, or has ended. `engine_proved`: the running
+    engine, or the one that was lost, has computed something; `ever_proved`: one of them has.
     """
 
     def __init__(self, engine: RunningEngine) -> None:
@@ -48,6 +48,7 @@ class EngineQueue:
         self.engine_proved = False
         self.ever_proved = False
         self._proof_asked = False
+        self._must_prove = False  # that it works, before it gets jobs: one has died
         self._jobs: dict[Job, None] = {}  # all that were put and not withdrawn, in this order
         self._waiting: dict[Job, None] = {}  # those of them that the running engine was not given
         self._reading = 0  # payloads being read just now
@@ -70,7 +71,7 @@ class EngineQueue:
 
     def hand_over(self) -> None:
         """Give the engine every job that waits and is read. Suspects come after all others, one by one."""
-        if not self.engine.up or self.isolated is not None:
+        if not self.engine.up or self.isolated is not None or (self._must_prove and not self.engine_proved):
             return
         for job in [job for job in self._waiting if not job.alone and job.is_read]:
             self._hand_to_engine(job)
@@ -80,6 +81,8 @@ class EngineQueue:
         """A new engine, which has no jobs."""
         assert not self.rows, "the loss of the engine before it was not reported"
         self.engine_proved = self._proof_asked = False
+        if self._must_prove:
+            self.try_prove_engine()
         self.hand_over()
 
     def try_prove_engine(self) -> bool:
@@ -94,6 +97,7 @@ class EngineQueue:
         if not self.engine_proved:
             self.engine_proved = self.ever_proved = True
             self.isolation_changed.notify()
+            self.hand_over()
 
     def engine_refused(self, handle: int) -> None:
         """An engine that refuses a request works, too."""
@@ -105,6 +109,7 @@ class EngineQueue:
         waiting before it.
         """
         lost = list({job.id: job for job, _ in self.rows.values()}.values())
+        self._must_prove = True
         self.rows.clear()
         for job in lost:
             job.wait()
@@ -142,7 +147,7 @@ class EngineQueue:
         return None
 
     def awaits_isolated_run(self, job: Job) -> bool:
-        """It is isolated, the engine was not given it yet, and there is an engine."""
+        """It is isolated, was not given to the engine yet, and there is an engine."""
         return self.isolated is job and job in self._waiting and self.engine.up
 
     def hand_over_isolated(self, job: Job) -> None:

@@ -1,6 +1,6 @@
-"""One live job, with everything that an engine or a server must be able to forget: a restarted engine gets
-its rows back from here, a server that lost the tail of a token log gets it written again. It knows no Redis
-and no engine process.
+"""One live job, with everything that an engine or a server may forget: a restarted engine gets its rows back
+from here, a server that lost the tail of a token log gets it written again. It knows no Redis and no engine
+process.
 
     delivered ─ start ─► WAITING ─ admitted ─► RUNNING ─┬─► ENDED ─ written ─► out of the table
                             └────── cancelled, expired ─┘
@@ -65,9 +65,9 @@ class Job:
     sampled_seed: int = 0  # used where the request has none
     unread: StartReply | None = None  # put off: a suspect is read when it is alone, a long job beside others
     unread_bytes: int = 0  # of its message and log, where these are long
-    being_read: bool = False  # its rows are made in another thread: nothing of it is written meanwhile
+    being_read: bool = False  # its rows are made in another thread: it is not written meanwhile
     earlier: tuple[Choice, ...] = ()  # output of earlier attempts, if it ends unread
-    # what it will be computed from
+    # its input
     prompt: tuple[int, ...] = ()
     max_tokens: int = 0
     end_ids: tuple[int, ...] = ()
@@ -137,8 +137,8 @@ class Job:
         return self.request.stream
 
     def admit(self, cached_tokens: int, begun_ms: int) -> bool:
-        """It is in the batch, since the step that began at `begun_ms`. False if it was before, in an engine
-        that died.
+        """It is in the batch, since the step that began at `begun_ms`. False if it was admitted before, in an
+        engine that died.
         """
         assert self.phase is Phase.WAITING, self.phase
         self.phase = Phase.RUNNING
@@ -198,7 +198,7 @@ class Job:
         return sum(row.logged for row in self.rows) + sum(len(choice.token_ids) for choice in self.earlier)
 
     def send_first_token(self, now_ms: int) -> None:
-        """It is sent now; if that fails it is sent again, and its time is that of the last try."""
+        """It is sent now; if that fails it is sent again, with the time of the last try."""
         if not self.first_token_out:
             self._time("first_token_ms", now_ms)
 

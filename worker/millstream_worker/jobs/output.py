@@ -30,7 +30,7 @@ class ChoiceOutput:
     logprobs: list[bytes] | None = None  # packed, one per id, where they were asked for
     logprob_bytes: int = 0  # of all those
     reason: FinishReason | None = None
-    # how many ids have reached which stage
+    # the number of ids in each stage
     fed: int = 0  # ids given to the detokenizer
     stable_ids: int = 0  # ids that no stop string can take back any more
     logged: int = 0  # ids in deltas

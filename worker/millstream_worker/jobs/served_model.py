@@ -15,8 +15,9 @@ class ServedModel:
 
 
 class ModelSlot:
-    """Filled each time an engine is ready, before it is given any job. After an engine's death its model
-    stays until the next one is published."""
+    """Filled each time an engine is ready, before it gets any job. After an engine's death its model stays
+    until the next one is published.
+    """
 
     def __init__(self) -> None:
         self.current: ServedModel | None = None

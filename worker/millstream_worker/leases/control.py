@@ -1,5 +1,5 @@
-"""Listens on the control channels: cancellations, released jobs, and jobs that a reader hears nothing of. A
-missed message is made up for by the next renewal or scan; readers ask again.
+"""Listens on the control channels: cancellations, released jobs, and checks of silent jobs. The next renewal
+or scan makes up for a missed message; readers ask again.
 """
 
 from __future__ import annotations
@@ -53,4 +53,4 @@ class Control:
             self._on_look(channel, message.removeprefix(_LOOK).decode(errors="replace"))
 
     def subscribed(self, channel: str) -> None:
-        """Messages sent before are made up for by the next renewal and scan."""
+        """The next renewal and scan make up for earlier messages."""

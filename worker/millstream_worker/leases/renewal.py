@@ -1,4 +1,4 @@
-"""Renews the leases of all held jobs: however long a job runs, it stays this worker's while it renews."""
+"""Renews the leases of all held jobs: a job stays this worker's as long as it renews."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Leases:
         lost, cancelled = set(reply.lost), set(reply.cancelled)
         for job in jobs:
             if not self._table.holds(job) or job.phase is Phase.ENDED:
-                continue  # it ends while the answer is on its way
+                continue  # it ends while the reply is on its way
             if job.id in lost:
                 _log.warning("lease lost", job_id=job.id, attempt=job.attempt)
                 self._metrics.fenced.inc()
@@ -142,5 +142,5 @@ class Leases:
             elif job.id in cancelled:
                 self._table.conclude(job, State.CANCELLED)
         for job_id in cancelled:
-            if self._table.get(job_id) is None:  # it is being made a job of
+            if self._table.get(job_id) is None:  # it is still becoming a job
                 self._table.cancel(job_id)

@@ -1,1 +1,1 @@
-"""What an operator sees: metrics, health, the watchdog, the log."""
+"""For the operator: metrics, health, the watchdog, the log."""

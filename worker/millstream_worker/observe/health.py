@@ -24,8 +24,8 @@ _SUCCESSES = ("read", "renewal", "step")
 
 @dataclass(slots=True)
 class Health:
-    """Written by the loop, read by the server's threads. `problem`: why no jobs are taken; empty when all is
-    well.
+    """Written by the loop, read by the server's threads. `problem`: the reason why no jobs are taken; empty
+    if there is none.
     """
 
     watchdog: Watchdog

@@ -1,5 +1,5 @@
-"""Logging: JSON lines where a machine reads them, readable lines on a terminal. Everything goes to standard
-error. Tracebacks come without local variables, which may be somebody's prompt.
+"""Logging: JSON lines for machines, readable lines on a terminal. Everything goes to standard error.
+Tracebacks omit local variables, which may contain somebody's prompt.
 """
 
 from __future__ import annotations

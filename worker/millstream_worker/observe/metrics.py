@@ -24,78 +24,102 @@ _STEPS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 
 
+class _Series:
+    """Creates series with the label `queue`."""
+
+    def __init__(self, registry: CollectorRegistry, queue: str) -> None:
+        self._registry, self._queue = registry, queue
+
+    def counter(self, name: str, text: str) -> Counter:
+        return Counter(f"millstream_{name}", text, ("queue",), registry=self._registry).labels(self._queue)
+
+    def counters(self, name: str, text: str) -> dict[State, Counter]:
+        whole = Counter(f"millstream_{name}", text, ("queue", "state"), registry=self._registry)
+        return {state: whole.labels(self._queue, state.value) for state in State if state.terminal}
+
+    def gauge(self, name: str, text: str) -> Gauge:
+        return self.gauges(name, text).labels(self._queue)
+
+    def gauges(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"millstream_{name}", text, ("queue", *labels), registry=self._registry)
+
+    def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        names = ("queue",)
+        whole = Histogram(f"millstream_{name}", text, names, registry=self._registry, buckets=buckets)
+        return whole.labels(self._queue)
+
+
 class Metrics:
     """`observe_step`, `admitted`, `first_token` and `ended` derive values; plain counters are used directly.
     Every series has the label `queue`."""
 
     def __init__(self, registry: CollectorRegistry, queue: str = "default") -> None:
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"millstream_{name}", text, ("queue",), registry=registry).labels(queue)
+        self._queue = queue
+        self._last = EngineStats()
+        make = _Series(registry, queue)
+        self._of_requests(make)
+        self._of_engine(make)
+        self._of_jobs(make)
 
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"millstream_{name}", text, ("queue",), registry=registry).labels(queue)
-
-        def gauges(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"millstream_{name}", text, ("queue", *labels), registry=registry)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            names = ("queue",)
-            whole = Histogram(f"millstream_{name}", text, names, registry=registry, buckets=buckets)
-            return whole.labels(queue)
-
-        self.queue_time = histogram(
+    def _of_requests(self, make: _Series) -> None:
+        self.queue_time = make.histogram(
             "request_queue_time_seconds", "Submitted to admitted into the batch", _WAITS_S
         )
-        self.ttft = histogram(
+        self.ttft = make.histogram(
             "time_to_first_token_seconds",
             "Submitted to first token sent, or sampled where nobody streams",
             _WAITS_S,
         )
-        self.tpot = histogram(
+        self.tpot = make.histogram(
             "time_per_output_token_seconds", "Between output tokens, per request", _PER_TOKEN_S
         )
-        self.e2e = histogram("e2e_request_latency_seconds", "Submitted to last token", _WAITS_S)
-        requests = Counter(
-            "millstream_requests", "Jobs ended here, by terminal state", ("queue", "state"), registry=registry
-        )
-        self._ended = {state: requests.labels(queue, state.value) for state in State if state.terminal}
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of admitted requests")
-        self.generation_tokens = counter("generation_tokens", "Output tokens drawn")
+        self.e2e = make.histogram("e2e_request_latency_seconds", "Submitted to last token", _WAITS_S)
+        self._ended = make.counters("requests", "Jobs ended here, by terminal state")
+        self.prompt_tokens = make.counter("prompt_tokens", "Prompt tokens of admitted requests")
+        self.generation_tokens = make.counter("generation_tokens", "Output tokens sampled")
 
-        self.rows_running = gauge("rows_running", "Rows in the batch")
-        self.rows_waiting = gauge("rows_waiting", "Rows held by the engine, not in the batch")
-        self.jobs_held = gauge("jobs_held", "Jobs this worker holds a lease on")
-        self._kv_blocks = gauges("kv_blocks", "KV cache blocks by use", "state")
-        self.prefix_queried = counter(
+    def _of_engine(self, make: _Series) -> None:
+        self.rows_running = make.gauge("rows_running", "Rows in the batch")
+        self.rows_waiting = make.gauge("rows_waiting", "Rows held by the engine, not in the batch")
+        self._kv_blocks = make.gauges("kv_blocks", "KV cache blocks by use", "state")
+        self.prefix_queried = make.counter(
             "prefix_cache_queried_tokens", "Prompt tokens looked up in the prefix cache"
         )
-        self.prefix_hit = counter("prefix_cache_hit_tokens", "Prompt tokens found there")
-        self.prompt_computed = counter("prompt_tokens_computed", "Prompt tokens computed by the model")
-        self.preemptions = counter("preemptions", "Rows that lost their blocks and are computed again")
-        self.step_time = histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
-        self.step_tokens = histogram("step_tokens", "New tokens computed, per step", _TOKENS)
+        self.prefix_hit = make.counter("prefix_cache_hit_tokens", "Prompt tokens found there")
+        self.prompt_computed = make.counter("prompt_tokens_computed", "Prompt tokens computed by the model")
+        self.preemptions = make.counter("preemptions", "Rows preempted, to be computed again")
+        self.step_time = make.histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
+        self.step_tokens = make.histogram("step_tokens", "New tokens computed, per step", _TOKENS)
+        self.engine_restarts = make.counter("engine_restarts", "Engines that died and were started again")
+        self._info = make.gauges(
+            "engine_info", "The running engine", "model", "architecture", "dtype", "device", "attention"
+        )
 
-        self.engine_restarts = counter("engine_restarts", "Engines that died and were started again")
-        self.reclaimed = counter("jobs_reclaimed", "Jobs taken over from workers that let their lease go")
-        self.released = counter("jobs_released", "Jobs given back untouched")
-        self.other_versions = gauge(
+    def _of_jobs(self, make: _Series) -> None:
+        self.jobs_held = make.gauge("jobs_held", "Jobs this worker holds a lease on")
+        self.reclaimed = make.counter("jobs_reclaimed", "Jobs taken over after their lease expired")
+        self.released = make.counter("jobs_released", "Jobs released")
+        self.other_versions = make.gauge(
             "jobs_of_other_versions", "Queued jobs that wait for a worker of another version"
         )
-        self.fenced = counter("jobs_fenced", "Jobs found to belong to another attempt")
-        self.dead_lettered = counter("jobs_dead_lettered", "Jobs put among the dead letters")
-        self.gap_fills = counter("token_log_gap_fills", "Times that a token log's lost end was written again")
-        self.write_troubles = counter("write_troubles", "Writes that the server refused or did not answer")
-        self.lease_lateness = gauge("lease_renewal_lateness_seconds", "How late the last try to renew was")
-        self._oldest_queued = gauges(
+        self.fenced = make.counter("jobs_fenced", "Jobs that another attempt has taken over")
+        self.dead_lettered = make.counter("jobs_dead_lettered", "Jobs that became dead letters")
+        self.gap_fills = make.counter(
+            "token_log_gap_fills", "Times that the lost end of a token log was written again"
+        )
+        self.write_troubles = make.counter(
+            "write_troubles", "Writes that the server refused or did not answer"
+        )
+        self.lease_lateness = make.gauge(
+            "lease_renewal_lateness_seconds", "Delay of the last renewal of leases"
+        )
+        self._oldest_queued = make.gauges(
             "oldest_queued_age_seconds", "Age of the oldest job that no worker has taken", "lane"
         )
-        self._jobs_queued = gauges("jobs_queued", "Jobs of the whole queue that no worker has taken", "lane")
-        self.workers = gauge("workers", "Living workers of the queue")
-        self._info = gauges(
-            "engine_info", "The engine that runs", "model", "architecture", "dtype", "device", "attention"
+        self._jobs_queued = make.gauges(
+            "jobs_queued", "Jobs of the whole queue that no worker has taken", "lane"
         )
-        self._queue = queue
-        self._last = EngineStats()
+        self.workers = make.gauge("workers", "Living workers of the queue")
 
     def engine_ready(self, info: EngineInfo) -> None:
         """A new engine: its counters begin at zero."""

@@ -1,5 +1,5 @@
-"""Checks once, at start, for settings of the server under which accepted jobs or streams can be lost. It
-warns of them, or refuses to start if the operator wants that.
+"""Checks the server's settings once, at start, for those that can lose accepted jobs or streams. It warns of
+them, or refuses to start with `strict`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def warnings(stored: Mapping[str, str]) -> list[str]:
     found = []
     policy = stored.get("maxmemory-policy", "noeviction")
     if policy != "noeviction":
-        found.append(f"maxmemory-policy is {policy}: the server may throw away jobs; set it to noeviction")
+        found.append(f"maxmemory-policy is {policy}: the server may evict jobs; set it to noeviction")
     if stored.get("appendonly") == "no":
         found.append(
             "appendonly is no: jobs accepted since the last snapshot are lost in a crash; set it to yes"

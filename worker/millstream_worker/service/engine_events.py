@@ -1,4 +1,4 @@
-"""Passes what the engine process reports to the components that act on it. The only place that publishes the
+"""Passes the engine process' reports to the components that act on them. The only place that publishes the
 served model.
 """
 
@@ -39,7 +39,7 @@ class EngineEvents:
         self._on_ready = on_ready
 
     async def ready(self, info: EngineInfo) -> None:
-        """Raises Unusable where the model's tokenizer cannot be used."""
+        """Raises Unusable if the model's tokenizer cannot be used."""
         self._metrics.engine_ready(info)
         try:
             text = await asyncio.to_thread(TextModel.load, info.tokenizer, info.vocab_size)

@@ -1,4 +1,4 @@
-"""A worker at work on one queue: its components in one task group, and their end in the one right order."""
+"""A worker at work on one queue: its components in one task group, and their end in the right order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StopSignal:
 
 
 class QueueSession:
-    """`failure`, after `run`: why no engine will be started any more; empty after a drain."""
+    """`failure`, after `run`: the reason why no engine will be started any more; empty after a drain."""
 
     def __init__(self, resources: Resources, info: QueueInfo, stop: StopSignal) -> None:
         self._resources = resources
@@ -44,7 +44,7 @@ class QueueSession:
         self.components.table.changed.notify()
 
     async def run(self) -> None:
-        """Until a stop is asked for, or no engine can be started."""
+        """Run until a stop is requested, or no engine can be started."""
         components = self.components
         async with asyncio.TaskGroup() as group:
             tasks = self._start(group)
@@ -89,7 +89,7 @@ class QueueSession:
         await asyncio.wait([tasks["quarantine"]])
         components.writer.stop()
         await tasks["writer"]
-        await components.writer.write_all()  # 4 what readers do not have yet
+        await components.writer.write_all()  # 4 tokens that readers do not have yet
         await self._release(lambda: list(components.table))  # 5 others continue the rest
         components.leases.stop()  # 6 only now let the leases and the heartbeat go
         components.upkeep.stop()

@@ -1,5 +1,5 @@
-"""What the worker reports about itself while it runs: its heartbeat, and once a minute, while it works, a
-line of its log. It knows no Redis.
+"""The worker's reports about itself: its heartbeat, and a log line once a minute while it works. It knows no
+Redis.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LINE_S = 60.0
 
 
 class Rates:
-    """Tokens per second between two looks at an engine's counters."""
+    """Tokens per second between two readings of an engine's counters."""
 
     def __init__(self, now: float) -> None:
         self._since = now
         self._prompt, self._output = 0, 0
 
     def take(self, stats: EngineStats, now: float) -> tuple[float, float]:
-        """Prompt tokens computed and tokens sampled, since the last look."""
+        """Prompt tokens computed and tokens sampled per second, since the last call."""
         again = stats.prompt_computed_total < self._prompt or stats.output_total < self._output
         before = (0, 0) if again else (self._prompt, self._output)  # another engine counts from 0
         seconds = max(now - self._since, 1e-3)
@@ -64,7 +64,7 @@ class Report:
         self._next_line = now + LINE_S
 
     def heartbeat(self) -> Heartbeat:
-        """The next one: rates are those since the one before."""
+        """The next heartbeat; rates are means since the previous one."""
         stats, served = self._capacity.stats, self._model.current
         info = served.info if served is not None else None
         block_size = info.block_size if info else 0
@@ -90,7 +90,7 @@ class Report:
         )
 
     def log_line(self) -> None:
-        """Once a minute, and only where something was computed."""
+        """Log a line once a minute, if anything was computed."""
         now = self._monotonic()
         if now < self._next_line:
             return

@@ -74,7 +74,7 @@ class Service:
         self._stop.asked.set()
 
     async def run(self) -> None:
-        """Serve until drained. Raises CannotServe where the queue or the model cannot be used."""
+        """Serve until drained. Raises CannotServe if the queue or the model cannot be used."""
         try:
             endpoint = Endpoint.of(self._settings.redis_url)
         except InvalidRequest as error:
@@ -116,7 +116,7 @@ class Service:
             raise CannotServe(message) from error
 
     async def _open_queue(self, endpoint: Endpoint, redis: Any) -> QueueInfo | None:
-        """The queue, as soon as the server is there; None where the worker is drained before."""
+        """The queue, once the server is there; None if the worker is drained before."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._stop.asked.is_set():
             self._loop_watch.turn()

@@ -60,7 +60,7 @@ from millstream_worker.upkeep import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resources:
-    """What the components of a worker share."""
+    """Shared by the components of a worker."""
 
     settings: Settings
     endpoint: Endpoint
@@ -78,7 +78,6 @@ class Components:
     table: JobTable
     queue: EngineQueue
     engine: EnginePort
-    capacity: Capacity
     supervisor: Supervisor
     quarantine: Quarantine
     readers: Sequence[Redis]  # one blocking connection for each intake
@@ -93,7 +92,7 @@ class Components:
 
 
 def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[], None]) -> Components:
-    """Nothing runs yet, and nothing is connected."""
+    """Build all components. Nothing runs yet, and nothing is connected."""
     settings, consumer = resources.settings, resources.consumer
     metrics, clock, watch = resources.metrics, resources.clock, resources.watchdog.watch
     shards = shards_of(settings.queue, info)
@@ -133,7 +132,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     heartbeats = Heartbeats(consumer.redis, shards, report.heartbeat, figures, settings.renew_s)
     tasks = [
         PeriodicTask("heartbeat", settings.renew_s, heartbeats.send),
-        *_maintenance(resources, info),
+        *_maintenance(resources, info, shards),
         PeriodicTask("lost entries", min(1.0, settings.renew_s), lost.look),
         PeriodicTask("scan", settings.renew_s, lambda: on_all(shards, reclaimer.scan)),
         PeriodicTask("queue", min(5.0, settings.renew_s), figures.measure),
@@ -145,7 +144,6 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
         table=table,
         queue=queue,
         engine=engine,
-        capacity=capacity,
         supervisor=supervisor,
         quarantine=Quarantine(consumer, table, queue, metrics, watch("quarantine"), read=admission.read),
         readers=readers,
@@ -188,9 +186,8 @@ def _lane_reader(resources: Resources, table: JobTable, reader: Redis, shard: Sh
     return LaneReader(consumer, shard, table.entries, times, settings.max_dead)
 
 
-def _maintenance(resources: Resources, info: QueueInfo) -> list[PeriodicTask]:
+def _maintenance(resources: Resources, info: QueueInfo, shards: Sequence[ShardKeys]) -> list[PeriodicTask]:
     settings, redis = resources.settings, resources.consumer.redis
-    shards = shards_of(settings.queue, info)
     maintenance = Maintenance(redis, shards, result_ttl_ms=_result_ttl_ms(settings))
     keep_metadata = partial(_keep_metadata, redis, settings.queue, info)
     return [
@@ -202,7 +199,7 @@ def _maintenance(resources: Resources, info: QueueInfo) -> list[PeriodicTask]:
 
 
 async def _keep_metadata(redis: Any, queue: str, info: QueueInfo) -> None:
-    """Write them again if the server was flushed: a client that finds none would create another queue. Raises
-    QueueMismatch where one did.
+    """Write the metadata again if the server was flushed: a client that finds none would create another
+    queue. Raises QueueMismatch if one did.
     """
     await open_queue(redis, queue, shards=info.shards, pubsub=info.pubsub, takes=TAKEN, known=info)

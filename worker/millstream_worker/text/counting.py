@@ -19,7 +19,7 @@ _BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
 
 class TooLong(Exception):
-    """A text has more tokens than allowed. `size`: what is known of it. `problem`: another reason for the
+    """A text has more tokens than allowed. `size`: its known size. `problem`: another reason for the
     refusal.
     """
 
@@ -43,7 +43,7 @@ class Counting:
         self.longest_token, self._silent = _longest_token(tokenizer)
 
     def check_bytes(self, data: bytes, most: int, start: int = 0, end: int | None = None) -> None:
-        """Raises TooLong where data[start:end], a text in UTF-8, certainly has more than `most` tokens."""
+        """Raises TooLong if data[start:end], a text in UTF-8, certainly has more than `most` tokens."""
         size = (len(data) if end is None else end) - start
         if self.longest_token is None or size <= most * self.longest_token:
             return
@@ -68,7 +68,7 @@ class Counting:
         return ids
 
     def _slice(self, text: str, start: int, step: int) -> tuple[int, int]:
-        """Where the slice ends, and where the next one begins."""
+        """The end of the slice, and the start of the next one."""
         begin, end = start, start + step
         while end < len(text):
             if (cut := self._cuts.last(text, begin, end)) is not None:
@@ -83,7 +83,9 @@ class Counting:
         return len(text), len(text)
 
     def _encode(self, text: str) -> list[int]:
-        """As `encode`, which keeps the GIL throughout, and takes twice the memory for offsets."""
+        """Like the tokenizer's `encode`, which keeps the GIL throughout, and takes twice the memory for
+        offsets.
+        """
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids
@@ -103,7 +105,7 @@ def _around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _longest_token(tokenizer: Tokenizer) -> tuple[int | None, list[int]]:
-    """Most bytes of text in one token; None if that is unbounded. And the bytes that become no token."""
+    """Most bytes of text in one token (None if unbounded), and the bytes without a token."""
     spec = json.loads(tokenizer.to_str())
     added = tokenizer.get_added_tokens_decoder().values()
     names = tokenizer.get_vocab(with_added_tokens=True)

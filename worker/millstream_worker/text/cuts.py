@@ -1,8 +1,8 @@
 """Places where a long text may be cut so that the ids of both sides, concatenated, are the ids of the whole.
 
-Such a place is between a letter or digit and white space or punctuation, where the pre-tokenizer cuts too
-(each of its pieces is encoded by itself), or where no merge crosses. Each place is tried on the text around
-it. A tokenizer whose parts look further than that is never cut.
+Such a place is between a letter or digit and white space or punctuation, at a boundary of the pre-tokenizer
+(each of its pieces is encoded by itself), or at one that no merge crosses. Each place is tested on the text
+around it. A tokenizer whose steps look further than that is never cut.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 _PLACE = re.compile(r"(?<=[^\W_])\W")
-_AROUND = 256  # characters on each side on which a place is tried
+_AROUND = 256  # characters on each side on which a place is tested
 _MOST_TRIES = 64
-_SPACE = "▁"  # what stands for a space in the vocabularies of SentencePiece
+_SPACE = "▁"  # SentencePiece's character for a space
 _WORD_START = re.compile(f"(?<=[^{_SPACE}])(?={_SPACE})")
-# Each looks at a few characters at a time; regular expressions are looked at below.
+# Each looks at a few characters at a time; regular expressions are checked below.
 _NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "Precompiled"}
 _NORMALIZERS |= {"BertNormalizer", "Replace", "Prepend"}
 _PRE_TOKENIZERS = {"ByteLevel", "Split", "Metaspace", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
@@ -54,8 +54,8 @@ class Cuts:
         ) or not _is_near_sighted(spec)
 
     def last(self, text: str, begin: int, end: int) -> tuple[int, int] | None:
-        """The last place in text[begin:end], as the end of the left side and the start of the right one,
-        which is one further where the tokenizer puts a space in front of what it is given.
+        """The last place in text[begin:end]: the end of the left side and the start of the right one, which
+        is one further if the tokenizer puts a space in front of each text.
         """
         if self._none:
             return None

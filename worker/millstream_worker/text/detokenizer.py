@@ -27,9 +27,9 @@ class Detokenizer:
         self._utf8 = _utf8_decoder(errors="replace")
         self._begun = False  # a token with text has been seen: the next ones are not the first
         self._count = 0
-        self._ids: list[int] = []  # kept only where a stop string may ask which token it began in
+        self._ids: list[int] = []  # kept only if a stop string may need the token that it began in
         self._held = ""  # decoded, but possibly the beginning of a stop string
-        self._released = 0  # characters handed out
+        self._released = 0  # characters returned
         self._kept: int | None = None
 
     @property
@@ -39,7 +39,9 @@ class Detokenizer:
 
     @property
     def kept_tokens(self) -> int:
-        """How many of the ids fed so far contribute to the text: those that begin before the stop string."""
+        """The number of ids fed so far that contribute to the text: those that begin before the stop
+        string.
+        """
         return self._count if self._kept is None else self._kept
 
     @property
@@ -48,8 +50,8 @@ class Detokenizer:
         return bool(self._held) or bool(self._utf8.getstate()[0])
 
     def feed(self, ids: Sequence[int]) -> str:
-        """The text that became certain with these ids. It may be empty, or hold characters begun by earlier
-        ids.
+        """The text that became certain with these ids. It may be empty, or contain characters begun by
+        earlier ids.
         """
         if self._kept is not None:
             return ""
@@ -115,7 +117,9 @@ class Detokenizer:
         return longest
 
     def _tokens_before(self, chars: int) -> int:
-        """How many leading tokens begin before character number `chars` of the text. Runs once, at a stop."""
+        """The number of leading tokens that begin before character number `chars` of the text. Runs once, at
+        a stop.
+        """
         replay = Detokenizer(self._token_bytes)
         length = 0
         for place, token_id in enumerate(self._ids):

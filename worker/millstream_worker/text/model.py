@@ -18,7 +18,7 @@ from millstream_worker.text.counting import Counting
 from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.token_bytes import TokenBytes
 
-# What a template raises on messages it was not written for: its own complaint, or Python's.
+# Errors of a template on messages it was not written for: its own, or Python's.
 _TEMPLATE_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -50,7 +50,7 @@ class TextModel:
         """
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except Exception as error:  # tokenizers raises just that for a damaged file
+        except Exception as error:  # tokenizers raises a plain Exception for a damaged file
             raise TokenizerUnusable(f"no usable tokenizer in {folder}: {error}") from error
         return cls(tokenizer, vocab_size)
 
@@ -75,7 +75,7 @@ class TextModel:
         return self._checked("prompt", ids)
 
     def check_bytes(self, data: bytes, most: int, start: int, end: int) -> None:
-        """Raises TooLong where the prompt data[start:end] certainly has more than `most` tokens."""
+        """Raises TooLong if the prompt data[start:end] certainly has more than `most` tokens."""
         self._counting.check_bytes(data, most, start, end)
 
     def detokenizer(self, stop: Sequence[str] = (), min_tokens: int = 0) -> Detokenizer:

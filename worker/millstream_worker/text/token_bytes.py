@@ -1,9 +1,9 @@
 """The bytes that each token id contributes to the text, computed once from the tokenizer's decoder.
 
-All decoders in use are equivalent to this: every token stands for some bytes, whatever its neighbours are;
-only the first token of a text is special (its leading space may be dropped). With a table of bytes,
-detokenizing is a join and an incremental UTF-8 decoder: several times faster than tokenizers' DecodeStream
-(which cannot be flushed either), and independent of how the tokens were split into calls.
+This holds for all decoders in use: every token stands for some bytes, independent of its neighbours; only the
+first token of a text is special (its leading space may be dropped). With a table of bytes, detokenizing is a
+join and an incremental UTF-8 decoder: several times faster than tokenizers' DecodeStream (which cannot be
+flushed either), and independent of how the tokens were split into calls.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class TokenBytes:
 
 
 def _rule(decoder: dict[str, Any] | None) -> tuple[_ToBytes | None, bool]:
-    """How a token's name becomes bytes (None: ask the tokenizer), and whether that holds at the start of a
-    text.
+    """The conversion of a token's name to bytes (None: ask the tokenizer), and whether it holds at the start
+    of a text.
     """
     steps = [] if decoder is None else decoder.get("decoders", [decoder])
     kinds = {step["type"] for step in steps}

@@ -22,12 +22,13 @@ class QueueFigures:
         self._oldest: dict[ShardKeys, dict[Lane, int]] = {}
 
     def oldest_ms(self, shard: ShardKeys) -> Mapping[Lane, int]:
-        """When the oldest waiting job of each lane was submitted (Unix milliseconds); 0 where none waits.
-        Empty before the first measurement."""
+        """Submission time of the oldest waiting job of each lane (Unix milliseconds); 0 if none waits. Empty
+        before the first measurement.
+        """
         return self._oldest.get(shard, {})
 
     async def measure(self) -> None:
-        """Reads everything before it shows any of it."""
+        """Read everything, then set the metrics."""
         counts = await read_lanes(self._redis, *self._shards)
         for shard in self._shards:
             self._oldest[shard] = {

@@ -21,7 +21,7 @@ from millstream_worker.observe.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 _WARN_S = 60.0  # between two lines about the same shard
-_LOOKED_AT = 500  # jobs in one look: a queue may hold very many
+_LOOKED_AT = 500  # jobs in one check: a queue may hold very many
 _NAMED = 5  # versions in one line: anybody may write any number
 
 Key = tuple[str, str]  # lane, entry id
@@ -69,8 +69,8 @@ class ForeignVersions:
     async def saw(
         self, shard: ShardKeys, pending: Iterable[Key], released: Iterable[Key], since: float
     ) -> None:
-        """A scan that began at `since` found these entries delivered, and these of them released. Raises
-        redis-py's errors.
+        """Apply a scan that began at `since`: it found these entries delivered, and these of them released.
+        Raises redis-py's errors.
         """
         left = self._left.get(shard, {})
         kept = set(pending)
@@ -86,7 +86,9 @@ class ForeignVersions:
             await self._warn(shard, waiting, now)
 
     async def _forget_ended(self, shard: ShardKeys, waiting: Mapping[Key, ForeignEntry]) -> None:
-        """Maybe no worker is left to drop those cancelled or expired meanwhile: the next scan does."""
+        """Check for jobs that were cancelled or expired meanwhile, if no worker is left to drop them: the
+        next scan does.
+        """
         left = self._left[shard]
         some = [key for key in left if key in waiting][:_LOOKED_AT]
         async with self._redis.pipeline(transaction=False) as pipeline:
@@ -104,7 +106,7 @@ class ForeignVersions:
             return
         try:
             windows = [worker.versions for worker in await read_workers(self._redis, shard)]
-        except ProtocolError:  # whoever that is, it may not take them either
+        except ProtocolError:  # an unreadable worker may not take them either
             windows = []
         jobs = Counter(one.version for one in waiting.values())
         stuck = {

@@ -14,7 +14,7 @@ from millstream_worker.upkeep.shards import on_all
 
 
 class Heartbeats:
-    """`heartbeat` makes the next one; `figures` adds the age of each shard's oldest waiting job."""
+    """`heartbeat` returns the next one; `figures` adds the age of each shard's oldest waiting job."""
 
     def __init__(
         self,
@@ -45,6 +45,6 @@ class Heartbeats:
         await on_all(self._shards, send)
 
     async def end(self) -> None:
-        """Delete it, so that nobody takes the worker for alive."""
+        """Delete the heartbeat, so that nobody takes the worker for alive."""
         name = self._heartbeat().name
         await on_all(self._shards, lambda shard: self._redis.delete(shard.worker(name)))

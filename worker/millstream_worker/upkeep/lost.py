@@ -1,5 +1,5 @@
-"""Jobs whose entry was destroyed. Readers that hear nothing of a job name it on the control channel; this
-checks whether any worker will ever take it, and ends it if not.
+"""Jobs whose entry was destroyed. Readers of a silent job name it on the control channel; this checks whether
+any worker will ever take it, and ends it if not.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LostEntries:
         for channel, job_id in list(self._asked)[:_AT_ONCE]:
             try:
                 await self._look_at(self._shards[channel], job_id)
-            except (ResponseError, ProtocolError) as error:  # its keys are damaged: nothing can be said of it
+            except (ResponseError, ProtocolError) as error:  # its keys are damaged: its state is unknown
                 _log.warning("job cannot be checked", job_id=job_id, error=f"{error!s:.200}")
-            self._asked.pop((channel, job_id), None)  # kept where the server did not answer
+            self._asked.pop((channel, job_id), None)  # kept if the server did not answer
 
     async def _look_at(self, shard: ShardKeys, job_id: str) -> None:
         record = await read_job(self._redis, shard, job_id)
@@ -63,7 +63,7 @@ class LostEntries:
             seq=record.last_seq,
             ttl_ms=self._result_ttl_ms,
         )
-        if not await calls.run(self._redis, look()):  # as nearly always: no log is read for it
+        if not await calls.run(self._redis, look()):  # nearly always false: no log is read for it
             return
         log, now_ms = await read_log(self._redis, shard, job_id), self._now_ms()
         result = await asyncio.to_thread(_result, record, log, now_ms)

@@ -24,13 +24,13 @@ from millstream_worker.upkeep.foreign_versions import ForeignVersions
 
 _log = structlog.get_logger(__name__)
 _PAGE = 500
-_SURE = 1.5  # renewals' time: a living owner's next one comes a little later than one after its last
+_SURE = 1.5  # renewal periods: a living owner's renewals may be a little more than one apart
 _MOST_CLAIMED = 8  # in one call, whose reply has their payloads, of up to 16 MiB each
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """Equal on all workers of a queue: the age at which a lease is overdue, and how often it is renewed."""
+    """Equal on all workers of a queue: the age at which a lease is overdue, and the period of renewals."""
 
     lease_s: float
     renew_s: float
@@ -73,7 +73,7 @@ class Reclaimer:
             seen: dict[str, Sighting] = {}
             start = "-"
             while page := await calls.scan_pending(self._redis, shard, lane=lane, start=start, count=_PAGE):
-                now = self._monotonic()  # the reply may have taken long: an entry counts as seen when it came
+                now = self._monotonic()  # the reply may have taken long: an entry counts as seen on arrival
                 for entry in page:
                     pending.append((lane, entry.entry_id))
                     if entry.owner == RELEASED:
@@ -118,7 +118,8 @@ class Reclaimer:
                 entries += reply
             elif not (isinstance(reply, ProtocolError) or is_damage(reply)):
                 continue  # tried again at once
-            # Claimed or not, it has had its turn. What is no job is ours now: the reader finds and drops it.
+            # Claimed or not, it has had its turn. An entry that is no job is ours now: the reader finds and
+            # drops it.
             self._sightings[shard, lane].pop(entry_id, None)
         if troubles := [reply for reply in replies if isinstance(reply, Exception)]:
             trouble = self._outage if is_outage(troubles[0]) else self._damage

@@ -28,7 +28,7 @@ class PeriodicTask:
     every_s: float
     run: Callable[[], Awaitable[None]]
     due: float = field(default=0.0)  # monotonic seconds
-    trouble: str = ""  # why it failed the last time; empty where it did not
+    trouble: str = ""  # the error of its last run; empty if there was none
 
 
 class Upkeep:
@@ -50,7 +50,7 @@ class Upkeep:
 
     @property
     def trouble(self) -> str:
-        """The error of a task that failed the last time it ran; empty where none did."""
+        """The error of a task whose last run failed; empty if there is none."""
         return next((task.trouble for task in self._tasks.values() if task.trouble), "")
 
     def wake(self, name: str) -> None:
@@ -62,15 +62,15 @@ class Upkeep:
         self._woken.set()
 
     async def run(self) -> None:
-        """Until `stop`. That is a flag, since a cancellation can be lost inside redis-py: on Python 3.11 its
-        `timeout(0)` around the check of a pooled connection swallows one that arrives just then.
+        """Run until `stop`, which is a flag, since a cancellation can be lost inside redis-py: on Python 3.11
+        its `timeout(0)` around the check of a pooled connection swallows one that arrives just then.
         """
         with self._watch:
             while not self._stopping:
                 now = self._monotonic()
                 for task in self._tasks.values():
                     if task.due <= now and not self._stopping:
-                        # So that many workers started together do not run it at the same time.
+                        # random, so that many workers started together do not run it at the same time
                         task.due = now + task.every_s * random.uniform(0.8, 1.0)
                         await self._do(task)
                 due = min(task.due for task in self._tasks.values())

@@ -1,5 +1,6 @@
-"""The engines that can be timed, and what each needs. A new one is a module here with a class that has the
-methods of `interface.Adapter`, and a line in ENGINES."""
+"""The engines that can be timed, and their requirements. A new one is a module here with a class that has the
+methods of `interface.Adapter`, and a line in ENGINES.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class EngineKind:
     install: str
 
     def absent(self, python: str) -> str:
-        """Why it cannot run under the interpreter `python`; empty where it can."""
+        """The reason why it cannot run under the interpreter `python`; empty if it can."""
         probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({self.needs!r}) is None)"
         try:
             found = subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0

@@ -8,12 +8,12 @@ from typing import Any
 import transformers
 from ops.bench.engines.adapters.hf_model import load_model
 from ops.bench.engines.adapters.interface import Setup
-from ops.bench.measures import Run, Tape
+from ops.bench.measures import Run, TokenRecorder
 from ops.bench.workloads import Workload
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 RESULT_S = 600.0
-# On a CPU its defaults, made for flash attention on a GPU, cost it most of its speed: a step's mask is dense
+# On a CPU its defaults, made for flash attention on a GPU, cost most of its speed: a step's mask is dense
 # over all tokens and keys of the step, the cache is 60 % of the memory, a page is longer than our prefixes.
 PAGE = 16
 STEP_TOKENS = 512
@@ -21,7 +21,7 @@ MAX_ROWS = 256
 
 
 class ContinuousBatching:
-    """Each run has a manager, and so a prefix cache, of its own; that it starts is not part of the run."""
+    """Each run has a manager, and so a prefix cache, of its own; its start is not timed."""
 
     def __init__(self, setup: Setup) -> None:
         self.version = transformers.__version__
@@ -39,7 +39,7 @@ class ContinuousBatching:
 
     def _timed(self, manager: Any, workload: Workload) -> Run:
         forwards = _Forwards(self._model)
-        tape = Tape(len(workload.prompts), time.perf_counter())
+        recorder = TokenRecorder(len(workload.prompts), time.perf_counter())
         rows = {
             manager.add_request(prompt, max_new_tokens=length, record_timestamps=True): row
             for row, (prompt, length) in enumerate(
@@ -49,13 +49,13 @@ class ContinuousBatching:
         for _ in rows:
             result = _result(manager)
             for moment, _token in zip(result.timestamps, result.generated_tokens, strict=True):
-                tape.note(rows[result.request_id], moment)
+                recorder.record(rows[result.request_id], moment)
         forwards.remove()
-        return tape.run(workload.output_lengths, forwards.count or None)
+        return recorder.run(workload.output_lengths, forwards.count or None)
 
 
 def sizes(setup: Setup) -> ContinuousBatchingConfig:
-    """On a GPU its own, but for what was asked for."""
+    """On a GPU its own, except for requested sizes."""
     if setup.device != "cpu":
         return ContinuousBatchingConfig(
             max_batch_tokens=setup.max_step_tokens or None, max_requests_per_batch=setup.max_rows or None
@@ -76,7 +76,7 @@ def _result(manager: Any) -> Any:
 
 
 class _Forwards:
-    """Counts calls of the model; 0 where it is run some other way (a captured graph)."""
+    """Counts calls of the model; 0 if it runs in some other way (a captured graph)."""
 
     def __init__(self, model: Any) -> None:
         self.count = 0

@@ -1,5 +1,6 @@
-"""What the benchmark asks of an engine. Only the standard library: the other side of it runs in whatever
-environment the engine is installed in."""
+"""The benchmark's interface to an engine. Only the standard library: the other side of it runs in the
+engine's own environment.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from ops.bench.workloads import Workload
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How an engine is loaded; the same for all of a run."""
+    """How an engine is loaded; the same for a whole run."""
 
     folder: str  # with config.json and safetensors
     device: str  # cpu | cuda
@@ -34,6 +35,7 @@ class Adapter(Protocol):
     version: str
 
     def run(self, workload: Workload, salt: str) -> Run:
-        """One pass; all requests arrive at its start. Nothing computed under another `salt` may be found in
-        a prefix cache. Raises ValueError where the outputs have other lengths than the workload's."""
+        """One pass; all requests arrive at its start. Nothing computed under another `salt` may be found in a
+        prefix cache. Raises ValueError if the outputs have other lengths than the workload's.
+        """
         ...

@@ -1,5 +1,6 @@
-"""llama.cpp through llama-cpp-python's own bindings: rows as sequences of one context, a finished row's place
-taken by the next."""
+"""llama.cpp through llama-cpp-python's own bindings: rows are sequences of one context, and a new row takes
+the place of a finished one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import llama_cpp  # type: ignore[import-not-found]
 import numpy as np
 from ops.bench.engines.adapters.interface import Setup
-from ops.bench.measures import Run, Tape
+from ops.bench.measures import Run, TokenRecorder
 from ops.bench.workloads import Workload
 
 STEP_TOKENS = 2048
@@ -24,7 +25,7 @@ class _Row:
     number: int
     sequence: int
     new: list[int]  # tokens to compute next
-    left: int  # tokens still to draw
+    left: int  # tokens still to sample
     position: int = 0  # tokens computed
 
 
@@ -55,7 +56,7 @@ class LlamaCpp:
     def run(self, workload: Workload, salt: str) -> Run:
         memory = llama_cpp.llama_get_memory(self._context)
         llama_cpp.llama_memory_clear(memory, True)
-        tape = Tape(len(workload.prompts), time.perf_counter())
+        recorder = TokenRecorder(len(workload.prompts), time.perf_counter())
         waiting = deque(enumerate(zip(workload.prompts, workload.output_lengths, strict=True)))
         free = list(range(self._rows))
         running: list[_Row] = []
@@ -65,17 +66,19 @@ class LlamaCpp:
                 number, (prompt, length) = waiting.popleft()
                 running.append(_Row(number, free.pop(), list(prompt), length))
             for row, token in self._step(running):
-                tape.note(row.number, time.perf_counter())
+                recorder.record(row.number, time.perf_counter())
                 row.new, row.left = [token], row.left - 1
                 if not row.left:
                     llama_cpp.llama_memory_seq_rm(memory, row.sequence, -1, -1)
                     free.append(row.sequence)
             running = [row for row in running if row.left]
             steps += 1
-        return tape.run(workload.output_lengths, steps)
+        return recorder.run(workload.output_lengths, steps)
 
     def _step(self, rows: list[_Row]) -> list[tuple[_Row, int]]:
-        """Decoding rows first, then as much of the prompts as the step holds; rows that drew, and what."""
+        """Decoding rows first, then prompts up to the step's size; returns the rows that sampled, with their
+        tokens.
+        """
         batch, used = self._batch, 0
         drawing: list[tuple[_Row, int]] = []
         for row in sorted(rows, key=lambda row: len(row.new)):
@@ -90,7 +93,7 @@ class LlamaCpp:
                 drawing.append((row, used - 1))
         batch.n_tokens = used
         status = llama_cpp.llama_decode(self._context, batch)
-        assert status == 0, f"llama_decode answered {status}"
+        assert status == 0, f"llama_decode returned {status}"
         return list(self._draw(drawing))
 
     def _draw(self, drawing: list[tuple[_Row, int]]) -> Iterator[tuple[_Row, int]]:

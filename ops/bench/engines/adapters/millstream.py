@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ops.bench.engines.adapters.interface import Setup
-from ops.bench.measures import Run, Tape
+from ops.bench.measures import Run, TokenRecorder
 from ops.bench.workloads import Workload
 
 from millstream_worker.engine.assembly import build
@@ -30,7 +30,7 @@ class Millstream:
     def run(self, workload: Workload, salt: str) -> Run:
         pairs = zip(workload.prompts, workload.output_lengths, strict=True)
         greedy = SamplingSpec(temperature=0.0)
-        tape = Tape(len(workload.prompts), time.perf_counter())
+        recorder = TokenRecorder(len(workload.prompts), time.perf_counter())
         for handle, (prompt, length) in enumerate(pairs):
             request = EngineRequest(handle, tuple(prompt), length, greedy, salt=salt)
             refused = self._engine.add(request)
@@ -41,15 +41,16 @@ class Millstream:
             if step is None:
                 continue
             steps += 1
-            tape.note_each(step.handles, time.perf_counter())
-        return tape.run(workload.output_lengths, steps)
+            recorder.record_each(step.handles, time.perf_counter())
+        return recorder.run(workload.output_lengths, steps)
 
 
 def chosen(setup: Setup) -> dict[str, Any]:
-    """Fields of EngineConfig: what the benchmark chooses, and over it the setup's own settings. On the CPU
-    every row at once has room in the cache, and a last block each: memory is the user's. A GPU is the
-    engine's. The model is compiled at start, as a worker compiles it after a busy minute. Raises ValueError
-    for an unknown setting."""
+    """Fields of EngineConfig: the benchmark's choice, overridden by the setup's own settings. On the CPU the
+    cache holds every row at once, and a last block each: memory is the user's. A GPU is the engine's. The
+    model is compiled at start, as a worker compiles it after a busy minute. Raises ValueError for an unknown
+    setting.
+    """
     on_cpu = setup.device == "cpu"
     blocks = setup.kv_tokens // BLOCK_SIZE + setup.rows + 1
     own = {

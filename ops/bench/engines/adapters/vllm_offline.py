@@ -7,14 +7,15 @@ from typing import Any
 
 import vllm  # type: ignore[import-not-found]
 from ops.bench.engines.adapters.interface import Setup
-from ops.bench.measures import Run, Tape
+from ops.bench.measures import Run, TokenRecorder
 from ops.bench.workloads import Workload
 from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
 
 
 class Vllm:
-    """It takes token ids and gives token ids: no text on either side, as ours here. On a GPU its engine core
-    is a process of its own, as it is by default."""
+    """It takes and returns token ids: no text on either side, as with ours. On a GPU its engine core is a
+    process of its own, as by default.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self.version = vllm.__version__
@@ -25,7 +26,7 @@ class Vllm:
             chosen["max_num_batched_tokens"] = setup.max_step_tokens
         model = vllm.LLM(
             setup.folder,
-            dtype=setup.dtype,  # its own choice for a checkpoint in float32 is another
+            dtype=setup.dtype,  # for a float32 checkpoint its own choice differs
             skip_tokenizer_init=True,
             max_model_len=setup.longest_row + 1,
             seed=0,
@@ -36,7 +37,7 @@ class Vllm:
 
     def run(self, workload: Workload, salt: str) -> Run:
         pairs = zip(workload.prompts, workload.output_lengths, strict=True)
-        tape = Tape(len(workload.prompts), time.perf_counter())
+        recorder = TokenRecorder(len(workload.prompts), time.perf_counter())
         for row, (prompt, length) in enumerate(pairs):
             asked = {"prompt_token_ids": prompt, "cache_salt": salt}
             self._engine.add_request(f"{salt}-{row}", asked, _greedy(length))
@@ -44,12 +45,12 @@ class Vllm:
         while self._engine.has_unfinished_requests():
             outputs = self._engine.step()
             now = time.perf_counter()
-            steps += bool(outputs)  # those that computed prompts only are not seen here
+            steps += bool(outputs)  # steps that computed only prompts are not visible here
             for output in outputs:
                 tokens = len(output.outputs[0].token_ids)
                 if tokens:
-                    tape.note(int(output.request_id.rpartition("-")[2]), now, tokens)
-        return tape.run(workload.output_lengths, steps)
+                    recorder.record(int(output.request_id.rpartition("-")[2]), now, tokens)
+        return recorder.run(workload.output_lengths, steps)
 
 
 def _greedy(length: int) -> Any:

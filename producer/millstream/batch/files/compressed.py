@@ -1,4 +1,4 @@
-"""Files compressed with gzip or zstd: told by their first bytes when read, by their name when written."""
+"""Files compressed with gzip or zstd: detected by first bytes when read, chosen by name when written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class Packing(StrEnum):
-    """By the ending of a file's name."""
+    """Each value is the ending of a file's name."""
 
     GZIP = ".gz"
     ZSTD = ".zst"
@@ -30,11 +30,11 @@ _MAGIC = {b"\x1f\x8b": Packing.GZIP, b"\x28\xb5\x2f\xfd": Packing.ZSTD}
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A file's content, whatever it is packed with. `raw` tells how far the file itself is read."""
+    """A file's uncompressed content. The position of `raw` is that in the compressed file."""
 
     file: BinaryIO
     raw: BinaryIO
-    damage: tuple[type[Exception], ...] = ()  # what reading it raises where it is cut off or damaged
+    damage: tuple[type[Exception], ...] = ()  # raised by reads of a truncated or damaged file
 
     def close(self) -> None:
         self.file.close()
@@ -42,12 +42,12 @@ class Plain:
 
 
 def packing_of(path: Path) -> Packing | None:
-    """What a file of this name is written with."""
+    """The compression that a file of this name is written with."""
     return next((packing for packing in Packing if path.suffix == packing), None)
 
 
 def open_plain(path: Path) -> Plain:
-    """Raises OSError, and MissingExtra where a zstd file cannot be read by this installation."""
+    """Open a file for reading. Raises OSError, and MissingExtra if this installation cannot read zstd."""
     raw = path.open("rb")
     try:
         head = raw.read(4)
@@ -67,7 +67,7 @@ def open_plain(path: Path) -> Plain:
 
 
 def unpack(source: Path, target: Path) -> None:
-    """All at once: what is there under the target's name is whole. Raises InvalidRequest, OSError."""
+    """Decompress into `target`, which appears complete or not at all. Raises InvalidRequest, OSError."""
     plain = open_plain(source)
     try:
         with replacing(target) as file:
@@ -79,13 +79,13 @@ def unpack(source: Path, target: Path) -> None:
 
 
 def pack(source: Path, target: Path, packing: Packing) -> None:
-    """All at once, as above. Raises MissingExtra, OSError."""
+    """Compress into `target`, which appears complete or not at all. Raises MissingExtra, OSError."""
     with source.open("rb") as plain, replacing(target) as file, _packer(file, packing) as packer:
         shutil.copyfileobj(plain, packer, _PIECE_BYTES)
 
 
 def check_packing(packing: Packing | None) -> None:
-    """Raises MissingExtra where this installation cannot write it."""
+    """Raises MissingExtra if this installation cannot write it."""
     if packing is Packing.ZSTD:
         _zstd()
 
@@ -98,7 +98,7 @@ def _packer(file: BinaryIO, packing: Packing) -> BinaryIO:
 
 
 def _zstd() -> ModuleType:
-    """Python's own from 3.14 on; before, its backport."""
+    """Python's own from 3.14 on; its backport before."""
     for name in ("compression.zstd", "backports.zstd"):
         try:
             return importlib.import_module(name)

@@ -1,7 +1,7 @@
-"""The input file as numbered lines, however large it is: no line and no number of lines is ever held whole.
+"""The input file as numbered lines, read in pieces: neither a huge line nor a huge file is held whole.
 
-Blank lines are skipped but counted, so that line numbers are those of an editor. A compressed file is read as
-what it holds.
+Blank lines are skipped but counted, so that line numbers are those of an editor. Compressed files are
+decompressed while they are read.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ class InputLine:
 
 
 class InputFile:
-    """A context manager; iterate it once. Raises InvalidRequest where compressed data ends early or is
-    damaged."""
+    """A context manager; iterate it once. Raises InvalidRequest if compressed data is cut off or damaged."""
 
     def __init__(self, path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        """Raises InvalidRequest where there is no such file, or its encoding is not UTF-8; MissingExtra."""
+        """Raises InvalidRequest if there is no such file, or its encoding is not UTF-8; MissingExtra."""
         self.max_line_bytes = max_line_bytes
         self.path = path
         self.lines = 0
-        self.total: int | None = None  # lines that are not blank, where somebody has counted them
+        self.total: int | None = None  # lines that are not blank, once they have been counted
         try:
             if path.exists() and not path.is_file() and not path.is_dir():
                 raise InvalidRequest("IN", str(path), "is no regular file; write its lines to one first")

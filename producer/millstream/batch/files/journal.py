@@ -1,7 +1,7 @@
-"""What a batch run leaves on disk, and how a later one goes on from it.
+"""The files that a batch run leaves on disk, from which a later run continues.
 
-A run lives as long as OUT does; where OUT was removed, a new run begins. An OUT named .gz or .zst is written
-plain, as OUT.part, and compressed when the run ends.
+A run lives as long as OUT does; if OUT was removed, a new run begins. An OUT named .gz or .zst is written
+uncompressed, as OUT.part, and compressed when the run ends.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ __all__ = ["Journal", "WriteFailed"]
 
 
 class Journal:
-    """Use as a context manager. Reads what is there, cuts a torn last line, appends rows."""
+    """Use as a context manager. Reads the existing files, cuts a torn last line, appends rows."""
 
     def __init__(
         self, out: Path, model: str | None = None, *, begins: bool = True, copy: BinaryIO | None = None
     ) -> None:
-        """`model`: what the run computes with, where that is known. `begins` False: only a run that is there
-        is taken up. `copy` gets all rows of OUT, those of earlier runs first."""
+        """`model`: the model of the run, if it is known. `begins` False: only an existing run is continued.
+        `copy` receives all rows of OUT, those of earlier runs first.
+        """
         place = self.place = RunPaths(out)
         self.out, self.rows, self.errors = place.out, place.rows, place.errors
         self.run_file, self.spool = place.run_file, place.spool
         self.model = model
         # custom_ids that have a row (see `identity`), and lines that have an error row and no custom_id of
-        # their own; each with the mark of the line as it was answered
+        # their own; each with the mark of the line that the row belongs to
         self.answered: dict[bytes, bytes] = {}
         self.failed: dict[bytes, bytes] = {}
         self.lines: dict[int, bytes] = {}
@@ -46,12 +47,12 @@ class Journal:
         self._notes = RunFile(self.run_file)
         self._begins = begins
         self._copy = copy
-        self._unpacked = False  # `rows` holds what OUT holds, and nothing more
+        self._unpacked = False  # `rows` holds exactly what OUT holds
         self._out: FileIO | None = None
         self._error: FileIO | None = None
 
     def __enter__(self) -> Journal:
-        """Raises InvalidRequest where OUT cannot be written, is in use, or is another kind of file."""
+        """Raises InvalidRequest if OUT cannot be written, is in use, or is another kind of file."""
         try:
             self.place.check(begins=self._begins)
             if not self._notes.open():
@@ -72,7 +73,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Everything written is on disk afterwards, and OUT is free for another run. Raises WriteFailed."""
+        """Write everything to disk, and release OUT for other runs. Raises WriteFailed."""
         files = [file for file in (self._error, self._out) if file is not None]
         self._out = self._error = None
         try:
@@ -88,7 +89,7 @@ class Journal:
             raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
 
     def sync(self) -> None:
-        """Everything written so far is on disk afterwards. May run in a thread. Raises WriteFailed."""
+        """Write everything so far to disk. May run in a thread. Raises WriteFailed."""
         files = [file.fileno() for file in (self._out, self._error) if file is not None]
         try:
             for number in files:
@@ -98,7 +99,7 @@ class Journal:
             raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
 
     def finish(self) -> None:
-        """All lines have their row: a compressed OUT is made of them. Raises WriteFailed."""
+        """End a run whose lines all have rows: a compressed OUT is made. Raises WriteFailed."""
         self._notes.finish()
         if (packing := self.place.packing) is None or self._unpacked:
             return
@@ -125,11 +126,11 @@ class Journal:
 
     @property
     def left(self) -> Mapping[str, str]:
-        """Own ids of jobs that no line asks for, which are to be cancelled; each with its queue."""
+        """Own ids of jobs that no line asks for and that are to be cancelled; each with its queue."""
         return self._notes.left
 
     def leave_jobs(self) -> None:
-        """Of the jobs under way nobody wants the answers: their lines get new ones. Raises WriteFailed."""
+        """Give up the jobs under way: their lines get new jobs. Raises WriteFailed."""
         self._notes.leave()
 
     def has_id(self, custom_id: str) -> bool:
@@ -143,23 +144,23 @@ class Journal:
         return line in self.lines
 
     def own_id(self, custom_id: str, digest: str) -> str:
-        """The job's own id: of this run, this line, and this try."""
+        """The job's own id, which follows from the run, the line and the number of the try."""
         return self._notes.own_id(custom_id, digest)
 
     def go_on_with(self, source: str, queue: str | None) -> None:
-        """Remember what is read and where lines are sent, for the next run to compare."""
+        """Record the input and the queue, for the next run to compare."""
         self._notes.go_on_with(Begun(source, queue, self.model or self.begun.model))
 
     def submits(self, queue: str, own_ids: Sequence[str]) -> None:
-        """Before they are submitted: a run that is killed leaves no job that nobody knows."""
+        """Record jobs before they are submitted: a killed run leaves no unknown job."""
         self._notes.submits(queue, own_ids)
 
     def ends(self, own_id: str) -> None:
-        """Its row was written."""
+        """Record that the job's row was written."""
         self._notes.ends(own_id)
 
     def cancelled(self, own_ids: Sequence[str]) -> None:
-        """They need no row: their lines will be submitted as new jobs."""
+        """Record jobs that need no row: their lines will be submitted as new jobs."""
         self._notes.settle([own_id for own_id in own_ids if own_id in self._notes.left])
         own_ids = [own_id for own_id in own_ids if own_id in self._notes.under_way]
         self._notes.again([line_digest_of(own_id) for own_id in own_ids])
@@ -167,7 +168,7 @@ class Journal:
             self._notes.ends(own_id)
 
     def write(self, answers: Iterable[Mapping[str, Any]], errors: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows; they survive the end of this process from here on. Raises WriteFailed."""
+        """Append rows; they survive the end of this process. Raises WriteFailed."""
         assert self._out is not None, "the journal is open"
         assert self._error is not None, "the journal is open"
         self._unpacked = False
@@ -178,28 +179,28 @@ class Journal:
         write_rows(self._error, errors)
 
     def replay(self) -> None:
-        """Send the rows that are there to the copy."""
+        """Send the existing rows to the copy."""
         if self._copy is not None:
             with self.rows.open("rb") as file:
                 shutil.copyfileobj(file, self._copy)
             self._copy.flush()
 
     def retry_failed(self) -> int:
-        """Take all rows out of the error file, so that their lines are tried again, each as a new job."""
+        """Remove all rows from the error file, so that their lines are tried again, each as a new job."""
         assert self._error is not None, "the journal is open"
         found = rows_of(self.errors, "error file", is_failure)
         rows = [(row["response"] is not None, marks.digest_in(row)) for row in found]
-        # only where there is a response has a job of the old id failed
+        # the job of the old id has failed only if there is a response
         self._notes.again([digest for ran, digest in rows if ran and digest])
         self._notes.sync()
-        self._error.truncate(0)  # only now: an interruption before it repeats the retry, it loses none
+        self._error.truncate(0)  # last: an interruption before it repeats the retry and loses none
         self.failed.clear()
         self.refused.clear()
         self.lines.clear()
         return len(rows)
 
     def drop(self, keys: Iterable[bytes | int]) -> None:
-        """Take the rows of these custom_ids and lines out, so that their lines are answered anew."""
+        """Remove the rows of these custom_ids and lines, so that their lines are run again."""
         dropped = set(keys)
         again: list[str] = []
         for path, what, ours in ((self.errors, "error file", is_failure), (self.rows, "OUT", is_answer)):
@@ -262,7 +263,9 @@ class Journal:
         self._notes.read(lambda digest: marks.of_digest(digest) in ended)
 
     def _check_owner(self) -> None:
-        """OUTs that differ in their ending only would share the other two files."""
+        """Refuse an OUT whose name differs from the owner's only in its ending: they would share the other
+        two files.
+        """
         owner = self._notes.owner
         if owner in (None, self.out.name):
             return
@@ -272,7 +275,7 @@ class Journal:
             raise InvalidRequest("OUT", str(self.out), problem)
 
     def _forget(self) -> None:
-        """What belonged to a removed OUT goes with it."""
+        """Remove the files that belonged to a removed OUT."""
         next(rows_of(self.errors, "error file", is_failure), None)  # refuses another kind of file
         self._notes.forget()
         self.errors.unlink(missing_ok=True)

@@ -26,11 +26,10 @@ class RunPaths:
         self.rows = out if plain is out else out.with_name(f"{out.name}.part")  # where rows are appended
         self.errors = plain.with_suffix(".errors.jsonl")
         self.run_file = plain.with_suffix(".run.jsonl")
-        self.spool = plain.with_suffix(".run.stdin")  # an input that can be read once only
+        self.spool = plain.with_suffix(".run.stdin")  # a copy of an input that can be read only once
 
     def check(self, *, begins: bool = True) -> None:
-        """Raises InvalidRequest where OUT cannot be there, or has no run and none may begin. Changes
-        nothing."""
+        """Raises InvalidRequest if OUT cannot be written, or has no run and none may begin."""
         folder = self.out.parent
         check_packing(self.packing)
         if self.out.is_dir():

@@ -1,4 +1,4 @@
-"""Files of JSON rows that a run appends to: whole rows or none, read back after any crash."""
+"""Files of JSON rows that a run appends to: whole rows or none, readable after any crash."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from millstream.errors import InvalidRequest, MillstreamError
 
 
 class WriteFailed(MillstreamError):
-    """A file of the run cannot be written any more: the disk is full, or gone."""
+    """A file of the run can no longer be written: the disk is full, or gone."""
 
 
 def append_to(path: Path) -> FileIO:
-    """Unbuffered: what could not be written is not tried again by closing the file."""
+    """Unbuffered, so that closing the file does not retry a failed write."""
     return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o666))
 
 
 def sync_folder(path: Path) -> None:
-    """A new file's name is on disk only with its folder. Where that cannot be said to the file system (many
-    network ones, FUSE), or the folder is not ours to read, the file's own fsync has to do."""
+    """Write a new file's name to disk, which takes an fsync of its folder. If the file system cannot do that
+    (many network ones, FUSE), or we may not read the folder, the file's own fsync has to suffice.
+    """
     try:
         folder = os.open(path, os.O_RDONLY)
     except PermissionError:
@@ -41,9 +42,9 @@ def sync_folder(path: Path) -> None:
 
 
 def write_rows(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """All of them or, where that fails, nothing: the next row must not follow half of one.
+    """Write all rows or, if that fails, nothing: the next row must not follow half a row.
 
-    Returns what was written. Raises WriteFailed.
+    Returns the bytes written. Raises WriteFailed.
     """
     if not (data := b"".join(map(_encode, rows))):
         return data
@@ -62,7 +63,7 @@ def write_rows(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> bytes:
 def rows_of(path: Path, what: str, ours: Callable[[Mapping[str, Any]], bool]) -> Iterator[dict[str, Any]]:
     """The rows of one of our files; a torn last line is cut off.
 
-    Raises InvalidRequest at anything else, before anything is changed.
+    Raises InvalidRequest for any other file, before anything is changed.
     """
     if not path.exists():
         return
@@ -86,7 +87,7 @@ def rows_of(path: Path, what: str, ours: Callable[[Mapping[str, Any]], bool]) ->
 
 
 def drop_rows(path: Path, what: str, dropped: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Replace the file by one without these rows, at once; readers of the old one keep it."""
+    """Replace the file atomically by one without these rows; readers of the old one keep it."""
     with replacing(path) as file:
         for row in rows_of(path, what, lambda _: True):
             if not dropped(row):
@@ -95,8 +96,9 @@ def drop_rows(path: Path, what: str, dropped: Callable[[Mapping[str, Any]], bool
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """What is written takes the file's place at the end, with its permissions; after a failure nothing has
-    changed. A link stays one."""
+    """Write a new content that replaces the file at the end, with its permissions; a failure changes nothing.
+    A symbolic link is kept.
+    """
     path = path.resolve()
     part = path.with_name(f"{path.name}.tmp")
     try:
@@ -113,7 +115,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-# To many readers these characters end a line, too; in JSON they stand in texts only, and may be escaped.
+# Many readers take these characters for line ends, too; in JSON they occur in strings only and may be
+# escaped.
 _LINE_ENDS = ("\x85", "\u2028", "\u2029")
 
 

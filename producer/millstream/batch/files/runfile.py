@@ -34,11 +34,11 @@ CHUNK_JOBS = 256  # in one row
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """`source` None: an earlier version's run, which has not recorded its input and queue."""
+    """`source` None: a run of an earlier version, which has not recorded its input and queue."""
 
     source: str | None = None
     queue: str | None = None  # of all lines; None: each line's own
-    model: str | None = None  # None: a server's, not known here
+    model: str | None = None  # None: a server's, unknown here
 
 
 class RunFile:
@@ -50,13 +50,13 @@ class RunFile:
         self.begun = Begun()
         self.under_way: dict[str, str] = {}  # own ids of jobs without a row, each with its queue
         self.left: dict[str, str] = {}  # own ids of jobs that no line asks for, each with its queue
-        self._unfinished = False  # a jobs row stands after the last one that says that all have ended
+        self._unfinished = False  # a jobs row follows the last row that says that all have ended
         self._retried: Counter[bytes] = Counter()
         self._again: Counter[str] = Counter()
         self._file: FileIO | None = None
 
     def open(self) -> bool:
-        """False where another run has it. Raises OSError."""
+        """Lock and open the file; False if another run has it. Raises OSError."""
         self._file = append_to(self.path)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +66,7 @@ class RunFile:
         return self._file is not None
 
     def close(self) -> None:
-        """An empty file belongs to no run: it was made for its lock."""
+        """Unlock the file. An empty one is removed: it existed only for its lock."""
         if self._file is None:
             return
         if not os.fstat(self._file.fileno()).st_size:
@@ -82,7 +82,7 @@ class RunFile:
         return None
 
     def forget(self) -> None:
-        """The run's OUT was removed: another run begins, and leaves the jobs of this one."""
+        """Begin another run after the removal of OUT; the jobs of this one become `left`."""
         assert self._file is not None, "the file is open"
         self.read(lambda _: False)  # refuses another kind of file
         self._file.truncate(0)
@@ -93,7 +93,7 @@ class RunFile:
         self.run, self.begun, self._unfinished = "", Begun(), False
 
     def read(self, ended: Callable[[str], bool]) -> None:
-        """`ended` says whether the line of a digest has its row."""
+        """Read the rows. `ended` returns whether the line of a digest has its row."""
         last: dict[str, str] = {}  # by digest: the own id of a job without a row
         for row in rows_of(self.path, "run file", _is_note):
             if "jobs" in row:
@@ -132,18 +132,18 @@ class RunFile:
         self._write({"run": self.run, "model": model, "out": out}, *_left_rows(self.left), sync=True)
 
     def go_on_with(self, begun: Begun) -> None:
-        """From here on the run reads this input, and sends its lines there."""
+        """Record the input that the run reads from now on, and the queue that its lines go to."""
         if begun != self.begun:
             self.begun = begun
             self._write({"in": begun.source, "queue": begun.queue, "model": begun.model}, sync=True)
 
     def own_id(self, custom_id: str, digest: str) -> str:
-        """The job's own id: of this run, this line, and this try."""
+        """The job's own id, which follows from the run, the line and the number of the try."""
         tries = self._retried[identity(custom_id)] + self._again[digest]
         return f"{self.run}.{digest}" + (f".{tries}" if tries else "")
 
     def submits(self, queue: str, own_ids: Sequence[str]) -> None:
-        """Before they are submitted: a run that is killed then has left no job that nobody knows."""
+        """Record jobs before they are submitted: a killed run leaves no unknown job."""
         jobs = [own_id.removeprefix(f"{self.run}.") for own_id in own_ids]
         self._write({"queue": queue, "jobs": jobs})
         self._unfinished = True
@@ -153,29 +153,29 @@ class RunFile:
         self.under_way.pop(own_id, None)
 
     def leave(self) -> None:
-        """No line asks for the jobs under way any more: their lines get new ones."""
+        """Give up the jobs under way: their lines get new ones."""
         jobs = dict(self.under_way)
-        self._write(*_left_rows(jobs), sync=True)  # first: what is killed now has forgotten none
+        self._write(*_left_rows(jobs), sync=True)  # first: a kill in between then loses no job
         self.again([line_digest_of(own_id) for own_id in jobs])
         self.sync()
         self.left.update(jobs)
         self.under_way.clear()
 
     def settle(self, own_ids: Sequence[str]) -> None:
-        """Of `left`: they will not run, or have ended."""
+        """Record that jobs of `left` will not run, or have ended."""
         for start in range(0, len(own_ids), CHUNK_JOBS):
             self._write({"settled": own_ids[start : start + CHUNK_JOBS]})
         for own_id in own_ids:
             self.left.pop(own_id, None)
 
     def finish(self) -> None:
-        """Of a run without jobs under way: what removes its OUT later has nothing to cancel."""
+        """Record that no jobs are under way: a later removal of OUT leaves nothing to cancel."""
         if self._unfinished and not self.under_way:
             self._write({"finished": True})
             self._unfinished = False
 
     def again(self, digests: Sequence[str]) -> None:
-        """The next jobs of these lines are new ones."""
+        """Record that the next jobs of these lines are new ones."""
         for start in range(0, len(digests), CHUNK_JOBS):
             self._write({"again": digests[start : start + CHUNK_JOBS]})
         self._again.update(digests)
@@ -231,5 +231,5 @@ def _are_texts(value: Any) -> bool:
 
 
 def identity(custom_id: str) -> bytes:
-    """What stands for a custom_id in memory, however long it is."""
+    """A short digest of a custom_id, to be kept in memory."""
     return hashlib.blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()

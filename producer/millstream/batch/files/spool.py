@@ -1,4 +1,4 @@
-"""An input that can be read once only, kept beside OUT so that a run over it can be taken up again."""
+"""A copy, beside OUT, of an input that can be read only once, so that an interrupted run can be continued."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from millstream.batch.files.rowfile import WriteFailed, sync_folder
 
 
 def spool(stream: BinaryIO, path: Path) -> None:
-    """Copy all of the stream to the path, at once: what is there under this name is whole.
+    """Copy the whole stream to the path, which appears complete or not at all.
 
-    A stream without a byte leaves what an earlier run has put there. Raises WriteFailed.
+    An empty stream leaves the copy of an earlier run in place. Raises WriteFailed.
     """
     part = path.with_name(f"{path.name}.part")
     try:

@@ -1,4 +1,4 @@
-"""Rows of OUT and of the error file as they are read back: which are ours, and which line one answers."""
+"""Rows of OUT and of the error file as they are read back: whether they are ours, and their line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.batch.rows.faults import FaultCode
 
 
 def key_of(row: Mapping[str, Any]) -> bytes | int:
-    """By which a line finds its row: its custom_id or, where that is not its own, its number."""
+    """The key that connects a row and its line: the custom_id or, without one of its own, the line number."""
     if row["custom_id"] is None or (row.get("error") or {}).get("code") == FaultCode.DUPLICATE_CUSTOM_ID:
         return int(row["error"]["line"])
     return identity(row["custom_id"])

@@ -1,1 +1,1 @@
-"""One line of the input into a request, and a result into a line of the output. Knows no files."""
+"""Input lines to requests, and results to output rows. Knows no files."""

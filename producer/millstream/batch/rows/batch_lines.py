@@ -1,4 +1,4 @@
-"""One line of the input file into a row ready to submit, or a LineFault that says what is wrong with it."""
+"""Parses one line of the input file into a row to submit, or raises a LineFault that says what is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIELDS = {"custom_id", "method", "url", "body"}
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """A good line. `digest` stands for its custom_id and content: the same line, the same job again."""
+    """A valid line. `digest` identifies its custom_id and content: the same line is the same job."""
 
     line: int
     custom_id: str
@@ -29,8 +29,8 @@ class BatchLine:
     fields: JobFields  # for the client's submit
     digest: str
     expected: str | None
-    unknown: tuple[str, ...]  # field names that nobody knows
-    size: int = 0  # bytes of the line: about what it takes while it is under way
+    unknown: tuple[str, ...]  # unknown field names
+    size: int = 0  # bytes of the line: about the memory it takes while it is under way
 
 
 def parse(data: bytes) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ def parse(data: bytes) -> Mapping[str, Any]:
 
 
 def custom_id_of(fields: Mapping[str, Any]) -> str:
-    """Raises LineFault where there is none that an answer could be found by."""
+    """Raises LineFault if there is none by which a row could be found."""
     value = fields.get("custom_id")
     if isinstance(value, str) and 1 <= len(value) <= MAX_CUSTOM_ID and _encodable(value):
         return value
@@ -69,8 +69,9 @@ def custom_id_of(fields: Mapping[str, Any]) -> str:
 def read_row(
     line: int, custom_id: str, fields: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
 ) -> BatchLine:
-    """Everything else of the line. `queue`: for all lines; None: body.model names it. Raises LineFault naming
-    the field."""
+    """Validate the rest of the line. `queue`: for all lines; None: body.model names it. Raises LineFault
+    naming the field.
+    """
     endpoint, content, digest = _content(custom_id, fields)
     body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
     return BatchLine(
@@ -86,12 +87,12 @@ def read_row(
 
 
 def digest_of(custom_id: str, fields: Mapping[str, Any]) -> str:
-    """Row's `digest`, without a look at what the body says. Raises LineFault where there can be none."""
+    """The `digest` of a row, without validating the body. Raises LineFault if there can be none."""
     return _content(custom_id, fields)[2]
 
 
 def queue_of(fields: Mapping[str, Any]) -> str:
-    """The queue of a line that has a digest, as far as its body tells."""
+    """The queue of a line that has a digest, as its body names it."""
     model = fields["body"].get("model")
     return model if isinstance(model, str) and model else DEFAULT_QUEUE
 

@@ -1,4 +1,4 @@
-"""Why a line of the input got no answer: a value that becomes an error row, never the end of the run."""
+"""The reason why a line was not run: a value that becomes an error row and never ends the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class FaultCode(StrEnum):
-    """Stable codes of lines that were never submitted; failed jobs carry the worker's own."""
+    """Stable codes of lines that were never submitted; failed jobs carry the worker's codes."""
 
     INVALID_ENCODING = "invalid_encoding"
     INVALID_JSON = "invalid_json"
@@ -20,7 +20,7 @@ class FaultCode(StrEnum):
 
 
 class LineFault(Exception):
-    """One line is at fault. `field` is the dotted path of what to change; None: the whole line."""
+    """One line is invalid. `field` is the dotted path of the field to change; None: the whole line."""
 
     def __init__(
         self, code: str, message: str, field: str | None = None, custom_id: str | None = None

@@ -1,4 +1,4 @@
-"""What a row keeps of the line that it answers, so that a later run sees whether the line has changed."""
+"""Marks: short digests of lines, kept in their rows, by which a later run detects changed lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def row_id(digest: str) -> str:
 
 
 def fault_id(number: int, data: bytes | None) -> str:
-    """The `id` of a faulty line's row; without the line's digest where the line is too long to be held."""
+    """The `id` of a faulty line's row; without a digest if the line is too long to be held."""
     return f"{_OF_LINE}{number}" + ("" if data is None else f".{_raw_digest(data)}")
 
 
@@ -30,7 +30,7 @@ def digest_in(row: Mapping[str, Any]) -> str:
 
 
 def of_digest(digest: str) -> bytes:
-    """9 bytes: kept in memory for each row, and 64 bits make an undetected change improbable."""
+    """9 bytes: it is kept in memory for each row, and 64 bits make an undetected change improbable."""
     try:
         return b"=" + bytes.fromhex(digest[:16])
     except ValueError:
@@ -38,17 +38,17 @@ def of_digest(digest: str) -> bytes:
 
 
 def of_raw(data: bytes) -> bytes:
-    """Of a faulty line."""
+    """The mark of a faulty line."""
     return b"!" + bytes.fromhex(_raw_digest(data)[:16])
 
 
 def of_fault(code: str, field: str | None) -> bytes:
-    """Of a faulty line whose row has no digest."""
+    """The mark of a faulty line whose row has no digest."""
     return b"?" + hashlib.sha256(f"{code} {field}".encode("utf-8", "surrogatepass")).digest()[:8]
 
 
 def of_row(row: Mapping[str, Any]) -> bytes:
-    """The mark of the line that the row answers."""
+    """The mark of the line that the row belongs to."""
     own = row.get("id")
     if not isinstance(own, str):
         return UNKNOWN
@@ -61,7 +61,7 @@ def of_row(row: Mapping[str, Any]) -> bytes:
 
 
 def is_of_job(mark: bytes) -> bool:
-    """Whether the line was one that a worker answers."""
+    """Whether the line was valid, so that it could be submitted."""
     return mark.startswith(b"=")
 
 

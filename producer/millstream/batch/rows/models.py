@@ -1,4 +1,4 @@
-"""What the lines of a run name as their model, told before the run begins."""
+"""Counts the models that the lines of a run name, for a message before the run begins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Models:
         self.counts: Counter[str] = Counter()
 
     def add(self, fields: Mapping[str, Any]) -> None:
-        """One line that is to be answered. What is no name becomes an error row, and is not counted."""
+        """Count one line that is to be run. An invalid name becomes an error row and is not counted."""
         body = fields.get("body")
         model = body.get("model") if isinstance(body, dict) else None
         if model is None or isinstance(model, str):

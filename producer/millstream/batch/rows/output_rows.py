@@ -15,7 +15,7 @@ OK = 200
 
 
 def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
-    """A completed job: what the API's endpoint would have answered."""
+    """The row of a completed job, as the API's endpoint would have answered."""
     return {
         "id": marks.row_id(row.digest),
         "custom_id": row.custom_id,
@@ -31,7 +31,7 @@ def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
 
 
 def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
-    """A job that was accepted and ended without its answer."""
+    """The row of a job that was accepted and ended without a full answer."""
     code, status = _ended(end)
     result = getattr(end, "result", None)
     field = None
@@ -44,7 +44,7 @@ def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
 
 
 def refusal_row(row: BatchLine, error: MillstreamError) -> dict[str, Any]:
-    """A good line that the client refused to submit: too large, or its id is taken."""
+    """The row of a valid line that the client refused to submit: too large, or its id is taken."""
     field = f"body.{error.field}" if isinstance(error, InvalidRequest) else None
     code = FaultCode.INVALID_FIELD if field else "conflict"
     return _error_row(row, None, code, f"line {row.line}: {error}", field)
@@ -62,7 +62,7 @@ def _error_row(
 
 
 def _ended(end: JobError) -> tuple[str, int]:
-    """The error's code, and the HTTP status that an API would have answered."""
+    """The error's code, and the HTTP status that an API would have returned."""
     match end:
         case JobFailed():
             return end.reason, 500
@@ -75,7 +75,7 @@ def _ended(end: JobError) -> tuple[str, int]:
 
 
 def fault_row(line: int, fault: LineFault, data: bytes | None = None) -> dict[str, Any]:
-    """A line that was never submitted; `data`: the line as it stands."""
+    """The row of a line that was never submitted; `data`: the line's bytes."""
     return {
         "id": marks.fault_id(line, data),
         "custom_id": fault.custom_id,
@@ -158,7 +158,7 @@ def _chat_logprobs(choice: Choice) -> dict[str, Any] | None:
 
 
 def _bytes(token: str) -> list[int] | None:
-    """None where the token is a part of a character, whose bytes its text no longer shows."""
+    """None if the token is a part of a character: its text no longer shows the bytes."""
     return None if "\ufffd" in token else list(token.encode())
 
 

@@ -1,7 +1,8 @@
-"""The body of one batch line, as the OpenAI API defines it, into what a client submits. Knows no files.
+"""Converts the body of one batch line, as the OpenAI API defines it, to the client's arguments. Knows no
+files.
 
-Fields that the API has and Millstream does not do are refused by name, unless their value asks for nothing;
-names that neither knows are reported back, to be counted in a warning.
+API fields that Millstream does not support are refused by name, unless their value asks for nothing; unknown
+names are reported back, to be counted in a warning.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class BatchEndpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    fields: JobFields  # what the client's submit takes
+    fields: JobFields  # the arguments of the client's submit
     queue: str
-    unknown: tuple[str, ...]  # field names that nobody knows, in a warning
+    unknown: tuple[str, ...]  # unknown field names, for a warning
 
 
 _DIRECT = (
@@ -52,7 +53,7 @@ _KNOWN = {
 }
 _OF_MESSAGES = {"role", "content", "tool_calls", "function_call", "audio", "refusal", "annotations"}
 _WITHOUT_EFFECT = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
-# Known to the API, not done here; beside each, the values that ask for nothing.
+# API fields that are not supported; beside each, the values that ask for nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -79,8 +80,9 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 def read_body(
     endpoint: BatchEndpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
 ) -> RequestBody:
-    """Raises LineFault naming the field. Null is the same as absent, everywhere. `queue`: for whatever model
-    the body names; None: the model names the queue."""
+    """Raises LineFault naming the field. Null is the same as absent, everywhere. `queue`: overrides the
+    body's model; None: the model names the queue.
+    """
     given = {name: value for name, value in body.items() if value is not None}
     unknown = _check_names(given, _KNOWN[endpoint])
     if endpoint is BatchEndpoint.CHAT:
@@ -137,7 +139,7 @@ def _sampling(endpoint: BatchEndpoint, given: Mapping[str, Any]) -> dict[str, An
         fields["max_tokens"] = max_tokens
     if endpoint is BatchEndpoint.CHAT:
         fields |= {name: given[name] for name in ("logprobs", "top_logprobs") if name in given}
-    elif "logprobs" in given:  # there it is the number of alternatives
+    elif "logprobs" in given:  # in completions it is the number of alternatives
         fields |= {"logprobs": True, "top_logprobs": given["logprobs"]}
     return fields
 

@@ -1,4 +1,4 @@
-"""Why rows of a run became error rows: how often, and in whose words."""
+"""Counts the reasons for the error rows of a run, with the text of the first of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MAX_CAUSES = 1000  # that are counted one by one: a field's path may hold a caller's own names
+MAX_CAUSES = 1000  # that are counted separately: a field's path may hold a caller's own names
 _PLACE = re.compile(r"\d+")
 
 
@@ -30,7 +30,7 @@ class Causes:
         self._unlike: set[tuple[str, str]] = set()
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """`row`: of the error file."""
+        """Count one row of the error file."""
         error = row["error"]
         key = (error["code"], _PLACE.sub("", error["param"] or ""))
         if key not in self._texts and len(self._texts) >= MAX_CAUSES:
@@ -41,7 +41,7 @@ class Causes:
         self._counts[key] += 1
 
     def commonest(self) -> tuple[Cause, ...]:
-        """All of them, the commonest first."""
+        """All causes, the most frequent first."""
         return tuple(
             Cause(count, self._texts[key], key not in self._unlike)
             for key, count in self._counts.most_common()
@@ -49,7 +49,7 @@ class Causes:
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    """Without the line and the job, which are one row's own; with the field."""
+    """The row's message without its line and job, which differ in each; with the field."""
     error, response = row["error"], row["response"] or {}
     text = error["message"].removeprefix(f"line {error['line']}: ")
     text = text.removeprefix(f"{response.get('request_id')}: ")

@@ -1,6 +1,6 @@
-"""What a run leaves on the server: nothing of the jobs whose rows are on disk.
+"""Deletes from the server the jobs whose rows are on disk.
 
-A run of millions of lines would else keep all its results in the server's memory for their time to live.
+A run of millions of lines would otherwise keep all its results in the server's memory until they expire.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ CLEAR_JOBS = 256  # at once: one fsync and one round trip
 
 
 class Clearing:
-    """First the rows are on disk, then their jobs are forgotten: a run that is killed in between computes
-    nothing twice and loses nothing."""
+    """Rows are written to disk before their jobs are forgotten: a run that is killed in between computes
+    nothing twice and loses nothing.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._ended: defaultdict[AsyncClient, list[str]] = defaultdict(list)
         self._count = 0
-        self._one_at_a_time = asyncio.Lock()  # who comes meanwhile waits, and with it what it would submit
+        self._one_at_a_time = asyncio.Lock()  # later callers wait here, which delays their next submits, too
 
     def add(self, client: AsyncClient, job_id: str) -> None:
-        """A job whose row was written."""
+        """Add a job whose row was written."""
         self._ended[client].append(job_id)
         self._count += 1
 
@@ -36,7 +37,7 @@ class Clearing:
         return self._count >= CLEAR_JOBS
 
     async def clear(self) -> None:
-        """Raises WriteFailed. What the server does not forget now, goes with its time to live."""
+        """Raises WriteFailed. Jobs that the server does not forget now expire later."""
         async with self._one_at_a_time:
             ended, self._ended, self._count = self._ended, defaultdict(list), 0
             if ended:

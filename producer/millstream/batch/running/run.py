@@ -1,7 +1,7 @@
 """A batch run: lines in, jobs through the queues, rows out, with a bounded number of jobs under way.
 
-Every job's id follows from the run, the line's custom_id and its body, so a line that was submitted before is
-not submitted again: a run that was interrupted goes on wherever it stopped. Knows no terminal.
+Every job's id follows from the run, the line's custom_id and its body, so that no line is submitted twice and
+an interrupted run continues at any point. Knows no terminal.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from millstream.wire.messages.messages import Result
 DEFAULT_WINDOW = 2000
 WINDOW_BYTES = 128 * 1024**2  # of input lines under way at once, however few they are
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
-MAX_ROUNDS = 5  # a job that the server does not know any more is submitted so often
+MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     window: int = DEFAULT_WINDOW  # jobs under way at once
-    queue: str | None = None  # for all lines, whatever their body.model says
+    queue: str | None = None  # for all lines, overriding their body.model
     lane: Lane = Lane.BATCH
     tenant: str = ""
-    keep_results: bool = False  # on the server, for their time to live, also when their rows are on disk
+    keep_results: bool = False  # on the server until they expire, even if their rows are on disk
 
     def queue_of(self, named: str) -> str:
-        """Where a line goes whose body.model is this."""
+        """The queue of a line with this body.model."""
         return self.queue or named
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class BatchRun:
         self._last_s = 0.0
 
     async def run(self) -> Summary:
-        """Raises Unavailable where the server does not answer any more; a later run goes on from there."""
+        """Raises Unavailable if the server stops answering; a later run continues from there."""
         try:
             async with asyncio.TaskGroup() as group:
                 async for queue, rows in self._chunks():
@@ -109,11 +109,11 @@ class BatchRun:
 
     @property
     def elapsed_s(self) -> float:
-        """From the first submission until now: a run that stands still gets slower."""
+        """Seconds from the first submission until now: the rates of a stalled run decrease."""
         return 0.0 if self._begun_s is None else time.monotonic() - self._begun_s
 
     def _client_of(self, queue: str) -> AsyncClient:
-        """One for each queue: it knows the queue's shape, and how fast the queue empties."""
+        """The queue's client, which knows the queue's shape and how fast it empties."""
         if queue not in self._clients:
             self._clients[queue] = self._client.with_queue(queue)
         return self._clients[queue]
@@ -123,11 +123,11 @@ class BatchRun:
         waiting: dict[str, list[BatchLine]] = {}
         for line in self.source:
             if line.number % CHUNK_ROWS == 0:
-                await asyncio.sleep(0)  # a long stretch of answered lines leaves the others their turn
+                await asyncio.sleep(0)  # many answered lines in a row must not starve other tasks
             row = self._row(line)
             if row is None:
                 continue
-            if not self._window.try_enter(row.size):  # all else is waited for: hold nothing back
+            if not self._window.try_enter(row.size):  # the window is full: send the rows at hand first
                 for queue in list(waiting):
                     yield queue, waiting.pop(queue)
                 await self._window.enter(row.size)
@@ -138,7 +138,7 @@ class BatchRun:
             yield queue, rows
 
     def _row(self, line: InputLine) -> BatchLine | None:
-        """The line as a row to submit; None where it has its answer, or was just given its error row."""
+        """The line as a row to submit; None if it has its answer, or has just received its error row."""
         try:
             return self._parsed(line)
         except LineFault as fault:
@@ -184,15 +184,15 @@ class BatchRun:
         return replace(row, size=len(line.data))
 
     async def _complete(self, client: AsyncClient, rows: list[BatchLine]) -> None:
-        """Submit these rows and write each one's row of output when it ends.
+        """Submit these rows and write each one's output row when it ends.
 
-        A job that was there before and is cancelled was cancelled with its run: its line gets a new job.
+        A job of an earlier run that is cancelled was cancelled with that run: its line gets a new job.
         """
         for attempt in range(1, MAX_ROUNDS + 1):
             found: set[str] = set()  # jobs of an earlier run
             self._begun_s = self._begun_s or time.monotonic()
             jobs = await self._sending.submit(client, rows, found)
-            rows.clear()  # a row is let go when it ends: a slow one does not keep the others in memory
+            rows.clear()  # a row is released when it ends, even if others are slow
             async with aclosing(client.as_completed(jobs)) as ended:
                 async for job_id, end in ended:
                     row = jobs.pop(job_id)
@@ -211,7 +211,7 @@ class BatchRun:
         if isinstance(end, JobCancelled) and found:
             self._journal.cancelled([self._own_id(row)])
             return True
-        return isinstance(end, NotFound)  # the server was emptied, or it expired just now
+        return isinstance(end, NotFound)  # the server was emptied, or the job has just expired
 
     def _own_id(self, row: BatchLine) -> str:
         return self._journal.own_id(row.custom_id, row.digest)

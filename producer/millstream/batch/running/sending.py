@@ -1,4 +1,4 @@
-"""Rows of a batch run on their way to the server, again while it is full or silent."""
+"""Sends rows of a batch run to the server, again while it is full or silent."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from millstream.client.submitting.requests import JobFields
 from millstream.client.submitting.submission import Outcome, Submitted
 from millstream.errors import MillstreamError, QueueFull, QueueMismatch, Unavailable
 
-SUBMIT_S = 60.0  # how long a server that does not answer is asked again
-QUEUE_FULL_S = 60.0  # one wait for room; there is no last one
-AGAIN_S = 1.0  # before rows that found no room, or no server, are sent again
+SUBMIT_S = 60.0  # time limit for retries while the server does not answer
+QUEUE_FULL_S = 60.0  # one wait for room, repeated without limit
+AGAIN_S = 1.0  # before rows are sent again that found the queue full or the server silent
 
 
 class Sending:
-    """`full`: the queue's latest refusal, until there is room. `refused` is told which rows are done with."""
+    """`full`: the queue's latest refusal, until there is room. `refused` is called for rows that will have no
+    job.
+    """
 
     def __init__(
         self, journal: Journal, tally: Tally, refused: Callable[[BatchLine, MillstreamError], None]
@@ -34,9 +36,9 @@ class Sending:
     async def submit(
         self, client: AsyncClient, rows: Sequence[BatchLine], found: set[str]
     ) -> dict[str, BatchLine]:
-        """Jobs by id; those that were there before go into `found`.
+        """Submit; the jobs by id. Those of an earlier run are added to `found`.
 
-        Raises Unavailable where the server has not answered for `SUBMIT_S`, or never has.
+        Raises Unavailable if the server has not answered for `SUBMIT_S`, or never.
         """
         jobs: dict[str, BatchLine] = {}
         left = list(rows)
@@ -50,7 +52,7 @@ class Sending:
                     case Submitted():
                         jobs[outcome.id] = row
                         self._tally.not_durable += not outcome.durable
-                        if not outcome.created and first:  # later it may be this run's own
+                        if not outcome.created and first:  # on later tries it may be this run's own
                             found.add(outcome.id)
                     case QueueFull():
                         again.append(row)
@@ -71,7 +73,7 @@ class Sending:
 
     async def _outcomes(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Outcome]:
         """One for each row."""
-        wait_s = QUEUE_FULL_S if self._reached else 0.0  # a server that never was there is reported at once
+        wait_s = QUEUE_FULL_S if self._reached else 0.0  # a server that never answered is reported at once
         try:
             outcomes = await client.submit_many([self._fields(row) for row in rows], wait_s=wait_s)
         except Unavailable as error:  # before any row was sent
@@ -80,7 +82,7 @@ class Sending:
         return outcomes
 
     def _patient(self, silence: Unavailable | None, since_s: float | None) -> float | None:
-        """Since when the server is silent; None where it answered. Raises `silence` when that is too long."""
+        """The time since when the server is silent; None if it answered. Raises `silence` after too long."""
         if silence is None:
             return None
         since_s = since_s or time.monotonic()

@@ -1,6 +1,6 @@
-"""The counts of a run as it goes, and what its summary says at the end.
+"""The counts of a run under way, and its summary at the end.
 
-TTFT is first token minus submission, TPOT the time between the tokens of one job; speeds are over the wall
+TTFT is first token minus submission, TPOT the time between the tokens of one job; rates are over the wall
 time of the run.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from millstream.batch.running.causes import Cause, Causes
 from millstream.wire.messages.messages import Result
 
-MAX_UNKNOWN = 1000  # names that are counted one by one: a file may have a new one on every line
+MAX_UNKNOWN = 1000  # counted separately: a file may have a new name on every line
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class Summary:
     expected: int
     unknown_fields: tuple[tuple[str, int], ...]
     causes: tuple[Cause, ...]  # of the rows that failed in this run
-    not_durable: int = 0  # jobs that were not as durable as was asked for when they were submitted
+    not_durable: int = 0  # jobs that did not reach the requested durability when they were submitted
 
     @property
     def without_answers(self) -> bool:
-        """Nothing succeeded, now or before, of what there was to do."""
+        """Nothing succeeded, now or before, although there were lines to run."""
         return not self.completed and self.skipped == self.skipped_failed and self.failed + self.skipped > 0
 
     @property
@@ -75,11 +75,11 @@ class Summary:
         return per_second(self.output_tokens, self.seconds)
 
     def cost_per_thousand_rows(self, price_per_hour: float) -> float | None:
-        """Of completed rows, at the speed and utilisation of this run; None where there are none."""
+        """The cost of 1,000 completed rows at this run's speed and utilisation; None without such rows."""
         return cost(price_per_hour, self.seconds, self.completed / 1e3)
 
     def cost_per_million_tokens(self, price_per_hour: float) -> float | None:
-        """Of output tokens, likewise."""
+        """The same for a million output tokens."""
         return cost(price_per_hour, self.seconds, self.output_tokens / 1e6)
 
 
@@ -88,7 +88,7 @@ def per_second(count: int, seconds: float) -> float:
 
 
 def cost(price_per_hour: float, seconds: float, units: float) -> float | None:
-    """Of one unit; None where there is none."""
+    """The cost of one unit; None without units."""
     return price_per_hour * seconds / 3600 / units if units and seconds else None
 
 
@@ -121,7 +121,7 @@ class Tally:
         return self.completed + self.failed
 
     def add(self, result: Result, expected: str | None) -> None:
-        """One completed job, and the answer that its line expects."""
+        """Count one completed job; `expected`: the answer that its line expects."""
         self.completed += 1
         self.prompt_tokens += result.usage.prompt_tokens
         self.cached_tokens += result.usage.cached_tokens
@@ -132,17 +132,17 @@ class Tally:
         self._time(result)
 
     def fail(self, row: Mapping[str, Any]) -> None:
-        """One row of the error file."""
+        """Count one row of the error file."""
         self.failed += 1
         self._causes.add(row)
 
     def skip(self, *, failed: bool) -> None:
-        """One line that has its row; `failed`: an error row."""
+        """Count one line that has its row; `failed`: an error row."""
         self.skipped += 1
         self.skipped_failed += failed
 
     def note_unknown(self, names: Iterable[str]) -> None:
-        """Field names of one line that nobody knows."""
+        """Count the unknown field names of one line."""
         for name in names:
             shown = ascii(name[:100])[1:-1] if not name.isprintable() else name[:100]
             self.unknown[shown if len(self.unknown) < MAX_UNKNOWN or shown in self.unknown else "…"] += 1
@@ -177,7 +177,7 @@ class Tally:
 
 
 def agrees(text: str, expected: str) -> bool:
-    """Equal but for case, white space around and between words, and a full stop at the end."""
+    """Equal except for case, white space around and between words, and a full stop at the end."""
     return _plain(text) == _plain(expected)
 
 

@@ -1,4 +1,4 @@
-"""How much of a run may be under way at once: neither this process nor the queue grows with the file."""
+"""Bounds the part of a run that is under way: neither this process nor the queue grows with the file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 
 
 class Window:
-    """So many jobs, and so many bytes of input lines; a line above all these bytes goes alone.
+    """A limit on jobs and on bytes of input lines; a line above the byte limit is admitted alone.
 
-    One task enters, any number leave. `jobs` is how many are in it.
+    One task enters, any number leave. `jobs` is the number of jobs inside.
     """
 
     def __init__(self, jobs: int, input_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Taking a batch run back: `millstream batch cancel`, and Ctrl-C in the middle of a run."""
+"""Cancels a batch run: `millstream batch cancel`, and Ctrl-C during a run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cancel(
 
 
 def settle_interrupt(stack: Stack, journal: Journal, redis_url: str | None, *, at_once: bool) -> None:
-    """After Ctrl-C: say what is left in the queue, and cancel it where that is wanted."""
+    """After Ctrl-C: report the jobs left in the queue, and cancel them if requested."""
     if not journal.under_way or not (at_once or _second_interrupt(stack, journal, redis_url)):
         return
     try:
@@ -63,7 +63,7 @@ def settle_interrupt(stack: Stack, journal: Journal, redis_url: str | None, *, a
 
 
 def say_what_stays(stack: Stack, journal: Journal, redis_url: str | None) -> None:
-    """Nothing where no job of the run is left."""
+    """Report the jobs left in the queue, if any."""
     if not (count := len(journal.under_way)):
         return
     jobs = "1 job of this run stays" if count == 1 else f"{count:,} jobs of this run stay"
@@ -85,7 +85,7 @@ def _second_interrupt(stack: Stack, journal: Journal, redis_url: str | None) -> 
 
 def _command(journal: Journal, redis_url: str | None) -> str:
     by_flag = redis_url and redis_url != os.environ.get("MILLSTREAM_REDIS_URL")
-    where = " --redis-url …" if by_flag else ""  # not repeated: it may hold a password
+    where = " --redis-url …" if by_flag else ""  # the URL is not repeated: it may hold a password
     return f"millstream batch cancel {shlex.quote(str(journal.out))}{where}"
 
 

@@ -53,16 +53,14 @@ def run(
     ] = None,
     window: Annotated[int, typer.Option(help="Jobs under way at once.")] = DEFAULT_WINDOW,
     lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.BATCH,
-    tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
+    tenant: Annotated[str, typer.Option(help="Fairness and cached prefixes are per tenant.")] = "",
     journal_file: Annotated[
         Path | None,
-        typer.Option("--journal", metavar="FILE", help="With -o -: the file that keeps the run's rows."),
+        typer.Option("--journal", metavar="FILE", help="With -o -: file that keeps the run's rows."),
     ] = None,
-    redo_changed: Annotated[
-        bool, typer.Option("--redo-changed", help="Answer lines anew that have changed since their answer.")
-    ] = False,
+    redo_changed: Annotated[bool, typer.Option("--redo-changed", help="Answer changed lines again.")] = False,
     keep_answers: Annotated[
-        bool, typer.Option("--keep-answers", help="Leave answers as they are, whatever has changed.")
+        bool, typer.Option("--keep-answers", help="Keep the answers of changed lines.")
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the lines of the error file again.")
@@ -71,7 +69,9 @@ def run(
     price_per_hour: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="PRICE", help="Of the hardware: adds what 1,000 rows and a million tokens cost."
+            min=0,
+            metavar="PRICE",
+            help="Price of the hardware; adds the cost of rows and tokens.",
         ),
     ] = None,
     cancel_on_interrupt: Annotated[
@@ -88,10 +88,10 @@ def run(
 ) -> None:
     """Answer every line of IN: answers to OUT, error rows to OUT without its ending + `.errors.jsonl`.
 
-    Interrupted and started again with the same IN and OUT, it goes on; nothing is computed twice. IN may be
-    compressed (gzip, zstd) or `-`; OUT is compressed where its name ends in .gz or .zst, or is `-`.
-    With --redis-url `body.model` names the queue; without it, and for "default", the default queue. Without
-    --redis-url the command's own worker answers all lines, whatever their `body.model`.
+    Interrupted and started again with the same IN and OUT, it continues; nothing is computed twice. IN may be
+    compressed (gzip, zstd) or `-`; OUT is compressed if its name ends in .gz or .zst, or is `-`. With
+    --redis-url `body.model` names the queue; without it, and for "default", the default queue is used.
+    Without --redis-url the command's own worker answers all lines, whatever their `body.model`.
     """
     copy = sys.stdout.buffer if out == STANDARD else None  # rows only: all else goes to standard error
     with (
@@ -111,7 +111,7 @@ def run(
             local,
             RunOptions(
                 window=window,
-                queue=queue or (DEFAULT_QUEUE if local else None),  # its own worker is for all lines
+                queue=queue or (DEFAULT_QUEUE if local else None),  # its own worker serves all lines
                 lane=lane,
                 tenant=tenant,
                 keep_results=keep_results,

@@ -1,4 +1,4 @@
-"""The files of `millstream batch run`: where its rows are kept, and what may be read and written."""
+"""The files of `millstream batch run`: the place of its rows, and checks of input and output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STANDARD = Path("-")  # input or output
 
 
 def place_of(out: Path, journal_file: Path | None) -> Path:
-    """Where the run's rows are kept."""
+    """The file that keeps the run's rows."""
     if out != STANDARD and journal_file is not None:
         raise InvalidRequest("--journal", str(journal_file), "is for -o -; another OUT keeps the rows itself")
     if out != STANDARD:
@@ -30,7 +30,7 @@ def place_of(out: Path, journal_file: Path | None) -> Path:
 
 
 def check_input(source: Path, out: Path) -> None:
-    """Before OUT is made."""
+    """Raise before OUT is created."""
     place = RunPaths(out)
     if source != STANDARD:
         with InputFile(source):

@@ -28,12 +28,12 @@ from millstream.client.async_client import AsyncClient
 from millstream.client.queue.options import ClientOptions
 from millstream.errors import MillstreamError
 
-NO_SERVER = "unix:///dev/null"  # of a run that sends nothing
+NO_SERVER = "unix:///dev/null"  # for a run that sends nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the command was given. `local`: the model of its own worker, where it has one."""
+    """The parsed arguments. `local`: the model of the command's own worker, if it has one."""
 
     source: Path
     redis_url: str | None
@@ -79,7 +79,7 @@ def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:
 
 
 def _stack(given: Given, survey: Survey) -> AbstractContextManager[Stack]:
-    """A server and a worker of the command's own are started only where there is work for them."""
+    """A server, and a worker of the command's own only if there is work for it."""
     queue = given.options.queue or DEFAULT_QUEUE
     if given.local is not None:
         if not survey.work:
@@ -94,7 +94,7 @@ def _finished(work: Coroutine[Any, Any, Summary], stack: Stack, journal: Journal
     except KeyboardInterrupt:
         settle_interrupt(stack, journal, given.redis_url, at_once=given.cancel_on_interrupt)
         raise
-    except (MillstreamError, OSError):  # OSError: nobody reads standard output any more
+    except (MillstreamError, OSError):  # OSError: standard output was closed
         say_what_stays(stack, journal, given.redis_url)
         raise
 
@@ -109,8 +109,9 @@ async def answer(
     *,
     price_per_hour: float | None = None,
 ) -> Summary:
-    """Run the batch with its progress on the screen. `survey`: what was found out about `source`. Raises what
-    BatchRun and Stack raise, and InvalidRequest where its lines name queues that the server does not have."""
+    """Run the batch with its progress on the screen. `survey`: the findings about `source`. Raises what
+    BatchRun and Stack raise, and InvalidRequest if its lines name queues that the server does not have.
+    """
     async with AsyncClient(stack.url, options=client_options) as client:
         if stack.url == NO_SERVER:
             make_ready(survey, journal, options)

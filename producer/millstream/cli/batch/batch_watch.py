@@ -1,4 +1,4 @@
-"""What runs beside a batch run on the screen: its progress, who is served before it, and why it waits."""
+"""Watches a batch run on the screen: its progress, jobs of others before it, and the reason why it waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
 
-UNSERVED_S = 3.0  # before it is worth a warning
+UNSERVED_S = 3.0  # before it causes a warning
 
 
 async def watched(stack: Stack, shown: Shown, client: AsyncClient, lane: Lane) -> Summary:
@@ -33,7 +33,7 @@ async def _watch_others(shown: Shown, client: AsyncClient, lane: Lane) -> None:
 
 
 async def jobs_before(client: AsyncClient, batch: BatchRun, lane: Lane) -> int:
-    """Of others, in the lanes that are served no later than this one; 0 where that cannot be read."""
+    """Jobs of others in the lanes that are served no later than this one; 0 if that cannot be read."""
     waiting = 0
     for queue in sorted(batch.queues):
         try:
@@ -49,8 +49,7 @@ async def jobs_before(client: AsyncClient, batch: BatchRun, lane: Lane) -> int:
 
 
 async def _warn_of_waiting(stack: Stack, batch: BatchRun) -> None:
-    """Once of a queue that is full, and for each queue that has jobs and no worker: they wait, which may be
-    what is wanted."""
+    """Warn once of a full queue, and once of each queue that has jobs and no worker; both may be wanted."""
     seen: set[str] = set()
     full_told = False
     while True:
@@ -62,7 +61,7 @@ async def _warn_of_waiting(stack: Stack, batch: BatchRun) -> None:
             try:
                 served = await stack.has_worker(queue)
             except MillstreamError:
-                continue  # a server that is away for a moment is the run's own matter
+                continue  # a short outage of the server is handled by the run
             seen.add(queue)
             if not served:
                 warn(f"no worker serves the queue {queue!r} now; its jobs wait until one does")

@@ -1,4 +1,4 @@
-"""`millstream dead list | show | requeue | drop`: the jobs that were given up, and what to do with them."""
+"""`millstream dead list | show | requeue | drop`: jobs that were given up."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from millstream.wire.state.dead import DeadLetter
 app = typer.Typer(cls=HelpGroup, help="Jobs that were given up: dead letters.", no_args_is_help=True)
 
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID", help="Of letters, as `list` prints them, or of jobs.")
+    list[str] | None, typer.Argument(metavar="ID", help="Ids of letters, as `list` prints them, or of jobs.")
 ]
-All = Annotated[bool, typer.Option("--all", help="All that there are now.")]
-REFUSED = (NotDead, InvalidRequest, Conflict)  # of one letter: the others go on
+All = Annotated[bool, typer.Option("--all", help="All letters there are now.")]
+REFUSED = (NotDead, InvalidRequest, Conflict)  # for one letter: the others continue
 
 
 @app.command("list", cls=HelpCommand)
 def list_letters(
-    limit: Annotated[int, typer.Option(min=1, help="No more than this; the newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Most letters to list; the newest first.")] = 50,
     redis_url: RedisUrl = None,
     queue: Queue = "default",
     as_json: AsJson = False,
@@ -53,7 +53,7 @@ def list_letters(
 
 @app.command(cls=HelpCommand)
 def show(
-    letter_id: Annotated[str, typer.Argument(metavar="ID", help="Of a letter or a job.")],
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="Id of a letter or a job.")],
     redis_url: RedisUrl = None,
     queue: Queue = "default",
     as_json: AsJson = False,
@@ -73,7 +73,7 @@ def show(
 
 
 async def _status(client: AsyncClient, letter: DeadLetter) -> JobStatus | None:
-    """The job as it ended; None where its time to live is over, it never was one, or is damaged."""
+    """The ended job's status; None if it has expired, never was one, or is damaged."""
     try:
         return await client.status(letter.job_id or "")
     except (NotFound, ProtocolError):
@@ -91,7 +91,7 @@ def requeue(
 ) -> None:
     """Submit dead letters once more, each as a new job without a deadline; prints the new ids.
 
-    A letter goes when its job is accepted. Interrupted and repeated, no job is queued twice.
+    A letter is deleted when its job is accepted. Interrupted and repeated, no job is queued twice.
     """
 
     async def act(client: AsyncClient, letter_id: str) -> dict[str, Any]:
@@ -129,7 +129,9 @@ def _each(
     shown: str,
     jobs_only: bool,
 ) -> None:
-    """Do it to each. One that is refused is told and does not end the others; its code is the command's."""
+    """Apply the action to each. A refused one is reported and does not end the others; its code is the
+    command's.
+    """
     refused: list[MillstreamError] = []
 
     async def work(client: AsyncClient) -> None:
@@ -165,4 +167,4 @@ async def _all(client: AsyncClient, *, jobs_only: bool) -> list[str]:
 
 
 def _interrupted() -> str:
-    return "interrupted; what is done, is done: the same command again goes on"
+    return "interrupted; the same command again continues"

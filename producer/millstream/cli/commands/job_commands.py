@@ -48,10 +48,10 @@ def submit(
         ),
     ] = None,
     id: Annotated[str | None, typer.Option(help="Your own id: the same id again is the same job.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="The answer ends after so many tokens.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of the answer.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 takes the most likely token.")] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Text to end before; repeatable.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text; repeatable.")
     ] = None,
     param: Annotated[
         list[str] | None,
@@ -59,9 +59,9 @@ def submit(
     ] = None,
     lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.INTERACTIVE,
     deadline_s: Annotated[float | None, typer.Option(help="Seconds until the job expires.")] = None,
-    tenant: Annotated[str, typer.Option(help="For whom: fairness and cached prefixes are per tenant.")] = "",
+    tenant: Annotated[str, typer.Option(help="Fairness and cached prefixes are per tenant.")] = "",
     follow: Annotated[bool, typer.Option("--stream", help="Print the tokens as they come.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Print the result when it is there.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
     durability: DurabilityOf = Durability.NONE,
     replicas: Replicas = None,
     durability_timeout_s: DurabilityTimeout = 5.0,
@@ -94,7 +94,7 @@ def submit(
 
 def stream(
     job_id: JobId,
-    cursor: Annotated[str | None, typer.Option(help="Go on after this event; without it, all.")] = None,
+    cursor: Annotated[str | None, typer.Option(help="Continue after this event; default: all.")] = None,
     redis_url: RedisUrl = None,
     model: Model = None,
     queue: Queue = "default",
@@ -119,7 +119,7 @@ def stream(
 def result(
     job_id: JobId,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the job's end.")] = False,
-    timeout_s: Annotated[float | None, typer.Option(help="Wait no longer than this.")] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Longest wait.")] = None,
     redis_url: RedisUrl = None,
     model: Model = None,
     queue: Queue = "default",
@@ -164,7 +164,7 @@ def cancel(
 def status(
     job_id: JobId, redis_url: RedisUrl = None, queue: Queue = "default", as_json: AsJson = False
 ) -> None:
-    """Say where a job stands."""
+    """Show the status of a job."""
     place = JobPlace(redis_url, queue)
     with reported(as_json, place.how_to_go_on):
 

@@ -1,4 +1,4 @@
-"""Where a command's job is: its server and queue, and how the user goes on from there."""
+"""The server and queue of a command's job, and the command that continues with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Work = Callable[[Stack, AsyncClient], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class JobPlace:
-    """Where a command's job is, and how far it was followed: what to tell whoever interrupts it."""
+    """The place of a job, and how far it was followed: shown to the user after an interruption."""
 
     redis_url: str | None
     queue: str
@@ -51,7 +51,7 @@ class JobPlace:
             return "interrupted"
         where = "" if self.queue == "default" else f" --queue {self.queue}"
         if self.redis_url and self.redis_url != os.environ.get("MILLSTREAM_REDIS_URL"):
-            where += " --redis-url …"  # not repeated: it may hold a password
+            where += " --redis-url …"  # the URL is not repeated: it may hold a password
         if self.follower is None:
             return f"interrupted; the job goes on: millstream result {self.job_id} --wait{where}"
         cursor = f" --cursor {self.follower.cursor}" if self.follower.cursor else ""

@@ -1,4 +1,4 @@
-"""`millstream queue`: what waits and runs, since when, and which workers serve it."""
+"""`millstream queue`: waiting and running jobs, their age, and the workers of a queue."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from millstream.client.queue.queue_status import LaneStatus, QueueStatus, Worker
 from millstream.errors import Unavailable
 
 REFRESH_S = 2.0
-NAMED_TENANTS = 5  # those with most jobs
+NAMED_TENANTS = 5  # those with the most jobs
 NOTHING = "–"
 
 
 def queue(
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every 2 s, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every 2 s, until Ctrl-C.")] = False,
     redis_url: RedisUrl = None,
     queue: Queue = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show what waits and runs in the queue, since when, and which workers serve it."""
+    """Show the queue's waiting and running jobs, their age, and its workers."""
     with reported(as_json, lambda: "stopped"):
 
         async def work(client: AsyncClient) -> None:
@@ -48,7 +48,7 @@ def queue(
 
 
 async def _repeat(client: AsyncClient, status: QueueStatus | None, *, as_json: bool) -> None:
-    """One below the other, for a file or a program."""
+    """Print one status below the other, for a file or a program."""
     while True:
         if status is not None:
             _print(status, as_json=as_json)
@@ -69,7 +69,7 @@ async def _live(client: AsyncClient, status: QueueStatus) -> None:
 async def _again(client: AsyncClient) -> QueueStatus | None:
     try:
         return await client.queue_info()
-    except Unavailable as error:  # whoever watches wants to see it come back
+    except Unavailable as error:  # the watcher wants to see the server come back
         warn(str(error))
         return None
 
@@ -134,7 +134,7 @@ def _lines(status: QueueStatus) -> Iterator[str]:
 
 
 def _tenants(waiting: Mapping[str, int]) -> str:
-    """Of what waits beyond a lane's window: only there tenants have turns."""
+    """Tenants of the jobs beyond a lane's window: only there tenants take turns."""
     shown = [f"{plain(name) or '(none)'} {count:,}" for name, count in list(waiting.items())[:NAMED_TENANTS]]
     more = len(waiting) - len(shown)
     return ", ".join([*shown, *([f"and {more:,} more"] if more else [])]) or NOTHING

@@ -1,4 +1,4 @@
-"""What `millstream submit` sends, and what it shows of the job."""
+"""The request that `millstream submit` sends, and its output about the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream.wire.messages.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class SubmitCommand:
-    """`fields`: the arguments of `AsyncClient.submit`. `follow`, `wait`: how its answer is shown."""
+    """`fields`: the arguments of `AsyncClient.submit`. `follow`, `wait`: how its answer is printed."""
 
     place: JobPlace
     fields: dict[str, Any]
@@ -69,7 +69,7 @@ def input_of(
         of_chat = {"--system": system, "--chat-template-kwargs": chat_template_kwargs}
         for option, value in of_chat.items():
             if value is not None:
-                raise InvalidRequest(option, value, "is for the chat template; leave it out with --raw")
+                raise InvalidRequest(option, value, "applies to the chat template; leave it out with --raw")
         return {"prompt": text}
     before = [] if system is None else [{"role": "system", "content": system}]
     return {
@@ -82,7 +82,7 @@ def _template_kwargs(text: str | None) -> Any:
     try:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
-        problem = f"is no JSON ({error}); write an object"
+        problem = f"is not JSON ({error}); write an object"
         raise InvalidRequest("--chat-template-kwargs", text, problem) from error
 
 
@@ -94,7 +94,7 @@ def _standard_input() -> str:
 
 
 def parameters_of(given: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs; a value that is no JSON is a text."""
+    """NAME=VALUE pairs; a value that is not JSON is a text."""
     parameters: dict[str, Any] = {}
     for pair in given:
         name, equals, value = pair.partition("=")

@@ -1,1 +1,1 @@
-"""What all commands have in common: options, help, exit codes, interrupts."""
+"""Shared by all commands: options, help, exit codes, interrupts."""

@@ -1,4 +1,4 @@
-"""What all commands do the same way: end with a message and an exit code, wait for the model."""
+"""Shared by all commands: messages with exit codes, and the wait for the model."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def reported(as_json: bool, interrupted: Callable[[], str]) -> Iterator[None]:
-    """Around a command: errors become one message (an object with --json) and an exit code.
+    """Wraps a command: errors become one message (an object with --json) and an exit code.
 
-    `interrupted` says, after Ctrl-C, how to go on.
+    `interrupted` returns, after Ctrl-C, how to continue.
     """
     try:
         yield
@@ -46,7 +46,7 @@ def reported(as_json: bool, interrupted: Callable[[], str]) -> Iterator[None]:
 
 
 async def load_model(stack: Stack) -> None:
-    """Wait for the command's own worker, so that what is measured is the work and not its start."""
+    """Wait for the command's own worker, so that measured times exclude its start."""
     if stack.queue is not None:
         begun_s = time.monotonic()
         await beside(show_loading(stack.steps), stack.worker_ready())
@@ -54,8 +54,7 @@ async def load_model(stack: Stack) -> None:
 
 
 async def outlasting(read: Callable[[], Awaitable[T]], for_s: float | None = None) -> T:
-    """What is asked first by a command that waits: a server that restarts just then is waited for, as it is
-    later; no longer than `for_s`."""
+    """The first read of a command that waits: a restarting server is waited for, for at most `for_s`."""
     longest_s = ClientOptions().reconnect_s
     for_s = longest_s if for_s is None else min(for_s, longest_s)
     return await outlast(read, for_s, lambda error: say(f"{error}; trying again for {for_s:g} s"))
@@ -75,8 +74,8 @@ def run_with_client(
 
 
 async def warn_if_unserved(stack: Stack, queue: str, job_id: str) -> None:
-    """Where no worker of anybody's serves the job's shard: whoever waits for it is to know."""
-    with contextlib.suppress(MillstreamError):  # not ours to see, or damaged: the job does not hang on it
+    """Warn if no worker serves the job's shard."""
+    with contextlib.suppress(MillstreamError):  # not readable, or damaged: the job does not depend on it
         if stack.queue is None and shard_of(job_id) in await stack.unserved(queue):
             warn(f"no worker serves the queue {queue!r} now; the job waits until one does")
 

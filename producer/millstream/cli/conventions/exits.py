@@ -1,4 +1,4 @@
-"""What the process' exit code says, for scripts; listed in `millstream --help`."""
+"""Exit codes for scripts; listed in `millstream --help`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _CODES: tuple[tuple[type[MillstreamError], ExitCode], ...] = (
 
 
 def exit_code(error: MillstreamError) -> ExitCode:
-    """Of a command that ended with this error."""
+    """The exit code of a command that ended with this error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.UNAVAILABLE)
 
 

@@ -1,5 +1,6 @@
-"""Leaves the types of arguments and flags out of `--help`: an argument's name is enough, and a flag takes no
-value."""
+"""Removes the types of arguments and flags from `--help`: an argument's name is enough, and a flag takes no
+value.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class _Flag(TyperOption):
 
 
 def _plain(params: list[Any]) -> list[Any]:
-    """typer makes the parameters, and has no setting for this."""
+    """typer creates the parameters, and has no setting for this."""
     for param in params:
         if isinstance(param, TyperArgument):
             param.__class__ = _Argument

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command's asynchronous work runs: the work ends in order."""
+"""Ctrl-C during a command's asynchronous work: the work ends in order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ AT_ONCE_S = 1.0  # `timeout -s INT` and others signal the process, and then its 
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, where a second SIGINT breaks off what ends the work; within AT_ONCE_S of the first it
-    does nothing."""
+    """Like asyncio.run, but a second SIGINT interrupts the clean-up; within AT_ONCE_S of the first it is
+    ignored.
+    """
     return asyncio.run(_ended_in_order(work))
 
 

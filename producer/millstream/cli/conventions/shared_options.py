@@ -1,4 +1,4 @@
-"""The options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DurabilityOf = Annotated[
 Replicas = Annotated[
     int | None,
     typer.Option(
-        help="How many replicas --durability takes; unset: one for replicas, none for aof.",
+        help="Number of replicas for --durability; default: one for replicas, none for aof.",
         rich_help_panel="Durability",
     ),
 ]
@@ -43,7 +43,7 @@ DurabilityTimeout = Annotated[
     float,
     typer.Option(
         "--durability-timeout-s",
-        help="How long to wait for it; then it is reported.",
+        help="Longest wait for the durability; a failure is reported.",
         rich_help_panel="Durability",
     ),
 ]

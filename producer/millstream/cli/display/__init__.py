@@ -1,1 +1,1 @@
-"""What people and programs see of a command: text and JSON. Sends nothing."""
+"""The output of a command, for people and programs: text and JSON. Sends nothing."""

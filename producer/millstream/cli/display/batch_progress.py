@@ -1,4 +1,4 @@
-"""A batch run on the screen: a bar and its figures, or a line now and then where there is no terminal."""
+"""A batch run on the screen: a progress bar with figures, or an occasional line without a terminal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from millstream.cli.display.terminal import errors, say
 REFRESH_S = 0.2
 LINE_EVERY_S = 15.0
 GAP = "  "
-SPARE = 3  # columns: the ^C that a terminal shows must not begin a new line, or the bar would stand twice
+SPARE = 3  # columns: the ^C that a terminal shows must not wrap the line, or the bar would appear twice
 LEAST_BAR = 10
-BESIDE = 60  # columns, from which on the bar stands beside its counts and not above them
+BESIDE = 60  # columns from which on the bar is beside its counts and not above them
 
 
 @dataclass(slots=True)
 class Shown:
-    """What there is to see of a run, whose lines were counted."""
+    """The state of a run to show, after its lines were counted."""
 
     run: BatchRun
     price_per_hour: float | None = None
@@ -34,11 +34,11 @@ class Shown:
 
     @property
     def most(self) -> int:
-        """Lines; the input may have grown since they were counted."""
+        """Total lines; the input may have grown since they were counted."""
         return max(self.run.source.total or 0, self.run.tally.done)
 
     def counts(self) -> list[str]:
-        """Beside the number of lines that are done."""
+        """The counts beside the number of finished lines."""
         return [
             f"{self.run.tally.failed:,} failed",
             f"{self.run.under_way:,} under way",
@@ -48,7 +48,7 @@ class Shown:
         ]
 
     def speeds(self) -> list[str]:
-        """And what that costs."""
+        """Rates and their cost."""
         tally, elapsed_s = self.run.tally, self.run.elapsed_s
         rates = (
             (tally.ended, "rows/s"),
@@ -59,7 +59,7 @@ class Shown:
         return [*shown, *self._costs(elapsed_s)]
 
     def eta(self) -> str:
-        """At the pace of this run's own rows: those of earlier runs took no time."""
+        """Estimated from this run's own rows: those of earlier runs took no time."""
         ended, elapsed_s = self.run.tally.ended, self.run.elapsed_s
         if not ended or not elapsed_s:
             return "–"
@@ -73,7 +73,7 @@ class Shown:
                 yield f"{money(price)} per {unit}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As many lines as the figures need: none is ever cut."""
+        """As many lines as the figures need: none is cut."""
         done, most = self.run.tally.done, self.most
         width = max(LEAST_BAR, options.max_width - SPARE)
         taken = LEAST_BAR + len(GAP) if width >= BESIDE else 0
@@ -108,7 +108,7 @@ async def _lines(shown: Shown) -> None:
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[str]:
-    """Parts in lines."""
+    """The parts, wrapped into lines."""
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(GAP) + len(part) <= width:
@@ -119,7 +119,7 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
 
 
 def rate(value: float) -> str:
-    """With three digits."""
+    """The value with three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 

@@ -1,4 +1,4 @@
-"""A batch run's summary: as aligned lines for people, as a mapping for programs."""
+"""A batch run's summary: aligned lines for people, a mapping for programs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from millstream.batch.running.tally import Percentiles, Summary
 from millstream.cli.display.batch_progress import money, rate, span
 from millstream.cli.display.terminal import answers, plain, say
 
-MOST_CAUSES = 5  # in words
+MOST_CAUSES = 5  # printed in words
 MAX_CAUSE = 300  # characters
 
 
 def as_mapping(summary: Summary, journal: Journal, price_per_hour: float | None) -> dict[str, Any]:
-    """JSON-ready; ops/batch.md lists the fields. None where there was nothing to measure."""
+    """JSON-ready; ops/batch.md lists the fields. None if nothing was measured."""
     rows, tokens = _costs(summary, price_per_hour)
     return asdict(summary) | {
         "unknown_fields": dict(summary.unknown_fields),
@@ -39,7 +39,7 @@ def print_summary(summary: Summary, journal: Journal, price_per_hour: float | No
 
 
 def say_causes(summary: Summary, journal: Journal) -> None:
-    """The commonest reasons of this run's error rows."""
+    """Print the most frequent reasons of this run's error rows."""
     for cause in summary.causes[:MOST_CAUSES]:
         text = plain(cause.text)
         shown = text if len(text) <= MAX_CAUSE else f"{text[: MAX_CAUSE - 1]}…"
@@ -88,7 +88,7 @@ def _speeds(summary: Summary) -> str:
 
 
 def _costs(summary: Summary, price_per_hour: float | None) -> tuple[float | None, float | None]:
-    """Of 1,000 rows, and of a million output tokens."""
+    """The cost of 1,000 rows, and of a million output tokens."""
     if price_per_hour is None:
         return None, None
     return summary.cost_per_thousand_rows(price_per_hour), summary.cost_per_million_tokens(price_per_hour)

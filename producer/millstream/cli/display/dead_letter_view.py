@@ -1,6 +1,6 @@
-"""How dead letters look on standard output: lines for people, mappings for programs.
+"""Dead letters on standard output: lines for people, mappings for programs.
 
-Whoever may write to the queue chose these texts: nothing of them reaches a terminal but printable characters.
+Anybody who may write to the queue chose these texts, so only printable characters reach a terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.wire.state.dead import DeadLetter
 
 SHOWN_CHARACTERS = 2000  # of one text
 SHOWN_ITEMS = 50  # of one list
-SHOWN_BYTES = 200  # of what is no request
+SHOWN_BYTES = 200  # of a payload that is not a request
 
 
 def print_line(letter: DeadLetter) -> None:
@@ -29,7 +29,7 @@ def print_line(letter: DeadLetter) -> None:
 def print_letter(letter: DeadLetter, status: JobStatus | None) -> None:
     lines = {
         "letter": letter.id,
-        "job": letter.job_id or "none: a stranger's entry",
+        "job": letter.job_id or "none: a foreign entry",
         "reason": letter.reason,
         "died at": _time(letter.dead_ms),
         "attempts": letter.attempts,
@@ -53,7 +53,7 @@ def print_letter(letter: DeadLetter, status: JobStatus | None) -> None:
 
 
 def as_mapping(letter: DeadLetter, status: JobStatus | None = None) -> dict[str, Any]:
-    """JSON-ready; with the request where the letter has it."""
+    """JSON-ready; with the request if the letter has it."""
     fields = asdict(letter)
     del fields["payload"]
     if letter.payload:
@@ -65,7 +65,7 @@ def as_mapping(letter: DeadLetter, status: JobStatus | None = None) -> dict[str,
 
 
 def _request(letter: DeadLetter) -> dict[str, Any] | str:
-    """What was asked for; a text that says why it cannot be read."""
+    """The request; or a text that says why it cannot be read."""
     try:
         return letter.request.model_dump(mode="json", exclude_defaults=True)
     except ProtocolError as error:
@@ -89,5 +89,5 @@ def _cut(value: Any) -> Any:
 def _time(unix_ms: int) -> str:
     try:
         return f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
-    except (ValueError, OverflowError, OSError):  # a stranger's entry may have any id
+    except (ValueError, OverflowError, OSError):  # a foreign entry may have any id
         return f"{unix_ms} ms"

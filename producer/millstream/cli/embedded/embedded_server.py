@@ -26,7 +26,7 @@ import redis
 from millstream.cli.embedded.instance import Instance, end
 from millstream.errors import MillstreamError, MissingExtra
 
-START_S = 60.0  # a long append-only file takes its time to load
+START_S = 60.0  # a long append-only file takes time to load
 STOP_S = 15.0
 _SOCKET_PATH_BYTES = 100  # the system's limit is 104 on macOS, 108 on Linux
 
@@ -92,7 +92,7 @@ class EmbeddedServer:
             raise ServerFailed(f"the embedded server ended: {tail(self.folder / 'valkey.log')}")
 
     def note_worker(self, pid: int) -> None:
-        """Remember a process to end if this command cannot."""
+        """Record a process to end if this command cannot end it."""
         self._note(pid)
 
     def _take_lock(self) -> None:
@@ -110,7 +110,7 @@ class EmbeddedServer:
             ) from None
 
     def _end_leftovers(self) -> None:
-        """The lock is ours, so whoever wrote the note is gone; its processes may not be."""
+        """End the processes of a killed owner: we hold the lock, so whoever wrote the record is gone."""
         left = Instance.read(self.folder)
         if left is None:
             return
@@ -180,7 +180,10 @@ class EmbeddedServer:
                 self._process.terminate()
                 try:
                     self._process.wait(STOP_S)
-                except (subprocess.TimeoutExpired, KeyboardInterrupt):  # its file is appended to: it may die
+                except (
+                    subprocess.TimeoutExpired,
+                    KeyboardInterrupt,
+                ):  # its append-only file survives
                     self._process.kill()
                     self._process.wait()
             self._process = None
@@ -192,7 +195,7 @@ class EmbeddedServer:
 
 
 def running_url(folder: Path) -> str | None:
-    """The server that another command is running there; None where none is."""
+    """The URL of the server that another command is running there; None without one."""
     instance = Instance.read(folder)
     if instance is None:
         return None

@@ -1,4 +1,4 @@
-"""The note that the embedded server's owner leaves for other commands, and how to end what it left."""
+"""The record that the embedded server's owner leaves for other commands, to reach it or to end it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TERM_S = 15.0  # for a process to end in order, before it is killed
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """How to reach the server, and the processes that belong to it. Kept as JSON in the server's folder."""
+    """The server's address and the processes that belong to it. Kept as JSON in the server's folder."""
 
     socket: str
     owner: int
@@ -25,7 +25,7 @@ class Instance:
 
     @classmethod
     def read(cls, folder: Path) -> Instance | None:
-        """None where there is no note, or it is damaged."""
+        """None if there is no record, or it is damaged."""
         try:
             return cls(**json.loads(_path(folder).read_text()))
         except (OSError, ValueError, TypeError):
@@ -46,7 +46,7 @@ def _path(folder: Path) -> Path:
 
 
 def end(pid: int, word: str) -> None:
-    """End the process, in order or else by force, if its command line has `word`: pids are given anew."""
+    """End the process, in order or else by force, if its command line contains `word`: pids are reused."""
     _signal(pid, word, signal.SIGTERM)
     until = time.monotonic() + TERM_S
     while _runs_with(pid, word):

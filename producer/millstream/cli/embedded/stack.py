@@ -1,4 +1,4 @@
-"""Where a command's jobs go: the server it is given, or an embedded one with a worker while it runs."""
+"""The server of a command: the given one, or an embedded one with a worker while the command runs."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from millstream.wire.state.heartbeat import read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
 T = TypeVar("T")
-LOOK_S = 0.2  # between two looks at processes and heartbeats
+LOOK_S = 0.2  # between two checks of processes and heartbeats
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """`checks` raise where a process of this command has ended; none for a server of somebody else. `steps`
-    are those of loading the model that have begun since the last call."""
+    """`checks` raise if a process of this command has ended; there are none for a given server. `steps`
+    returns the loading steps that have begun since the last call.
+    """
 
     url: str
-    queue: str | None = None  # the queue that this command's worker serves; None: it has none
+    queue: str | None = None  # served by this command's worker; None: it has none
     checks: tuple[Callable[[], None], ...] = field(default=())
     steps: Callable[[], Sequence[str]] = field(default=tuple)
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work; raises WorkerEnded or ServerFailed where a process that it needs has ended."""
+        """Do the work; raises WorkerEnded or ServerFailed if a process that it needs has ended."""
         return await beside(self._watch(), work)
 
     async def has_worker(self, queue: str) -> bool:
-        """Whether workers serve the whole queue just now."""
+        """Whether workers serve the whole queue now."""
         return not await self.unserved(queue)
 
     async def unserved(self, queue: str) -> list[int]:
-        """The queue's shards that no worker serves just now."""
+        """The shards that no worker serves now."""
         async with self._commands() as redis:
             info = await read_queue(redis, queue) or QueueInfo()
             keys = info.keys(queue)
@@ -60,7 +61,7 @@ class Stack:
     async def worker_ready(self) -> None:
         """Wait, inside `guard`, until this command's own worker has loaded its model; at once without one."""
         while self.queue is not None:
-            with contextlib.suppress(Unavailable):  # a server that has ended, `guard` tells better
+            with contextlib.suppress(Unavailable):  # `guard` has the better message if the server has ended
                 if await self.has_worker(self.queue):
                     return
             await asyncio.sleep(LOOK_S)
@@ -77,17 +78,17 @@ class LocalModel:
     """The model of this command's own worker."""
 
     name: str  # in messages, and in a run's file
-    path: str  # what the worker is told
+    path: str  # the worker's `--model`
 
 
 def choose_model(redis_url: str | None, model: str | None, say: Callable[[str], None]) -> LocalModel | None:
-    """None with a server of somebody else's. The demo model is fetched where none is named.
+    """None with a given server. Without a name, the demo model is fetched.
 
     Raises InvalidRequest, MissingExtra, ModelUnavailable.
     """
     if redis_url:
         if model:
-            problem = "is for the worker of an embedded server; with --redis-url the workers have their own"
+            problem = "applies to an embedded worker; with --redis-url the workers have their own model"
             raise InvalidRequest("--model", model, problem)
         return None
     check_extras()
@@ -107,10 +108,10 @@ def open_stack(
     queue: str = "default",
     worker_command: Sequence[str] = (),
 ) -> Iterator[Stack]:
-    """The server at `redis_url`; without one an embedded server, and its worker where there is a model.
+    """The server at `redis_url`; without one an embedded server, and its worker if there is a model.
 
-    Raises MissingExtra, ServerInUse, ServerFailed. Without a model, the embedded server of another command
-    that is running is used.
+    Raises MissingExtra, ServerInUse, ServerFailed. Without a model, the embedded server of another running
+    command is used.
     """
     folder = home()
     if redis_url:

@@ -1,5 +1,6 @@
-"""The log of this command's own worker, JSON lines beside what its libraries print: how far the worker has
-come with its model, and its last lines as a person reads them."""
+"""The log of this command's own worker, JSON lines among the output of its libraries: the loading steps, and
+its last lines in readable form.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ _MAX_VALUE = 500  # characters of one field: tracebacks are long
 
 
 class WorkerLog:
-    """Read as it grows."""
+    """Read while it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0  # bytes of whole lines
 
     def steps(self) -> list[str]:
-        """What the worker has begun to do since the last call."""
+        """Steps that the worker has begun since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read)
@@ -58,7 +59,7 @@ def _readable(line: str) -> str:
 
 
 def _record(line: str) -> dict[str, Any] | None:
-    """None for a line that is no record."""
+    """None for a line that is not a record."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -1,1 +1,1 @@
-"""What all methods of a client share: the session, and one queue's jobs and status."""
+"""Shared by all methods of a client: the session, and one queue's jobs and status."""

@@ -34,7 +34,7 @@ MAX_DURABILITY_TIMEOUT_S = 3600.0
 
 
 def check_wait(field: str, seconds: float | None) -> None:
-    """The seconds that a caller wants to wait; None or infinity: for ever. Raises InvalidRequest."""
+    """Check the seconds that a caller wants to wait; None or infinity: for ever. Raises InvalidRequest."""
     if seconds is None:
         return
     if type(seconds) not in (int, float) or not seconds >= 0:  # also nan, which no clock ever reaches
@@ -45,26 +45,26 @@ def check_wait(field: str, seconds: float | None) -> None:
 class ClientOptions:
     """Bounds, timeouts and the queue's shape. The defaults suit a service beside its server.
 
-    `max_entries` and `max_bytes` bound what one shard of the queue may hold; a submit beyond them is refused
-    with QueueFull. `shards` and `pubsub` declare the queue on its first use; None takes what is there.
-    `durability` is that of a submit that names none; `durability_replicas`: how many replicas it takes (None:
-    one for "replicas", none for "aof"). Raises InvalidRequest for a value that cannot work.
+    `max_entries` and `max_bytes` bound one shard of the queue; a submit beyond them is refused with
+    QueueFull. `shards` and `pubsub` declare the queue on its first use; None uses the existing values.
+    `durability` is the default of `submit`; `durability_replicas`: its number of replicas (None: one for
+    "replicas", none for "aof"). Raises InvalidRequest for a value that cannot work.
     """
 
     max_entries: int = 100_000
     max_bytes: int = 1024**3
     max_payload_bytes: int = 8 * 1024**2  # of one request as sent
-    result_ttl_s: float = 86_400.0  # how long a job that ended without its worker (cancel, expiry) is kept
-    timeout_s: float = 5.0  # for a command's answer
-    reconnect_s: float = 60.0  # for how long streams and waits outlast a server that does not answer
+    result_ttl_s: float = 86_400.0  # for jobs that end without their worker (cancel, expiry)
+    timeout_s: float = 5.0  # of one command
+    reconnect_s: float = 60.0  # how long streams and waits outlast a server that does not answer
     connections: int = 16  # for commands; one more serves all streams
-    stream_buffer: int = 1024  # messages kept for a slow reader before it must read the log instead
+    stream_buffer: int = 1024  # messages buffered for a slow reader before it must read the log instead
     name: str = "millstream-client"  # of the connections, as CLIENT LIST shows them
     shards: int | None = None
     pubsub: PubSub | None = None
     durability: Durability | str = Durability.NONE
     durability_replicas: int | None = None
-    durability_timeout_s: float = 5.0  # how long a submit waits for it
+    durability_timeout_s: float = 5.0  # longest wait of a submit for its durability
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -100,7 +100,7 @@ class ClientOptions:
             raise InvalidRequest("name", self.name, "must be a string")
 
     def wait(self, durability: Durability | str | None) -> Wait:
-        """The wait behind a submit that asks for `durability`; None: the default. Raises InvalidRequest."""
+        """The wait after a submit with this `durability`; None: the default. Raises InvalidRequest."""
         try:
             wanted = Durability(self.durability if durability is None else durability)
         except ValueError:

@@ -38,26 +38,26 @@ from millstream.wire.state.queue_info import QueueInfo, open_queue, read_queue
 from millstream.wire.versions import TAKEN
 
 READ_JOBS = 256  # records in one round trip
-LOOK_S = 5.0  # between two looks at who serves a shard
+LOOK_S = 5.0  # between two checks for workers of a shard
 
 
 class QueueJobs:
-    """Reads of one queue. A job whose deadline has passed is ended by whoever looks at it first."""
+    """Reads of one queue. The first reader of a job whose deadline has passed ends it."""
 
     def __init__(self, session: Session, queue: str) -> None:
         QueueKeys(queue)  # refuses a bad name before anything is sent
         self.session = session
         self.queue = queue
         self._info: QueueInfo | None = None
-        # monotonic seconds of the look, and what it saw
+        # monotonic seconds of the check, and its finding
         self._served: dict[ShardKeys, tuple[float, bool]] = {}
 
     async def open(self) -> QueueInfo:
-        """The queue's metadata, written where this is the queue's first use. Raises QueueMismatch."""
+        """The queue's metadata, written on the queue's first use. Raises QueueMismatch."""
         return self._info or await self.reopen()
 
     async def reopen(self) -> QueueInfo:
-        """The metadata as it is by now: workers of other versions may have come."""
+        """The current metadata: workers of other versions may have come."""
         options = self.session.options
         with self.session.reach():
             self._info = await open_queue(
@@ -70,14 +70,14 @@ class QueueJobs:
         return self._info
 
     async def info(self) -> QueueInfo:
-        """The same for readers, who create nothing."""
+        """The metadata for readers, who create nothing."""
         if self._info is None:
             with self.session.reach():
                 self._info = await read_queue(self.session.redis, self.queue)
         return self._info or QueueInfo()
 
     async def full_ids(self, names: Iterable[str]) -> dict[str, str | None]:
-        """The full ids of jobs that are named by them or by own ids; None: no job can have such an id."""
+        """The full ids of jobs, given by full or own ids; None: no job can have such an id."""
         shards = (await self.info()).shards
         return {name: full_id(name, shards) for name in names}
 
@@ -97,14 +97,16 @@ class QueueJobs:
         return {job_id: queue.shard(shard) for job_id, shard in shards.items()}
 
     async def read(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
-        """Their records, in few round trips; None where there is no such job."""
+        """Their records, in few round trips; None for a job that does not exist."""
         records: list[JobRecord | None] = []
         for start in range(0, len(job_ids), READ_JOBS):
             records += await self._read_batch(job_ids[start : start + READ_JOBS])
         return records
 
     async def result_sizes(self, job_ids: Sequence[str]) -> list[int]:
-        """Bytes of their stored results, for whoever reads many: 0 where there is none. One round trip."""
+        """Bytes of their stored results, 0 without one, to bound the memory of reading them. One
+        round trip.
+        """
         keys = await self.keys_of(job_ids)
         with self.session.reach():
             async with self.session.redis.pipeline(transaction=False) as pipeline:
@@ -142,11 +144,12 @@ class QueueJobs:
 
     async def look(self, job_ids: Sequence[str]) -> None:
         """Ask workers to check that these jobs, silent for long, still have their entries; as often as Looks
-        allows."""
+        allows.
+        """
         chosen = self.session.looks.choose(job_ids, time.monotonic())
         if not chosen:
             return
-        with contextlib.suppress(AccessDenied, Unavailable):  # the next poll tells
+        with contextlib.suppress(AccessDenied, Unavailable):  # the next poll reports it
             keys = await self.keys_of(chosen)
             with self.session.reach():
                 async with self.session.redis.pipeline(transaction=False) as pipeline:
@@ -156,12 +159,12 @@ class QueueJobs:
                     await pipeline.execute()
 
     async def unreadable(self, job_id: str, error: ProtocolError) -> ProtocolError:
-        """`error`, with a remedy where the job is of a version that this client does not read."""
+        """`error`, with a remedy if the job is of a version that this client does not read."""
         record = await self._read_one(await self.keys(job_id), job_id)
         return error if record is None else _upgrade(record, error)
 
     async def tail(self, job_id: str, place: Cursor) -> tuple[list[LogEntry], State | None]:
-        """A page of the log from `place` on, inclusive, and the job's state as of just before."""
+        """A page of the log from `place` on, inclusive, and the job's state just before."""
         keys = await self.keys(job_id)
         first = "-" if place == START else str(place)
         with self.session.reach():
@@ -175,7 +178,7 @@ class QueueJobs:
         return [log_entry(*row) for row in rows], job_state(job_id, state) if state else None
 
     async def whole(self, job_id: str) -> tuple[list[LogEntry], JobRecord | None]:
-        """The whole log, and the job's record as of just before."""
+        """The whole log, and the job's record just before."""
         keys = await self.keys(job_id)
         with self.session.reach():
             async with self.session.redis.pipeline(transaction=False) as pipeline:
@@ -185,7 +188,7 @@ class QueueJobs:
         return [log_entry(*entry) for entry in rows], job_record(job_id, row)
 
     async def not_ready(self, job_id: str, state: State) -> NotReady:
-        """The NotReady error; tells where no living worker serves the job (checked every few seconds)."""
+        """The NotReady error, which also reports a missing worker (checked every few seconds)."""
         unserved = state is State.QUEUED and not await self._is_served(await self.keys(job_id))
         return NotReady(job_id, state, unserved=self.queue if unserved else None)
 
@@ -197,7 +200,7 @@ class QueueJobs:
             with self.session.reach():
                 served = bool(await read_workers(self.session.redis, keys))
         except (AccessDenied, Unavailable):
-            return True  # not known
+            return True  # unknown
         self._served[keys] = time.monotonic(), served
         return served
 

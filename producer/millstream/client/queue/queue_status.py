@@ -1,6 +1,6 @@
-"""A queue as its producers and operators see it: what waits and runs, and which workers serve it.
+"""A queue as its producers and operators see it: waiting and running jobs, and its workers.
 
-What the client's role may not read is None; `unread` says of which field, and why.
+Fields that the client's role may not read are None; `unread` has the reason for each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_REPORT = "no living worker reports it; needs the observer role"
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """`oldest_s`: how long its oldest waiting job has waited, within some seconds; None: none waits."""
+    """`oldest_s`: the age of its oldest waiting job, within some seconds; None: none waits."""
 
     lane: Lane
     waiting: int | None  # jobs that no worker has; without those that wait for a retry
@@ -35,7 +35,7 @@ class LaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """By its last heartbeat. Rates are those between its last two."""
+    """A worker's last heartbeat. Rates are means between its last two."""
 
     name: str
     model: str
@@ -48,7 +48,7 @@ class WorkerStatus:
     kv_free: int
     prompt_tokens_per_s: float  # computed
     output_tokens_per_s: float
-    prefix_hit_rate: float | None  # share of the prompt tokens that the KV cache had; None: none looked up
+    prefix_hit_rate: float | None  # share of the prompt tokens found in the KV cache; None: none looked up
     started_ms: int | None  # Unix milliseconds of the server's clock
     device: str
     package: str  # version of millstream
@@ -61,7 +61,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A queue over all its shards. `unread`: why a field is None, by its name."""
+    """A queue over all its shards. `unread`: the reason why a field is None, by its name."""
 
     queue: str
     at_ms: int  # Unix milliseconds of the server's clock
@@ -159,7 +159,7 @@ async def _lane(
 
 
 async def _oldest_entry_ms(redis: Any, shards: Sequence[ShardKeys], lane: Lane) -> int | None:
-    """From the lanes themselves, which only some roles may read: used where no worker reports it."""
+    """Read from the lanes, which only some roles may do: for the case that no worker reports it."""
     times = []
     for keys in shards:
         with contextlib.suppress(NoPermissionError):

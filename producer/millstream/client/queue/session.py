@@ -1,4 +1,4 @@
-"""What the queues of one client share: the command pool, the subscription connections, the server's clock."""
+"""Shared by the queues of one client: the command pool, the subscription connections, the server's clock."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from millstream.wire.timing import Backoff, ServerClock, within
 
 T = TypeVar("T")
 RETRIES = 3  # every command of a client is safe to repeat
-WAITING = 16  # times as many connections for what waits: with everysec, a submit holds one for up to a second
-CLOCK_S = 60.0  # for which the difference of the two clocks is believed
+WAITING = 16  # times as many connections for waiting submits: with everysec, each may wait for a second
+CLOCK_S = 60.0  # validity of a measured clock offset
 NEVER = float("-inf")
-FIRST_PAUSE_S = 0.1  # before what found no server is tried again
+FIRST_PAUSE_S = 0.1  # before a failed read is repeated
 LONGEST_PAUSE_S = 5.0
 
 
 async def outlast(
     read: Callable[[], Awaitable[T]], for_s: float, told: Callable[[Unavailable], None] | None = None
 ) -> T:
-    """Repeat a read until the server answers; raises Unavailable after the given time. One read is
-    always tried. `told` is called with the first error, if the read is repeated."""
+    """Repeat a read until the server answers; raises Unavailable after the given time. One read is always
+    tried. `told` is called with the first error, if the read is repeated.
+    """
     give_up = time.monotonic() + for_s
     backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
@@ -61,14 +62,14 @@ class Session:
         self.looks = looks or Looks()
         self._patient: Redis | None = None
         self._closed = False
-        self._uses = 0  # of the server, right now
+        self._uses = 0  # uses of the server under way
         self._idle = asyncio.Event()
         self._dispatchers: dict[PubSub, Dispatcher] = {}
         self._clock = ServerClock()
 
     @property
     def patient(self) -> Redis:
-        """The pool for commands that the server answers late: submits that wait for their durability."""
+        """The pool for slow commands: submits that wait for their durability."""
         if self._patient is None:
             options = self.options
             self._patient = self.endpoint.commands(
@@ -92,7 +93,7 @@ class Session:
 
     @contextlib.contextmanager
     def reach(self) -> Iterator[None]:
-        """Stands around every use of the server: turns its errors into Unavailable."""
+        """Wraps every use of the server: converts its errors to Unavailable."""
         self._check_open()
         self._uses += 1
         try:
@@ -104,7 +105,7 @@ class Session:
                 self._idle.set()
 
     async def now_ms(self) -> int:
-        """The server's clock, in Unix milliseconds; asked once a minute, or as soon as it answers again."""
+        """The server's clock, in Unix milliseconds; read once a minute."""
         if self._clock.age_s > CLOCK_S:
             try:
                 with self.reach():
@@ -115,14 +116,15 @@ class Session:
         return self._clock.now_ms()
 
     async def outlast(self, read: Callable[[], Awaitable[T]], give_up_s: float = float("inf")) -> T:
-        """Repeat a read until the server answers, for `reconnect_s` and to the time `give_up_s` of the
-        monotonic clock. Raises Unavailable."""
+        """Repeat a read until the server answers, for `reconnect_s` and at most until `give_up_s` of the
+        monotonic clock. Raises Unavailable.
+        """
         return await outlast(read, min(self.options.reconnect_s, give_up_s - time.monotonic()))
 
     async def aclose(self) -> None:
-        """Close all connections; streams and waits that still run are woken, and find the session closed.
+        """Close all connections; running streams and waits wake up and find the session closed.
 
-        Commands under way end first: a connection that is being made would outlive its pool.
+        Commands under way end first: a connection being made would outlive its pool.
         """
         self._closed = True
         for dispatcher in self._dispatchers.values():

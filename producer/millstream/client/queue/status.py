@@ -19,11 +19,11 @@ class JobStatus:
     attempt: int  # how many were started
     submits: int  # how often this id was submitted
     worker: str | None  # that runs it, or that ended it
-    cancel_requested: bool  # and not answered by the worker yet
+    cancel_requested: bool  # and the worker has not ended the job yet
     submitted_ms: int
     started_ms: int | None  # a worker first took it
     admitted_ms: int | None  # it first entered the batch; known once it has tokens
-    first_token_ms: int | None  # sent to its readers; sampled, where nobody streams
+    first_token_ms: int | None  # sent to its readers; of jobs without a stream: sampled
     finished_ms: int | None
     requeued_from: str | None  # the dead-lettered job that it repeats
 

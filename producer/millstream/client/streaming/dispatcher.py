@@ -1,7 +1,7 @@
-"""One client's subscriptions: many sinks of a channel are one subscription of it.
+"""One client's subscriptions: any number of sinks of a channel share one subscription.
 
-What is published while a connection is made anew, or while a slot of a Cluster moves, is gone: then each sink
-is told. The dispatcher never waits for a sink.
+Messages published during a reconnect, or while a slot of a Cluster moves, are lost: `subscribed` is then
+called on each sink. The dispatcher never waits for a sink.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def subscription(self, channels: Iterable[str], sink: Sink) -> Iterator[None]:
-        """Hand the channels' messages to `sink` while the block runs."""
+        """Deliver the channels' messages to `sink` while the block runs."""
         names = list(channels)
         for channel in names:
             self._add(channel, sink)
@@ -36,7 +36,7 @@ class Dispatcher:
                 self.drop(channel, sink)
 
     def drop(self, channel: str, sink: Sink) -> None:
-        """End one channel of a subscription early; nothing where it has ended already."""
+        """End one channel of a subscription early; a no-op if it has ended already."""
         sinks = self._sinks.get(channel, [])
         if sink in sinks:
             sinks.remove(sink)
@@ -45,7 +45,7 @@ class Dispatcher:
                 self._subscriptions.unsubscribe(channel)
 
     async def aclose(self) -> None:
-        """End the connections, and wake all sinks, for which nothing comes any more."""
+        """End the connections, and wake all sinks, which receive nothing more."""
         self._subscriptions.close()
         task = self._task
         if task is not None:
@@ -55,20 +55,20 @@ class Dispatcher:
             for sink in sinks:
                 sink.subscribed(channel)
         if task is not None:
-            task.result()  # a fault in there is not to be hidden
+            task.result()  # raise a fault of its code
 
     def _add(self, channel: str, sink: Sink) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._subscriptions.run(), name=self._name)
         elif self._task.done():
-            self._task.result()  # a fault in there is not to be hidden
+            self._task.result()  # raise a fault of its code
         self._sinks.setdefault(channel, []).append(sink)
         if self._subscriptions.is_acknowledged(channel):
             sink.subscribed(channel)
         else:
             self._subscriptions.subscribe(channel)
 
-    # --- what the subscriptions tell
+    # --- called by the subscriptions
 
     def deliver(self, channel: str, payload: bytes) -> None:
         for sink in self._sinks.get(channel, ()):

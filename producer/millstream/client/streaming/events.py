@@ -1,4 +1,4 @@
-"""The events of a stream, and the text that they add up to."""
+"""The events of a stream, and their combined text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from millstream.wire.messages.messages import ChoiceDelta, ErrorInfo, State
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """New tokens: one flush of a job, the choices that grew. `stream(job_id, cursor)` goes on after it."""
+    """New tokens: one flush of a job, with the choices that grew. `stream(job_id, cursor)` continues after
+    it.
+    """
 
     cursor: str
     seq: int  # 1, 2, 3 … without gaps
@@ -24,7 +26,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class RewindEvent:
-    """The server lost what came after entry `seq`: forget the text of later events; it comes again."""
+    """The server lost the entries after `seq`: discard the text of later events; it comes again."""
 
     cursor: str
     seq: int
@@ -36,7 +38,7 @@ class RewindEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndEvent:
-    """The last event: the job's terminal state, and what went wrong where it failed."""
+    """The last event: the job's terminal state, and the error if it failed."""
 
     cursor: str
     job_id: str

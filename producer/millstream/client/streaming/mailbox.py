@@ -1,4 +1,4 @@
-"""One reader's buffer of published messages, bounded: a slow reader overruns it, and blocks nobody."""
+"""One reader's bounded buffer of published messages: a slow reader overruns it, and blocks nobody."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Mailroom:
 
 class Mailbox:
     """One channel's messages for one reader. When `limit` are waiting, or MAX_BYTES, or MAX_ALL_BYTES in the
-    whole room, it drops all of its own, and `take` says `lost`. Counts as a stream of the room until `close`.
+    whole room, it drops all its messages, and `take` returns `lost`. Counts as a stream of the room until
+    `close`.
     """
 
     __slots__ = ("_arrived", "_held_bytes", "_limit", "_lost", "_payloads", "_ready", "_room")
@@ -71,9 +72,10 @@ class Mailbox:
         self._arrived.set()
 
     async def ready(self, timeout_s: float) -> bool:
-        """Wait for the first acknowledgement, and start empty: what the reader reads next has all before it.
+        """Wait for the first acknowledgement, and empty the mailbox: a later read of the log includes all
+        messages before it.
 
-        False: it did not come in time; the reader goes on by polling, and learns of it when it comes.
+        False: it did not come in time; the reader polls, and is informed when it comes.
         """
         if not await within(self._ready, timeout_s):
             return False
@@ -82,7 +84,7 @@ class Mailbox:
         return True
 
     async def take(self, timeout_s: float) -> Mail | None:
-        """Return all that has arrived; waits up to `timeout_s`. None where nothing came."""
+        """Return all messages that have arrived; waits up to `timeout_s`. None if there are none."""
         if not await within(self._arrived, timeout_s):
             return None
         mail = Mail(list(self._payloads), self._lost)
@@ -91,7 +93,7 @@ class Mailbox:
         return mail
 
     def close(self) -> None:
-        """Nobody reads it any more, and nothing is delivered to it."""
+        """End the mailbox: nothing more is delivered to it."""
         self._empty(lost=True)
         self._room.streams -= 1
 

@@ -1,4 +1,4 @@
-"""The part of a stored result that a token log without its end lacks."""
+"""The part of a stored result that is missing in a token log without its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta
 
 
 def missing_deltas(choices: Iterable[Choice], read: Sequence[Delta]) -> tuple[ChoiceDelta, ...]:
-    """For each choice, the delta from what `read` adds up to, to the whole; none where there is no news."""
+    """For each choice, the delta from the content of `read` to the whole choice; none without a
+    difference.
+    """
     parts = [part for delta in read for part in delta.choices]
     return tuple(
         delta

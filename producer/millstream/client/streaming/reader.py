@@ -1,10 +1,11 @@
-"""The reader's half of the streaming protocol, as a state machine without I/O: what to read, what to emit.
+"""The reader's half of the streaming protocol, as a state machine without I/O: the next read, and the events
+to emit.
 
-Live messages may be lost, repeated or late; the token log has them all. The reader follows the live messages
-while they join on to its place, and reads the log from its place on whenever they do not, after silence and
-after a reconnect. Such a read includes the entry at the place itself: where it is gone or another, the server
-has lost writes, and the reader compares what it delivered with the whole log and rewinds to the last entry
-that both share. So what was emitted, rewinds applied, is always a prefix of the log.
+Live messages may be lost, repeated or late; the token log is complete. The reader follows live messages while
+they continue at its place, and reads the log from its place on when they do not, after silence and after a
+reconnect. Such a read includes the entry at the place itself: if it is gone or another, the server has lost
+writes, and the reader compares its delivered entries with the whole log and rewinds to the last common entry.
+So the emitted events, rewinds applied, are always a prefix of the log.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from millstream.wire.messages.replies import JobRecord, LogEntry
 
 RUNNING_PATIENCE_S = 1.0  # silence of a running job, after which the log is read
 QUEUED_PATIENCE_S = 15.0  # the same of a waiting job, reached by doubling
-PAGE_ENTRIES = 512  # of one read from the place on
+PAGE_ENTRIES = 512  # in one read from the place on
 
 
 class Want(Enum):
-    """What the reader needs next."""
+    """The next input that the reader needs."""
 
     MESSAGES = "messages"  # live messages, at most `patience_s`; then `silence`
     TAIL = "tail"  # the job's state, then at most PAGE_ENTRIES log entries from `place` on, inclusive
@@ -45,22 +46,22 @@ class StreamReader:
     def __init__(
         self, job_id: str, start: Cursor = START, jitter: Callable[[], float] = random.random
     ) -> None:
-        self.place = start  # the last entry that was read, markers apart
+        self.place = start  # the last entry that was read, without markers
         self.want = Want.TAIL
-        self._attempt = start.attempt  # that the last marker began
+        self._attempt = start.attempt  # begun by the last marker
         self._job_id = job_id
-        self._base = start  # entries up to here were read by someone else: their contents are not known
+        self._base = start  # entries up to here were read by someone else: their contents are unknown
         self._delivered = array("q")  # a digest of each entry read after `_base`, by its sequence number
         self._patience_s = RUNNING_PATIENCE_S
         self._jitter = jitter
 
     @property
     def patience_s(self) -> float:
-        """How long to wait for a message; jittered, so that many readers do not ask in step."""
+        """How long to wait for a message; jittered, so that many readers do not poll in step."""
         return self._patience_s * (0.75 + 0.5 * self._jitter())
 
     def messages(self, entries: Iterable[LogEntry]) -> list[Event]:
-        """Live messages, in the order of their arrival."""
+        """Apply live messages, in the order of their arrival."""
         events: list[Event] = []
         for entry in entries:
             if self.want is not Want.MESSAGES:
@@ -71,14 +72,14 @@ class StreamReader:
                 self._patience_s = RUNNING_PATIENCE_S
                 try:
                     events += self._take(entry)
-                except ProtocolError:  # anybody may publish: only the log is believed
+                except ProtocolError:  # anybody may publish: only the log is trusted
                     self.want = Want.TAIL
             else:
                 self.want = Want.TAIL
         return events
 
     def lost(self) -> None:
-        """Messages may be missing: the connection was made anew, or a buffer ran over."""
+        """Messages may be missing: the connection was lost, or a buffer overran."""
         if self.want is Want.MESSAGES:
             self.want = Want.TAIL
 
@@ -87,7 +88,7 @@ class StreamReader:
         self.lost()
 
     def tail(self, entries: Sequence[LogEntry], state: State | None) -> list[Event]:
-        """The answer to Want.TAIL. `state` None: the job's hash does not exist."""
+        """Apply the read of Want.TAIL. `state` None: the job's hash does not exist."""
         known = int(self.place != START)
         if known and (not entries or not self._is_place(entries[0])):
             self.want = Want.WHOLE
@@ -102,16 +103,18 @@ class StreamReader:
                 return events
             events += self._take(entry)
             if self.want is Want.NOTHING:
-                break  # what a stranger has written behind the end is no part of it
+                break  # foreign entries behind the end are no part of it
         if self.want is not Want.NOTHING:
             if len(entries) < PAGE_ENTRIES:
                 self._settle(state, quiet=not events)
-            elif not events:  # markers only: there is no place to turn the page from
+            elif not events:  # markers only: there is no place to continue the pages from
                 self.want = Want.WHOLE
         return events
 
     def whole(self, entries: Sequence[LogEntry], record: JobRecord | None) -> list[Event]:
-        """The answer to Want.WHOLE. Raises NotFound, CursorExpired, and ProtocolError for a damaged log."""
+        """Apply the read of Want.WHOLE. Raises NotFound, CursorExpired, and ProtocolError for a
+        damaged log.
+        """
         if record is None:
             raise NotFound(self._job_id)
         if not entries:
@@ -127,7 +130,7 @@ class StreamReader:
         if self.want is Want.NOTHING:
             return events
         self._attempt = entries[-1].attempt
-        if record.state.terminal:  # the end marker found no room: the result has what the log has not
+        if record.state.terminal:  # the end marker found no room: the result has the missing part
             return events + self._from_result(record, log)
         self._settle(record.state, quiet=not events)
         return events
@@ -138,7 +141,7 @@ class StreamReader:
         return entry.seq == self.place.seq + (entry.kind != MARKER)
 
     def _take(self, entry: LogEntry) -> list[Event]:
-        events = self._read(entry)  # before anything changes: what cannot be read is not taken
+        events = self._read(entry)  # before any change: an unreadable entry is not taken
         self._attempt = entry.attempt
         if entry.kind == MARKER:
             return events
@@ -157,13 +160,13 @@ class StreamReader:
         return []
 
     def _is_place(self, entry: LogEntry) -> bool:
-        """Whether the log's entry at our place is still the one that was read there."""
+        """Whether the log's entry at our place is still the one that was read."""
         if (entry.attempt, entry.seq) != (self.place.attempt, self.place.seq):
             return False
         return not self._delivered or self._delivered[-1] == _digest(entry)
 
     def _settle(self, state: State | None, *, quiet: bool) -> None:
-        """The log has been read to its end, and the stream goes on: wait, unless the job is over."""
+        """The log has been read to its end: wait for messages, unless the job is over."""
         if state is None or state.terminal:
             self.want = Want.WHOLE
             return
@@ -176,7 +179,7 @@ class StreamReader:
     # --- the whole log
 
     def _straighten(self, entries: Sequence[LogEntry]) -> list[LogEntry]:
-        """The entries that count, number n at index n - 1: a marker takes back all after its number."""
+        """The valid entries, number n at index n - 1: a marker takes back all after its number."""
         log: list[LogEntry] = []
         for entry in entries:
             if entry.kind == MARKER and entry.seq <= len(log):
@@ -188,7 +191,7 @@ class StreamReader:
         return log
 
     def _shared(self, log: Sequence[LogEntry]) -> int:
-        """How many entries of `log` were delivered as they are, counted from its start."""
+        """Number of leading entries of `log` that were delivered unchanged."""
         for number, entry in enumerate(log[: self.place.seq], start=1):
             if number <= self._base.seq:
                 known = entry.attempt <= self._base.attempt
@@ -221,7 +224,7 @@ class StreamReader:
         return []
 
     def _from_result(self, record: JobRecord, log: Sequence[LogEntry]) -> list[Event]:
-        """The stored result as events, less what `log` brought already."""
+        """The stored result as events, without the content of `log`."""
         self.want = Want.NOTHING
         error: ErrorInfo | None = None
         events: list[Event] = []
@@ -237,7 +240,9 @@ class StreamReader:
         return [*events, EndEvent(str(self.place), self._job_id, record.state, error)]
 
     def _pass_by(self) -> None:
-        """Move one place on, as if the log had this entry: who resumes from there does not read it again."""
+        """Advance by one place, as if the log had this entry: a reader that resumes from there does not read
+        it again.
+        """
         self.place = Cursor(self.place.attempt, self.place.seq + 1)
 
 

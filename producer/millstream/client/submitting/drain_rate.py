@@ -1,8 +1,8 @@
-"""The rate at which a queue empties, as its producers see it: estimates when a full queue has room again."""
+"""Measures how fast a queue empties, to estimate when a full queue has room again."""
 
 from __future__ import annotations
 
-SHARE = 0.01  # of the bound that should have become free before the next try
+SHARE = 0.01  # of the bound that should be free before the next try
 FIRST_S, LEAST_S, MOST_S = 1.0, 0.05, 60.0
 
 
@@ -14,11 +14,11 @@ class DrainRate:
     def __init__(self) -> None:
         self._entries: int | None = None  # at `_since_s`
         self._since_s = 0.0
-        self._added = 0  # by us since then
-        self._per_s: float | None = None  # entries done
+        self._added = 0  # by this client since then
+        self._per_s: float | None = None  # finished entries
 
     def saw(self, entries: int, now_s: float, *, added: int = 0) -> None:
-        """The queue holds `entries`, of which this submit added `added`."""
+        """Record that the queue holds `entries`, of which this submit added `added`."""
         self._added += added
         if self._entries is None:
             self._restart(entries, now_s)
@@ -32,7 +32,7 @@ class DrainRate:
         self._entries, self._since_s, self._added = entries, now_s, 0
 
     def retry_after_s(self, max_entries: int) -> float:
-        """Seconds until a hundredth of the bound is free; one second where the rate is not known yet."""
+        """Seconds until a hundredth of the bound is free; one second if the rate is unknown."""
         if self._per_s is None:
             return FIRST_S
         wanted = max(1.0, SHARE * max_entries)

@@ -1,4 +1,6 @@
-"""From a caller's arguments to a request on the wire, or to an InvalidRequest that names the field."""
+"""Converts a caller's arguments to a request on the wire, or raises an InvalidRequest that names the
+field.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,15 @@ from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.versions import FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
-BYTES_PER_TOKEN = 4  # of a text, about, with most tokenizers
-USUAL_OUTPUT = 256  # tokens, where a request sets no bound: an unset bound must not be cheap
+BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
+USUAL_OUTPUT = 256  # tokens, for a request without a bound: an unset bound must not be cheap
 MAX_DEADLINE_S = 10 * 365 * 86_400.0
 INPUTS = ("prompt", "messages", "token_ids")
 REQUEST_FIELDS = (*INPUTS, "chat_template_kwargs", "tenant", "metadata", "stream", "traceparent")
 
 
 class SamplingFields(TypedDict, total=False):
-    """Sampling parameters as keywords; see SamplingParams for what they mean and may be."""
+    """Sampling parameters as keywords; SamplingParams documents them."""
 
     max_tokens: int | None
     min_tokens: int
@@ -71,7 +73,7 @@ class JobFields(SamplingFields, total=False):
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
-    """A request checked and encoded. Its id is fixed, so that it can be sent again."""
+    """A checked and encoded request. Its id is fixed, so that it can be sent again."""
 
     own_id: str
     lane: Lane
@@ -82,7 +84,7 @@ class EncodedRequest:
     version: int = FIRST_VERSION
     requeued_from: str | None = None  # the dead-lettered job that it repeats
     tenant: str = ""
-    cost: int = 1  # tokens, as far as the request tells them
+    cost: int = 1  # estimated tokens
 
 
 def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> EncodedRequest:
@@ -116,7 +118,7 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Enc
 
 
 def cost_of(request: Request) -> int:
-    """Tokens of prompt and output, estimated: what the queue's fairness among tenants counts."""
+    """Tokens of prompt and output, estimated: the unit of the queue's fairness among tenants."""
     if request.token_ids is not None:
         prompt = len(request.token_ids)
     else:
@@ -166,7 +168,7 @@ def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
 
 
 def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> SamplingParams:
-    """`fields` laid over `base`; a field that neither sets stays unset, out of the request's digest."""
+    """`fields` override `base`; a field that neither sets stays unset, out of the request's digest."""
     for name, value in fields.items():
         if name not in SamplingParams.model_fields:
             raise InvalidRequest(
@@ -183,7 +185,7 @@ def _sampling(base: SamplingParams | None, fields: Mapping[str, Any]) -> Samplin
 
 
 def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Python's and JSON's ways to write a value, as the strict models take them."""
+    """Python's and JSON's spellings of a value, as the strict models take them."""
     values = dict(fields)
     if isinstance(values.get("stop"), str):
         values["stop"] = (values["stop"],)
@@ -201,7 +203,7 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(place: int, message: Any) -> Any:
-    """With a list of text parts as one text."""
+    """With a list of text parts joined to one text."""
     if not isinstance(message, Mapping) or not isinstance(content := message.get("content"), list | tuple):
         return message
     return {**message, "content": text_of(f"messages[{place}].content", content)}

@@ -1,4 +1,4 @@
-"""Sending requests into a queue: checked, in batches of one round trip, once per id."""
+"""Sends requests to a queue: checked, in batches of one round trip, once per id."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from millstream.wire.state.queue_info import QueueInfo
 
 BATCH_JOBS = 256
 BATCH_BYTES = 4 * 1024**2
-RETRY_S = 0.5  # before what found no server is sent again
-LONGEST_PAUSE_S = 5.0  # of a producer that waits for room: the estimate may be far off
+RETRY_S = 0.5  # before a repeat while the server does not answer
+LONGEST_PAUSE_S = 5.0  # of a producer that waits for room: the estimate may be wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """An accepted job. `created` False: it was there already, under the same id with the same payload.
+    """An accepted job. `created` False: it existed already, under the same id with the same payload.
 
-    `durability` is what was reached of the durability that was `wanted`: the same, or NONE where it was not
-    reached in time; `replicas` have acknowledged the job. It is queued all the same, and runs.
+    `durability` is the durability reached: the one `wanted`, or NONE if that was not reached in time;
+    `replicas` have acknowledged the job. It is queued in any case, and runs.
     """
 
     id: str
@@ -59,11 +59,11 @@ class Submitted:
 
     @property
     def durable(self) -> bool:
-        """Whether the job is as durable as was asked for."""
+        """Whether the job is as durable as requested."""
         return self.durability is self.wanted
 
     def raise_for_durability(self) -> None:
-        """Raises NotDurable where the job is not as durable as was asked for."""
+        """Raises NotDurable if the job is not as durable as requested."""
         if not self.durable:
             raise NotDurable(self.id, self.wanted, self.replicas)
 
@@ -80,7 +80,7 @@ class Submission:
         self._session = jobs.session
         self._worker_versions = WorkerVersions(jobs)
         self._drain_rates: defaultdict[int, DrainRate] = defaultdict(DrainRate)  # by shard
-        self._writes: dict[Wait, DurableWrites] = {}  # by the durability that they wait for
+        self._writes: dict[Wait, DurableWrites] = {}  # by their durability
 
     async def one(
         self, fields: Mapping[str, Any], wait_s: float, durability: Durability | str | None = None
@@ -95,8 +95,9 @@ class Submission:
         wait_s: float,
         durability: Durability | str | None = None,
     ) -> list[Outcome]:
-        """One outcome for each item, in their order. Raises only where the queue itself cannot be used, or
-        the server cannot do what `durability` asks for."""
+        """One outcome for each item, in their order. Raises only if the queue itself cannot be used, or the
+        server does not support `durability`.
+        """
         check_wait("wait_s", wait_s)
         give_up_s = time.monotonic() + wait_s
         wait = self._session.options.wait(durability)
@@ -110,7 +111,7 @@ class Submission:
         return outcomes
 
     async def ready(self, item: EncodedRequest, wait_s: float) -> Submitted:
-        """One request that was checked and encoded before. Raises what `one` raises."""
+        """Submit one request that was checked and encoded before. Raises what `one` raises."""
         check_wait("wait_s", wait_s)
         give_up_s = time.monotonic() + wait_s
         wait = self._session.options.wait(None)
@@ -139,7 +140,9 @@ class Submission:
         batch: Sequence[EncodedRequest | Refusal],
         give_up_s: float,
     ) -> list[Outcome]:
-        """Send a batch; jobs that find the queue full, or no server, are sent again until `give_up_s`."""
+        """Send a batch; jobs refused for a full queue or a missing server are sent again until
+        `give_up_s`.
+        """
         outcomes: dict[int, Outcome] = {
             i: item for i, item in enumerate(batch) if not isinstance(item, EncodedRequest)
         }
@@ -197,7 +200,7 @@ class Submission:
             case RedisError() if (refused := refusal(reply)) is not None:
                 return AccessDenied(f"submit of {job_id}: {refused}")
             case MillstreamError() | RedisError() | OSError():
-                # It may have got through: under the same id it is safe to send again.
+                # It may have arrived: under the same id it is safe to send again.
                 own_id = job_id.partition("-")[2]
                 return Unavailable(f"submit of {job_id} failed, repeat it with id={own_id!r}: {reply}")
             case Exception():

@@ -1,5 +1,6 @@
-"""Whether any worker reads the message versions that a client writes: checked before a submit, at most every
-few seconds."""
+"""Checks, at most every few seconds before a submit, whether any worker reads the message versions that a
+client writes.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +19,23 @@ LOOK_S = 5.0
 
 
 class WorkerVersions:
-    """The versions that one queue's workers read. Living workers decide. Where none is alive, the window in
-    the queue's metadata does, to which every worker adds its own.
+    """The versions that one queue's workers read. Living workers decide. Without any, the window in the
+    queue's metadata does, to which every worker adds its own.
     """
 
     def __init__(self, jobs: QueueJobs) -> None:
         self._jobs = jobs
         self._next_look_s = NEVER  # of the monotonic clock
-        self._living: list[Versions] = []  # what each living worker takes
-        self._window = TAKEN  # what those take that are or were
+        self._living: list[Versions] = []  # the window of each living worker
+        self._window = TAKEN  # of all workers, past ones included
 
     async def open(self) -> QueueInfo:
-        """The queue, for a submit. Raises QueueMismatch where nobody takes any version of this client's."""
+        """Open the queue for a submit. Raises QueueMismatch if nobody takes any version of this client's."""
         if time.monotonic() < self._next_look_s:
             return await self._jobs.open()
         first = self._next_look_s == NEVER
         if not first:
-            self._next_look_s = time.monotonic() + LOOK_S  # for the submits that come while this one looks
+            self._next_look_s = time.monotonic() + LOOK_S  # for submits that come during this check
         try:
             info = await self._jobs.reopen()
             self._living, self._window = await self._look(info), info.versions
@@ -44,7 +45,7 @@ class WorkerVersions:
         except Unavailable:
             if first:
                 raise
-            return await self._jobs.open()  # the submit itself tells, or outlasts it
+            return await self._jobs.open()  # the submit itself reports it, or outlasts it
         self._next_look_s = time.monotonic() + LOOK_S
         if not any(self._taken(version) for version in range(TAKEN.low, TAKEN.high + 1)):
             self._next_look_s = NEVER
@@ -52,7 +53,7 @@ class WorkerVersions:
         return info
 
     def refusal(self, version: int) -> QueueMismatch | None:
-        """The error for a request of this version; None where a worker reads it, or such a one may come."""
+        """The error for a request of this version; None if a worker reads it, or may come that does."""
         if self._taken(version):
             return None
         self._next_look_s = time.monotonic()  # the workers may be upgraded at any time
@@ -62,13 +63,13 @@ class WorkerVersions:
         return any(version in window for window in self._living or [self._window])
 
     async def _look(self, info: QueueInfo) -> list[Versions]:
-        """What each living worker takes; none also where that cannot be known."""
+        """The window of each living worker; none also if that is unknown."""
         keys = info.keys(self._jobs.queue)
         shards = [keys.shard(shard) for shard in range(info.shards)]
         with self._jobs.session.reach():
             try:
                 return [worker.versions for worker in await read_workers(self._jobs.session.redis, *shards)]
-            except (NoPermissionError, ProtocolError):  # not ours to see, or written by a stranger
+            except (NoPermissionError, ProtocolError):  # not readable by us, or written by a foreign program
                 return []
 
     def _mismatch(self, version: int) -> QueueMismatch:

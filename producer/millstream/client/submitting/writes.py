@@ -1,4 +1,4 @@
-"""Sends submits to the server, with or without a wait for their durability behind them."""
+"""Sends submits to the server, with or without a wait for their durability."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ class DurableWrites:
     def __init__(self, session: Session, wait: Wait) -> None:
         self.wait = wait
         self._session = session
-        self._checked = not wait.command  # the server can do it
+        self._checked = not wait.command  # the server supports it
 
     async def check(self) -> None:
-        """Ask the server, before the first write. Raises InvalidRequest where it cannot do what is asked."""
+        """Check the server before the first write. Raises InvalidRequest if it does not support the
+        durability.
+        """
         if not self._checked:
             with self._session.reach():
                 await check_durability(self._session.patient, self.wait)
             self._checked = True
 
     async def run_many(self, requests: Sequence[ScriptCall[R]]) -> list[tuple[R | Exception, Reached]]:
-        """Each call's outcome, and how durable it is. Raises Unavailable; then all may be sent again."""
+        """Each call's outcome, and its durability. Raises Unavailable; then all may be sent again."""
         with self._session.reach():
             replies = await self._send(requests)
         if any(isinstance(behind, Exception) for _, behind in replies):
-            self._checked = False  # it no longer can: the next submit is told before it writes
+            self._checked = False  # no longer supported: the next submit is refused before it writes
         return [(reply, self.wait.read(behind)) for reply, behind in replies]
 
     async def _send(self, requests: Sequence[ScriptCall[R]]) -> list[tuple[R | Exception, Any]]:
@@ -58,8 +60,9 @@ class DurableWrites:
         return [replies[i] for i in range(len(requests))]
 
     async def _send_to_shard(self, requests: Sequence[ScriptCall[R]]) -> list[tuple[R | Exception, Any]]:
-        """Of a Cluster, where a wait speaks for the node that the calls before it went to. One that is away
-        fails its own calls only."""
+        """In a Cluster: a wait covers the node of the calls before it. A failed node fails only its own
+        calls.
+        """
         try:
             return await run_many_then(self._session.patient, requests, self.wait.command)
         except (RedisError, OSError) as error:
@@ -67,7 +70,7 @@ class DurableWrites:
 
 
 def _by_shard(requests: Iterable[ScriptCall[R]]) -> list[list[int]]:
-    """The places of the calls of each shard, whose keys all have one hash tag."""
+    """The places of the calls of each shard, whose keys share one hash tag."""
     shards: defaultdict[str, list[int]] = defaultdict(list)
     for place, request in enumerate(requests):
         tag, _, _ = request.keys[0].partition("}")

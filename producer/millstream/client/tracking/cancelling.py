@@ -11,7 +11,7 @@ from millstream.wire.messages.replies import CancelOutcome
 
 
 async def cancel_many(jobs: QueueJobs, names: Iterable[str]) -> dict[str, CancelOutcome]:
-    """By full or own id, as it was given; NOT_FOUND is an outcome, too."""
+    """Outcomes by full or own id, as it was given; NOT_FOUND is an outcome, too."""
     queue, ttl_ms = (await jobs.info()).keys(jobs.queue), jobs.session.options.result_ttl_ms
     full_ids = await jobs.full_ids(names)
     outcomes = dict.fromkeys(full_ids, CancelOutcome.NOT_FOUND)

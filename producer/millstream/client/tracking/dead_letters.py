@@ -14,7 +14,7 @@ from millstream.wire import calls
 from millstream.wire.keys import Lane, ShardKeys, check_own_id, is_job_id, shard_of
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Request
-from millstream.wire.state.dead import DeadLetter, Place, letters, read_letter
+from millstream.wire.state.dead import DeadLetter, Place, list_dead, read_letter
 
 PAGE_LETTERS = 200
 MAX_OWN_ID = 200
@@ -22,7 +22,9 @@ _REQUEUED = re.compile(r"\.r[0-9]+-[0-9]+$")
 
 
 class DeadLetters:
-    """Of all shards. An id is a letter's or that of the job that died, which names its newest letter."""
+    """Dead letters of all shards. An id is a letter's or that of the job that died, which names its newest
+    letter.
+    """
 
     def __init__(self, jobs: QueueJobs, submission: Submission) -> None:
         self._jobs = jobs
@@ -30,7 +32,7 @@ class DeadLetters:
         self._submission = submission
 
     async def newest(self, limit: int | None) -> AsyncGenerator[DeadLetter, None]:
-        """Yield the letters from the newest on, without requests; not those that come in the meantime."""
+        """Yield the letters from the newest on, without requests; not those that arrive meanwhile."""
         if limit is not None and limit < 1:
             raise InvalidRequest("limit", limit, "must be at least 1")
         info = await self._jobs.info()
@@ -49,7 +51,7 @@ class DeadLetters:
     async def _of_shard(self, shard: int) -> AsyncGenerator[DeadLetter, None]:
         keys, last = await self._keys(shard), None
         while True:
-            call = letters(keys, shard=shard, before=last, count=PAGE_LETTERS, most_bytes=0)
+            call = list_dead(keys, shard=shard, before=last, count=PAGE_LETTERS, most_bytes=0)
             with self._session.reach():
                 page = await calls.run(self._session.redis, call)
             for letter in page:
@@ -78,13 +80,13 @@ class DeadLetters:
         return None
 
     async def requeue(self, letter_id: str, wait_s: float) -> Submitted:
-        """Submit its request as a new job; then the letter goes. Raises what `find` and `submit` raise.
+        """Submit its request as a new job, then delete the letter. Raises what `find` and `submit` raise.
 
-        Where this is interrupted the letter stays, and requeueing it again is the same job.
+        An interruption keeps the letter, and requeueing it again is the same job.
         """
         letter = await self.find(letter_id)
         job = await self._submission.ready(again(letter), wait_s)
-        if job.durable:  # else the server may still forget it, and the letter is all there is
+        if job.durable:  # otherwise the server may still lose it, and the letter is the only copy
             await self._remove(letter)
         return job
 
@@ -103,19 +105,19 @@ class DeadLetters:
 
 
 def again(letter: DeadLetter) -> EncodedRequest:
-    """The letter's request under a new id that follows from the letter: however often, it is the same job.
+    """The letter's request under a new id that follows from the letter: repeated, it is the same job.
 
     Its deadline is left out: it was that of the job that died, and is over or soon will be. Nothing else is
-    changed, also where the request is of a version that this client does not know. Raises InvalidRequest.
+    changed, even in a request of a version that this client does not know. Raises InvalidRequest.
     """
     if letter.job_id is None:
-        raise InvalidRequest("id", letter.id, "is a stranger's entry and no job; it can only be dropped")
+        raise InvalidRequest("id", letter.id, "is a foreign entry and not a job; it can only be dropped")
     if not letter.payload:
-        raise InvalidRequest("id", letter.id, "has lost its request; submit the job anew where it came from")
+        raise InvalidRequest("id", letter.id, "has lost its request; submit the job again from its source")
     try:
         lane = Lane(letter.lane)
     except ValueError as error:
-        raise InvalidRequest("id", letter.id, f"is of a lane {letter.lane!r} that there is not") from error
+        raise InvalidRequest("id", letter.id, f"is of an unknown lane {letter.lane!r}") from error
     payload, stream = _without_deadline(letter.payload)
     tenant, cost = _share(payload)
     return EncodedRequest(
@@ -133,18 +135,18 @@ def again(letter: DeadLetter) -> EncodedRequest:
 
 
 def _own_id(job_id: str, place: Place) -> str:
-    """`<own id>.r<entry>`; where the job was requeued before, in place of the last one's."""
+    """`<own id>.r<entry>`; it replaces the last suffix of a job that was requeued before."""
     first = _REQUEUED.sub("", job_id.partition("-")[2])
     suffix = f".r{place.entry}"
     if len(first) + len(suffix) > MAX_OWN_ID or is_job_id(
         first + suffix
-    ):  # a foreign client's may be like that
+    ):  # possible for a foreign client's id
         first = hashlib.sha256(first.encode()).hexdigest()[:32]
     return check_own_id(first + suffix)
 
 
 def _share(payload: bytes) -> tuple[str, int]:
-    """Tenant and cost of the request; of one that cannot be read, only its size is known."""
+    """Tenant and cost of the request; if it cannot be read, only its size is known."""
     try:
         request = codec.decode(Request, payload)
     except ProtocolError:
@@ -153,8 +155,9 @@ def _share(payload: bytes) -> tuple[str, int]:
 
 
 def _without_deadline(payload: bytes) -> tuple[bytes, bool]:
-    """The payload, and whether its producer asked for a stream. One that cannot be read goes as it is: the
-    worker says what is wrong with it."""
+    """The payload, and whether its producer asked for a stream. An unreadable one is sent unchanged: the
+    worker reports the error.
+    """
     try:
         fields = codec.unpack(payload)
     except ProtocolError:

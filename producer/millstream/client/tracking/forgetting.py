@@ -1,4 +1,4 @@
-"""Deleting what the server keeps of jobs that have ended, before their time to live is over."""
+"""Deletes the server's data of ended jobs before they expire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.wire import calls
 
 
 async def forget_many(jobs: QueueJobs, names: Sequence[str]) -> dict[str, bool | JobError]:
-    """True: deleted; False: there was nothing (any more); NotReady where a job has not ended: it stays."""
+    """True: deleted; False: there was nothing (any more); NotReady for a job that has not ended: it stays."""
     named = await jobs.full_ids(names)
     outcomes = await _forget(jobs, {job_id for job_id in named.values() if job_id is not None})
     return {name: False if job_id is None else outcomes[job_id] for name, job_id in named.items()}

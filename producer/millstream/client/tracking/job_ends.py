@@ -1,7 +1,7 @@
-"""Waiting for the end of many jobs at once: one subscription connection, records read in batches.
+"""Waits for the end of many jobs at once: one subscription connection, records read in batches.
 
 A job's record is read when its subscription is acknowledged (it may have ended before), when its end is
-published, and, because either may be lost, all that are left now and then.
+published, and, because either may be lost, periodically with all that are left.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.replies import JobRecord
 from millstream.wire.timing import within
 
-POLL_S = (1.0, 15.0)  # first and longest pause between two looks at all that are left
+POLL_S = (1.0, 15.0)  # first and longest pause between two reads of all jobs that are left
 POLLS_PER_S = 2000  # at most, over all jobs
 READ_BYTES = 16 * 1024**2  # of results in one round trip, or one result
-FEW_JOBS = 4  # are read without a look at their sizes
+FEW_JOBS = 4  # read without checking their sizes
 
 Ended = tuple[str, Result | JobError]
 
@@ -45,7 +45,7 @@ class Ends:
         self._arrived.set()
 
     async def take(self, timeout_s: float) -> list[str]:
-        """Return the jobs to read; none where nothing came in time."""
+        """Return the jobs to read; none if nothing came in time."""
         if not await within(self._arrived, timeout_s):
             return []
         self._arrived.clear()
@@ -56,12 +56,13 @@ class Ends:
 async def as_completed(
     jobs: QueueJobs, names: Iterable[str], timeout_s: float | None
 ) -> AsyncGenerator[Ended, None]:
-    """Each name (an id, full or own) with what its job came to, as they end; NotReady for those that have not
-    after `timeout_s`."""
+    """Each name (an id, full or own) with its job's outcome, as they end; NotReady for those that have not
+    ended after `timeout_s`.
+    """
     check_wait("timeout_s", timeout_s)
     polls = Polls(None if timeout_s is None else time.monotonic() + timeout_s)
     full_ids = await jobs.session.outlast(partial(jobs.full_ids, list(names)), polls.give_up_s)
-    named: defaultdict[str, list[str]] = defaultdict(list)  # job id -> what the caller calls it
+    named: defaultdict[str, list[str]] = defaultdict(list)  # job id -> names that the caller gave
     for name, job_id in full_ids.items():
         if job_id is None:
             yield name, NotFound(name)
@@ -82,7 +83,7 @@ async def _as_completed(jobs: QueueJobs, job_ids: Iterable[str], polls: Polls) -
     with dispatcher.subscription(channels.values(), ends):
         while left and not polls.over:
             due = await ends.take(polls.pause_s(len(left)))
-            if not due or not polls.pause_s(len(left)):  # its time comes also while messages never cease
+            if not due or not polls.pause_s(len(left)):  # a read of all is due even if messages keep coming
                 polls.next()
                 due = list(left)
                 if polls.waited_s >= jobs.session.looks.after_s:
@@ -99,7 +100,7 @@ async def _as_completed(jobs: QueueJobs, job_ids: Iterable[str], polls: Polls) -
 
 
 class Polls:
-    """Schedules the reads of all jobs that are left, whatever was published, and the end of the waiting."""
+    """Schedules the periodic reads of all jobs that are left, and the end of the wait."""
 
     def __init__(self, give_up_s: float | None) -> None:
         self.give_up_s = float("inf") if give_up_s is None else give_up_s
@@ -109,7 +110,7 @@ class Polls:
 
     @property
     def waited_s(self) -> float:
-        """Up to the last look."""
+        """Seconds waited until the last read."""
         return self._last_s - self._began_s
 
     def pause_s(self, left: int) -> float:
@@ -117,7 +118,7 @@ class Polls:
         return max(0.0, min(due_s, self.give_up_s) - time.monotonic())
 
     def next(self) -> None:
-        """Begin one read of all; the last one where the time is over."""
+        """Begin one read of all; the last one if the time is over."""
         self._last_s = time.monotonic()
         self._every_s = min(2 * self._every_s, POLL_S[1])
         self.over = self._last_s >= self.give_up_s
@@ -134,7 +135,7 @@ async def _records(
 
 
 async def _batches(jobs: QueueJobs, job_ids: Sequence[str], give_up_s: float) -> list[list[str]]:
-    """Cut so that the results of each do not fill the memory: a single one may have 64 MiB."""
+    """Batches whose results fit into the memory together: a single one may have 64 MiB."""
     if len(job_ids) <= FEW_JOBS:
         return [list(job_ids)]
     sizes = await jobs.session.outlast(partial(jobs.result_sizes, job_ids), give_up_s)

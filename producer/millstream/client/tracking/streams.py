@@ -1,4 +1,4 @@
-"""A job's events as they come: carries out the reads that StreamReader wants."""
+"""A job's events as they come: performs the reads that StreamReader wants."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.record import parse_event
 from millstream.wire.messages.replies import LogEntry
 
-POLLS_PER_S = 200  # at most, of all silent streams of a client: what is published wakes them anyway
+POLLS_PER_S = 200  # at most, of all silent streams of a client: published messages wake them anyway
 
 
 async def follow(jobs: QueueJobs, name: str, cursor: str | None) -> AsyncGenerator[Event, None]:
     """The events after `cursor`, to the end of the job `name` (a full or an own id). Raises what StreamReader
-    and the server raise."""
+    and the server raise.
+    """
     place = Cursor.parse(cursor)
     job_id = await jobs.session.outlast(lambda: jobs.full_id(name))
     reader = StreamReader(job_id, place)
@@ -33,7 +34,7 @@ async def follow(jobs: QueueJobs, name: str, cursor: str | None) -> AsyncGenerat
     dispatcher = jobs.session.dispatcher((await jobs.info()).pubsub)
     mailbox = Mailbox(jobs.session.options.stream_buffer, jobs.session.mailroom)
     with contextlib.closing(mailbox), dispatcher.subscription([keys.events(job_id)], mailbox):
-        await mailbox.ready(jobs.session.options.timeout_s)  # in vain: the stream goes on by polling
+        await mailbox.ready(jobs.session.options.timeout_s)  # without success, the stream polls
         heard_s = time.monotonic()
         while reader.want is not Want.NOTHING:
             try:
@@ -69,7 +70,7 @@ async def _step(jobs: QueueJobs, job_id: str, reader: StreamReader, mailbox: Mai
 
 
 def _parsed(payloads: Iterable[bytes], reader: StreamReader) -> Iterator[LogEntry]:
-    """Published entries; a message that cannot be read counts as lost: anybody may publish."""
+    """Published entries; an unreadable message counts as lost: anybody may publish."""
     for payload in payloads:
         try:
             yield parse_event(payload)
@@ -78,7 +79,7 @@ def _parsed(payloads: Iterable[bytes], reader: StreamReader) -> Iterator[LogEntr
 
 
 async def _explained(jobs: QueueJobs, event: EndEvent) -> EndEvent:
-    """A failed job's end with its reason, which is in the result and not in the log."""
+    """A failed job's end with its error, which is in the result and not in the log."""
     if event.state is not State.FAILED or event.error is not None:
         return event
     [record] = await jobs.session.outlast(lambda: jobs.read([event.job_id]))

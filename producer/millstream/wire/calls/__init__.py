@@ -2,13 +2,13 @@
 
     reply = await run(redis, calls.submit(keys, ...))
 
-Times are read from the server's own clock inside the scripts; all durations are milliseconds.
-Every call is safe to repeat when its reply was lost.
+Scripts read times from the server's clock; all durations are milliseconds. Every call is safe to repeat when
+its reply was lost.
 """
 
 from __future__ import annotations
 
-from millstream.wire.calls.attempt import append, bury, finish, isolate, release, renew, retry, start
+from millstream.wire.calls.attempt import append, dead_letter, finish, isolate, release, renew, retry, start
 from millstream.wire.calls.producing import Forgotten, cancel, expire_one, forget, submit
 from millstream.wire.calls.scripts import ScriptCall, run, run_many
 from millstream.wire.calls.taking import join, take
@@ -31,8 +31,8 @@ __all__ = [
     "Forgotten",
     "ScriptCall",
     "append",
-    "bury",
     "cancel",
+    "dead_letter",
     "discard",
     "drop_consumer",
     "expire",

@@ -1,6 +1,6 @@
-"""The calls of a worker about one job that was delivered to it: from start to finish, retry or release.
+"""A worker's calls about one delivered job: from start to finish, retry or release.
 
-Each takes the worker's `Claim` and is refused as `fenced` once the job is no longer that attempt's.
+Each takes the worker's `Claim` and is refused as `fenced` once the job no longer belongs to that attempt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.wire.messages.replies import (
     StartReply,
 )
 
-_NOW = Timing()  # no times of the worker's: the server takes its own
+_NOW = Timing()  # without the worker's times the server takes its own
 
 
 def start(
@@ -30,7 +30,8 @@ def start(
 ) -> ScriptCall[StartReply]:
     """Start an attempt at an entry that was delivered to the claim's owner. `nonce` is new for each attempt,
     and the same when the call is repeated. At maxmemory it fails and nothing is written, unless
-    `force_at_maxmemory`: a job that ends frees its request for its result. The first start sets its seed."""
+    `force_at_maxmemory`: finishing the job will free its payload. The first start sets its seed.
+    """
     job_id = claim.job_id
     channel = keys.events(job_id)
     return ScriptCall(
@@ -50,7 +51,7 @@ def start(
 
 
 def seed_of(job_id: str) -> int:
-    """The seed that is sampled for a job: below 2^53, which every JSON reader and double keeps exactly."""
+    """The job's sampling seed: below 2^53, which every JSON reader and double keeps exactly."""
     return int.from_bytes(blake2b(job_id.encode(), digest_size=8).digest(), "big") >> 11
 
 
@@ -84,7 +85,8 @@ def isolate(
     died_alone: int,
 ) -> ScriptCall[EndOutcome]:
     """Record whether the attempt has its engine for itself: a later `reclaim` then charges it as such. Deaths
-    are those known in all. Passes at maxmemory."""
+    are totals. Passes at maxmemory.
+    """
     return ScriptCall(
         script("isolate"),
         (keys.job(claim.job_id),),
@@ -102,8 +104,9 @@ def append(
     publish: bool,
     timing: Timing = _NOW,
 ) -> ScriptCall[AppendReply]:
-    """Append one delta. `timing` counts with the job's first one: its admission and first token. At maxmemory
-    it fails and nothing is written."""
+    """Append one delta. `timing` is stored with the job's first delta: its admission and first token. At
+    maxmemory it fails and nothing is written.
+    """
     channel = keys.events(claim.job_id) if publish else ""
     times = (_ms(timing.admitted_ms), _ms(timing.first_token_ms))
     return ScriptCall(
@@ -117,7 +120,9 @@ def append(
 def renew(
     keys: ShardKeys, *, lane: str, owner: str, held: Sequence[tuple[str, str]]
 ) -> ScriptCall[RenewReply]:
-    """`held`: (job id, entry id) pairs of one lane, started or not. An entry whose job has ended is lost."""
+    """Renew leases. `held`: (job id, entry id) pairs of one lane, started or not. An entry whose job has
+    ended is lost.
+    """
     return ScriptCall(
         script("renew"),
         (keys.lane(lane), *(keys.job(job_id) for job_id, _ in held)),
@@ -138,10 +143,10 @@ def finish(
     ttl_ms: int,
     timing: Timing = _NOW,
 ) -> ScriptCall[EndOutcome]:
-    """`seq` is that of `delta`, or of the end marker where there is no delta; the end marker comes after it.
+    """End a job with its result. `seq` is that of `delta`, or of the end marker without one; the end marker
+    follows the delta.
 
-    `timing` is the result's. A delta whose append got through before is not written again. Passes at
-    maxmemory.
+    `timing` is the result's. A delta that was appended before is not written again. Passes at maxmemory.
     """
     if not state.terminal:
         raise ValueError(f"a job cannot finish as {state}")
@@ -165,7 +170,7 @@ def finish(
     )
 
 
-def bury(
+def dead_letter(
     keys: ShardKeys,
     claim: Claim,
     *,
@@ -176,10 +181,11 @@ def bury(
     max_dead: int,
     timing: Timing = _NOW,
 ) -> ScriptCall[EndOutcome]:
-    """Dead-letter: the job ends as failed and its request is kept in the bounded `dead` stream. `timing` is
-    the result's."""
+    """Dead-letter a job: it ends as failed, and its request is kept in the bounded `dead` stream. `timing` is
+    the result's.
+    """
     return ScriptCall(
-        script("bury"),
+        script("dead_letter"),
         (*keys.ending(claim.job_id), keys.lane(lane), keys.dead),
         (
             claim.job_id,
@@ -205,8 +211,9 @@ def retry(
     died: int = 0,
     died_alone: int = 0,
 ) -> ScriptCall[EndOutcome]:
-    """Park the job; it goes back to its lane after `delay_ms`. Deaths are those known in all: of engines and
-    workers that had it, and of those that had nothing else. Passes at maxmemory."""
+    """Park the job; it returns to its lane after `delay_ms`. Deaths are totals: of engines and workers that
+    had it, and of those that had nothing else. Passes at maxmemory.
+    """
     return ScriptCall(
         script("retry"),
         (keys.job(claim.job_id), keys.lane(lane), keys.delayed),
@@ -223,8 +230,7 @@ def release(
     died: int = 0,
     died_alone: int = 0,
 ) -> ScriptCall[EndOutcome]:
-    """Give a job back, charged only with these deaths (those known in all). Passes at
-    maxmemory."""
+    """Release a job, charged only with these deaths (totals). Passes at maxmemory."""
     return ScriptCall(
         script("release"),
         (keys.job(claim.job_id), keys.lane(lane)),

@@ -1,4 +1,4 @@
-"""The calls of producers: submit a job, cancel it, end it where its deadline has passed, forget it."""
+"""The producers' calls: submit a job, cancel it, end it after its deadline, forget it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def submit(
     tenant: str = "",
     cost: int = 1,
 ) -> ScriptCall[SubmitReply]:
-    """Queue a job once. `deadline_ms` is Unix time; the bounds are the shard's, with this job counted in.
-    Where the lane has its window, `tenant` and `cost` (tokens, as far as they are known) decide about the
-    job's place among those that wait.
+    """Queue a job once. `deadline_ms` is Unix time; the bounds are the shard's, this job included. When the
+    lane has its window, `tenant` and `cost` (estimated tokens) decide the job's place among the waiting ones.
 
-    At maxmemory a new job finds the shard full, too.
+    At maxmemory a new job is refused as full, too.
     """
     first = Lane(lane)
     return ScriptCall(
@@ -74,7 +73,9 @@ def _submitted(reply: Any) -> SubmitReply:
 
 
 def cancel(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> ScriptCall[CancelOutcome]:
-    """A waiting job ends at once and is kept for `ttl_ms`; a running one's worker is told."""
+    """Cancel a job: a waiting one ends at once and is kept for `ttl_ms`; the worker of a running one is
+    notified.
+    """
     return ScriptCall(
         script("cancel"),
         (*keys.ending(job_id), *keys.parking),
@@ -84,7 +85,7 @@ def cancel(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> ScriptCall[CancelOut
 
 
 def expire_one(keys: ShardKeys, *, job_id: str, ttl_ms: int) -> ScriptCall[bool]:
-    """End one job whose deadline has passed, where a reader looks at it before any worker swept."""
+    """End one job whose deadline has passed, if a reader sees it before any worker does."""
     return ScriptCall(
         script("expire_one"),
         (*keys.ending(job_id), *keys.parking),

@@ -1,7 +1,7 @@
-"""The Lua scripts of the protocol as they ship with the package, and how a call reaches a server.
+"""The Lua scripts of the protocol as they ship with the package, and their sending.
 
-A script is one file of `wire/lua/`; a line `-- include: part, …` stands for files of `lua/parts/`.
-A script's file says what it does; `calls` gives its arguments and its reply in Python.
+A script is one file of `wire/lua/`; a line `-- include: part, …` stands for files of `lua/parts/`. A script's
+file documents it; `calls` gives its arguments and its reply in Python.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class ScriptCall(Generic[R_co]):
-    """One script with its arguments, and the reader of its reply. Nothing is sent yet."""
+    """One script with its arguments, and the parser of its reply. Nothing is sent yet."""
 
     script: Script
     keys: tuple[str, ...]
@@ -46,7 +46,7 @@ class ScriptCall(Generic[R_co]):
 
     @property
     def by_source(self) -> Command:
-        """Runs the script where the server does not know it yet, and makes it known."""
+        """Run the script on a server that does not know it yet, and load it there."""
         return ("EVAL", self.script.source, len(self.keys), *self.keys, *self.args)
 
 
@@ -71,8 +71,9 @@ def _expand(folder: Any, path: str, seen: set[str]) -> str:
 
 
 def positive(name: str, value: int) -> int:
-    """An argument that a server would read as something else if it were below 1 (PEXPIRE 0 deletes), or that
-    no time can be added to: the script would fail after its first writes."""
+    """Check an argument that a server would misread below 1 (PEXPIRE 0 deletes), or that overflows when added
+    to a time: the script would fail after its first writes.
+    """
     if not 1 <= value <= 2**52:
         raise ValueError(f"{name} must be at least 1 and at most {2**52} (got {value})")
     return value
@@ -89,9 +90,9 @@ async def run(redis: Any, call: ScriptCall[R]) -> R:
 
 
 async def run_many(redis: Any, calls: Sequence[ScriptCall[R]]) -> list[R | Exception]:
-    """Send many calls in one round trip, not as a transaction; each returns or fails for itself.
+    """Send many calls in one round trip, not as a transaction; each returns or fails by itself.
 
-    A lost connection raises: which of the calls got through is unknown, and all of them may be sent again.
+    A lost connection raises: it is unknown which of the calls arrived, and all of them may be sent again.
     """
     return [outcome for outcome, _ in await run_many_then(redis, calls, ())]
 
@@ -99,8 +100,9 @@ async def run_many(redis: Any, calls: Sequence[ScriptCall[R]]) -> list[R | Excep
 async def run_many_then(
     redis: Any, calls: Sequence[ScriptCall[R]], last: Command
 ) -> list[tuple[R | Exception, Any]]:
-    """The same with the command `last` behind them, on the same connection: each outcome comes with the reply
-    to it, as it was sent behind that call. Raises what `run_many` raises."""
+    """Send many calls, followed by the command `last` on the same connection: each outcome comes with the
+    reply of the `last` sent after it. Raises what `run_many` raises.
+    """
     replies = await _send(redis, [call.by_digest for call in calls], last)
     unknown = [i for i, (reply, _) in enumerate(replies) if isinstance(reply, NoScriptError)]
     if unknown:
@@ -111,8 +113,9 @@ async def run_many_then(
 
 
 async def _send(redis: Any, commands: Sequence[Command], last: Command) -> list[tuple[Any, Any]]:
-    """Each command's reply, with the one to `last`; None where there is no such command. In a Cluster `last`
-    is sent behind each slot's commands."""
+    """Each command's reply, with that of `last`; None if there is no such command. In a Cluster `last` is
+    sent after each slot's commands.
+    """
     if not commands:
         return []
     places = redis.by_slot(commands) if last and is_cluster(redis) else [range(len(commands))]
@@ -142,16 +145,16 @@ def _parsed(call: ScriptCall[R], reply: Any) -> R:
     try:
         return call.parse(reply)
     except (ValueError, TypeError, IndexError, AttributeError) as error:
-        # not the reply itself, which may hold somebody's prompt
+        # not the reply itself, which may contain somebody's prompt
         raise ProtocolError(
-            f"script {call.script.name} answered with {type(reply).__name__}: {error!s:.100}"
+            f"script {call.script.name} returned {type(reply).__name__}: {error!s:.100}"
         ) from None
 
 
 def texts(reply: Any) -> dict[str, str]:
-    """HGETALL's reply, as a client (a mapping) or a script (a flat list) gives it. Raises ProtocolError."""
+    """HGETALL's reply, as a client (a mapping) or a script (a flat list) returns it. Raises ProtocolError."""
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     try:
         return {name.decode(): value.decode() for name, value in pairs}
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"a hash of the queue holds what is no text: {error}") from error
+        raise ProtocolError(f"a hash of the queue holds bytes that are not text: {error}") from error

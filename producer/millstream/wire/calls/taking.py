@@ -1,4 +1,4 @@
-"""The calls by which a worker joins a shard's lanes and takes queued entries, bounded in number and bytes."""
+"""The calls by which a worker joins a shard's lanes and takes entries, bounded in number and bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millstream.wire.keys import LANES, Lane, ShardKeys
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """An entry as it was read; `lane_entry` tells whether it is a job."""
+    """An entry as it was read; `lane_entry` checks whether it is a job."""
 
     lane: Lane
     entry_id: bytes
@@ -19,19 +19,19 @@ class Delivered:
 
 
 def join(keys: ShardKeys, *, owner: str | None = None) -> ScriptCall[None]:
-    """Give the shard's lanes their group where they have none, and make `owner` one of its consumers. Passes
-    at maxmemory."""
+    """Create the consumer groups that are missing on the shard's lanes, and register `owner` as a consumer.
+    Passes at maxmemory.
+    """
     return ScriptCall(script("join"), tuple(keys.lanes), (owner or "",), lambda _: None)
 
 
 def take(
     keys: ShardKeys, *, owner: str, max_entries: int, max_bytes: int
 ) -> ScriptCall[tuple[Delivered, ...]]:
-    """Take the shard's next entries for `owner`: the first lane first, parked jobs in their turn. The
-    entry with which they reach `max_bytes` is the last one. XREADGROUP alone counts entries: 64 of them may
-    be a gigabyte.
+    """Take the shard's next entries for `owner`: the first lane first, parked jobs in their turn. The entry
+    that reaches `max_bytes` is the last one. XREADGROUP alone counts entries: 64 of them may be a gigabyte.
 
-    Not repeated where the reply was lost: its entries stay pending with `owner`, who looks for them there.
+    Not repeated after a lost reply: its entries stay pending with `owner`, who finds them there.
     """
     return ScriptCall(
         script("take"),

@@ -1,4 +1,4 @@
-"""The calls that any worker makes for all: due retries and deadlines, entries of workers that are gone."""
+"""Calls that any worker makes for all: due retries and deadlines, entries of dead workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _MOST_BYTES = 16 * 1024 * 1024  # of parked jobs that one promote moves into a l
 
 
 def promote(keys: ShardKeys, *, limit: int) -> ScriptCall[tuple[str, ...]]:
-    """Move due retries back to their lanes, and parked jobs as far as there is room; returns their job
-    ids. `limit` bounds the retries of one call. Passes at maxmemory."""
+    """Move due retries back to their lanes, and parked jobs while there is room; returns their job ids.
+    `limit` bounds the retries of one call. Passes at maxmemory.
+    """
     return ScriptCall(
         script("promote"),
         (keys.delayed, keys.job(""), *keys.parked_lanes()),
@@ -67,9 +68,9 @@ def reclaim(
 ) -> ScriptCall[tuple[LaneEntry, ...]]:
     """Take over entries (entry id, owner seen in both scans) that are still that owner's and still idle.
 
-    `died` charges the attempt, unless the job was released or never started; it is charged as alone where
-    `isolate` has recorded that. Entries of the owner `released`
-    are taken whatever their idle time; those whose job has ended are dropped.
+    `died` charges the attempt, unless the job was released or never started; it is charged as alone if
+    `isolate` has recorded that. Entries of the owner `released` are taken whatever their idle time; those
+    whose job has ended are dropped.
     """
     return ScriptCall(
         script("reclaim"),
@@ -78,7 +79,7 @@ def reclaim(
             owner,
             min_idle_ms,
             "1" if died else "",
-            # an owner may be anybody: its name comes back byte for byte as it was seen
+            # a foreign owner may have any name: it is returned byte for byte as it was seen
             *(part.encode(errors="surrogateescape") for pair in overdue for part in pair),
         ),
         lambda reply: tuple(
@@ -97,9 +98,10 @@ def look(
     result: bytes = b"",
     finished_ms: int | None = None,
 ) -> ScriptCall[bool]:
-    """End a job whose entry was destroyed; True where this call did. Without a `result` nothing is written:
-    True where it would be. The result is of the job as it stood at `attempt` and `seq`: one that has moved on
-    is kept. Passes at maxmemory."""
+    """End a job whose entry was destroyed; True if this call did. Without a `result` nothing is written: True
+    if it would be. The result describes the job at `attempt` and `seq`: a job that has moved on is kept.
+    Passes at maxmemory.
+    """
     return ScriptCall(
         script("look"),
         (*keys.ending(job_id), *keys.parked_lanes()),
@@ -119,14 +121,14 @@ def look(
 
 
 def drop_consumer(keys: ShardKeys, *, lane: str, consumer: str) -> ScriptCall[bool]:
-    """Remove a consumer, only when it holds nothing; False where it still does."""
+    """Remove a consumer unless it holds entries; False if it does."""
     return ScriptCall(script("drop_consumer"), (keys.lane(lane),), (consumer,), bool)
 
 
 def discard(
     keys: ShardKeys, *, lane: str, owner: str, entry_id: str, reason: str, max_dead: int
 ) -> ScriptCall[EndOutcome]:
-    """Drop a delivered entry that is not ours to answer (`lane_entry` refused it); a note stays in `dead`."""
+    """Drop a delivered entry that `lane_entry` refused; a record of it stays in `dead`."""
     return ScriptCall(
         script("discard"),
         (keys.lane(lane), keys.dead),
@@ -138,11 +140,12 @@ def discard(
 def lane_entry(
     lane: str, entry_id: bytes, fields: Mapping[bytes, bytes] | Sequence[bytes], deliveries: int = 1
 ) -> LaneEntry:
-    """An entry as XREADGROUP (a mapping) or a script (a flat list) returns it. Raises ProtocolError where it
-    is not a job."""
+    """An entry as XREADGROUP (a mapping) or a script (a flat list) returns it. Raises ProtocolError if it is
+    not a job.
+    """
     if not isinstance(fields, Mapping):
         fields = dict(zip(fields[::2], fields[1::2], strict=True))
-    not_a_job = f"entry {entry_id.decode()} of lane {lane} is not a job"  # what it is instead is not told
+    not_a_job = f"entry {entry_id.decode()} of lane {lane} is not a job"  # its content is not shown
     try:
         job_id, version, payload = fields[b"id"].decode(), int(fields[b"v"]), fields[b"b"]
     except KeyError as missing:
@@ -150,14 +153,14 @@ def lane_entry(
     except ValueError:
         raise ProtocolError(f"{not_a_job}: its id is no text or its version no number") from None
     if not is_job_id(job_id):
-        raise ProtocolError(f"{not_a_job}: its id looks like none")
+        raise ProtocolError(f"{not_a_job}: its id has the wrong form")
     return LaneEntry(lane, entry_id.decode(), job_id, version, payload, deliveries)
 
 
 def pending(keys: ShardKeys, *, lane: str, start: str, count: int) -> tuple[Any, ...]:
     """Arguments of XPENDING … IDLE 0 for a scan with a cursor: `start` is "-", then "(" + the last entry id.
 
-    redis-py reads the reply as a summary unless told otherwise: `scan_pending` sends it right.
+    redis-py parses the reply as a summary unless told otherwise: `scan_pending` sends it right.
     """
     return ("XPENDING", keys.lane(lane), GROUP, "IDLE", 0, start, "+", count)
 

@@ -1,7 +1,6 @@
-"""Connections to the server, or to whichever of several servers it is: one pool per purpose, with every
-timeout and retry stated.
+"""Connections to one server or several: one pool per purpose, with every timeout and retry explicit.
 
-`Endpoint` is where, read from a URL or taken over from a client of redis-py: one server, a master that
+`Endpoint` is the address, read from a URL or taken over from a client of redis-py: one server, a master that
 Sentinels name, or a Cluster. `Subscriptions` listens there. Knows nothing of jobs.
 """
 

@@ -1,10 +1,10 @@
-"""Commands to a Cluster: each to the node that serves its keys, in order and in few round trips, and again
-where the node says that it did not do it.
+"""Commands to a Cluster: each to the node that serves its keys, in order and in few round trips, and again if
+the node did not execute it.
 
 Not redis-py's RedisCluster (8.1): it sends ASKING on one pooled connection and the asked command on another,
-its pipelines never look for the nodes again after a lost connection, it re-sends what was lost without being
-asked, gives up on TRYAGAIN after 0.4 s, and raises where its connections are all in use. Its nodes' pools are
-ours here, and the commands' names and replies redis-py's.
+its pipelines do not refresh the nodes after a lost connection, it re-sends lost commands unasked, gives up on
+TRYAGAIN after 0.4 s, and raises when its connections are all in use. The nodes' pools are ours here, the
+commands' names and replies redis-py's.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from millstream.wire.connection.slots import slot_of
 from millstream.wire.connection.topology import Topology
 from millstream.wire.timing import Backoff
 
-PAUSE_S = (0.02, 0.5)  # first and longest, before what was not done is sent again
+PAUSE_S = (0.02, 0.5)  # first and longest pause before commands are sent again
 LOST = (ConnectionError, TimeoutError, OSError)
 NOT_DONE = (AskError, TryAgainError, ClusterDownError)  # MovedError is an AskError
 
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """`slot` None: it goes where the command before it went, on the same connection (WAIT behind writes)."""
+    """`slot` None: it follows the command before it, on the same connection (WAIT after writes)."""
 
     args: tuple[Any, ...]
     options: dict[str, Any]
     slot: int | None
     keyless: bool
-    node: ServerNode | None = None  # where it was sent last
+    node: ServerNode | None = None  # the node it was sent to last
     reply: Any = None
 
     @property
     def lost(self) -> bool:
-        """The connection broke: whether the command was done is unknown."""
+        """The connection broke: it is unknown whether the command was executed."""
         return isinstance(self.reply, LOST)
 
     @property
@@ -67,11 +67,11 @@ class Command:
 class ClusterClient(AsyncCoreCommands):
     """Like a redis.asyncio.Redis of one server. `open_node` opens one of a node, which never re-sends.
 
-    What a node did not do is sent again for up to `patience_s`; what was lost on the way up to `retries`
-    times, so only what is safe to repeat.
+    Commands that a node did not execute are sent again for up to `patience_s`; commands that were lost, up to
+    `retries` times, so only commands that are safe to repeat.
     """
 
-    _event_dispatcher: Any = None  # redis-py's methods of commands want to see one
+    _event_dispatcher: Any = None  # redis-py's command methods expect one
 
     def __init__(
         self, topology: Topology, open_node: Callable[[ServerNode], Redis], *, retries: int, patience_s: float
@@ -103,21 +103,22 @@ class ClusterClient(AsyncCoreCommands):
         return command.reply
 
     def by_slot(self, commands: Sequence[Sequence[Any]]) -> list[list[int]]:
-        """Which of these commands belong together: their places, slot by slot."""
+        """The places of these commands, grouped by slot."""
         groups: dict[int | None, list[int]] = defaultdict(list)
         for place, command in enumerate(commands):
             groups[slot_of(command)].append(place)
         return list(groups.values())
 
     def pipeline(self, transaction: bool = False) -> ClusterPipeline:
-        """Many commands at once, each for itself: transactions over nodes do not exist."""
+        """Many commands at once, each for itself: there are no transactions over nodes."""
         if transaction:
             raise ValueError("transaction=True: a Cluster has none over several nodes; use a script")
         return ClusterPipeline(self)
 
     async def send(self, commands: Sequence[Command]) -> None:
-        """Set every command's reply, or the error that it ended in. Commands of a slot are done in their
-        order; of different nodes at the same time."""
+        """Set every command's reply, or its error. Commands of a slot are executed in order, those of
+        different nodes concurrently.
+        """
         effort = Effort(self._topology, self._retries, self._patience_s)
         left = list(commands)
         while left:
@@ -129,8 +130,8 @@ class ClusterClient(AsyncCoreCommands):
                 return
 
     async def _undone(self, group: Sequence[Command], effort: Effort) -> Sequence[Command]:
-        """What of one slot is to be sent again: all from the first on that was not done, since later ones
-        were not to be done before it. With a WAIT among them all: it speaks for what its connection wrote.
+        """The commands of one slot to send again: all from the first on that was not executed, since later
+        ones must not precede it. If they include a WAIT, all of them: it covers the writes of its connection.
         """
         first = next((i for i, command in enumerate(group) if command.failed), len(group))
         if first == len(group) or not effort.may_repeat(group[first]):
@@ -139,7 +140,7 @@ class ClusterClient(AsyncCoreCommands):
             return group
         if not group[first].asked_elsewhere:
             return group[first:]
-        for place, command in enumerate(group[first:], first):  # one by one: each may be here or there
+        for place, command in enumerate(group[first:], first):  # one by one: each key may be here or there
             if place > first:
                 await self._send_once([command])
             if command.asked_elsewhere:
@@ -179,7 +180,7 @@ class ClusterClient(AsyncCoreCommands):
             command.reply = reply
 
     async def _send_asking(self, command: Command) -> None:
-        """To the node that an ASK names. The allowance is good for the next command of its connection."""
+        """Send to the node that an ASK names. ASKING is valid for the next command of its connection."""
         allowance = Command(("ASKING",), {}, command.slot, keyless=True)
         await self._send_to(_named_by(command), [allowance, command])
 
@@ -191,7 +192,8 @@ class ClusterClient(AsyncCoreCommands):
 
 class ClusterPipeline(AsyncCoreCommands):
     """Collects commands; `execute` sends them. One without a key follows the one before it, on the same
-    connection."""
+    connection.
+    """
 
     _event_dispatcher: Any = None
 
@@ -219,8 +221,9 @@ class ClusterPipeline(AsyncCoreCommands):
         return self
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """All replies in their order, errors among them unless `raise_on_error`. Where no node answered at
-        all the error is raised in any case, as a single server's would be."""
+        """All replies in their order, errors among them unless `raise_on_error`. If no node answered at all
+        the error is raised in any case, as a single server's would be.
+        """
         commands, self._commands = self._commands, []
         await self._client.send(commands)
         errors = [command.reply for command in commands if isinstance(command.reply, Exception)]
@@ -230,12 +233,12 @@ class ClusterPipeline(AsyncCoreCommands):
 
 
 def is_cluster(redis: object) -> bool:
-    """Whether this client's commands go to many nodes."""
+    """Whether this client's commands go to a Cluster."""
     return isinstance(redis, ClusterClient)
 
 
 class Effort:
-    """The retry budget of commands that were not done, or may not have been: seconds and retries."""
+    """The retry budget of commands that were not executed, or may not have been: seconds and retries."""
 
     def __init__(self, topology: Topology, retries: int, patience_s: float) -> None:
         self._topology = topology
@@ -274,7 +277,7 @@ def _by_slot(commands: Sequence[Command]) -> list[list[Command]]:
 
 
 def _named_by(command: Command) -> ServerNode:
-    """The node that a MOVED or ASK names; without a host, on the one that said it."""
+    """The node that a MOVED or ASK names; without a host, it is on the host that replied."""
     error, node = command.reply, command.node
     assert isinstance(error, AskError)
     assert node is not None

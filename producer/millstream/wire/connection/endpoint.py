@@ -1,10 +1,10 @@
-"""A place to connect to, and the connections of each purpose.
+"""A server address, and the connections for each purpose.
 
-Commands, blocking reads and subscriptions never share a connection: a read that blocks would hold up all
-others, and a subscription can send nothing else. What redis-py does silently is set here in the open: it
-re-sends failed commands (only calls that are safe to repeat may ask for `retries`), and its read timeout
-ends a longer BLOCK with an error (a blocking pool waits longer than its reads do). RESP2 everywhere: the
-replies of RESP3 have other shapes, and nothing here needs it.
+Commands, blocking reads and subscriptions never share a connection: a blocking read would delay all others,
+and a subscription can send nothing else. redis-py's silent defaults are explicit here: it re-sends failed
+commands (only calls that are safe to repeat may ask for `retries`), and its read timeout ends a longer BLOCK
+with an error (a blocking pool waits longer than its reads do). RESP2 everywhere: the replies of RESP3 have
+other shapes, and nothing here needs it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from millstream.wire.connection.target import place_of
 from millstream.wire.connection.topology import Topology
 
 CONNECT_S = 5.0
-POOL_WAIT_S = 30.0  # for a free connection, before the caller is told
-BLOCK_MARGIN_S = 5.0  # a blocking read's answer may be this late
-# What a Cluster's node has not done (its slot moves) is sent again for so long where the caller does it, too.
+POOL_WAIT_S = 30.0  # for a free connection, before an error
+BLOCK_MARGIN_S = 5.0  # the reply of a blocking read may be this late
+# Commands that a Cluster's node did not execute (its slot moves) are sent again for this long if the caller
+# repeats, too.
 BRIEFLY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the server is and how to sign in: one, the master that `sentinels` name, or the nodes of a
-    Cluster (`topology`). Opens connections of one purpose each; keeps none."""
+    """The server's address and credentials: one server, the master that `sentinels` name, or the nodes of a
+    Cluster (`topology`). Opens connections of one purpose each; keeps none.
+    """
 
     connection_class: type[AbstractConnection]
     options: Mapping[str, Any]
@@ -48,10 +50,10 @@ class Endpoint:
 
     @classmethod
     def of(cls, target: object) -> Endpoint:
-        """From a URL (redis, rediss, unix, redis+sentinel, redis+cluster, …), or what a client of redis-py
-        (Redis, also of a Sentinel's master_for; RedisCluster) is connected to.
+        """From a URL (redis, rediss, unix, redis+sentinel, redis+cluster, …), or the address of a client of
+        redis-py (Redis, also of a Sentinel's master_for; RedisCluster).
 
-        Raises InvalidRequest where it is none of them.
+        Raises InvalidRequest for anything else.
         """
         place = place_of(target)
         if place.sentinels is not None:
@@ -70,7 +72,7 @@ class Endpoint:
     def commands(
         self, name: str, *, connections: int = 16, timeout_s: float = 5.0, retries: int = 0
     ) -> Redis:
-        """For commands that answer at once. `retries` after a lost connection: only for repeatable calls."""
+        """For commands that return at once. `retries` after a lost connection: only for repeatable calls."""
         return self._client(name, connections, timeout_s, retries)
 
     def blocking(self, name: str, *, block_s: float) -> Redis:
@@ -82,7 +84,7 @@ class Endpoint:
         """One connection for subscriptions, not yet connected, never reconnecting by itself; in a Cluster to
         `node`.
 
-        Its user sets timeouts around each call. With one of its own, redis-py would send inside
+        Its user sets timeouts around each call. With its own timeout, redis-py would send inside
         `asyncio.wait_for`, which in Python 3.11 may swallow the cancellation of the task.
         """
         settings = self._settings(name, CONNECT_S, 0, node) | {"socket_timeout": None}
@@ -133,7 +135,7 @@ class Endpoint:
 
 @contextlib.contextmanager
 def unavailable(endpoint: Endpoint) -> Iterator[None]:
-    """Errors of redis-py and of the network, raised inside, come out as Unavailable or AccessDenied."""
+    """Converts errors of redis-py and of the network to Unavailable or AccessDenied."""
     try:
         yield
     except (RedisError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Probes whether a server speaks TLS, after a connection to it has failed: for a better error message."""
+"""Probes whether a server speaks TLS, after a failed connection, for a better error message."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ ASK_S = 1.0
 
 
 async def speaks_plainly(host: str, port: int) -> bool:
-    """Whether the server replies to a command without TLS, if only by a refusal."""
+    """Whether the server replies to a command without TLS, even with a refusal."""
     return await _first_byte(host, port, None) in (b"+", b"-")
 
 
 async def speaks_tls(host: str, port: int) -> bool:
-    """Whether the server accepts a TLS connection. Nothing is sent over it, so whose certificate it has does
-    not matter."""
-    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no store of certificates is read from disk
+    """Whether the server accepts a TLS connection. Nothing is sent over it, so its certificate does not
+    matter.
+    """
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # no certificate store is read from disk
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE
     return await _first_byte(host, port, anybody) is not None
 
 
 async def _first_byte(host: str, port: int, tls: ssl.SSLContext | None) -> bytes | None:
-    """Of the answer to a PING; empty where a TLS connection was made. None: no connection, or no answer."""
+    """The first byte of the reply to a PING; empty if a TLS connection was made. None: no connection, or no
+    reply.
+    """
     try:
         async with asyncio.timeout(ASK_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=tls)

@@ -1,4 +1,4 @@
-"""One server of several, and one question to it on a connection of its own."""
+"""One server of several, and a single question to it on a separate connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import TimeoutError
 
-ASK_S = 2.0  # for connecting and the answer: there are others to ask
+ASK_S = 2.0  # for connecting and the reply: there are other servers to ask
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,7 +1,7 @@
 """One connection for subscriptions: tracks the wanted and the sent ones, and reconnects when it breaks.
 
-Subscriptions are sent in batches, of one slot each in a Cluster. Its owner is told of every acknowledgement
-and message, and gets back the channels that the server does not serve here.
+Subscriptions are sent in batches, of one slot each in a Cluster. The owner receives every acknowledgement and
+message, and gets back the channels that the server does not serve here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = logging.getLogger("millstream.wire.connection.subscriptions")
 
 BATCH_CHANNELS = 500  # of one SUBSCRIBE command
 ANSWER_S = 5.0  # for connecting, and for the server to take a command
-PING_AFTER_S = 10.0  # of silence; two silences without an answer are a dead connection
+PING_AFTER_S = 10.0  # of silence; two silences without a reply are a dead connection
 BACKOFF_S = (0.05, 5.0)  # first and longest pause before connecting again
 
 
 class PubSubConnection:
-    """To `node` of a Cluster, or to the only server. Connects when it has a channel first."""
+    """A connection to `node` of a Cluster, or to the only server. Connects with its first channel."""
 
     def __init__(self, owner: Subscriptions, node: ServerNode | None) -> None:
         self._owner = owner
@@ -40,17 +40,17 @@ class PubSubConnection:
         self._subscribe, self._unsubscribe = (
             ("SSUBSCRIBE", "SUNSUBSCRIBE") if owner.sharded else ("SUBSCRIBE", "UNSUBSCRIBE")
         )
-        self._channels: set[str] = set()  # what is wanted
+        self._channels: set[str] = set()  # wanted channels
         self._sent: set[str] = set()  # channels whose last command on this connection was a subscription
-        self._unacknowledged: Counter[str] = Counter()  # subscriptions sent and not answered
-        self._leaving: Counter[str] = Counter()  # unsubscriptions sent and not answered
+        self._unacknowledged: Counter[str] = Counter()  # subscriptions sent and not acknowledged
+        self._leaving: Counter[str] = Counter()  # unsubscriptions sent and not acknowledged
         self._changed: set[str] = set()  # channels whose `_channels` and `_sent` may differ
         self._work = asyncio.Event()
         self._backoff = Backoff(*BACKOFF_S)
 
     def add(self, channel: str) -> None:
         self._channels.add(channel)
-        if self.is_acknowledged(channel):  # it was left, and nobody has said so to the server yet
+        if self.is_acknowledged(channel):  # it was left, and the server has not been told yet
             self._owner.listener.subscribed(channel)
         else:
             self._note(channel)
@@ -103,7 +103,7 @@ class PubSubConnection:
             self._work.set()
 
     def _give_back(self, channels: Iterable[str]) -> None:
-        """In a Cluster: another node may serve them now. This one has forgotten them, wanted or not."""
+        """In a Cluster: another node may serve them now. This one forgets them, wanted or not."""
         topology = self._owner.endpoint.topology
         if topology is None:
             return
@@ -137,7 +137,8 @@ class PubSubConnection:
                 self._unacknowledged.update(batch)
                 await _send(connection, self._subscribe, *batch)
             for batch in self._batches(unwanted):
-                left = [channel for channel in batch if channel not in self._channels]  # not taken meanwhile
+                # not subscribed again meanwhile
+                left = [channel for channel in batch if channel not in self._channels]
                 self._sent.difference_update(left)
                 self._leaving.update(left)
                 if left:
@@ -174,13 +175,14 @@ class PubSubConnection:
     def _acknowledge(self, channel: str) -> None:
         self._backoff.reset()
         self._unacknowledged[channel] -= 1
-        if self._unacknowledged[channel] <= 0:  # else it was left and taken again: the last answer counts
+        # above 0 it was left and subscribed again: the last acknowledgement counts
+        if self._unacknowledged[channel] <= 0:
             del self._unacknowledged[channel]
             if channel in self._channels:
                 self._owner.listener.subscribed(channel)
 
     def _left(self, channel: str) -> None:
-        """Because we asked for it, or because the channel's slot has left this node."""
+        """The server ended the subscription: we asked for it, or the channel's slot has left this node."""
         if not self._leaving[channel]:
             self._give_back([channel])
         elif self._leaving[channel] == 1:
@@ -189,7 +191,7 @@ class PubSubConnection:
             self._leaving[channel] -= 1
 
     def _moved(self, error: MovedError) -> None:
-        """In answer to a whole command. Nothing of this slot is subscribed to here any more."""
+        """Handle a MOVED of a whole command: this node has no subscription of its slot any more."""
         topology = self._owner.endpoint.topology
         if topology is None or self._node is None:
             raise error

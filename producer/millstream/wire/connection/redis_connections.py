@@ -23,8 +23,9 @@ class NoTLS(RedisError):
 
 
 def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """Sends without `asyncio.wait_for`: in Python 3.11 that may swallow the task's cancellation, which then
-    waits for ever. Leaves a server that has become a replica: the next connection finds the master."""
+    """Sends without `asyncio.wait_for`: in Python 3.11 it may swallow the task's cancellation, and the task
+    then waits for ever. Leaves a server that has become a replica: the next connection finds the master.
+    """
 
     base: Any = kind
 
@@ -42,7 +43,7 @@ def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
         async def connect_check_health(self, *args: Any, **options: Any) -> None:
             try:
                 await super().connect_check_health(*args, **options)
-            except ConnectionError as error:  # which is what redis-py makes of it, and tries again
+            except ConnectionError as error:  # redis-py would convert and retry it
                 if isinstance(error.__cause__, NoTLS):
                     raise error.__cause__ from None
                 raise
@@ -71,11 +72,8 @@ def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             try:
                 await super().on_connect_check_health(check_health)
             except ConnectionError as error:
-                if type(error) is ConnectionError and isinstance(self, SSLConnection):
-                    raise ConnectionError(f"{error}; {_tls_remedy(self)}") from error
-                over_tcp = type(error) is ConnectionError and isinstance(self, Connection)
-                if over_tcp and await speaks_tls(self.host, self.port):
-                    raise ConnectionError(f"{self._host_error()} speaks TLS; use {WITH_TLS}") from error
+                if type(error) is ConnectionError and (better := await _about_tls(self, error)):
+                    raise ConnectionError(better) from error
                 raise
 
     made: type[AbstractConnection] = Reliable
@@ -83,8 +81,9 @@ def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
 
 
 def followed(kind: type[AbstractConnection], sentinels: Sentinels) -> type[AbstractConnection]:
-    """Connects to whoever is master at that moment, and makes sure that it is: a Sentinel that was cut off
-    may still name the old one, which answers reads with the past."""
+    """Connects to the current master, and checks that it is one: a Sentinel that was cut off may still name
+    the old one, which serves outdated reads.
+    """
 
     base: Any = kind
 
@@ -99,7 +98,7 @@ def followed(kind: type[AbstractConnection], sentinels: Sentinels) -> type[Abstr
             await self.send_command("ROLE", check_health=False)
             try:
                 [role, *_] = await self.read_response()
-            except NoPermissionError:  # this user may not ask; the Sentinels' word has to do
+            except NoPermissionError:  # this user may not ask; the Sentinels have to be trusted
                 return
             if role not in (b"master", "master"):
                 raise MasterNotFoundError(f"{self._host_error()} is no master, though a Sentinel says so")
@@ -108,8 +107,19 @@ def followed(kind: type[AbstractConnection], sentinels: Sentinels) -> type[Abstr
     return made
 
 
+async def _about_tls(connection: AbstractConnection, error: ConnectionError) -> str | None:
+    """A message for a failed connection whose cause is TLS, or its absence; None for another cause."""
+    if isinstance(connection, SSLConnection):
+        return f"{error}; {_tls_remedy(connection)}"
+    if isinstance(connection, Connection) and await speaks_tls(connection.host, connection.port):
+        return f"{connection._host_error()} speaks TLS; use {WITH_TLS}"
+    return None
+
+
 def _tls_remedy(connection: SSLConnection) -> str:
-    """A server that refuses a certificate, or the lack of one, says so after the handshake or hangs up."""
+    """The hint for a connection that ends after the handshake: the server refuses a certificate, or the lack
+    of one.
+    """
     if connection.certfile:
         return f"perhaps the server does not trust who signed {connection.certfile}"
     return "where it takes only clients with a certificate, give ssl_certfile and ssl_keyfile in the URL"

@@ -1,4 +1,4 @@
-"""Where the master of a service is, as its Sentinels say now."""
+"""The current master of a service, as its Sentinels name it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from millstream.wire.connection.nodes import Access, ServerNode
 
 
 class Sentinels:
-    """Asked anew for each connection: a failover costs a reconnection and nothing more."""
+    """Asked for each connection: a failover costs a reconnection and nothing more."""
 
     def __init__(self, service: str, nodes: Sequence[ServerNode], access: Access) -> None:
         self.service = service
-        self.nodes = list(nodes)  # who answered last is asked first
+        self.nodes = list(nodes)  # the one that answered last is asked first
         self.access = access
 
     def __str__(self) -> str:
         return f"{self.service!r} of the Sentinels {', '.join(map(str, self.nodes))}"
 
     async def master(self) -> ServerNode:
-        """Raises MasterNotFoundError, a ConnectionError, where none of them names one."""
+        """Raises MasterNotFoundError, a ConnectionError, if none of them names one."""
         troubles = []
         for node in list(self.nodes):
             try:

@@ -1,4 +1,4 @@
-"""To which slot of a Cluster a command belongs: read from its keys, as the server does."""
+"""Computes the slot of a Cluster for a command, from its keys, as the server does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from redis.crc import key_slot
 
 Part = str | bytes | int | float
-# Any node may answer them. All others have a key, most of them in the second place.
+# Commands that any node can execute. All others have a key, most of them in the second place.
 KEYLESS = frozenset(
     (
         "ASKING",
@@ -24,7 +24,7 @@ KEYLESS = frozenset(
         "WAITAOF",
     )
 )
-# They would answer for one node and look as if they had for all.
+# Commands that cover one node only, although their replies look complete.
 OF_ONE_NODE = frozenset(("DBSIZE", "FLUSHALL", "FLUSHDB", "KEYS", "MULTI", "RANDOMKEY", "SCAN", "SCRIPT"))
 SCRIPTS = frozenset(("EVAL", "EVAL_RO", "EVALSHA", "EVALSHA_RO", "FCALL", "FCALL_RO"))
 STREAM_READS = frozenset(("XREAD", "XREADGROUP"))
@@ -33,7 +33,7 @@ STREAM_READS = frozenset(("XREAD", "XREADGROUP"))
 def slot_of(command: Sequence[Part]) -> int | None:
     """None: the command has no key. `command` as redis-py takes it: the name may be of two words.
 
-    Raises ValueError for what only makes sense with one node.
+    Raises ValueError for commands that only make sense on one node.
     """
     name, *rest = command
     words = (name.decode() if isinstance(name, bytes) else str(name)).upper().split()
@@ -51,7 +51,7 @@ def slot_of(command: Sequence[Part]) -> int | None:
 
 
 def channel_slot(name: Part) -> int:
-    """Of a key, or of a channel of sharded pub/sub."""
+    """The slot of a key, or of a channel of sharded pub/sub."""
     return key_slot(name if isinstance(name, bytes) else str(name).encode())
 
 

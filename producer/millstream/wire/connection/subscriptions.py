@@ -1,9 +1,9 @@
-"""Channels in, messages out to one listener, over as many connections as there are nodes that have a channel:
-one, unless the server is a Cluster with sharded pub/sub.
+"""Subscriptions: channels in, messages out to one listener, over one connection, or one per node in a Cluster
+with sharded pub/sub.
 
-In a Cluster a channel lives where the keys of its hash tag live. When its slot moves, the server ends the
-subscription (or answers MOVED), and it is made again at the new node. Between the two messages are lost, as
-with any lost connection: the listener is told by `subscribed`, and has to look itself for what it missed.
+In a Cluster a channel lives with the keys of its hash tag. When its slot moves, the server ends the
+subscription (or replies MOVED), and it is made again at the new node. Messages in between are lost, as with
+any lost connection: the listener's `subscribed` is called, and it has to read what it missed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millstream.wire.timing import Backoff, jittered
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.02  # before channels are placed again: the nodes agree on a move one after the other
+SETTLE_S = 0.02  # before channels are placed again: the nodes learn of a move one after the other
 LONGEST_PAUSE_S = 2.0
 
 
@@ -49,14 +49,14 @@ class Subscriptions:
         self._lines: dict[ServerNode | None, PubSubConnection] = {}
         self._line_of: dict[str, PubSubConnection] = {}  # each wanted channel is here or loose
         self._loose: set[str] = set()
-        self._moving = False  # the nodes may not agree yet who serves what is loose
+        self._moving = False  # the nodes may still disagree about the owner of loose channels
         self._work = asyncio.Event()
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def by_node(self) -> bool:
-        """Whether channels have to be looked for. Plain pub/sub reaches all nodes of a Cluster."""
+        """Whether each channel has its node. Plain pub/sub reaches all nodes of a Cluster."""
         return self.sharded and self.endpoint.topology is not None
 
     def subscribe(self, channel: str) -> None:
@@ -74,7 +74,7 @@ class Subscriptions:
         return line is not None and line.is_acknowledged(channel)
 
     def place_again(self, channels: Iterable[str]) -> None:
-        """Nobody subscribes to these channels (any more); somebody shall."""
+        """Channels that have lost their subscription and need a new one."""
         for channel in channels:
             self._line_of.pop(channel, None)
             self._loose.add(channel)
@@ -96,7 +96,7 @@ class Subscriptions:
                 for task in (placing, *self._tasks):
                     task.cancel()
 
-    # --- which line a channel belongs to
+    # --- channels and their connections
 
     async def _place_all(self, group: asyncio.TaskGroup) -> None:
         backoff = Backoff(SETTLE_S, LONGEST_PAUSE_S)

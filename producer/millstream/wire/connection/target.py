@@ -1,4 +1,4 @@
-"""Server addresses from what users give: a URL, or a client of redis-py whose address is taken over."""
+"""Server addresses from user input: a URL, or a client of redis-py whose address is taken over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMES = (
     "rediss+cluster://",
 )
 CREDENTIALS = frozenset({"username", "password", "credential_provider"})
-# What is taken over from a URL or a client; TLS options (ssl_*) are too. All else is decided here.
+# Options taken over from a URL or a client; TLS options (ssl_*) are too. All others are decided here.
 ADDRESS = CREDENTIALS | {"host", "port", "path", "db"}
 OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 _SEVERAL = re.compile(r"(?P<tls>rediss?)\+(?P<kind>sentinel|cluster)://")
@@ -38,8 +38,9 @@ _PORTS = {"sentinel": 26379, "cluster": 6379}
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """One server: `access.options` has its address. Several: `nodes` are Sentinels where there is a
-    `service`, else nodes of a Cluster."""
+    """One server: `access.options` has its address. Several: `nodes` are Sentinels if there is a `service`,
+    else nodes of a Cluster.
+    """
 
     access: Access
     nodes: tuple[ServerNode, ...] = ()
@@ -48,7 +49,7 @@ class ServerAddress:
 
 
 def place_of(target: object) -> ServerAddress:
-    """Parse a URL or a client. Raises InvalidRequest, in which no password is shown."""
+    """Parse a URL or a client. Raises InvalidRequest, without any password in its text."""
     if not isinstance(target, str):
         return _of_client(target)
     if not target.startswith(SCHEMES):
@@ -68,7 +69,9 @@ def place_of(target: object) -> ServerAddress:
 
 
 def without_password(url: str) -> str:
-    """All before the last @, where a password may have any letter, and what is called one behind it."""
+    """The URL without everything before the last @ (a password may contain any character), and without
+    password parameters after it.
+    """
     url = re.sub(r"^([\w+]*://)?.*@", r"\1***@", url, flags=re.DOTALL)
     return re.sub(r"([?&][^=&]*password=)[^&]*", r"\1***", url)
 
@@ -81,7 +84,7 @@ def _of_one(url: str) -> ServerAddress:
 
 
 def _of_several(url: str, several: re.Match[str]) -> ServerAddress:
-    """All but the list of hosts is read by redis-py, from a URL with the first of them."""
+    """redis-py reads everything but the list of hosts, from a URL with the first of them."""
     kind = several["kind"]
     parts = urlsplit(url)
     credentials, at, hosts = parts.netloc.rpartition("@")
@@ -113,7 +116,7 @@ def _node(text: str, default_port: int) -> ServerNode:
 
 
 def _access(url: str) -> Access:
-    """What redis-py reads in the URL of one server."""
+    """The options that redis-py reads from the URL of one server."""
     options: dict[str, Any] = dict(parse_url(url))
     connection_class = options.pop("connection_class", Connection)
     for name in options:
@@ -181,7 +184,7 @@ def _of_sentinel_pool(pool: SentinelConnectionPool) -> ServerAddress:
 
 
 def _plain(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    """redis-py's Sentinel connections belong to its Sentinel pool."""
+    """The connection class without redis-py's Sentinel part, which belongs to its Sentinel pool."""
     return SSLConnection if issubclass(kind, SSLConnection) else Connection
 
 

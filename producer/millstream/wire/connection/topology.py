@@ -1,6 +1,6 @@
-"""Which node of a Cluster serves which slot, as far as this process knows.
+"""The known map from slots to nodes of a Cluster.
 
-The map may be outdated at any moment: nodes reply MOVED or not at all, and it is read again.
+The map may be outdated at any moment: a node replies MOVED or not at all, and the map is read again.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from redis.exceptions import ClusterDownError, ConnectionError, RedisError
 
 from millstream.wire.connection.nodes import Access, ServerNode
 
-REST_S = 0.1  # between two looks: many commands may fail of one cause
+REST_S = 0.1  # between two refreshes: many commands may fail for one reason
 NEVER = float("-inf")
 
 
 class Topology:
-    """Shared by all that one Endpoint opened."""
+    """Shared by all connections that one Endpoint opened."""
 
     def __init__(self, seeds: Sequence[ServerNode], access: Access) -> None:
         self.seeds = tuple(seeds)
         self.access = access
         self._owners: list[ServerNode | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-        self._any: ServerNode | None = None  # a master that answered when it was asked last
-        self._known: list[ServerNode] = list(seeds)  # whom to ask, in this order
+        self._any: ServerNode | None = None  # a master that answered last
+        self._known: list[ServerNode] = list(seeds)  # nodes to ask, in this order
         self._doubted = True
         self._looked_s = NEVER
-        self._failure = ""  # of the last look; empty where it found a node that answers
+        self._failure = ""  # of the last refresh; empty if a node answered
         self._looking = asyncio.Lock()
 
     def __str__(self) -> str:
@@ -41,16 +41,18 @@ class Topology:
         self._owners[slot] = node
 
     def doubt(self, node: ServerNode | None = None) -> None:
-        """The map was wrong: read it again before the next command. `node` had the trouble, and is
-        asked last: one that was cut off from the others goes on telling how it was."""
+        """Mark the map as wrong: it is read again before the next command. `node` had the trouble and is
+        asked last: a node that was cut off from the others would return its old map.
+        """
         self._doubted = True
         if node in self._known:
             self._known.remove(node)
             self._known.append(node)
 
     async def node_of(self, slot: int | None) -> ServerNode:
-        """Who serves the slot; any master for None. Raises ClusterDownError where nobody does, and
-        ConnectionError where no node answers."""
+        """The node that serves the slot; any master for None. Raises ClusterDownError if nobody does, and
+        ConnectionError if no node answers.
+        """
         await self.refresh()
         node = self.known(slot)
         if node is None:
@@ -63,7 +65,7 @@ class Topology:
         return self._any if slot is None else self._owners[slot]
 
     async def refresh(self) -> None:
-        """Read the map again if it is in doubt. Raises ConnectionError where no node answers."""
+        """Read the map again if it is in doubt. Raises ConnectionError if no node answers."""
         wanted_s = time.monotonic()
         if not self._doubted:
             return
@@ -71,7 +73,7 @@ class Topology:
             if not self._doubted:
                 return  # another task was faster
             if self._failure and self._looked_s >= wanted_s:
-                raise ConnectionError(self._failure)  # for all who waited for it
+                raise ConnectionError(self._failure)  # for all that waited for it
             await asyncio.sleep(max(0.0, self._looked_s + REST_S - time.monotonic()))
             troubles = []
             for node in list(self._known):
@@ -102,6 +104,6 @@ class Topology:
 
 
 def _node(asked: ServerNode, entry: Sequence[Any]) -> ServerNode:
-    """A node as another one names it: without a host it is the one that was asked for its opinion."""
+    """A node as another one names it; without a host, the asked node itself."""
     host = (entry[0] or b"").decode()
     return ServerNode(asked.host if host in ("", "?") else host, int(entry[1]))

@@ -1,7 +1,7 @@
 -- Append the next delta to a running job's token log, and publish it.
 --
 -- KEYS  job, tokens
--- ARGV  attempt, owner, entry, seq, body, publish command, events channel ('' where nobody streams), and with the
+-- ARGV  attempt, owner, entry, seq, body, publish command, events channel ('' if nobody streams), and with the
 --       first delta: admitted ms or '', first token ms or '' (now)
 -- Returns {ok | duplicate | gap | fenced | cancelled, last seq}
 -- include: clock, job, times

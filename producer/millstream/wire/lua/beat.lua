@@ -1,4 +1,4 @@
--- A worker's heartbeat: replaces what was there, and lives for its time.
+-- Store a worker's heartbeat: it replaces the one before, and expires.
 --
 -- KEYS  worker
 -- ARGV  ttl ms, field, value, field, value, …

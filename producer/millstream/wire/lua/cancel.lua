@@ -1,4 +1,4 @@
--- Cancel a job: one that waits ends at once, a running one's worker is told.
+-- Cancel a job: a waiting one ends at once, the worker of a running one is notified.
 -- A waiting job's entry stays in its lane: start or reclaim drops it. A parked job has none.
 --
 -- KEYS  job, tokens, delayed, deadlines, bytes, parked and tenants of each lane

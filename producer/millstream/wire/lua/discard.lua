@@ -1,4 +1,4 @@
--- Drop a delivered entry that names no job: written by a stranger, there is nobody to answer. A note is kept.
+-- Drop a delivered entry that names no job: a foreign program wrote it, nobody waits for a result. A record is kept.
 --
 -- KEYS  lane, dead
 -- ARGV  owner, entry, reason, max dead

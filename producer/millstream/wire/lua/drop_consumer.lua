@@ -2,7 +2,7 @@
 --
 -- KEYS  lane
 -- ARGV  consumer
--- Returns 1 where it is gone, 0 where it holds entries
+-- Returns 1 if it is gone, 0 if it holds entries
 -- include: lane
 local lane = KEYS[1]
 local consumer = ARGV[1]

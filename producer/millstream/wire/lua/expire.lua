@@ -15,7 +15,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', now, 'LIMIT',
     publish = publish, events = events .. id, control = control, parking = parking}
   local ok, done = pcall(expire_job, k, lanes, id, now, tonumber(ttl_ms))
   if not ok and not is_damage(done) then error(done) end
-  if not ok then redis.call('ZREM', k.deadlines, id) end  -- it shall not keep others from their end
+  if not ok then redis.call('ZREM', k.deadlines, id) end  -- it must not keep others from their end
   if ok and done then ended[#ended + 1] = id end
 end
 return ended

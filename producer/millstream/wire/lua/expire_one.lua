@@ -1,10 +1,10 @@
--- End one job if its deadline has passed and no worker has swept yet.
+-- End one job if its deadline has passed and no worker has ended it yet.
 --
--- A running job's entry stays in its lane, to which a producer only adds: its worker drops it, or whoever scans.
+-- A running job's entry stays in its lane, to which a producer only adds: its worker or a scan drops it.
 --
 -- KEYS  job, tokens, delayed, deadlines, bytes, parked and tenants of each lane
 -- ARGV  id, ttl ms, publish command, events channel, control channel
--- Returns 1 where this call ended it, else 0
+-- Returns 1 if this call ended it, else 0
 -- include: clock, expiry
 local job_key, tokens, delayed, deadlines, bytes = unpack(KEYS, 1, 5)
 local id, ttl_ms, publish, events, control = unpack(ARGV)

@@ -1,4 +1,4 @@
--- End a job as its worker says: the last delta, the end marker and the result become visible together.
+-- End a job with its worker's result: last delta, end marker and result become visible together.
 --
 -- KEYS  job, tokens, delayed, deadlines, bytes, lane
 -- ARGV  id, attempt, owner, entry, state, result, seq, has delta '1' or '', delta, ttl ms,
@@ -19,7 +19,7 @@ local k = {job = job_key, tokens = tokens, delayed = delayed, deadlines = deadli
   publish = publish, events = events}
 local now = now_ms()
 drop(lane, entry)
-if has_delta == '1' and seq > tonumber(job.seq) then  -- else its append got through and only the reply was lost
+if has_delta == '1' and seq > tonumber(job.seq) then  -- else it was appended and only the reply was lost
   log(k, attempt .. '-' .. seq, 'd', delta)
   if not job.first_token_ms then stamp(job_key, '', now) end
   job.seq = seq

@@ -1,4 +1,4 @@
--- Delete what is kept of a job that has ended, its hash and its log, before their time to live is over.
+-- Delete the hash and the log of a job that has ended, before they expire.
 --
 -- KEYS  job, tokens
 -- Returns forgotten | not_found | the state of a job that has not ended: it stays

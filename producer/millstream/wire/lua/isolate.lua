@@ -1,5 +1,5 @@
--- Record that a running attempt has its engine for itself from now on, or no longer: whoever finds its worker
--- dead knows by that whom to blame. Also what the worker knows of deaths.
+-- Record whether a running attempt has its engine for itself: whoever finds its worker dead then knows which job
+-- to charge. Also records the deaths that the worker knows of.
 --
 -- KEYS  job
 -- ARGV  attempt, owner, entry, alone '1' or '', died, died alone

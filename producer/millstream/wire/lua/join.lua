@@ -1,5 +1,5 @@
--- Give lanes their group of workers where they have none, from their beginning on, so that jobs submitted before
--- the first worker count; and make one of its consumers. Passes at maxmemory.
+-- Create the consumer groups that are missing, from the beginning of the lanes, so that jobs submitted before the
+-- first worker count; and register a consumer. Passes at maxmemory.
 --
 -- KEYS  lanes
 -- ARGV  consumer, or '' for none

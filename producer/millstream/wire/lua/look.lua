@@ -2,9 +2,9 @@
 -- holds it, and it is neither parked nor waiting for a retry. Anything else stays as it is.
 --
 -- KEYS  job, tokens, delayed, deadlines, bytes, then the keys lane, parked, tenants of each lane
--- ARGV  id, attempt and seq that the result speaks of, result or '' (only ask), ttl ms, publish command, events
+-- ARGV  id, attempt and seq that the result describes, result or '' (only check), ttl ms, publish command, events
 --       channel, finished ms as in the result, lane names in the order of their keys
--- Returns lost (it has ended; only asked: it would) | kept
+-- Returns lost (it has ended; if only checked: it would end) | kept
 -- include: clock, job, lane, ending
 local job_key, tokens, delayed, deadlines, bytes = unpack(KEYS, 1, 5)
 local id, attempt, seq, result, ttl_ms, publish, events, finished_ms = unpack(ARGV, 1, 8)
@@ -26,5 +26,5 @@ local k = {job = job_key, tokens = tokens, delayed = delayed, deadlines = deadli
   publish = publish, events = events}
 job.place = false
 end_job(k, id, job, 'failed', result, now_ms(), tonumber(ttl_ms), finished_ms)
-redis.call('HSET', job_key, 'owner', '')  -- so that a last worker's finish is fenced, not "already"
+redis.call('HSET', job_key, 'owner', '')  -- so that the last worker's finish is fenced, not "already"
 return 'lost'

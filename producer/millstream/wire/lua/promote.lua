@@ -1,4 +1,4 @@
--- Move jobs into their lanes: parked ones until each has its window, and those whose retry is due.
+-- Move jobs into their lanes: parked ones until each lane has its window, and those whose retry is due.
 --
 -- KEYS  delayed, the prefix of job keys (their ids come out of the sets; one hash tag holds them all), then the
 --       keys lane, parked, tenants of each lane

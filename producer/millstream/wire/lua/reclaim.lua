@@ -1,6 +1,5 @@
--- Take over entries whose owner was seen overdue. An entry that moved on in the meantime is left alone; one that
--- was released is free at once. An attempt that was running is over, and charged if `died` says so: also as one
--- that had its engine for itself, where `isolate` has recorded that.
+-- Take over entries whose owner was seen overdue. An entry that has moved on is left alone; a released one is free
+-- at once. A running attempt ends, and is charged if `died` is set; as alone, if `isolate` has recorded that.
 --
 -- KEYS  lane, the prefix of job keys (the ids come out of the entries; one hash tag holds them all)
 -- ARGV  owner, min idle ms, died '1' or '', entry, owner seen, entry, owner seen, …
@@ -20,7 +19,7 @@ for i = 4, #ARGV, 2 do
     if not request or not job.state or TERMINAL[job.state] or job.entry ~= entry then
       drop(lane, entry)
     else
-      -- Without JUSTID: the count of deliveries is the guard of whoever dies before it has read the payload.
+      -- Without JUSTID: the count of deliveries also covers workers that die before they have read the payload.
       local claimed = redis.call('XCLAIM', lane, GROUP, owner, 0, entry)[1]
       if job.state == 'running' then
         redis.call('HSET', key, 'state', 'queued', 'owner', '')

@@ -1,5 +1,4 @@
--- Give a job back untouched: whoever scans next may take it at once. Nothing is charged but what the worker
--- knows of deaths.
+-- Release a job: the next scan may take it at once. Only the deaths that the worker knows of are charged.
 --
 -- KEYS  job, lane
 -- ARGV  id, attempt or '' (delivered, not known to have started), owner, entry, publish command, control channel,
@@ -26,11 +25,11 @@ end
 
 redis.call('PERSIST', job_key)  -- first: it passes at maxmemory, and so does all that follows
 if held then
-  -- A day idle, so that scanners in any language find it overdue. The delivery is taken back from the count.
+  -- A day idle, so that scanners in any language find it overdue. The delivery is not counted.
   redis.call('XCLAIM', lane, GROUP, RELEASED, 0, entry, 'IDLE', 86400000,
     'RETRYCOUNT', math.max(held[4] - 1, 0), 'JUSTID')
 end
-if job.state == 'running' and job.owner == owner then  -- also where only the reply of its start was lost
+if job.state == 'running' and job.owner == owner then  -- also if only the reply of its start was lost
   redis.call('HSET', job_key, 'state', 'queued', 'owner', '', 'left', job.attempt .. ' ' .. owner)
   raise_deaths(job_key, job, died, died_alone)
 end

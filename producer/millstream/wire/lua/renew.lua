@@ -1,4 +1,4 @@
--- Keep the lease of entries that the owner still holds; tell which it lost, and which it shall stop.
+-- Renew the leases of entries that the owner still holds; return those that it lost, and those to cancel.
 -- An entry whose job has ended, or runs under another entry, is lost and dropped from the lane.
 --
 -- KEYS  lane, job, job, …

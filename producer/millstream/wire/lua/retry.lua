@@ -1,4 +1,4 @@
--- Park a running job until its delay is over: its payload moves from the lane into the hash.
+-- Delay a running job: its payload moves from the lane into the hash until the retry is due.
 --
 -- KEYS  job, lane, delayed
 -- ARGV  id, attempt, owner, entry, delay ms, died, died alone (in all, as far as the worker knows)

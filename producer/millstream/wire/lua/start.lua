@@ -1,14 +1,14 @@
 -- Begin an attempt at a delivered entry. A stale entry (its job gone, ended, or under another entry) is dropped.
--- The same nonce gets the same attempt again: its first reply was lost. At maxmemory only one that presses begins.
+-- The same nonce gets the same attempt again: its first reply was lost. At maxmemory only one with force_at_maxmemory begins.
 --
 -- KEYS  job, tokens, lane
--- ARGV  entry, owner, nonce, publish command, events channel, presses '1' or '', seed: stored by the first start
+-- ARGV  entry, owner, nonce, publish command, events channel, force_at_maxmemory '1' or '', seed: stored by the first start
 -- Returns {} when nothing is to be run, else
 --         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, started ms (of the first attempt),
 --          admitted ms or '', first token ms or '', seed, log}
 -- include: clock, job, lane
 local job_key, tokens, lane = unpack(KEYS)
-local entry, owner, nonce, publish, events, presses, first_seed = unpack(ARGV)
+local entry, owner, nonce, publish, events, force, first_seed = unpack(ARGV)
 local job = read_job(job_key, 'state', 'entry', 'nonce', 'attempt', 'seq', 'died', 'died_alone',
   'cancel', 'submitted_ms', 'started_ms', 'admitted_ms', 'first_token_ms', 'seed')
 
@@ -22,7 +22,7 @@ local attempt, seed = tonumber(job.attempt), job.seed or first_seed
 if job.state ~= 'running' or job.nonce ~= nonce then
   attempt = attempt + 1
   -- HDEL changes nothing: it is not refused at maxmemory, and no write after it is.
-  if presses == '1' then redis.call('HDEL', job_key, '') end
+  if force == '1' then redis.call('HDEL', job_key, '') end
   -- The resume marker: from here on the log takes nothing older. Written first, as it may fail at maxmemory.
   local marker = attempt .. '-' .. job.seq
   redis.call('XADD', tokens, marker, 'k', 'm', 'b', '')

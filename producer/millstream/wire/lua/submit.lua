@@ -1,10 +1,10 @@
--- Queue a job under its id, once: in its lane, or parked beside it where the lane has its window.
+-- Queue a job under its id, once: in its lane, or parked beside it if the lane has its window.
 --
 -- KEYS  job, tokens, delayed, deadlines, bytes, then the keys lane, parked, tenants of each lane, the job's first
 -- ARGV  id, lane name, version, payload, digest, deadline ms or '', stream '1' or '', requeued from or '',
 --       max entries, max bytes, tenant, cost in tokens
 -- Returns {accepted | exists | conflict | full, state or '', entries, held bytes,
---          of full: what is used up, entries | bytes | memory; else ''}
+--          of full: the exhausted bound, entries | bytes | memory; else ''}
 -- include: clock, job, window, tenants
 local job_key, tokens, delayed, deadlines, bytes, lane, parked, tenants = unpack(KEYS, 1, 8)
 local id, lane_name, version, payload, digest, deadline_ms, stream, requeued_from, max_entries, max_bytes, tenant,
@@ -26,7 +26,7 @@ if not deadline_ms:find('^%d*$') then return redis.error_reply('ERR deadline ms 
 if entries >= tonumber(max_entries) then return {'full', '', entries, held, 'entries'} end
 if held + #payload > tonumber(max_bytes) then return {'full', '', entries, held, 'bytes'} end
 
--- A place among those of other tenants; see refill. Answers it, or the error of a server that takes no more.
+-- Park the job among those of other tenants, see refill. Returns its place, or the error of a full server.
 local function park()
   local cost, name = math.floor(math.min(math.max(1, tonumber(cost)), 1e9)), '=' .. tenant
   local first, at, last, arrivals = redis.call('ZCARD', parked) == 0, nil, nil, nil

@@ -1,6 +1,6 @@
--- Read a shard's next entries for a consumer, the first lane first: up to a count, and no more once they hold so
--- many bytes. Before, as much is moved into each lane of what is parked beside it. What a lost reply had stays
--- pending with the consumer.
+-- Read a shard's next entries for a consumer, the first lane first, up to a count and a number of bytes. First
+-- refills each lane from its parked jobs, up to the same limits. The entries of a lost reply stay pending with the
+-- consumer.
 --
 -- KEYS  the prefix of job keys (the ids come out of `parked`; one hash tag holds them all), then the keys
 --       lane, parked, tenants of each lane, in the order in which they are served

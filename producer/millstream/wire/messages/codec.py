@@ -1,5 +1,5 @@
-"""msgpack in and out of pydantic models, strictly: no ext types, no hooks that make objects, string keys that
-come once, bounded size.
+"""msgpack encoding of pydantic models, strictly: no ext types, no object hooks, unique string keys, bounded
+size.
 
 Unknown fields are ignored (a newer peer may send them); absent ones take their defaults.
 """
@@ -16,15 +16,15 @@ from millstream.errors import ProtocolError
 from millstream.wire.messages.invalid import invalid_request
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-MAX_RESULT_BYTES = 512 * 1024 * 1024  # as large as a server's value may be: logprobs of many choices add up
+MAX_RESULT_BYTES = 512 * 1024 * 1024  # the most that a server's value can be: logprobs of many choices add up
 
 _TIMESTAMP = b"\xff"  # the type byte of msgpack's own extension, which no hook sees; no byte of UTF-8 text
 
-_SMALL = 64 * 1024  # bytes: too few to take much memory, whatever they are
-_BYTES_EACH = 12  # a list or map of ours takes more on the wire, on average
+_SMALL = 64 * 1024  # bytes: too few to take much memory, whatever they contain
+_BYTES_EACH = 12  # least average size of our lists and maps on the wire
 _FEW = 1000
 
-_REASONS: dict[type[Exception], str] = {  # of errors that msgpack raises without one
+_REASONS: dict[type[Exception], str] = {  # for errors that msgpack raises without a text
     msgpack.exceptions.StackError: "it is nested too deep",
     msgpack.exceptions.FormatError: "it has a byte that begins no value",
 }
@@ -38,7 +38,7 @@ def encode(message: BaseModel) -> bytes:
 
 
 def decode(kind: type[M], data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> M:
-    """Read a message of `kind`. Raises ProtocolError with what is wrong, never anything else."""
+    """Read a message of `kind`. Raises ProtocolError, and nothing else."""
     fields = unpack(data, max_bytes)
     if not isinstance(fields, dict):
         raise ProtocolError(f"{kind.__name__}: expected a map, got {type(fields).__name__}")
@@ -46,7 +46,7 @@ def decode(kind: type[M], data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> M:
         return kind.model_validate(fields)
     except ValidationError as error:
         wrong = invalid_request(error, whole="")
-        # the place may be a key of theirs, of any length; the cause shows the input
+        # the path may be a key of the sender's, of any length; the cause shows the input
         place = f"{kind.__name__}.{wrong.field:.200}".rstrip(".")
         raise ProtocolError(f"{place}: {wrong.problem:.500}") from None
 
@@ -58,7 +58,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> Any:
-    """One plain value. Raises ProtocolError where `data` is not exactly one well-formed msgpack value."""
+    """One plain value. Raises ProtocolError unless `data` is exactly one well-formed msgpack value."""
     if len(data) > max_bytes:
         raise ProtocolError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
     small = len(data) < _SMALL and _TIMESTAMP not in data  # most are, and readers take thousands a second
@@ -83,7 +83,7 @@ def _unpack(
 
 
 def _fields(pairs: Any) -> dict[str, Any]:
-    """A map's, each named once by a text."""
+    """A map's pairs, with unique text keys."""
     fields: dict[str, Any] = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a map names a key twice")
@@ -93,8 +93,9 @@ def _fields(pairs: Any) -> dict[str, Any]:
 
 
 class _Census:
-    """Counts every list and map as it is read. An empty one is a byte on the wire and 60 in memory: a message
-    of nothing else would take sixty times its size."""
+    """Counts every list and map while it is read. An empty one is a byte on the wire and 60 in memory: a
+    message of nothing else would take sixty times its size.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,5 +1,5 @@
-"""Turns pydantic's validation error into an InvalidRequest: the field's path, the value and a remedy.
-One place for the client, which refuses before anything is sent, and for the worker, which answers others.
+"""Converts pydantic's validation error to an InvalidRequest: the field's path, the value and a remedy. Shared
+by the client, which refuses before anything is sent, and the worker, which reports to other clients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from millstream.errors import InvalidRequest
 
-WHOLE = "request"  # the field of an error that is about no single field
+WHOLE = "request"  # the field of an error about no single field
 _KEY = "[key]"  # of a map, as pydantic names it
 _LONGEST_PART = 80  # characters: a part of a path may be any key of a sender's map
 
@@ -52,12 +52,12 @@ class WrongField(ValueError):
 
 
 def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidRequest:
-    """The first of the errors. `whole` is the field of one that is about the model as such."""
+    """Convert the first of the errors. `whole`: the field of an error about the whole model."""
     first = error.errors(include_url=False)[0]
     path = [f"{part!s:.{_LONGEST_PART}}" for part in first["loc"] if part != _KEY]
     problem, value = _problem(first), first["input"]
     if first["type"] == "missing":
-        value = None  # pydantic shows what it is missing from
+        value = None  # pydantic shows the map in which the field is missing
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, WrongField):
         path.append(cause.field)
@@ -66,7 +66,7 @@ def invalid_request(error: ValidationError, whole: str = WHOLE) -> InvalidReques
 
 
 def _problem(first: ErrorDetails) -> str:
-    """The sentence that says what the field has to be."""
+    """The sentence that states the requirement on the field."""
     bounds = {name: _plain(value) for name, value in first.get("ctx", {}).items()}
     known = _PROBLEMS.get(first["type"])
     text = known.format(**bounds) if known else first["msg"].removeprefix("Value error, ")

@@ -1,8 +1,8 @@
 """The messages of the protocol: request, token delta, result. One version number covers them all: a job's
-deltas and its result are of the version of its request.
+deltas and its result have the version of its request.
 
-A request is read once by a worker; deltas are the token log's entries and what is published; a result is
-what a poller reads. Times are Unix milliseconds of the Redis server's clock.
+A request is read once by a worker; deltas are the token log's entries and the published messages; a result is
+read by pollers. Times are Unix milliseconds of the Redis server's clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ShortText = Annotated[str, StringConstraints(max_length=512)]
 LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
 INPUTS = ("prompt", "messages", "token_ids")
 FinishReason = Literal["stop", "length"]
-Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what msgpack can carry again
+Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # the range that msgpack can carry
 
 
 class State(StrEnum):
@@ -84,8 +84,9 @@ class Request(Message):
         return self
 
     def digest(self) -> str:
-        """Equal for equal submissions: covers the input, how it is rendered, and the sampling fields that
-        were set explicitly."""
+        """Equal for equal submissions: covers the input, its rendering, and the sampling fields that were set
+        explicitly.
+        """
         canonical: dict[str, object] = {
             "prompt": self.prompt,
             "messages": [[m.role, m.content] for m in self.messages] if self.messages else None,
@@ -99,7 +100,7 @@ class Request(Message):
 
 
 def read_request(data: bytes) -> Request:
-    """A request as some client sent it. Raises InvalidRequest, for that client to read, and nothing else."""
+    """A request as some client sent it. Raises InvalidRequest, for that client, and nothing else."""
     try:
         fields = codec.unpack(data)
     except ProtocolError as error:
@@ -121,7 +122,7 @@ class TopLogprob(Message):
 class TokenLogprob(Message):
     """The log-probability of one sampled token, and of the most likely ones at its place.
 
-    Natural logarithms, after penalties, bias and temperature are *not* applied: the model's own.
+    Natural logarithms of the model's own distribution, before penalties, bias and temperature.
     """
 
     token_id: TokenId
@@ -141,7 +142,7 @@ class ChoiceDelta(Message):
 
 
 class Delta(Message):
-    """The body of one token log entry: what one flush of a job brought."""
+    """The body of one token log entry: the output of one flush of a job."""
 
     choices: tuple[ChoiceDelta, ...] = ()
 
@@ -163,7 +164,9 @@ class Usage(Message):
 
 
 class ErrorInfo(Message):
-    """Why a job failed. `code` is stable; `field` names the request field at fault, if one is."""
+    """The reason why a job failed. `code` is stable; `field` names the invalid request field, if there is
+    one.
+    """
 
     code: str
     message: str
@@ -172,18 +175,19 @@ class ErrorInfo(Message):
 
 class Timing(Message):
     """Unix milliseconds of the server's clock, over all attempts; None: the job never got there. A job's hash
-    has equal numbers under equal names."""
+    has equal numbers under equal names.
+    """
 
     submitted_ms: Number = 0
     started_ms: Number | None = None  # a worker first took it
     admitted_ms: Number | None = None  # it first entered the batch
-    first_token_ms: Number | None = None  # sent to its readers; sampled, where nobody streams
+    first_token_ms: Number | None = None  # sent to its readers; of jobs without a stream: sampled
     last_token_ms: Number | None = None
     finished_ms: Number | None = None
 
 
 class Result(Message):
-    """A job's end: its text, usage and times; for failed, cancelled and expired jobs the partial text."""
+    """The stored end of a job: text, usage and times; partial text for failed, cancelled and expired jobs."""
 
     version: Number = FIRST_VERSION
     state: State = State.COMPLETED
@@ -198,5 +202,5 @@ class Result(Message):
 
     @property
     def text(self) -> str:
-        """That of the first choice; `choices` has them all."""
+        """The text of the first choice; `choices` has them all."""
         return self.choices[0].text if self.choices else ""

@@ -63,14 +63,14 @@ JOB_FIELDS = (
 
 
 async def read_job(redis: Any, keys: ShardKeys, job_id: str) -> JobRecord | None:
-    """The job as it stands; None where there is none of that id."""
+    """The job's record; None if there is no job of that id."""
     return job_record(job_id, await redis.hmget(keys.job(job_id), JOB_FIELDS))
 
 
 async def read_log(
     redis: Any, keys: ShardKeys, job_id: str, *, after: str | None = None, count: int | None = None
 ) -> list[LogEntry]:
-    """The token log's entries after a cursor `<attempt>-<seq>`, oldest first; empty where there is no log."""
+    """The token log's entries after a cursor `<attempt>-<seq>`, oldest first; empty without a log."""
     first = "-" if after is None else f"({after}"
     rows = await redis.xrange(keys.tokens(job_id), first, "+", count)
     return [log_entry(entry_id, fields) for entry_id, fields in rows]
@@ -106,7 +106,7 @@ def job_record(job_id: str, row: Sequence[bytes | None]) -> JobRecord | None:
 
 
 def job_state(job_id: str, value: bytes) -> State:
-    """Raises ProtocolError where it is none that this version knows."""
+    """Raises ProtocolError for a state that this version does not know."""
     try:
         return State(value.decode())
     except ValueError as error:
@@ -128,7 +128,7 @@ def parse_event(message: bytes) -> LogEntry:
 
 
 def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
-    """The result of a job that ended without its worker's: what its token log holds, merged by choice."""
+    """The result of a job that ended without its worker: the content of its token log, merged by choice."""
     merged = merged_choices(log)
     return Result(
         version=record.version,
@@ -148,7 +148,7 @@ def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
 
 
 def merged_choices(log: Iterable[LogEntry]) -> tuple[Choice, ...]:
-    """The choices, merged from a log's entries. Raises ProtocolError where they cannot be read."""
+    """The choices, merged from a log's entries. Raises ProtocolError if they cannot be read."""
     choices: dict[int, _Merged] = {}
     for entry in log:
         if entry.kind == DELTA:
@@ -168,7 +168,7 @@ def _error(state: State) -> ErrorInfo | None:
 
 
 class _Merged:
-    """One choice as its deltas come."""
+    """One choice, merged from its deltas."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -192,7 +192,7 @@ def _entry(entry_id: bytes, kind: bytes, body: bytes) -> LogEntry:
     attempt, dash, seq = entry_id.partition(b"-")
     if not (dash and attempt.isdigit() and seq.isdigit() and kind) or len(entry_id) > _LONGEST_ID:
         raise ProtocolError(f"not an entry of a token log: {entry_id!r:.60} of kind {kind!r:.20}")
-    if kind not in _KINDS:  # it may be text: what follows must not be told as if nothing had been there
+    if kind not in _KINDS:  # it may be text: skipping it would hide a part of the output
         raise ProtocolError(
             f"not an entry of a token log that this version knows: {entry_id!r:.60} of kind {kind!r:.20}"
         )
@@ -204,7 +204,7 @@ def _text(value: bytes | None) -> str:
 
 
 def number(value: bytes | None) -> int | None:
-    """A hash's number. Raises ValueError for what is none, or none that a message can carry."""
+    """A hash's number. Raises ValueError unless it is a number that a message can carry."""
     if value is None:
         return None
     read = int(value)

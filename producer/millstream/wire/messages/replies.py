@@ -20,12 +20,12 @@ class AppendOutcome(StrEnum):
     OK = "ok"
     DUPLICATE = "duplicate"  # this seq is already in the log: the reply of an earlier call was lost
     GAP = "gap"  # the log ends before seq - 1: rewrite from `last_seq` + 1
-    FENCED = "fenced"  # the job is no longer this attempt's
-    CANCELLED = "cancelled"  # the job's owner shall stop; nothing was appended
+    FENCED = "fenced"  # the job no longer belongs to this attempt
+    CANCELLED = "cancelled"  # the job's owner must stop; nothing was appended
 
 
 class EndOutcome(StrEnum):
-    """The reply of finish, bury, retry, release and isolate."""
+    """The reply of finish, dead_letter, retry, release and isolate."""
 
     OK = "ok"
     ALREADY = "already"  # the same attempt has done it before
@@ -34,24 +34,24 @@ class EndOutcome(StrEnum):
 
 
 class CancelOutcome(StrEnum):
-    CANCELLED = "cancelled"  # was queued: terminal now (or was cancelled before)
-    REQUESTED = "requested"  # is running: its worker is told
-    TERMINAL = "terminal"  # had ended in another way before; unchanged
+    CANCELLED = "cancelled"  # it was queued: terminal now (or was cancelled before)
+    REQUESTED = "requested"  # it is running: its worker is notified
+    TERMINAL = "terminal"  # it had ended in another way before; unchanged
     NOT_FOUND = "not_found"
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitReply:
     outcome: SubmitOutcome
-    state: State | None  # the job's state now; None where nothing of that id exists (FULL)
-    entries: int  # backlog of the shard: what is in lanes, parked and delayed
+    state: State | None  # the job's state now; None if nothing of that id exists (FULL)
+    entries: int  # backlog of the shard: jobs in lanes, parked and delayed
     held_bytes: int
     used_up: str = ""  # FULL: entries, bytes or memory
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One entry of a token log, or the same as published. `cursor` is its stream id `<attempt>-<seq>`."""
+    """One entry of a token log, stored or published. `cursor` is its stream id `<attempt>-<seq>`."""
 
     attempt: int
     seq: int
@@ -77,7 +77,7 @@ class StartReply:
     started_ms: int | None = None  # of the first attempt
     admitted_ms: int | None = None  # of an earlier attempt
     first_token_ms: int | None = None  # the same
-    seed: int = 0  # stored by the first start; used where the request has none
+    seed: int = 0  # stored by the first start; used if the request has none
     log: tuple[LogEntry, ...] = ()
 
 
@@ -90,7 +90,7 @@ class AppendReply:
 @dataclass(frozen=True, slots=True)
 class RenewReply:
     lost: tuple[str, ...]  # job ids that are no longer the owner's
-    cancelled: tuple[str, ...]  # job ids whose cancellation was asked for
+    cancelled: tuple[str, ...]  # job ids with a requested cancellation
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,13 @@ class PendingEntry:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A worker's claim to a job that it holds. A script compares it with the job's hash and refuses the call
-    as `fenced` where another attempt, owner or entry stands there.
+    as `fenced` if another attempt, owner or entry stands there.
     """
 
     job_id: str
     entry_id: str
     owner: str
-    attempt: int | None = None  # None: delivered and, as far as the worker knows, never started
+    attempt: int | None = None  # None: delivered and, to the worker's knowledge, never started
 
     @property
     def fence(self) -> tuple[int | str, str, str]:
@@ -152,7 +152,7 @@ class JobRecord:
     admitted_ms: int | None
     finished_ms: int | None
     result: bytes | None  # msgpack Result; None for jobs ended by expire or cancel without a worker
-    cancelled: bool  # a cancellation was asked for and the worker has not answered yet
+    cancelled: bool  # a cancellation was requested and the worker has not ended the job yet
     first_token_ms: int | None = None
     last_seq: int = 0
     died_alone: int = 0

@@ -1,4 +1,4 @@
-"""Sampling parameters of a request, with the field's names and OpenAI's meaning where OpenAI has them."""
+"""A request's sampling parameters, with the field's names and OpenAI's meaning if OpenAI has them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class SamplingParams(BaseModel):
     """How tokens are sampled and when a choice ends.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `max_tokens` None: up to the
-    model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for
-    later attempts and reported in the result.
+    model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for later
+    attempts and reported in the result.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)

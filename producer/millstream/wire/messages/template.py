@@ -12,7 +12,7 @@ from millstream.errors import ProtocolError
 from millstream.wire.messages.codec import pack, unpack
 
 MAX_BYTES = 4096  # as compact JSON in UTF-8
-# What transformers' apply_chat_template and its renderer take themselves, and what they hand to a template.
+# Arguments of transformers' apply_chat_template and its renderer, and names that they pass to a template.
 RESERVED = frozenset({
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "conversations",
     "documents", "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict",
@@ -22,16 +22,16 @@ RESERVED = frozenset({
 
 
 def _checked(given: dict[str, Any] | None) -> dict[str, Any] | None:
-    """An empty mapping asks for nothing: the same as none."""
+    """An empty mapping is the same as none."""
     if not given:
         return None
     if taken := sorted(RESERVED & given.keys()):
-        raise _wrong(f"{taken[0]} is not for a request to set; leave it out")
+        raise _wrong(f"{taken[0]} cannot be set by a request; leave it out")
     try:
         text = json.dumps(given, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         unpack(pack(given))  # as the worker will: names are strings
     except (ValueError, TypeError, OverflowError, RecursionError, ProtocolError) as error:
-        raise _wrong(f"holds what a message cannot carry ({error}); change that value") from error
+        raise _wrong(f"holds a value that a message cannot carry ({error}); change that value") from error
     if (size := len(text.encode())) > MAX_BYTES:
         raise _wrong(f"takes {size} bytes as JSON and may take {MAX_BYTES}; shorten it")
     return given

@@ -1,1 +1,1 @@
-"""What a queue keeps beside its jobs: metadata, heartbeats, dead letters, counts; and durability."""
+"""A queue's state beside its jobs: metadata, heartbeats, dead letters, counts; and durability."""

@@ -1,5 +1,6 @@
-"""Dead letters: what the `dead` stream of a shard keeps of jobs that were given up, and of entries that were
-none. How they are named and read."""
+"""Dead letters: records in the `dead` stream of a shard, of jobs that were given up and of entries that were
+no jobs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _LETTER_ID = re.compile(r"([0-9]{1,9})@([0-9]{1,20}-[0-9]{1,20})")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A letter's shard and entry; as a text `<shard>@<entry>`, which no job's id looks like."""
+    """A letter's shard and entry; as a text `<shard>@<entry>`, which differs from every job id."""
 
     shard: int
     entry: str
@@ -39,15 +40,16 @@ class Place:
 
     @classmethod
     def parse(cls, letter_id: object) -> Place | None:
-        """None for what is no letter's id."""
+        """None for a text that is no letter's id."""
         found = _LETTER_ID.fullmatch(letter_id) if isinstance(letter_id, str) else None
         return cls(int(found[1]), found[2]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """`job_id` is None where the entry named no job: a stranger wrote it. `payload` is the request as it was
-    sent, or its beginning; `size` are all its bytes."""
+    """`job_id` is None if the entry named no job: a foreign program wrote it. `payload` is the request as it
+    was sent, or its beginning; `size` is its full size in bytes.
+    """
 
     id: str
     job_id: str | None
@@ -55,23 +57,25 @@ class DeadLetter:
     lane: str
     version: int
     attempts: int
-    died: int  # attempts that took their engine or worker along
+    died: int  # attempts that killed their engine or worker
     dead_ms: int  # Unix time of the server's clock
     size: int
     payload: bytes
 
     @property
     def request(self) -> Request:
-        """Raises ProtocolError where the payload is none, or not the whole."""
+        """Raises ProtocolError if the payload is not a whole request."""
         return codec.decode(Request, self.payload)
 
 
-def letters(
+def list_dead(
     keys: ShardKeys, *, shard: int, before: Place | None, count: int, most_bytes: int
 ) -> ScriptCall[list[DeadLetter]]:
-    """A page, the newest first; `before` is the last of the page before. Requests are cut at `most_bytes`."""
+    """A page, the newest first; `before` is the last letter of the page before. Requests are cut at
+    `most_bytes`.
+    """
     return ScriptCall(
-        script("letters"),
+        script("list_dead"),
         (keys.dead,),
         (f"({before.entry}" if before else "+", positive("count", count), most_bytes),
         lambda reply: [_letter(shard, entry.decode(), size, fields) for entry, size, fields in reply],
@@ -79,7 +83,7 @@ def letters(
 
 
 async def read_letter(redis: Any, keys: ShardKeys, place: Place) -> DeadLetter | None:
-    """The whole letter; None where it is gone."""
+    """The whole letter; None if it is gone."""
     for _, fields in await redis.xrange(keys.dead, place.entry, place.entry):
         flat = [part for pair in fields.items() for part in pair]
         return _letter(place.shard, place.entry, len(fields.get(b"b", b"")), flat)
@@ -87,7 +91,7 @@ async def read_letter(redis: Any, keys: ShardKeys, place: Place) -> DeadLetter |
 
 
 def _letter(shard: int, entry: str, size: int, flat: list[bytes]) -> DeadLetter:
-    """Anybody may write a stream: fields that are missing or no numbers become 0, "" or None."""
+    """Anybody may write a stream: fields that are missing or not numbers become 0, "" or None."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     place = Place(shard, entry)
     return DeadLetter(

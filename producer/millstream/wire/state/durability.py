@@ -1,7 +1,7 @@
-"""Durability of an accepted write: WAIT and WAITAOF, sent behind it on the same connection.
+"""Durability of an accepted write: WAIT and WAITAOF, sent after it on the same connection.
 
-Both wait for all that this connection has written. They change nothing: a write that is not as sure as asked
-is in place all the same.
+Both wait for all writes of this connection. They change nothing: a write that is less durable than requested
+stays in place.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from millstream.wire.calls.scripts import Command
 class Durability(StrEnum):
     """The part of the server that must have an accepted job before `submit` returns."""
 
-    NONE = "none"  # its memory; what its settings make of that is up to them
+    NONE = "none"  # its memory; its settings decide about more
     AOF = "aof"  # its disk: the append-only file is written and fsynced
     REPLICAS = "replicas"  # its replicas' memory, too
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """`durability` is what was asked for, or NONE where that was not reached in time; `replicas` have
-    acknowledged (with AOF: have it on their disks)."""
+    """`durability` is the requested one, or NONE if it was not reached in time; `replicas` have acknowledged
+    (with AOF: on their disks).
+    """
 
     durability: Durability = Durability.NONE
     replicas: int = 0
@@ -35,7 +36,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The wait behind a write: for which durability, and how long at most."""
+    """The wait after a write: its durability and its limit."""
 
     durability: Durability
     replicas: int
@@ -43,7 +44,7 @@ class Wait:
 
     @property
     def command(self) -> Command:
-        """Empty where there is nothing to wait for."""
+        """Empty if there is nothing to wait for."""
         match self.durability:
             case Durability.AOF:
                 return ("WAITAOF", 1, self.replicas, self.timeout_ms)
@@ -53,7 +54,7 @@ class Wait:
                 return ()
 
     def read(self, reply: Any) -> Reached:
-        """The command's reply; an error is nothing reached."""
+        """Parse the command's reply; an error is no durability."""
         match self.durability, reply:
             case Durability.AOF, [int(local), int(replicas)]:
                 reached = local >= 1
@@ -67,9 +68,9 @@ class Wait:
 
 
 async def check_durability(redis: Any, wait: Wait) -> None:
-    """Ask the server, before anything is written, whether it can do that at all.
+    """Check, before anything is written, whether the server supports the durability.
 
-    Raises InvalidRequest where it cannot. How many replicas there are is not looked at: one may come back.
+    Raises InvalidRequest if it does not. The number of replicas is not checked: one may come back.
     """
     try:
         await redis.execute_command(*_probe(wait))
@@ -84,5 +85,5 @@ async def check_durability(redis: Any, wait: Wait) -> None:
 
 
 def _probe(wait: Wait) -> Command:
-    """The same command, without the time to wait: on an idle connection it answers at once."""
+    """The same command, without a time to wait: on an idle connection it returns at once."""
     return (*wait.command[:-1], 1)

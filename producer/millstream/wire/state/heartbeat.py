@@ -20,8 +20,9 @@ SERVING, STARTING, DRAINING = "serving", "starting", "draining"  # starting: no 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One worker's state. `version_min` to `version_max` are the message versions that it takes. What is 0 or
-    empty is not sent."""
+    """One worker's state. `version_min` to `version_max` are the message versions that it takes. Fields that
+    are 0 or empty are not sent.
+    """
 
     name: str  # its consumer name: host and a nonce that is new at each start
     model: str
@@ -32,9 +33,9 @@ class Heartbeat:
     rows_running: int = 0
     rows_waiting: int = 0
     kv_used: int = 0  # KV tokens, as are the next two: by rows
-    kv_cached: int = 0  # by no row, but holding a prefix that can be found again
+    kv_cached: int = 0  # of no row, but holding a prefix that can be found again
     kv_free: int = 0
-    prompt_per_s: float = 0.0  # tokens computed since the heartbeat before
+    prompt_per_s: float = 0.0  # tokens computed since the previous heartbeat
     output_per_s: float = 0.0
     prefix_queried: int = 0  # prompt tokens looked up in the prefix cache since the engine started
     prefix_hit: int = 0  # and found
@@ -42,7 +43,7 @@ class Heartbeat:
     started_ms: int = 0
     device: str = ""
     package: str = ""  # its version
-    oldest_interactive_ms: int = 0  # when the lane's oldest job was submitted that waits; 0: none waits
+    oldest_interactive_ms: int = 0  # submission time of the lane's oldest waiting job; 0: none waits
     oldest_batch_ms: int = 0
 
     def oldest_ms(self, lane: str) -> int:
@@ -55,8 +56,9 @@ class Heartbeat:
 
     @classmethod
     def parse(cls, fields: dict[str, str]) -> Heartbeat:
-        """Fields that this version does not know are ignored, absent ones take their defaults, as do figures
-        that are none. Raises ProtocolError where it names no worker, or no versions."""
+        """Fields that this version does not know are ignored, absent ones and invalid figures take their
+        defaults. Raises ProtocolError if it names no worker, or no versions.
+        """
         stored = dict.fromkeys(("version_min", "version_max"), str(FIRST_VERSION)) | fields
         try:
             takes = Versions(int(stored["version_min"]), int(stored["version_max"]))
@@ -79,7 +81,7 @@ def _figures(stored: Mapping[str, str]) -> dict[str, Any]:
 
 
 def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> ScriptCall[None]:
-    """Say that the worker is alive for the next `ttl_ms`. Passes at maxmemory."""
+    """Report that the worker is alive for the next `ttl_ms`. Passes at maxmemory."""
     told = {name: value for name, value in asdict(heartbeat).items() if value or name in ("name", "model")}
     pairs = (str(part) for pair in told.items() for part in pair)
     return ScriptCall(
@@ -91,8 +93,9 @@ def beat(keys: ShardKeys, heartbeat: Heartbeat, *, ttl_ms: int) -> ScriptCall[No
 
 
 async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
-    """The living workers of these shards, by name: consumers of a lane whose heartbeat has not run out. Two
-    round trips, however many shards. Heartbeats that cannot be read are left out: strangers' ones."""
+    """The living workers of these shards, by name: consumers of a lane whose heartbeat has not expired. Two
+    round trips for any number of shards. Unreadable heartbeats, written by foreign programs, are left out.
+    """
     lanes = [(keys, lane) for keys in shards for lane in keys.lanes]
     async with redis.pipeline(transaction=False) as pipeline:
         for _, lane in lanes:
@@ -119,7 +122,7 @@ async def read_workers(redis: Any, *shards: ShardKeys) -> list[Heartbeat]:
 
 
 def _over_shards(one: Heartbeat, other: Heartbeat) -> Heartbeat:
-    """One worker's heartbeats of two shards."""
+    """Combine one worker's heartbeats of two shards."""
     interactive, batch = (
         min(filter(None, (one.oldest_ms(lane), other.oldest_ms(lane))), default=0) for lane in LANES
     )

@@ -1,4 +1,6 @@
-"""What of a lane nobody has read: entries, as its consumer group sees them, and what is parked beside it."""
+"""The unread part of a lane: entries that its consumer group has not delivered, and the jobs parked beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,13 @@ from millstream.wire.messages.record import number
 from millstream.wire.server_errors import is_damage
 from millstream.wire.state.numbers import first_unread
 
-_FRONT = 64  # parked jobs among which the oldest is: every tenant's first is near the front
+_FRONT = 64  # parked jobs to look at for the oldest: every tenant's first is near the front
 
 
 async def waiting_since_ms(redis: Any, shard: ShardKeys, lane: str) -> int | None:
-    """When the oldest job was submitted that no worker has read; None where there is none. By the job's own
-    time: its entry is younger where it was parked. Raises what `first_unread` does."""
+    """Submission time of the oldest job that no worker has read; None without one. By the job's own time: the
+    entry of a parked job is younger. Raises what `first_unread` does.
+    """
     unread = await first_unread(redis, shard.lane(lane))
     places = await redis.zrange(shard.parked(lane), 0, _FRONT - 1)
     ids = [place.partition(b" ")[2] for place in places]
@@ -27,6 +30,6 @@ async def waiting_since_ms(redis: Any, shard: ShardKeys, lane: str) -> int | Non
     if trouble := next((row for row in rows if isinstance(row, Exception) and not is_damage(row)), None):
         raise trouble
     times = [ms for row in rows if not isinstance(row, Exception) and (ms := number(row[0])) is not None]
-    if unread is not None and not times:  # a stranger's: it names no job, or one whose hash is damaged
+    if unread is not None and not times:  # a foreign entry: it names no job, or one whose hash is damaged
         times.append(int(unread[0].partition(b"-")[0]))
     return min(times, default=None)

@@ -26,7 +26,7 @@ class QueueNumbers:
 
     delayed: int | None
     held_bytes: int | None
-    fullest_bytes: int | None  # of the shard that holds most: its bound is the first to be reached
+    fullest_bytes: int | None  # of the shard that holds most: its bound is reached first
     dead: int | None
     tenants: dict[str, int] | None  # jobs parked, by tenant
 
@@ -82,8 +82,7 @@ async def read_numbers(redis: Any, *shards: ShardKeys) -> QueueNumbers:
 
 
 async def first_unread(redis: Any, lane_key: str) -> tuple[bytes, dict[bytes, bytes]] | None:
-    """A lane's oldest entry that no worker has read, with its fields; None where there is none. Raises
-    redis-py's errors."""
+    """A lane's oldest undelivered entry, with its fields; None without one. Raises redis-py's errors."""
     try:
         groups = await redis.xinfo_groups(lane_key)
     except ResponseError as error:
@@ -114,7 +113,7 @@ def _tenants(hashes: Sequence[dict[bytes, bytes] | None]) -> dict[str, int] | No
 
 
 def _held(reply: Any) -> int | None:
-    """Entries that workers have: what was given back waits for the next one."""
+    """Entries that workers have; released ones wait for the next worker."""
     if isinstance(reply, ResponseError) and ("NOGROUP" in str(reply) or "no such key" in str(reply)):
         return 0
     rows = _seen(reply)

@@ -1,8 +1,8 @@
 """A queue's metadata.
 
-The first user of a queue sets the number of its shards and the kind of pub/sub that publishes its tokens; all
-others must agree, or they would look for jobs where there are none and wait for messages that nobody sends.
-The window of message versions only ever grows: by workers that take more.
+The first user of a queue sets its number of shards and its kind of pub/sub; all others must use the same, or
+they would look for jobs in empty shards and wait for messages that nobody publishes. The window of message
+versions only grows, by workers that take more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PubSub(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """`version_min` to `version_max` are the message versions that its workers took, past ones included."""
+    """`version_min` to `version_max` are the message versions that its workers take or took."""
 
     shards: int = 1
     pubsub: PubSub = PubSub.PLAIN
@@ -55,13 +55,12 @@ async def open_queue(
     takes: Versions | None = None,
     known: QueueInfo | None = None,
 ) -> QueueInfo:
-    """Read the queue's metadata; write it where this is the queue's first use. None takes what is there (new
-    queues: one shard; plain pub/sub, in a Cluster sharded). `takes`: the versions that a worker takes, who
-    widens the window. `known`: what was read before; it is written again where the server has lost it.
+    """Read the queue's metadata; write it on the queue's first use. None uses the existing value (new queues:
+    one shard; plain pub/sub, in a Cluster sharded). `takes`: the versions of a worker, which widen the
+    window. `known`: the metadata read before; it is written again if the server has lost it.
 
-    Raises QueueMismatch where the queue was created with other settings, and InvalidRequest for a number of
-    shards that no queue may have, and for plain pub/sub in a Cluster, each of whose nodes would carry every
-    message.
+    Raises QueueMismatch if the queue was created with other settings, and InvalidRequest for an invalid
+    number of shards, and for plain pub/sub in a Cluster, where every node would carry every message.
     """
     if shards is not None and not 1 <= shards <= MOST_SHARDS:
         raise InvalidRequest("shards", shards, f"a queue has 1 to {MOST_SHARDS} shards")
@@ -70,13 +69,13 @@ async def open_queue(
     default = PubSub.SHARDED if is_cluster(redis) else PubSub.PLAIN
     wanted = known or QueueInfo(shards or 1, pubsub or default)
     with _readable(queue):
-        stored = await run(redis, describe(QueueKeys(queue), wanted))
+        stored = await run(redis, create_or_read(QueueKeys(queue), wanted))
     if shards is not None and stored.shards != shards:
         raise QueueMismatch(_unlike(queue, "shards", stored.shards, shards))
     if pubsub is not None and stored.pubsub is not pubsub:
         raise QueueMismatch(_unlike(queue, "pubsub", stored.pubsub, pubsub))
     if takes is not None and not stored.versions.covers(takes):
-        return await run(redis, widen(QueueKeys(queue), takes))
+        return await run(redis, widen_versions(QueueKeys(queue), takes))
     return stored
 
 
@@ -87,19 +86,19 @@ def _unlike(queue: str, field: str, stored: object, wanted: object) -> str:
     )
 
 
-def describe(keys: QueueKeys, info: QueueInfo) -> ScriptCall[QueueInfo]:
-    """Write `info` where the queue has no metadata yet; returns what is stored."""
+def create_or_read(keys: QueueKeys, info: QueueInfo) -> ScriptCall[QueueInfo]:
+    """Write `info` unless the queue has metadata; returns the stored metadata."""
     args = tuple(str(part) for pair in asdict(info).items() for part in pair)
-    return ScriptCall(script("describe"), (keys.meta,), args, _info)
+    return ScriptCall(script("open_queue"), (keys.meta,), args, _info)
 
 
-def widen(keys: QueueKeys, takes: Versions) -> ScriptCall[QueueInfo]:
-    """Let the queue's window have these versions, too. Passes at maxmemory."""
-    return ScriptCall(script("widen"), (keys.meta,), (takes.low, takes.high), _info)
+def widen_versions(keys: QueueKeys, takes: Versions) -> ScriptCall[QueueInfo]:
+    """Add these versions to the queue's window. Passes at maxmemory."""
+    return ScriptCall(script("widen_versions"), (keys.meta,), (takes.low, takes.high), _info)
 
 
 async def read_queue(redis: Any, queue: str) -> QueueInfo | None:
-    """The queue's metadata; None where it was never used."""
+    """The queue's metadata; None if it was never used."""
     with _readable(queue):
         fields = await redis.hgetall(QueueKeys(queue).meta)
     return _info(fields) if fields else None

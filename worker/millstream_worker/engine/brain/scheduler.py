@@ -43,17 +43,17 @@ class SchedulerConfig:
     blocks: int
     context_length: int  # most tokens of a row, prompt and output
     prefix_cache: bool  # without it, only the choices of one request share blocks
-    hash_seed: bytes  # model, KV dtype: whatever makes the KV of equal tokens differ
+    hash_seed: bytes  # model, KV dtype: everything that changes the KV of equal tokens
     pipeline_depth: int = 0
     salted: bool = True  # blocks are shared only within one salt
-    # of reading common beginnings together; None: plans have no prefix groups
+    # costs of shared prefix reads; None: plans have no prefix groups
     sharing: SharingCosts | None = None
-    patience_s: float = 10.0  # a row that has waited so long gets its turn whatever its lane
+    patience_s: float = 10.0  # a row that has waited this long gets its turn in any lane
     step_time_target_s: float = 0.0  # of steps in which interactive rows decode; 0: any
     step_time_for_all: bool = False  # of steps in which any rows decode
     host_blocks: int = 0  # places in host memory for blocks of preempted rows
     host_blocks_a_step: int = 64  # copied each way
-    host_block_s: float = 0.0  # what copying one back takes
+    host_block_s: float = 0.0  # time to copy one back
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_step_tokens", "block_size", "blocks", "context_length"):
@@ -103,13 +103,13 @@ class Scheduler:
         return runs or self._waiting.interactive
 
     def add(self, request: EngineRequest, now: float) -> Refused | None:
-        """Queue every choice that is not done; refuse what could never run."""
+        """Queue every choice that is not done; refuse a request that can never run."""
         refusal = self._row_factory.refuse(request)
         if refusal is not None:
             return refusal
         for row in self._row_factory.rows(request):
             assert row.handle not in self._rows, f"handle {row.handle} is taken"
-            reason = row.finish_reason()  # an end that an earlier attempt did not live to report
+            reason = row.finish_reason()  # an end that an earlier attempt did not report
             if reason is not None:
                 self._over.append((row.handle, reason))
             else:
@@ -119,12 +119,13 @@ class Scheduler:
 
     def take_finished(self) -> list[tuple[int, str]]:
         """(handle, reason) of choices that were at their end when added. The next step reports those not
-        taken."""
+        taken.
+        """
         over, self._over = self._over, []
         return over
 
     def abort(self, handles: Iterable[int]) -> None:
-        """Nothing more is said about these rows; unknown handles are ignored."""
+        """Stop these rows without further reports; unknown handles are ignored."""
         gone = set(handles)
         self._over = [(handle, reason) for handle, reason in self._over if handle not in gone]
         for handle in gone & self._rows.keys():
@@ -137,7 +138,8 @@ class Scheduler:
 
     def plan(self, now: float) -> Plan | None:
         """The next step, which the caller must launch. None: nothing can be computed before the outstanding
-        plan is settled or, where there is none, before something is added."""
+        plan is settled or, without one, before a request is added.
+        """
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
         self._weigh_swap()
         displace(self._running_rows, now)
@@ -163,7 +165,7 @@ class Scheduler:
         return plan
 
     def _prompt_tokens(self) -> int:
-        """What the next step may compute of prompts."""
+        """Most prompt tokens of the next step."""
         batch, config = self._batch, self.config
         if not config.step_time_target_s or not (self._waiting or batch.prefilling.any()):
             return config.max_step_tokens
@@ -171,14 +173,14 @@ class Scheduler:
         return self._step_time.prompt_tokens() if waited_for.any() else config.max_step_tokens
 
     def _weigh_swap(self) -> None:
-        """Blocks are swapped where that takes less than to compute their tokens again, as far as is known."""
+        """Enable swapping if it is faster than computing the tokens again, by current measurements."""
         host = self._running_rows.pool.host
         if host is not None:
             token_s = self._step_time.token_s
             host.worth = not token_s or self.config.host_block_s < token_s * self.config.block_size
 
     def settle(self, drawn: Sampled, now: float) -> Step:
-        """Take what the oldest outstanding plan has drawn."""
+        """Apply the samples of the oldest outstanding plan."""
         launch = self._outstanding.popleft()
         step_s = self._step_time.settled(now)
         admitted = [(row.origin.request.handle, cached) for row, cached in launch.admitted if row.lives]
@@ -202,12 +204,13 @@ class Scheduler:
         return Step(handles, tokens, finished, admitted, drawn.logprobs_without(dropped), stats)
 
     def _append(self, rows: list[Row], tokens: list[int]) -> tuple[list[int], list[tuple[Row, str]]]:
-        """Give each row its token; returns the indices of draws to drop, and the rows that are over and
-        why."""
+        """Append each row's token; returns the indices of samples to drop, and the rows that end, with the
+        reason.
+        """
         dropped: list[int] = []
         ended: list[tuple[Row, str]] = []
         for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            if row.state is RowState.ENDING:  # aborted, non-finite, or over one token before
+            if row.state is RowState.ENDING:  # aborted, non-finite, or ended one token before
                 dropped.append(index)
                 continue
             row.output.append(token)
@@ -218,8 +221,9 @@ class Scheduler:
         return dropped, ended
 
     def _end_non_finite(self, launch: Launch, drawn: Sampled) -> list[tuple[int, str]]:
-        """End rows whose logits were not finite, and share their blocks with nobody: the cause may be in
-        there."""
+        """End rows whose logits were not finite, and remove the hashes of their blocks: these may be the
+        cause.
+        """
         non_finite = [row for row in (launch.rows[index] for index in drawn.non_finite) if row.lives]
         for row in non_finite:
             self._running_rows.pool.forget(row.blocks)
@@ -228,8 +232,9 @@ class Scheduler:
         return [(row.handle, "error") for row in non_finite]
 
     def _publish_output(self, launch: Launch) -> None:
-        """Decoding rows fill a block now and then; until now its last token may have been on the device
-        only."""
+        """Publish blocks that decoding rows have filled; until now their last token may have been on the
+        device only.
+        """
         full = launch.drawing_lens % np.int32(self.config.block_size) == 0
         for index in full.nonzero()[0].tolist():
             row = launch.rows[index]
@@ -237,11 +242,11 @@ class Scheduler:
                 self._running_rows.publish(row, int(launch.drawing_lens[index]))
 
     def stats(self) -> EngineStats:
-        """State now, and totals since the start."""
+        """Current state, and totals since the start."""
         return engine_stats(self._running_rows)
 
     def check(self) -> None:
-        """Audit pool, batch and rows; AssertionError where anything disagrees."""
+        """Audit pool, batch and rows; AssertionError on any difference."""
         self._running_rows.check()
         inside = [row for row in self._batch.rows if row is not None and row.lives]
         assert {row.handle: row for row in (*self._waiting, *inside)} == self._rows, (

@@ -1,4 +1,4 @@
-"""The brain's figures for the outside, after each step."""
+"""The engine's statistics, reported after each step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from millstream_worker.engine.protocol.outputs import EngineStats
 
 
 def engine_stats(running_rows: RunningRows, step_s: float = 0.0, step_tokens: int = 0) -> EngineStats:
-    """State now, and totals since the start; of a step that is settled, its seconds and tokens."""
+    """Current state, and totals since the start; for a settled step, its seconds and tokens."""
     pool, batch, totals = running_rows.pool, running_rows.batch, running_rows.totals
     return EngineStats(
         rows_running=batch.occupied - len(running_rows.leaving),

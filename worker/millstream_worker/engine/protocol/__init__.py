@@ -1,1 +1,1 @@
-"""What the front and the engine's process exchange: configuration, requests, outputs, frames."""
+"""Shared by the front and the engine process: configuration, requests, outputs, frames."""

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from millstream_worker.engine.protocol.frames import Frame, FrameBuffer, encode
 
 _RECEIVE_BYTES = 1 << 20
-_OUTBOX_FRAMES = 4096  # past that the front has stopped reading: the batch then waits for it
+_OUTBOX_FRAMES = 4096  # beyond that the front has stopped reading: the batch then waits for it
 
 
 class PeerGone(Exception):
-    """The front closed its end, or died: there is nobody to compute for."""
+    """The front closed its end, or died: nobody waits for results."""
 
 
 class Channel:
@@ -35,7 +35,7 @@ class Channel:
 
     def receive(self, wait_s: float | None) -> Iterator[Frame]:
         """The frames that have arrived; waits up to `wait_s` (None: for ever) for one. Raises PeerGone."""
-        for frame in self._inbox.feed(b""):  # what an earlier call read and its caller did not take
+        for frame in self._inbox.feed(b""):  # read by an earlier call and not consumed
             wait_s = 0.0
             yield frame
         while self._arrivals.poll(None if wait_s is None else 1000 * wait_s):
@@ -51,7 +51,7 @@ class Channel:
 
     @property
     def gone(self) -> bool:
-        """The front has hung up, as far as can be told without reading."""
+        """Whether the front has hung up, as far as visible without reading."""
         hung_up = select.poll()
         try:
             hung_up.register(self._peer, 0)
@@ -63,14 +63,15 @@ class Channel:
         self._outbox.put(encode(frame))
 
     def close(self) -> None:
-        """Send what is waiting, then end."""
+        """Send all waiting frames, then end."""
         self._outbox.put(None)
         self._writer.join(timeout=5)
         self._peer.close()
 
     def _write(self) -> None:
         """Send until told to end. Once the front is gone frames are still taken, and dropped: a full outbox
-        would hold the batch loop for ever, and only receive() tells it."""
+        would block the batch loop for ever, and only receive() reports the end.
+        """
         gone = False
         while (data := self._outbox.get()) is not None:
             if gone:

@@ -1,4 +1,4 @@
-"""What an engine is told at start, and what it answers about itself. Plain values; nothing here reads
+"""The engine's configuration at start, and its report about itself. Plain values; nothing here reads
 settings.
 """
 
@@ -20,19 +20,19 @@ class EngineConfig:
     max_step_tokens: int = 2048  # new tokens computed in one step
     max_context: int = 0  # tokens per row, prompt and output; 0: the model's own
     step_time_target_ms: int = 200  # of steps in which rows decode, see step_time_for; 0: any
-    step_time_for: str = "interactive"  # interactive | all: whose decoding rows count for it
+    step_time_for: str = "interactive"  # interactive | all: sequences whose decoding enforces it
     host_swap: str = "0"  # auto | bytes ("8GiB") | 0: host memory for blocks of preempted rows
     prefix_cache: bool = True
-    prefix_scope: str = "tenant"  # tenant | all: within one salt, or everybody's
+    prefix_scope: str = "tenant"  # tenant | all: sharing within one salt, or between all requests
     attention: str = "auto"  # auto | torch | native | triton
     cuda_graphs: str = "auto"  # auto | on | off
     compile_model: str = "auto"  # auto | on | off; auto: on a GPU; on the CPU once it has been busy for long
-    shared_attention: bool = True  # rows that begin alike read that once a step, where it is faster
+    shared_attention: bool = True  # shared-prefix attention, where it is faster
     cache_dir: str = ""  # where converted checkpoints and compiled code are kept; "": ~/.cache/millstream
 
 
 def cache_folder(chosen: str) -> Path:
-    """Of `EngineConfig.cache_dir`. Raises ValueError where there is no home folder to have the default in."""
+    """The folder of `EngineConfig.cache_dir`. Raises ValueError if the default has no home folder."""
     try:
         return Path(chosen or "~/.cache/millstream").expanduser()
     except RuntimeError as error:  # no HOME, and a user id without a name
@@ -41,7 +41,7 @@ def cache_folder(chosen: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What a loaded engine can do."""
+    """Properties of a loaded engine."""
 
     model: str  # name for results and metrics
     architecture: str
@@ -60,7 +60,7 @@ class EngineInfo:
 
     @property
     def token_capacity(self) -> int:
-        """KV tokens the pool holds: the longest row that can ever run is the smaller of this and
+        """KV tokens that the pool holds: the longest possible row is the smaller of this and
         context_length.
         """
         return self.blocks * self.block_size

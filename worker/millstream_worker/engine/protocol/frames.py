@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgpack
@@ -25,7 +26,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class BadFrame(ValueError):
-    """What comes from the peer is no frame: its memory, or the stream, is damaged."""
+    """Invalid bytes from the peer: its memory, or the stream, is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Stop these rows; nothing more is said about them. Unknown handles are ignored."""
+    """Stop these rows without further reports. Unknown handles are ignored."""
 
     handles: tuple[int, ...]
 
@@ -67,17 +68,26 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What the engine is in, and how long ago it got any further there; from a thread of its own."""
+    """The engine's phase, and the time since its last progress in it; from a thread of its own."""
 
     phase: str  # loading | step | idle
     seconds: float
 
 
+class Fault(StrEnum):
+    """Whether the device, or the code that runs on it, is at fault."""
+
+    NONE = "none"
+    DEVICE = "device"
+    EITHER = "either"  # the device or a job
+
+
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """Why the engine ends by itself in the middle of its work."""
+    """The reason why the engine ends itself in the middle of its work."""
 
     message: str
+    fault: Fault = Fault.NONE
 
 
 Frame = Configure | Add | Abort | Stop | Loading | Ready | LoadFailed | Refused | Beat | Step | LastWords
@@ -105,7 +115,8 @@ def encode(frame: Frame) -> bytes:
 
 def _fields(message: Any) -> tuple[Any, ...]:
     """A message's fields, with those of messages inside it. `astuple` would copy every list number by number:
-    60 ms for a prompt of 100,000 tokens, in which the front does nothing else."""
+    60 ms for a prompt of 100,000 tokens, during which the front does nothing else.
+    """
     if isinstance(message, tuple):
         return message
     values = (getattr(message, name) for name in message.__slots__)
@@ -113,13 +124,13 @@ def _fields(message: Any) -> tuple[Any, ...]:
 
 
 def decode(body: bytes) -> Frame:
-    """A frame from its body (without the length). Raises BadFrame where it is none; what its fields hold is
-    not looked at: the peer is our own process.
+    """A frame from its body (without the length). Raises BadFrame if it is none; the content of its fields is
+    not checked: the peer is our own process.
     """
     try:
         return _decode(body)
     except (ValueError, TypeError, LookupError, msgpack.exceptions.UnpackException) as error:
-        raise BadFrame(f"{len(body)} bytes that are no frame: {error!r:.200}") from None
+        raise BadFrame(f"{len(body)} bytes that are not a frame: {error!r:.200}") from None
 
 
 def _decode(body: bytes) -> Frame:
@@ -135,6 +146,9 @@ def _decode(body: bytes) -> Frame:
         case "step":
             handles, tokens, finished, admitted, logprobs, stats = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats))
+        case "last":
+            message, fault = fields
+            return LastWords(message, Fault(fault))
         case _:
             frame: Frame = _KINDS[name](*fields)
             return frame

@@ -1,4 +1,4 @@
-"""What the engine is asked: one request of one or more choices, as plain values."""
+"""The engine's input: one request of one or more choices, as plain values."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
-    """How tokens of a row are drawn; validated before it gets here. 0 (top_k, min_p) and 1 (top_p) are
-    off.
-    """
+    """Sampling parameters of a row, validated before. 0 (top_k, min_p) and 1 (top_p) are off."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -22,15 +20,15 @@ class SamplingSpec:
     min_tokens: int = 0
     # EOS (unless ignored) and stop_token_ids: end a row, masked below min_tokens
     end_ids: tuple[int, ...] = ()
-    top_logprobs: int | None = None  # None: no logprobs; k: the drawn token's and the k most likely ones'
+    top_logprobs: int | None = None  # None: no logprobs; k: the sampled token's and the k most likely
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request as the front hands it over; choice i of it is known as handle + i.
+    """A request from the front; choice i has the handle `handle` + i.
 
-    `outputs` holds per choice the tokens drawn in earlier attempts (they are prefilled again, and count as
+    `outputs` holds per choice the tokens sampled in earlier attempts (they are prefilled again, and count as
     output); a choice in `done` had already ended and is not run.
     """
 

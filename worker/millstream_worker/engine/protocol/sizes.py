@@ -1,4 +1,4 @@
-"""Amounts of memory as settings say them: a size ("2GiB"), or a share of what is free ("0.6", "60%")."""
+"""Amounts of memory in settings: a size ("2GiB"), or a share of the free memory ("0.6", "60%")."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SHARE = re.compile(r"0?\.\d+|1\.0*|\d+(?:\.\d+)?%")
 
 
 def size_bytes(text: str) -> int | None:
-    """Of "2GiB", "500MB" or "1073741824"; None where it is no size."""
+    """The bytes of "2GiB", "500MB" or "1073741824"; None if it is no size."""
     size = _SIZE.fullmatch(text.strip().lower())
     return None if size is None else int(float(size[1]) * _UNITS[size[2]])
 
 
 def share_of(text: str) -> float | None:
-    """Of "0.6" or "60%"; None where it is no share. It may be 0, or more than all."""
+    """The share of "0.6" or "60%"; None if it is no share. It may be 0, or above 1."""
     text = text.strip().lower()
     if not _SHARE.fullmatch(text):
         return None

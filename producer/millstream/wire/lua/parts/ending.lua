@@ -1,9 +1,9 @@
 -- include: log, unpark
--- The end of a job, written once: state and result, end marker, counters, and one time to live for hash and log.
+-- End a job: write state and result, end marker, counters, and one time to live for hash and log.
 --
 -- k: keys job, tokens, delayed, deadlines, bytes; channel events; the publish command; `parking`, the keys parked
--- and tenants of all lanes, where the job may be parked.
--- job: fields attempt, seq, bytes, and of a parked one place, tenant. result: false where the job ended without its worker.
+-- and tenants of all lanes, if the job may be parked.
+-- job: fields attempt, seq, bytes, and of a parked one place, tenant. result: false if it ended without its worker.
 -- finished_ms: as in the result; nil or '': now.
 --
 -- PERSIST comes first although it changes nothing: it is not refused at maxmemory, and no write after it is.

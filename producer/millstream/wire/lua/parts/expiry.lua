@@ -1,5 +1,5 @@
 -- include: job, lane, ending
--- Ends one job whose deadline has passed. Its text stays in the log. `lanes`: name -> key, of those whose entries
+-- End one job whose deadline has passed. Its text stays in the log. `lanes`: name -> key, of lanes whose entries
 -- the caller may drop.
 -- A queued job's entry stays where it is: start or reclaim drops it.
 local function expire_job(k, lanes, id, now, ttl_ms)

@@ -1,4 +1,4 @@
--- A job's hash: its named fields as a table, each a string, or false where it is not set.
+-- Fields of a job's hash as a table, each a string, or false if it is not set.
 local TERMINAL = {completed = true, failed = true, cancelled = true, expired = true}
 
 local function read_job(key, ...)
@@ -9,7 +9,7 @@ local function read_job(key, ...)
   return job
 end
 
--- Whether this attempt is the one that the job belongs to: the fence that every write of a worker passes.
+-- Whether the job belongs to this attempt: the fence of every write of a worker.
 local function belongs(job, attempt, owner, entry)
   return job.attempt == attempt and job.owner == owner and job.entry == entry
 end

@@ -1,7 +1,7 @@
--- Entries of a lane and who holds them.
+-- Entries of a lane and their holders.
 local GROUP, RELEASED = 'workers', 'released'
 
--- {entry, owner, idle ms, deliveries} of a delivered entry; nil where nobody holds it.
+-- {entry, owner, idle ms, deliveries} of a delivered entry; nil if nobody holds it.
 local function holder(lane, entry)
   local reply = redis.pcall('XPENDING', lane, GROUP, entry, entry, 1)
   if not reply.err then return reply[1] end
@@ -14,7 +14,7 @@ local function held_by(lane, entry, owner)
   return held and held[2] == owner
 end
 
--- The entry's fields as a table; nil where the entry is gone.
+-- The entry's fields as a table; nil if the entry is gone.
 local function read_entry(lane, entry)
   local found = redis.call('XRANGE', lane, entry, entry)[1]
   if not found then return nil end

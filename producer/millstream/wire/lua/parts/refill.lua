@@ -1,20 +1,20 @@
 -- include: job, window, tenants, damage
 -- Parked jobs enter their lane by start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job starts at its
--- tenant's last finish, or at the start of the job that entered the lane last, where that is later; it finishes
--- its cost later. `park` of submit gives the places, here they are served.
+-- tenant's last finish, or at the start of the job that entered the lane last, whichever is later; it finishes
+-- its cost later. `park` of submit assigns the places, `refill` serves them.
 --
 -- l: keys lane, parked, tenants, and the prefix `jobs`. A member of `parked`, the job's `place`, is
--- `<arrival, 16 digits> <id>`, its score the start: jobs of one start are served as they came.
+-- `<arrival, 16 digits> <id>`, its score the start: jobs of one start are served in order of arrival.
 local MOST_TENANTS = 4096
 
--- Moves jobs until the lane has `wanted` undelivered entries, or so many bytes were moved. Answers their ids, and
--- the error of a lane that takes none. Passes at maxmemory: what moves takes the place that it leaves.
+-- Move jobs until the lane has `wanted` undelivered entries, or `bytes` were moved. Returns their ids, and the error
+-- of a lane that takes none. Passes at maxmemory: a moved job needs no more memory than before.
 local function refill(l, wanted, bytes)
   local moved, at = {}, nil
   if redis.call('ZCARD', l.parked) == 0 then return moved end
   redis.call('ZREM', l.parked, '')  -- changes nothing: it is not refused at maxmemory, and no write after it is
   local room = wanted - undelivered(l.lane)
-  for _ = 1, 4 do  -- again where places belonged to hashes that are gone or damaged
+  for _ = 1, 4 do  -- again if places belonged to hashes that are gone or damaged
     local places = {}
     if room > #moved and bytes > 0 then
       places = redis.call('ZRANGE', l.parked, 0, room - #moved - 1, 'WITHSCORES')
@@ -26,7 +26,7 @@ local function refill(l, wanted, bytes)
       local ok, job = pcall(read_job, l.jobs .. id, 'version', 'payload', 'place', 'tenant')
       if not ok and not is_damage(job) then error(job) end
       if ok and job.place == place and job.payload and job.version then
-        -- First, as it may fail: then nothing has changed.
+        -- First, as it may fail: nothing has changed then.
         local entry = redis.pcall('XADD', l.lane, '*', 'id', id, 'v', job.version, 'b', job.payload)
         if type(entry) == 'table' then return moved, entry end
         redis.call('HSET', l.jobs .. id, 'entry', entry)
@@ -46,7 +46,7 @@ local function refill(l, wanted, bytes)
   return moved
 end
 
--- Above a bound, forget tenants that have nothing parked. That forgives each of them at most the rest of one job.
+-- Above a bound, forget tenants that have nothing parked. That forgives each of them at most the cost of one job.
 local function forget_tenants(l)
   if redis.call('HLEN', l.tenants) <= MOST_TENANTS + 2 * redis.call('ZCARD', l.parked) then return end
   local all = redis.call('HGETALL', l.tenants)

@@ -1,7 +1,7 @@
--- Tenants that have jobs parked beside a lane, in a hash that is there while something is parked: `@n` arrivals so
--- far; `@at` the start of the job that was served last; `=<tenant>` "<finish> <jobs parked>".
+-- Tenants that have jobs parked beside a lane, in a hash that exists while jobs are parked: `@n` arrivals so far;
+-- `@at` the start of the job that was served last; `=<tenant>` "<finish> <jobs parked>".
 
--- The leading number of a field; 0 where it is not set.
+-- The leading number of a field; 0 if it is not set.
 local function leading(text)
   return tonumber((text or '0'):match('^%d+')) or 0
 end
@@ -10,8 +10,8 @@ local function parked_of(text)
   return tonumber((text or ''):match(' (%d+)$')) or 0
 end
 
--- One of a tenant's jobs has left its place. Who has nothing more parked, and `ended` the last one instead of having
--- it served, is forgotten: else all that it has cancelled would count as served.
+-- Count one job less for a tenant. If it was the tenant's last one and `ended` instead of being served, the tenant
+-- is forgotten: otherwise its cancelled jobs would count as served.
 local function left_place(tenants, tenant, ended)
   local value = redis.pcall('HMGET', tenants, '=' .. (tenant or ''))[1]
   if not value then return end

@@ -1,5 +1,5 @@
 -- include: tenants
--- A parked job that ends leaves its place. `parking`: the keys parked, tenants of each lane; it is in one at most.
+-- Remove an ended job from its place. `parking`: the keys parked, tenants of each lane; it is in one at most.
 local function unpark(parking, place, tenant)
   for i = 1, #parking, 2 do
     if redis.pcall('ZREM', parking[i], place) == 1 then

@@ -1,11 +1,11 @@
 -- include: lane
--- A lane holds a window of undelivered entries. What comes beyond waits beside it, parked: see refill.
+-- A lane holds a window of undelivered entries. Further jobs are parked beside it: see refill.
 local WINDOW = 128
 
 local function undelivered(lane)
   local count = redis.call('XLEN', lane)
   if count == 0 then return 0 end
-  -- Not XPENDING, which tells entries: a producer counts the lane, too.
+  -- Not XPENDING, which shows entries: producers count the lane, too, and may not read them.
   local consumers = redis.pcall('XINFO', 'CONSUMERS', lane, GROUP)
   if consumers.err then
     if consumers.err:find('NOGROUP', 1, true) then return count end

@@ -1,1 +1,1 @@
-"""The rows of the batch, and the plan of a step made of them."""
+"""The rows of the batch, and their plan of a step."""

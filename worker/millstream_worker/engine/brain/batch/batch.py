@@ -19,7 +19,7 @@ from millstream_worker.engine.brain.batch.rows import Row
 
 
 class Batch:
-    """`max_rows` slots; a row keeps its own from entering to leaving. `width`: blocks of the longest row."""
+    """`max_rows` slots; a row keeps its slot while it is in the batch. `width`: blocks of the longest row."""
 
     def __init__(self, max_rows: int, width: int, block_size: int) -> None:
         self.block_size = block_size
@@ -29,19 +29,19 @@ class Batch:
         self.entries = np.zeros(max_rows, np.int64)  # number of the row's entry into the batch, from 1
         self.entered = 0
         self.priority = np.zeros(max_rows, np.int64)
-        self.interactive = np.zeros(max_rows, np.bool_)  # as asked for, not by ageing
-        self.random = np.zeros(max_rows, np.bool_)  # its draws depend on noise
+        self.interactive = np.zeros(max_rows, np.bool_)  # as requested, not by ageing
+        self.random = np.zeros(max_rows, np.bool_)  # its samples depend on noise
         self.prompt_len = np.zeros(max_rows, np.int32)
         self.computed = np.zeros(max_rows, np.int32)
         self.scheduled = np.zeros(max_rows, np.int32)
         self.known = np.zeros(max_rows, np.int32)
-        self.last_input = np.zeros(max_rows, np.int32)  # what `scheduled` ends at, if no end id comes first
+        self.last_input = np.zeros(max_rows, np.int32)  # final value of `scheduled`, without an end id
         self.last_token = np.zeros(max_rows, np.int32)  # id of the last known token of a decoding row
         self.noise_key = np.zeros(max_rows, np.uint64)
         self.decoding = np.zeros(max_rows, np.bool_)
         self.prefilling = np.zeros(max_rows, np.bool_)
         self._decodes = np.empty(0, np.intp)
-        self.room = 0  # tokens that the rows' blocks could hold beyond what is scheduled: below a block a row
+        self.room = 0  # places in the rows' blocks beyond the scheduled tokens: below a block per row
 
     @property
     def occupied(self) -> int:
@@ -73,11 +73,11 @@ class Batch:
         self.room += len(blocks) * self.block_size
 
     def retire(self, row: Row) -> None:
-        """The row is planned no more; its slot stays its own until `leave`."""
+        """Stop planning the row; it keeps its slot until `leave`."""
         self.decoding[row.slot] = self.prefilling[row.slot] = False
 
     def leave(self, row: Row) -> list[int]:
-        """Take the slot back; returns the row's blocks, for the pool."""
+        """Free the slot; returns the row's blocks, for the pool."""
         assert row.slot is not None, f"row {row.handle} is not in the batch"
         self.block_table[row.slot, : len(row.blocks)] = 0
         self.room -= len(row.blocks) * self.block_size - int(self.scheduled[row.slot])
@@ -92,10 +92,11 @@ class Batch:
         return [rows[slot] for slot in slots.tolist()]
 
     def decodes(self) -> NDArray[np.intp]:
-        """The slots of the rows that decode in the next step, ascending: the same array as before while they
-        are the same rows."""
+        """The slots of the rows that decode in the next step, ascending; the same array while they are the
+        same rows.
+        """
         decodes = (self.decoding & (self.scheduled < self.last_input)).nonzero()[0]
-        if decodes.tobytes() != self._decodes.tobytes():  # faster than numpy's comparison of so few
+        if decodes.tobytes() != self._decodes.tobytes():  # faster than numpy's comparison of short arrays
             self._decodes = decodes
         return self._decodes
 
@@ -105,7 +106,7 @@ class Batch:
         return slots
 
     def in_flight(self, row: Row) -> bool:
-        """A launch that has the row is not settled yet."""
+        """Whether a launch that contains the row is not settled yet."""
         return bool(self.computed[row.slot] < self.scheduled[row.slot])
 
     def unscheduled(self, row: Row) -> int:
@@ -117,8 +118,9 @@ class Batch:
         return blocks_for(int(self.scheduled[row.slot]) + tokens, self.block_size) - len(row.blocks)
 
     def launch(self, slots: NDArray[np.intp], kv_lens: Int32, decodes: int, tokens: int) -> None:
-        """The rows in these slots are computed up to `kv_lens` by a launch of so many tokens; the first
-        `decodes` of them decode."""
+        """Record a launch of `tokens` tokens that computes the rows in these slots up to `kv_lens`; the first
+        `decodes` of them decode.
+        """
         self.scheduled[slots] = kv_lens
         self.room -= tokens
         if len(slots) > decodes:
@@ -128,16 +130,16 @@ class Batch:
             self.decoding[prefilled] = True
 
     def settle(self, slots: NDArray[np.intp], kv_lens: Int32) -> None:
-        """That launch is done."""
+        """Record that a launch is settled."""
         self.computed[slots] = kv_lens
 
     def draw(self, slots: NDArray[np.intp], kv_lens: Int32, tokens: Int32) -> None:
-        """The rows in these slots have drawn `tokens` from so many of theirs."""
+        """Record one sampled token for each of the rows in these slots, at their lengths `kv_lens`."""
         self.known[slots] = kv_lens + 1
         self.last_token[slots] = tokens
 
     def check(self) -> None:
-        """AssertionError where slots, counts and block tables disagree."""
+        """AssertionError if slots, counts and block tables disagree."""
         room = 0
         taken = [slot for slot, row in enumerate(self.rows) if row is not None]
         assert sorted(taken + self.free_slots) == list(range(len(self.rows))), "slots do not add up"

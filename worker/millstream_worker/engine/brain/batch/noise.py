@@ -1,6 +1,6 @@
-"""The random numbers of sampling: one uniform per draw, a pure function of (seed, choice, output index), so
-that a row draws the same tokens in any batch and in any attempt. Stable for ever: stored results depend on
-it.
+"""The random numbers of sampling: one uniform per sample, a pure function of (seed, choice, output index), so
+that a row samples the same tokens in any batch and in any attempt. It must never change: stored results
+depend on it.
 
 The generator is SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014);
 output index i is the i-th number of the stream whose state starts at the row's key.
@@ -18,7 +18,7 @@ _MIX_2 = 0x94D049BB133111EB
 
 
 def row_key(seed: int, choice: int) -> int:
-    """The start state of a choice's stream; any integer seed, also a negative one."""
+    """The initial state of a choice's stream; any integer seed, also a negative one."""
     return _mix(_mix(seed + _GAMMA) + (choice + 1) * _GAMMA)
 
 

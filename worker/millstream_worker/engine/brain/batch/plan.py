@@ -60,20 +60,20 @@ class Plan:
     those of every group."""
 
     step: int
-    decodes: int  # the first so many segments have exactly one new token
+    decodes: int  # the first `decodes` segments have exactly one new token
     loads: tuple[RowLoad, ...]
     row_slots: Int32  # [S] batch slot of each segment's row, 0 <= slot < max_rows
-    tokens: Int32  # [T] token ids; ignored where from_device
-    from_device: NDArray[np.bool_]  # [T] take the token last drawn in the segment's batch slot instead
+    tokens: Int32  # [T] token ids; ignored if from_device
+    from_device: NDArray[np.bool_]  # [T] use the token last sampled in the segment's batch slot instead
     positions: Int32  # [T]
     query_lens: Int32  # [S] new tokens
     query_starts: Int32  # [S + 1] offsets into the packed tokens
-    kv_lens: Int32  # [S] tokens in the cache once this step has written its own
+    kv_lens: Int32  # [S] tokens in the cache after this step has written its own
     block_tables: tuple[Int32, ...]  # per group [S, W]; unused places are 0
     slot_mapping: tuple[Int64, ...]  # per group [T] place of each new token: block * block_size + offset
-    logit_indices: Int32  # [L] packed positions whose logits are wanted, rising; one draw each
+    logit_indices: Int32  # [L] packed positions whose logits are wanted, rising; one sample each
     logit_segments: Int32  # [L] the segment of each
-    output_indices: Int32  # [L] which output token of its row is drawn: 0 for the first
+    output_indices: Int32  # [L] index of the sampled token in its row's output: 0 for the first
     noise: NDArray[np.float64]  # [L] uniform in [0, 1), by (seed, choice, output index); or all 0 if unused
     # [F] tokens that a prefix group shares: full blocks
     prefix_group_lens: Int32 = field(default_factory=_none)
@@ -81,7 +81,7 @@ class Plan:
     prefix_group_starts: Int32 = field(default_factory=_none_begin)
     # [M] decode segments, prefix group after prefix group
     prefix_group_segments: Int32 = field(default_factory=_none)
-    # copies of blocks before the step, first all that go out
+    # copies of blocks before the step; those out of the pool first
     swap_out: Int32 = field(default_factory=_no_pairs)  # [O, 2] block, place in host memory
     swap_in: Int32 = field(default_factory=_no_pairs)  # [I, 2] place in host memory, block
 
@@ -94,7 +94,8 @@ def packed_plan(
     query_lens: ArrayLike, kv_lens: ArrayLike, block_table: ArrayLike, block_size: int, *, draws: bool = False
 ) -> Plan:
     """A step made without a scheduler, of segments [S], those with one token first. Segment i is the row in
-    batch slot i, and all tokens are 0. Where it `draws`, each segment draws after its last token."""
+    batch slot i, and all tokens are 0. If `draws`, each segment samples after its last token.
+    """
     lens, ends, table = (np.asarray(given, np.int32) for given in (query_lens, kv_lens, block_table))
     starts = np.concatenate(([0], lens.cumsum())).astype(np.int32)
     segments = np.arange(len(lens), dtype=np.int32)
@@ -103,7 +104,7 @@ def packed_plan(
     drawing = segments if draws else _none()
     return Plan(
         step=0,
-        decodes=int(np.argmax(np.append(lens > 1, True))),  # up to the first that has several
+        decodes=int(np.argmax(np.append(lens > 1, True))),  # up to the first segment with several tokens
         loads=(),
         row_slots=segments,
         tokens=np.zeros(len(positions), np.int32),
@@ -125,15 +126,16 @@ def packed_plan(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """What the runner answers for a plan: one token per wanted logit."""
+    """The runner's result for a plan: one token per wanted logit."""
 
     tokens: Int32  # [L]
-    logprobs: dict[int, SampledLogprobs]  # by index into L, only for rows that asked
-    non_finite: tuple[int, ...] = ()  # indices into L whose logits were not finite: their token means nothing
+    logprobs: dict[int, SampledLogprobs]  # by index into L, only for rows that requested them
+    non_finite: tuple[int, ...] = ()  # indices into L without finite logits: their tokens are meaningless
 
     def logprobs_without(self, dropped: Sequence[int]) -> list[tuple[int, float, list[int], list[float]]]:
-        """Of the draws that were not dropped (ascending indices), in their order, by their index among them:
-        as in a Step."""
+        """Logprobs of the samples that were not dropped (ascending indices), in order, with their new
+        indices: as in a Step.
+        """
         return [
             (index - bisect_left(dropped, index), one.logprob, list(one.top_ids), list(one.top_logprobs))
             for index, one in sorted(self.logprobs.items())
@@ -145,6 +147,6 @@ class Sampled:
 class SampledLogprobs:
     """Natural logarithms under the model's own distribution, before penalties, bias and temperature."""
 
-    logprob: float  # of the drawn token
+    logprob: float  # of the sampled token
     top_ids: tuple[int, ...]  # most likely first
     top_logprobs: tuple[float, ...]

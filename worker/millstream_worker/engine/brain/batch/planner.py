@@ -1,7 +1,7 @@
-"""Turns what the scheduler has decided into the arrays of a plan. No loop over rows here, only over chunks.
+"""Converts the scheduler's decisions to the arrays of a plan. There is no loop over rows, only over chunks.
 
-Most steps only decode. They have less to lay out: each row has one token, and draws one. Others go a longer
-way, in which a decode row is a chunk of one token.
+Most steps only decode: each row has one token, and samples one. They take a shorter path; in other steps a
+decode row is a chunk of one token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """A step as it is being put together. The blocks of all that is in it are in the block table."""
+    """A step under construction. The blocks of all its rows are in the block table."""
 
     decodes: NDArray[np.intp]  # slots
     budget: int  # tokens that may still be added
@@ -49,11 +49,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launch:
-    """What is remembered of a plan until it is settled: S segments, L draws."""
+    """The part of a plan that is kept until it is settled: S segments, L samples."""
 
     slots: NDArray[np.intp]  # [S]
     kv_lens: Int32  # [S]
-    drawing_slots: NDArray[np.intp]  # [L] of the segments that draw a token
+    drawing_slots: NDArray[np.intp]  # [L] of the segments that sample a token
     drawing_lens: Int32  # [L] their kv_lens
     rows: list[Row]  # [L]
     tokens: int  # computed in the step
@@ -62,7 +62,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Segments:
-    """How a step is packed: S segments, T new tokens, L of the segments draw."""
+    """The packing of a step: S segments, T new tokens; L of the segments sample."""
 
     slots: NDArray[np.intp]  # [S]
     scheduled: Int32  # [S] tokens that earlier steps compute
@@ -113,7 +113,7 @@ def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -
 
 
 def _decoded(batch: Batch, slots: NDArray[np.intp]) -> _Segments:
-    """One token of each row, and all draw."""
+    """One token of each row, and all sample."""
     scheduled = batch.scheduled[slots]
     kv_lens = scheduled + np.int32(1)
     ones, starts, numbers = _single_tokens(len(slots))
@@ -122,7 +122,7 @@ def _decoded(batch: Batch, slots: NDArray[np.intp]) -> _Segments:
 
 @lru_cache(256)
 def _single_tokens(count: int) -> tuple[Int32, Int32, NDArray[np.intp]]:
-    """Lengths and starts of segments of one token, and their numbers. Many plans have them: read only."""
+    """Lengths and starts of segments of one token, and their numbers. Shared by many plans: read only."""
     lens, starts, numbers = np.ones(count, np.int32), np.arange(count + 1, dtype=np.int32), np.arange(count)
     for array in (lens, starts, numbers):
         array.flags.writeable = False
@@ -130,7 +130,7 @@ def _single_tokens(count: int) -> tuple[Int32, Int32, NDArray[np.intp]]:
 
 
 def _chunked(batch: Batch, draft: Draft) -> _Segments:
-    """Decode rows and chunks; those draw whose last known token is in the step."""
+    """Decode rows and chunks; a segment samples if it includes its row's last known token."""
     decodes, chunks = draft.decodes, draft.chunks
     slots = np.concatenate((decodes, np.array([chunk.row.slot for chunk in chunks], np.intp)))
     query_lens = np.ones(len(slots), np.int32)
@@ -146,17 +146,17 @@ def _chunked(batch: Batch, draft: Draft) -> _Segments:
 
 
 def _noise(batch: Batch, slots: NDArray[np.intp], output_indices: Int32) -> NDArray[np.float64]:
-    """[L] of the rows in these slots; zeros where no draw depends on it."""
+    """[L] noise for the rows in these slots; zeros if no sample depends on it."""
     if not batch.random[slots].any():
         return np.zeros(len(slots))
     return uniform(batch.noise_key[slots], output_indices)
 
 
 def _inputs(batch: Batch, draft: Draft) -> tuple[Int32, NDArray[np.bool_]]:
-    """[T] token ids, and which of them only the device knows yet."""
+    """[T] token ids, and a mask of those that only the device knows yet."""
     decodes = draft.decodes
     on_device = batch.scheduled[decodes] >= batch.known[decodes]
-    decoded = batch.last_token[decodes]  # of anybody's where on_device
+    decoded = batch.last_token[decodes]  # meaningless if on_device
     if not draft.chunks:
         return decoded, on_device
     tokens = [decoded]

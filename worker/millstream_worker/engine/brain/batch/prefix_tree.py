@@ -21,12 +21,12 @@ from millstream_worker.engine.brain.batch.plan import Int32
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """What all rows below begin with."""
+    """The common prefix of all rows below."""
 
     depth: int  # blocks
-    place: tuple[Node, int] | None = None  # the node above, and the block by which it leads here
+    place: tuple[Node, int] | None = None  # the node above, and the block that leads from it to here
     forks: dict[int, Node] = field(default_factory=dict)  # nodes below, by the next block
-    slots: dict[int, int] = field(default_factory=dict)  # rows that go on alone, by the next block
+    slots: dict[int, int] = field(default_factory=dict)  # rows that continue alone, by the next block
 
     def any_slot(self) -> int:
         node = self
@@ -35,7 +35,7 @@ class Node:
         return next(iter(node.slots.values()))
 
     def nodes(self) -> Iterator[Node]:
-        """This one and all below, each before those below it."""
+        """This node and all below, each before its descendants."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -44,8 +44,9 @@ class Node:
 
 
 class PrefixTree:
-    """`tables` [slots, blocks]: block tables, read when a slot is inserted; those of the slots that are in
-    the tree already must still be in place then."""
+    """`tables` [slots, blocks]: block tables, read when a slot is inserted; those of the slots in the tree
+    must not change.
+    """
 
     def __init__(self, tables: Int32) -> None:
         self._tables = tables
@@ -53,11 +54,13 @@ class PrefixTree:
         self._places: dict[int, tuple[Node, int]] = {}  # by slot: the node above, and the block to it
 
     def branch(self, block: int) -> Node | None:
-        """What all rows that begin with this block have in common; None where that is fewer than two."""
+        """The longest common prefix of all rows that begin with this block; None if there are fewer
+        than two.
+        """
         return self._root.forks.get(block)
 
     def insert(self, slot: int) -> int:
-        """Returns the row's first block."""
+        """Insert a row; returns its first block."""
         table = self._tables[slot]
         path = [self._root]
         while (fork := path[-1].forks.get(int(table[path[-1].depth]))) is not None:
@@ -76,7 +79,7 @@ class PrefixTree:
         del node.slots[block]
         if node.place is None or len(node.slots) + len(node.forks) > 1:
             return
-        above, block = node.place  # a fork with one way on is none
+        above, block = node.place  # a fork with one branch is removed
         del above.forks[block]
         left: list[Node | int] = [*node.slots.values(), *node.forks.values()]
         self._hang(above, block, left[0])
@@ -90,7 +93,7 @@ class PrefixTree:
             self._places[child] = (node, block)
 
     def _fork(self, path: list[Node], slot: int, other: int) -> None:
-        """Hang a slot where it leaves the path to another, which goes with it at least as far as any."""
+        """Insert a slot where it leaves the path to `other`, the slot with the longest common prefix."""
         differ = self._tables[slot] != self._tables[other]
         common = int(differ.argmax())
         assert differ[common], f"slots {slot} and {other} hold the same blocks"

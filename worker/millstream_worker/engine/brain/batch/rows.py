@@ -40,11 +40,11 @@ _MOVES = {
 
 @dataclass(slots=True, eq=False)
 class Origin:
-    """What all rows of one request share."""
+    """Shared by all rows of one request."""
 
     request: EngineRequest
     prompt: Int32
-    root: bytes  # of the hash chain
+    root: bytes  # root of the hash chain
     chain: list[bytes]  # hashes of the prompt's full blocks
     entered: bool = False  # one of its rows has been in the batch
 
@@ -58,19 +58,19 @@ class Row:
     arrival: int  # number of the row in the order of arrival
     max_output: int  # clamped to what context and pool allow
     end_ids: frozenset[int]
-    priority: int  # 0 from its request, or from ageing
+    priority: int  # 0 by its request, or by ageing
     output: list[int]
-    chain: list[bytes]  # hashes of its full blocks, as far as they were asked for
+    chain: list[bytes]  # hashes of its full blocks, as far as they were needed
     state: RowState = RowState.WAITING
     # while waiting
     waiting_since: float = 0.0
     waited_s: float = 0.0  # in earlier waits
-    entered: bool = False  # it has been in the batch before
+    entered: bool = False  # it was in the batch before
     preemptions: int = 0
     # while in the batch
     slot: int | None = None
     blocks: list[int] = field(default_factory=list)
-    published: int = 0  # blocks whose hashes the pool was told
+    published: int = 0  # blocks whose hashes were published to the pool
 
     @property
     def known(self) -> int:
@@ -79,12 +79,12 @@ class Row:
 
     @property
     def lives(self) -> bool:
-        """Neither over nor aborted."""
+        """Neither ended nor aborted."""
         return self.state not in (RowState.ENDING, RowState.ENDED)
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Who keeps its blocks when they run out: the smallest last."""
+        """Order in which rows keep their blocks: the smallest rank longest."""
         return (self.priority, self.arrival)
 
     def move(self, state: RowState) -> None:
@@ -100,14 +100,14 @@ class Row:
         return np.concatenate((prompt[start:], np.array(output, dtype=np.int32)))
 
     def hash_blocks(self, blocks: int, block_size: int) -> list[bytes]:
-        """Its hash chain, at least so many blocks long; all their tokens are known."""
+        """Its hash chain, for at least `blocks` blocks; all their tokens are known."""
         if len(self.chain) < blocks:
             fresh = self.tokens(len(self.chain) * block_size, blocks * block_size)
             extend_chain(self.chain, self.origin.root, fresh, block_size)
         return self.chain
 
     def finish_reason(self) -> str | None:
-        """Why the row ends with its last output token; None while it goes on."""
+        """The reason why the row ends with its last output token; None while it continues."""
         output = self.output
         if output and output[-1] in self.end_ids and len(output) > self.origin.request.sampling.min_tokens:
             return "stop"

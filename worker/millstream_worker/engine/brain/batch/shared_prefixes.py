@@ -1,11 +1,11 @@
-"""Decides which decoding rows read the blocks that they begin with together: once for all, instead of once a
-row. Kept from step to step: what a row begins with never changes while it is in the batch, so that only
-rows that start or stop decoding cost anything.
+"""Chooses the decoding rows that read a common prefix together: once for all, instead of once a row. The
+state is kept from step to step: a row's prefix never changes while it is in the batch, so that only rows that
+start or stop decoding cost anything.
 
-Prefix groups are one level deep: a row reads its beginning with one prefix group, and the rest alone. From
-the longest common beginnings to the shortest, a prefix group is made of what is still single there, and
-takes in those made before that save less than their rows would in it. That is the best of all choices
-where two beginnings lie one in the other (documents under one system prompt), and near it where three do.
+Prefix groups are one level deep: a row reads its prefix with one prefix group, and the rest alone. From the
+longest common prefixes to the shortest, a prefix group is made of the rows without one, and absorbs groups
+made before that save less than their rows would save in it. That is optimal for two nested prefixes
+(documents under one system prompt), and nearly optimal for three.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from millstream_worker.engine.brain.batch.prefix_tree import Node, PrefixTree
 
 @dataclass(frozen=True, slots=True)
 class SharingCosts:
-    """What reading together costs, in tokens of one row's context that could be read instead; estimates for a
-    GPU, which reads some thousand tokens of a layer in the time that one kernel more takes. A prefix group
-    pays when it saves more than that."""
+    """The cost of reading together, in tokens of one row's context that could be read instead; estimates for
+    a GPU, which reads some thousand tokens of a layer in the time of one more kernel. A prefix group pays if
+    it saves more than that.
+    """
 
-    row: int = 16  # to put a row's two parts together: its heads' partial sums, written and read
+    row: int = 16  # to combine a row's two parts: its heads' partial sums, written and read
     step: int = 4096  # the additional kernels of a step that has any prefix group
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixGroup:
     slots: list[int]
-    tokens: int  # that they share
-    saved: int  # tokens not read because of it, less what it costs
+    tokens: int  # shared by its rows
+    saved: int  # tokens not read because of it, minus its cost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixGroups:
-    """The prefix groups of a plan, as it has them."""
+    """The prefix groups of a plan, in the plan's layout."""
 
     lens: Int32  # [F]
     starts: Int32  # [F + 1]
@@ -49,21 +50,22 @@ class PrefixGroups:
 
 
 class SharedPrefixes:
-    """Of one batch. `costs` None: nothing is shared."""
+    """The prefix groups of one batch. `costs` None: nothing is shared."""
 
     def __init__(self, batch: Batch, costs: SharingCosts | None) -> None:
         self._batch = batch
         self._costs = costs
         self._tree = PrefixTree(batch.block_table)
-        self._entries = np.zeros_like(batch.entries)  # of the rows that decode; 0: none in the slot
+        self._entries = np.zeros_like(batch.entries)  # entries of the rows that decode; 0: none in the slot
         self._first_blocks: dict[int, int] = {}  # by slot
         self._groups: dict[int, list[PrefixGroup]] = {}  # by first block
-        self._decodes = np.empty(0, np.intp)  # that were asked for last
+        self._decodes = np.empty(0, np.intp)  # of the last call
         self._answer = pack([], self._decodes)
 
     def groups(self, decodes: NDArray[np.intp]) -> PrefixGroups:
-        """Of the rows in these slots, in ascending order, whose next blocks are in the block table; segment
-        i is that of slot i of them. While it is the same array they are the same rows."""
+        """The prefix groups of the rows in these slots (ascending), whose next blocks are in the block table;
+        segment i is slot i of them. The same array means the same rows.
+        """
         if self._costs is None or decodes is self._decodes:
             return self._answer
         self._decodes = decodes
@@ -95,7 +97,8 @@ class SharedPrefixes:
 
     def _worthwhile(self, costs: SharingCosts) -> list[PrefixGroup]:
         """The prefix groups, if all of them together are worth it; the longest first, as they take
-        longest."""
+        longest.
+        """
         found = [group for groups in self._groups.values() for group in groups]
         if sum(group.saved for group in found) < costs.step:
             return []
@@ -104,7 +107,7 @@ class SharedPrefixes:
 
 def choose(top: Node, block_size: int, costs: SharingCosts) -> list[PrefixGroup]:
     """Prefix groups of the rows below a node."""
-    # slots in no prefix group yet, and the prefix groups
+    # slots without a prefix group, and the prefix groups
     chosen: dict[Node, tuple[list[int], list[PrefixGroup]]] = {}
     for node in reversed(list(top.nodes())):
         slots, groups = list(node.slots.values()), []
@@ -119,9 +122,10 @@ def choose(top: Node, block_size: int, costs: SharingCosts) -> list[PrefixGroup]
 def _cut(
     slots: list[int], groups: list[PrefixGroup], tokens: int, costs: SharingCosts
 ) -> tuple[list[int], list[PrefixGroup]]:
-    """What is single, and the prefix groups, once a prefix group of these tokens has been made, if it is
-    worth it."""
-    gain = tokens - costs.row  # by each row that does not read them itself
+    """The slots without a prefix group, and the prefix groups, after adding one of this prefix if it is worth
+    it.
+    """
+    gain = tokens - costs.row  # for each row that does not read them itself
     taken = [group for group in groups if len(group.slots) * gain > group.saved]
     members = slots + [slot for group in taken for slot in group.slots]
     saved = len(members) * gain - tokens

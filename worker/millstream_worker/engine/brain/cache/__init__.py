@@ -1,1 +1,1 @@
-"""The pool of KV blocks, its extension in host memory, and the hashes that find blocks again."""
+"""The pool of KV blocks, its extension in host memory, and the hashes by which blocks are found."""

@@ -19,7 +19,7 @@ from millstream_worker.engine.brain.cache.host_pool import HostPool
 
 
 class BlockPool:
-    """`host`: where the pages of wanted blocks go when they are taken for something else."""
+    """`host`: receives the pages of wanted blocks that are evicted."""
 
     def __init__(self, blocks: int, host: HostPool | None = None) -> None:
         self.total = blocks
@@ -30,12 +30,12 @@ class BlockPool:
         self._by_hash: dict[bytes, int] = {}
         self._blank = list(range(blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._awaited: set[bytes] = set()  # hashes whose publishing somebody wants to hear of
-        self._appeared: list[bytes] = []  # those of them that were published since
+        self._awaited: set[bytes] = set()  # hashes whose publication somebody awaits
+        self._appeared: list[bytes] = []  # those of them that were published since the last call
 
     @property
     def free(self) -> int:
-        """Blocks that `take` can give, the cached ones included."""
+        """Blocks that `take` can return, the cached ones included."""
         return len(self._blank) + len(self._cached)
 
     @property
@@ -43,7 +43,7 @@ class BlockPool:
         return len(self._cached)
 
     def take(self) -> int:
-        """A block for one holder, its content void. The caller has looked at `free`."""
+        """A block for one holder, its content void. The caller has checked `free`."""
         if self._blank:
             block = self._blank.pop()
         else:
@@ -60,16 +60,17 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """One holder more for a block found by `match`."""
+        """Add a holder to a block found by `match`."""
         if self._references[block] == 0:
             del self._cached[block]
             self._wanted.discard(block)
         self._references[block] += 1
 
     def release(self, blocks: Sequence[int], wanted: bool = False) -> None:
-        """One holder less for each block of a row, given from its first to its last. `wanted`: the row will
-        come back for them."""
-        for block in reversed(blocks):  # a prefix is worth most: its tail is evicted first
+        """Remove a holder from each block of a row, given from its first to its last. `wanted`: the row will
+        come back for them.
+        """
+        for block in reversed(blocks):  # the beginning of a prefix is worth most: its tail is evicted first
             self._references[block] -= 1
             assert self._references[block] >= 0, f"block {block} was released once too often"
             if self._references[block] == 0:
@@ -81,7 +82,9 @@ class BlockPool:
                         self._wanted.add(block)
 
     def publish(self, block: int, block_hash: bytes) -> None:
-        """Let a held, full block be found. The first block of a content stays the one that is found."""
+        """Let a held, full block be found by its hash. If several have the same content, the first one is
+        found.
+        """
         if block_hash not in self._by_hash:
             self._by_hash[block_hash] = block
             self._hashes[block] = block_hash
@@ -90,20 +93,20 @@ class BlockPool:
                 self._appeared.append(block_hash)
 
     def await_hash(self, block_hash: bytes) -> None:
-        """`take_appeared` shall name this hash, once, when a block is published under it."""
+        """Let `take_appeared` return this hash, once, when a block is published under it."""
         self._awaited.add(block_hash)
 
     def forgo_hash(self, block_hash: bytes) -> None:
-        """Nobody waits for this hash any more; it may be named all the same."""
+        """Nobody waits for this hash any more; `take_appeared` may still return it."""
         self._awaited.discard(block_hash)
 
     def take_appeared(self) -> list[bytes]:
-        """The awaited hashes that were published since this was asked last."""
+        """The awaited hashes that were published since the last call."""
         appeared, self._appeared = self._appeared, []
         return appeared
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """Let these blocks be found no more: their content is damaged."""
+        """Remove these blocks' hashes: their content is damaged."""
         for block in blocks:
             old = self._hashes[block]
             if old is not None:
@@ -113,7 +116,7 @@ class BlockPool:
                     self.host.drop(old)
 
     def match(self, chain: Sequence[bytes], most: int) -> list[int]:
-        """The blocks that hold the longest known prefix of a hash chain, at most so many."""
+        """The blocks of the longest known prefix of a hash chain, at most `most`."""
         found: list[int] = []
         for block_hash in chain[:most]:
             block = self._by_hash.get(block_hash)
@@ -123,20 +126,21 @@ class BlockPool:
         return found
 
     def estimate(self, chain: Sequence[bytes]) -> int:
-        """About how many blocks `match` would find, in logarithmic time: tails are evicted first, so that a
-        known block nearly always has known predecessors."""
+        """The approximate number of blocks that `match` would find, in logarithmic time: tails are evicted
+        first, so that a known block nearly always has known predecessors.
+        """
         return bisect_left(chain, True, key=lambda block_hash: block_hash not in self._by_hash)
 
     def unheld(self, blocks: Sequence[int]) -> int:
-        """How many of these are free now and would leave the free blocks if shared."""
+        """Number of these blocks that are free now, and would leave the free ones if shared."""
         return sum(self._references[block] == 0 for block in blocks)
 
     def held_once(self, blocks: Sequence[int]) -> int:
-        """How many of these become free when one holder lets go."""
+        """Number of these blocks that become free when one holder releases them."""
         return sum(self._references[block] == 1 for block in blocks)
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Audit against the block tables of all rows; AssertionError where anything disagrees."""
+        """Audit against the block tables of all rows; AssertionError on any difference."""
         holders = Counter(block for table in tables for block in table)
         assert self._references == [holders[block] for block in range(self.total)], (
             "reference counts are wrong"

@@ -1,7 +1,7 @@
-"""Names for the content of KV blocks: 128-bit hashes, chained, so that one hash stands for a block and all
-before it.
+"""Hashes of the content of KV blocks: 128 bits, chained, so that one hash identifies a block and all before
+it.
 
-What makes KV differ for the same tokens (model, KV dtype, adapter, salt) goes into the root of the chain.
+Everything that changes KV for the same tokens (model, KV dtype, adapter, salt) is part of the chain's root.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ DIGEST_BYTES = 16
 
 
 def root_hash(hash_seed: bytes, *scopes: str) -> bytes:
-    """Where a chain starts: blocks are shared only under the same seed and the same scopes."""
+    """The root of a chain: blocks are shared only under the same seed and the same scopes."""
     root = blake2b(digest_size=DIGEST_BYTES)
     for part in (hash_seed, *(scope.encode("utf-8", "surrogatepass") for scope in scopes)):
-        root.update(
-            len(part).to_bytes(8, "little") + part
-        )  # the length keeps ("ab", "c") from being ("a", "bc")
+        # the length distinguishes ("ab", "c") from ("a", "bc")
+        root.update(len(part).to_bytes(8, "little") + part)
     return root.digest()
 
 
 def extend_chain(chain: list[bytes], root: bytes, tokens: NDArray[np.int32], block_size: int) -> None:
-    """Append the hashes of the full blocks in `tokens`, which follow on the blocks that `chain` already
-    names."""
+    """Append the hashes of the full blocks in `tokens`, which follow the blocks of `chain`."""
     data = np.ascontiguousarray(tokens, dtype="<i4").tobytes()
     block_bytes = 4 * block_size
     parent = chain[-1] if chain else root

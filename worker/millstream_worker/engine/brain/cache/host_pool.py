@@ -1,9 +1,9 @@
 """The second tier of the KV pool: pages in host memory, for blocks of preempted rows that are evicted before
 their rows come back. Knows slots and hashes, no memory.
 
-A page is found by the hash of its block, belongs to no row, and is given up when its place is needed, least
-recently used first: so nothing has to be freed when a row is aborted. Within a plan all copies out go before
-all copies in; a slot that a plan reads or writes is used for nothing else in that plan.
+A page is found by the hash of its block, belongs to no row, and is evicted least recently used first: so
+nothing has to be freed when a row is aborted. Within a plan all copies out precede all copies in; a slot that
+a plan reads or writes has no other use in that plan.
 
     evicted from the pool ──▶ keep() ──▶ page ──▶ fetch() ──▶ a fresh block of the pool; the page stays
 """
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class HostPool:
-    """`slots`: places for pages. `most`: pages that one plan copies each way. `worth`: bringing a block back
-    takes less than computing it again; else nothing is kept or fetched."""
+    """`slots`: places for pages. `most`: pages that one plan copies each way. `worth`: copying a block back
+    is faster than computing it again; otherwise nothing is kept or fetched.
+    """
 
     def __init__(self, slots: int, most: int) -> None:
         self.total = slots
@@ -40,7 +41,7 @@ class HostPool:
         return len(self._slots)
 
     def keep(self, block: int, block_hash: bytes) -> None:
-        """The block is about to be used for something else: keep its page, if there is a place for it."""
+        """Keep the page of a block that is about to be reused, if there is a place for it."""
         if block_hash in self._slots:
             self._slots.move_to_end(block_hash)
             return
@@ -54,7 +55,7 @@ class HostPool:
             self.kept += 1
 
     def fetch(self, chain: Sequence[bytes]) -> list[int]:
-        """The slots of the pages that a hash chain begins with; each must go to `bring`."""
+        """The slots of the pages of a hash chain's prefix; each must be passed to `bring`."""
         slots: list[int] = []
         if not self.worth:
             return slots
@@ -68,29 +69,29 @@ class HostPool:
         return slots
 
     def bring(self, slot: int, block: int) -> None:
-        """Copy a page that `fetch` has found into a block that was taken for it."""
+        """Copy a page that `fetch` has found into a block taken for it."""
         self._ins.append((slot, block))
         self.fetched += 1
 
     def drop(self, block_hash: bytes) -> None:
-        """Forget a page: its content is damaged."""
+        """Remove a page: its content is damaged."""
         slot = self._slots.pop(block_hash, None)
         if slot is not None:
             self._free.append(slot)
 
     def take_copies(self) -> tuple[Int32, Int32]:
-        """The copies of the plan that is being made: out [O, 2] block and slot; in [I, 2] slot and block."""
+        """The copies of the plan under construction: out [O, 2] block and slot; in [I, 2] slot and block."""
         copies = (_pairs(self._outs), _pairs(self._ins))
         self._outs, self._ins, self._busy = [], [], set()
         return copies
 
     def check(self) -> None:
-        """AssertionError where slots do not add up, or copies of a plan are left."""
+        """AssertionError if slots do not add up, or copies of a plan are left."""
         assert sorted([*self._slots.values(), *self._free]) == list(range(self.total)), "a host slot is lost"
-        assert (self._outs, self._ins, self._busy) == ([], [], set()), "copies that no plan has"
+        assert (self._outs, self._ins, self._busy) == ([], [], set()), "copies without a plan"
 
     def _place(self) -> int | None:
-        """A slot that this plan does not use. Those that it uses were used last."""
+        """A slot that this plan does not use. Those in use were used last."""
         for index in range(len(self._free) - 1, -1, -1):
             if self._free[index] not in self._busy:
                 return self._free.pop(index)

@@ -1,1 +1,1 @@
-"""Rows that run: admission, continuation, preemption, and the time that steps take."""
+"""Running rows: admission, continuation, preemption, and the duration of steps."""

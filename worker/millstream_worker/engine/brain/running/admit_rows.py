@@ -1,4 +1,6 @@
-"""Which waiting rows join the batch, and which running ones make room for a row of a higher lane."""
+"""Chooses the waiting rows that join the batch, and the running ones that make room for a row of a higher
+lane.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from millstream_worker.engine.brain.running.running_rows import RunningRows
 
 
 def admit(running_rows: RunningRows, draft: Draft, now: float) -> None:
-    """Rows in their order until one does not fit, while the draft has budget: those behind that one must
-    wait, or they would keep it out for ever."""
+    """Admit rows in order until one does not fit, while the draft has budget: the rows behind it must wait,
+    or they would keep it out for ever.
+    """
     batch = running_rows.batch
     if not draft.budget or not batch.free_slots:
         return
@@ -31,7 +34,7 @@ def admit(running_rows: RunningRows, draft: Draft, now: float) -> None:
 
 
 def displace(running_rows: RunningRows, now: float) -> None:
-    """Preempt rows of a lower lane for the row whose turn it is, if that gives it the room it lacks."""
+    """Preempt rows of a lower lane for the row whose turn it is, if that frees enough blocks for it."""
     batch, waiting = running_rows.batch, running_rows.waiting
     if running_rows.alone is not None or not len(waiting):
         return
@@ -42,7 +45,7 @@ def displace(running_rows: RunningRows, now: float) -> None:
     if row.origin.request.alone:
         return
     lower = batch.at(running[batch.priority[running] > row.priority])
-    # what each would give back: its own blocks, and the one reserved for its growth
+    # the blocks that each would free: its own, and the one reserved for its growth
     gain = sum(running_rows.pool.held_once(victim.blocks) + 1 for victim in lower)
     if _shortage(running_rows, row) > gain:
         return
@@ -53,8 +56,9 @@ def displace(running_rows: RunningRows, now: float) -> None:
 
 
 def joining(running_rows: RunningRows, now: float) -> float:
-    """Priority of the waiting row that gets in if the step has tokens for it and that is of a higher lane
-    than one that still computes its prompt; inf: there is none."""
+    """Priority of the waiting row that is admitted if the step has tokens for it and that is of a higher lane
+    than a row in prefill; inf: there is none.
+    """
     batch, waiting = running_rows.batch, running_rows.waiting
     if not batch.free_slots or not waiting.outrank(batch.priority[batch.prefilling]):
         return inf
@@ -64,14 +68,14 @@ def joining(running_rows: RunningRows, now: float) -> float:
 
 
 def _may_join(running_rows: RunningRows, row: Row) -> bool:
-    """A request that must run alone shares the batch with nobody but its own choices."""
+    """A request that must run alone shares the batch only with its own choices."""
     if running_rows.alone is not None:
         return running_rows.alone is row.origin
     return not (row.origin.request.alone and running_rows.batch.occupied)
 
 
 def _introduce(running_rows: RunningRows, row: Row, cached_tokens: int, draft: Draft) -> None:
-    """Load the row's sampling state into its slot; count and report what enters for the first time."""
+    """Load the row's sampling state into its slot; count and report its first entry into the batch."""
     request, totals = row.origin.request, running_rows.totals
     assert row.slot is not None, f"row {row.handle} has no slot"
     draft.loads.append(RowLoad(row.slot, request.sampling, request.prompt, tuple(row.output)))
@@ -85,5 +89,5 @@ def _introduce(running_rows: RunningRows, row: Row, cached_tokens: int, draft: D
 
 
 def _shortage(running_rows: RunningRows, row: Row) -> int:
-    """Blocks that a waiting row still lacks once those on their way out are free."""
+    """Blocks that a waiting row still lacks after those being freed."""
     return running_rows.missing_blocks(row, running_rows.cached_blocks(row)) - running_rows.leaving_blocks

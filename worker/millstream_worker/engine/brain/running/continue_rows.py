@@ -1,8 +1,8 @@
-"""The next tokens of the rows that run already: decode rows first, then chunks of unfinished prefills, each
-with the blocks it needs. Where blocks run out, rows are preempted until the others fit.
+"""The next tokens of the running rows: decode rows first, then chunks of unfinished prefills, each with the
+blocks it needs. If blocks run out, rows are preempted until the others fit.
 
-A prompt of a lower lane leaves half of the step's prompt tokens to a row that is about to join: it may take
-many steps more, and no row joins a step that has no token left.
+A prompt of a lower lane leaves half of the step's prompt tokens to a row that is about to join: the prompt
+may take many steps, and no row joins a step without tokens left.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from millstream_worker.engine.brain.running.running_rows import RunningRows
 def continue_rows(
     running_rows: RunningRows, max_step_tokens: int, prompt_tokens: int, joining: float, now: float
 ) -> Draft:
-    """A draft with the running rows, and what they leave of the step's tokens and of those for prompts.
-    `joining`: priority of the row that gets in if they leave any; inf: none does."""
+    """A draft of the running rows, and the rest of the step's tokens and of its prompt tokens. `joining`:
+    priority of the row that is admitted if tokens are left; inf: there is none.
+    """
     batch, pool = running_rows.batch, running_rows.pool
     draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
     opening = _opening(batch, draft.decodes)
     while (missing := len(opening) + _chunks_blocks(batch, draft) - pool.free) > 0:
         missing -= running_rows.leaving_blocks
         row = victim(running_rows, missing) if missing > 0 else None
-        if row is None:  # enough blocks are on their way out, with a launch in flight
+        if row is None:  # a launch in flight will free enough blocks
             draft = _shortened(batch, draft, pool.free)
             opening = _opening(batch, draft.decodes)
             break
@@ -44,8 +45,9 @@ def continue_rows(
 
 
 def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int, joining: float) -> Draft:
-    """What the running rows would compute if there were blocks enough. The decode rows never outgrow the
-    step: each was a prefill before, beside the others and within the same number of tokens."""
+    """The tokens that the running rows would compute with unlimited blocks. The decode rows always fit the
+    step: each was a prefill before, beside the others and within the same number of tokens.
+    """
     decodes = batch.decodes()
     draft = Draft(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
     for row in sorted(batch.at(batch.prefilling.nonzero()[0]), key=attrgetter("rank")):
@@ -60,13 +62,13 @@ def _chunks_blocks(batch: Batch, draft: Draft) -> int:
 
 
 def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Those of the decode slots whose next token is the first of a block."""
+    """The decode slots whose next token begins a block."""
     opening: NDArray[np.intp] = decodes[batch.scheduled[decodes] % batch.block_size == 0]
     return opening
 
 
 def _shortened(batch: Batch, draft: Draft, free: int) -> Draft:
-    """As much of a draft as the free blocks allow, by rank; the other rows sit the step out."""
+    """The part of a draft that fits the free blocks, by rank; the other rows skip the step."""
     opening = sorted(batch.at(_opening(batch, draft.decodes)), key=attrgetter("rank"))
     denied = np.array([row.slot for row in opening[free:]], np.intp)
     short = Draft(np.setdiff1d(draft.decodes, denied), draft.budget)

@@ -1,8 +1,8 @@
-"""Who gives way when blocks run out: the row of the lowest lane that loses least by it.
+"""Chooses the row to preempt when blocks run out: the row of the lowest lane that loses least.
 
-What a row loses are the computed tokens in blocks that nobody else holds: the rest stays where it is, and
-frees nothing. A row that was thrown out before counts double for each time, so that it is not always the same
-one. The first in rank never gives way to rows of its own lane: so one row always gets to its end, and after
+A row loses the computed tokens in blocks that nobody else holds: the others stay, and preempting it frees
+none of them. A row that was preempted before counts double for each time, so that it is not always the same
+one. The first row in rank never yields to rows of its own lane: so one row always reaches its end, and after
 it the next.
 """
 
@@ -13,12 +13,13 @@ from operator import attrgetter
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 
-CANDIDATES = 16  # the youngest so many are looked at: what they hold is counted block by block
+CANDIDATES = 16  # the youngest rows considered: their blocks are counted one by one
 
 
 def victim(running_rows: RunningRows, missing: int) -> Row | None:
-    """The running row that makes room for `missing` blocks of the others; None where only one is left, which
-    has the whole pool."""
+    """The running row to preempt, to free `missing` blocks for the others; None if only one is left, which
+    has the whole pool.
+    """
     batch = running_rows.batch
     running = batch.at(batch.running())
     if len(running) < 2:
@@ -28,8 +29,9 @@ def victim(running_rows: RunningRows, missing: int) -> Row | None:
 
 
 def least_loss(running_rows: RunningRows, rows: list[Row], missing: int) -> Row:
-    """Of those of these rows that are of the lowest lane the one to preempt: it alone gives `missing` blocks
-    if one of them can, at the least loss; otherwise the one that gives most. Among equals the youngest."""
+    """The row to preempt, among those of the lowest lane: of those that free `missing` blocks alone, the one
+    that loses least; otherwise the one that frees most. Among equals the youngest.
+    """
     lowest = max(row.priority for row in rows)
     youngest = sorted((row for row in rows if row.priority == lowest), key=attrgetter("arrival"))[
         -CANDIDATES:

@@ -1,7 +1,7 @@
-"""The rows in the batch and the blocks they hold, moved together: entering, growing, publishing hashes,
-leaving. Decides nothing: what enters, grows and is preempted is chosen elsewhere.
+"""The rows in the batch and their blocks, changed together: entering, growing, publishing hashes, leaving.
+Which rows enter, grow and are preempted is decided elsewhere.
 
-A row that leaves keeps slot and blocks while a launch that has it is in flight.
+A row that leaves keeps slot and blocks while a launch that contains it is in flight.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RunningRows:
 
     @property
     def leaving_blocks(self) -> int:
-        """Blocks that become free when what is in flight is settled; rather too few than too many."""
+        """Blocks that become free when the launches in flight are settled; a lower bound."""
         return sum(self.pool.held_once(row.blocks) for row in self.leaving.values())
 
     def cached_blocks(self, row: Row) -> list[int]:
@@ -48,12 +48,14 @@ class RunningRows:
 
     def missing_blocks(self, row: Row, cached: list[int]) -> int:
         """Blocks that must become free before a row may enter (<= 0: none): for all its known tokens, and one
-        for each running row, so that the newcomer's are not taken away again at the next turn of a block."""
+        for each running row, so that the new row's blocks are not taken away again when the others need their
+        next block.
+        """
         fresh = blocks_for(row.known, self.batch.block_size) - len(cached)
         return fresh + self.pool.unheld(cached) + len(self.batch.running()) - self.pool.free
 
     def enter(self, row: Row, cached: list[int], now: float) -> None:
-        """From the waiting rows into a slot, sharing the `cached` blocks."""
+        """Move a row from the waiting rows into a slot; it shares the `cached` blocks."""
         self.waiting.admit(row, now)
         for block in cached:
             self.pool.share(block)
@@ -63,8 +65,9 @@ class RunningRows:
             self.alone = row.origin
 
     def _fetched(self, row: Row, begin: int) -> list[int]:
-        """Fresh blocks into which the plan brings what host memory has of the row's prefix from there. Others
-        find them from now on: they are filled before the step that reads them."""
+        """Fresh blocks into which the plan copies the row's prefix from host memory, from block `begin` on.
+        Others find them immediately: they are filled before the step that reads them.
+        """
         host = self.pool.host
         if host is None or not host.used:
             return []
@@ -83,8 +86,9 @@ class RunningRows:
         self.waiting.charge(row, blocks * self.batch.block_size)
 
     def prefill(self, chunk: Chunk) -> None:
-        """Blocks for a chunk. Whoever looks for its prefix finds it from now on, even in this step: each
-        layer writes the step's K and V before it reads any."""
+        """Add the blocks for a chunk. Others find its prefix immediately, even in this step: each layer
+        writes the step's K and V before it reads any.
+        """
         row = chunk.row
         begin = int(self.batch.scheduled[row.slot])
         self.grow(row, self.batch.missing_blocks(row, chunk.tokens))
@@ -111,13 +115,13 @@ class RunningRows:
             self._leave(row)
 
     def retire(self, row: Row, state: RowState = RowState.ENDING) -> None:
-        """Plan the row no more, and let it go when nothing of it is in flight."""
+        """Stop planning the row, and remove it when no launch of it is in flight."""
         row.move(state)
         self.batch.retire(row)
         self.leaving[row.arrival] = row
 
     def let_go(self, now: float) -> None:
-        """Let rows leave whose last launch is settled: the preempted ones wait again."""
+        """Remove rows whose last launch is settled: the preempted ones wait again."""
         if not self.leaving:
             return
         for row in [row for row in self.leaving.values() if not self.batch.in_flight(row)]:
@@ -133,7 +137,7 @@ class RunningRows:
             self.alone = None
 
     def check(self) -> None:
-        """AssertionError where blocks, slots, counts and states disagree."""
+        """AssertionError if blocks, slots, counts and states disagree."""
         rows = [row for row in self.batch.rows if row is not None]
         self.pool.check(row.blocks for row in rows)
         self.batch.check()

@@ -14,22 +14,24 @@ from collections import deque
 from math import inf
 
 _WEIGHT = 0.2  # of the newest step
-_SPIKE = 4.0  # a step counts as at most so many times what was expected: a pause is not the model's
-_LEAST_SLOPE = 0.05  # of the mean seconds per token: noise may look like a slope of nothing
+_SPIKE = 4.0  # a step counts as at most this many times its expected duration: a pause is not the model's
+_LEAST_SLOPE = 0.05  # of the mean seconds per token: noise may look like a slope of zero
 _GROWTH = 1.5  # from one chunk to the next
-LEAST_TOKENS = 64  # prompts get on, however slow the decode rows alone are
+LEAST_TOKENS = 64  # prompts progress, however slow the decode rows alone are
 
 
 class StepTimeModel:
-    """`target_s`: what a step with decode rows may take; 0: any time. `most`: prompt tokens of any step."""
+    """`target_s`: longest duration of a step with decode rows; 0: no limit. `most`: prompt tokens of any
+    step.
+    """
 
     def __init__(self, target_s: float, most: int) -> None:
         self._target_s = target_s
         self._most = most
-        self._lately = 0.0  # the longest chunk of late
-        self._planned: deque[tuple[float, int]] = deque()  # when, prompt tokens
+        self._lately = 0.0  # the longest recent chunk
+        self._planned: deque[tuple[float, int]] = deque()  # start, prompt tokens
         self._settled_at = -inf
-        self.token_s = 0.0  # the slope: of one more prompt token; 0 while none was computed
+        self.token_s = 0.0  # the slope: of one more prompt token; 0 until one was computed
         self._tokens = 0.0  # running means
         self._seconds = 0.0
         self._variance = 0.0  # of the tokens
@@ -40,7 +42,9 @@ class StepTimeModel:
         self._planned.append((now, tokens))
 
     def settled(self, now: float) -> float:
-        """The oldest planned step is done; returns its seconds. The device computes one after the other."""
+        """The oldest planned step is settled; returns its seconds. The device computes steps one after the
+        other.
+        """
         planned_at, tokens = self._planned.popleft()
         seconds = step_s = now - max(planned_at, self._settled_at)
         self._settled_at = now
@@ -54,7 +58,7 @@ class StepTimeModel:
         self._seconds += weight * seconds_off
         self._variance = (1 - weight) * (self._variance + weight * tokens_off**2)
         self._covariance = (1 - weight) * (self._covariance + weight * tokens_off * seconds_off)
-        if tokens:  # steps without any say nothing new of the slope, and it stays
+        if tokens:  # steps without prompt tokens do not change the slope
             self._lately = max(tokens, (1 - _WEIGHT) * self._lately)
             mean = self._seconds / self._tokens
             slope = self._covariance / self._variance if self._variance > 1.0 else mean
@@ -62,7 +66,7 @@ class StepTimeModel:
         return step_s
 
     def prompt_tokens(self) -> int:
-        """What the next step may compute of prompts beside decode rows that somebody waits for."""
+        """Most prompt tokens of the next step, beside decode rows that somebody waits for."""
         if not self._target_s:
             return self._most
         least = min(LEAST_TOKENS, self._most)

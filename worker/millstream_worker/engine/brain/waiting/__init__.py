@@ -1,1 +1,1 @@
-"""Rows that wait: their order, their cached prefixes, and how a request becomes rows."""
+"""Waiting rows: their creation, their order, and their cached prefixes."""

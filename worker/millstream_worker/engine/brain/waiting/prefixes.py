@@ -1,8 +1,8 @@
-"""How much of each waiting row's prefix is in the pool, kept current as blocks are published, also by rows
-that get in within the same step; and which rows have the same there: a group.
+"""Tracks the cached prefix of each waiting row, including blocks that are published within the same step, and
+groups rows with the same cached prefix.
 
-A row watches one hash: that of its first block which is not there. So a row is looked at when its prefix has
-grown, never in between. Blocks that were evicted are noticed when the row is looked at next.
+A row watches one hash: that of its first block that is not in the pool. So a row is examined only when its
+prefix has grown. Evicted blocks are noticed at the next examination.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from millstream_worker.engine.brain.cache.blocks import BlockPool
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    number: int  # arrival of the row that was the first to be seen with this prefix
+    number: int  # arrival of the first row with this prefix
     rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Prefix:
-    """What is known of one row's."""
+    """The cached prefix of one row."""
 
     cached: int  # blocks
     last: bytes | None  # hash of the last of them
-    missing: bytes | None  # hash of the one after it
+    missing: bytes | None  # hash of the block after it
 
 
 class Prefixes:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._known: dict[int, _Prefix] = {}  # by arrival
-        self._watchers: dict[bytes, dict[int, Row]] = {}  # by missing hash, by arrival; none in it is empty
-        self._groups: dict[bytes, _Group] = {}  # by last hash; none in it is empty
+        self._watchers: dict[bytes, dict[int, Row]] = {}  # by missing hash, by arrival; no entry is empty
+        self._groups: dict[bytes, _Group] = {}  # by last hash; no entry is empty
 
     def watch(self, row: Row) -> tuple[int, int]:
-        """(blocks of the row's prefix that are in the pool, number of its group: 0 where there are none).
-        `grown` names the row once there are more."""
+        """(blocks of the row's prefix in the pool, number of its group: 0 without cached blocks). `grown`
+        returns the row when there are more.
+        """
         chain, cached = row.chain, self._pool.estimate(row.chain)
         prefix = _Prefix(
             cached, chain[cached - 1] if cached else None, chain[cached] if cached < len(chain) else None
@@ -75,13 +76,13 @@ class Prefixes:
                 self._pool.forgo_hash(prefix.missing)
 
     def grown(self) -> list[Row]:
-        """Rows of whose prefix more is in the pool than when they were watched; `watch` each again."""
+        """Rows whose cached prefix has grown since they were watched; `watch` each again."""
         return [
             row for missing in self._pool.take_appeared() for row in self._watchers.get(missing, {}).values()
         ]
 
     def check(self, waiting: Iterable[Row]) -> None:
-        """AssertionError where what is kept is not of these rows, all of them waiting."""
+        """AssertionError unless exactly these rows are tracked, all of them waiting."""
         assert self._known.keys() == {row.arrival for row in waiting}, "prefixes are not the waiting rows'"
         members = Counter(prefix.last for prefix in self._known.values() if prefix.last is not None)
         assert members == {name: group.rows for name, group in self._groups.items()}, "groups are wrong"

@@ -1,4 +1,4 @@
-"""From a request to its rows, or to the reason why it can never run here."""
+"""Converts a request to its rows, or to the reason why it can never run here."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from millstream_worker.engine.protocol.request import EngineRequest
 
 
 class RowFactory:
-    """`hash_seed`: what makes KV differ for equal tokens (model, KV dtype). Without `prefix_cache`, only the
-    choices of one request share blocks; without `salted`, requests of different salts do."""
+    """`hash_seed`: everything that changes KV for equal tokens (model, KV dtype). Without `prefix_cache`,
+    only the choices of one request share blocks; without `salted`, requests of different salts do.
+    """
 
     def __init__(
         self,
@@ -40,7 +41,9 @@ class RowFactory:
         return min(self._context_length, self._capacity)
 
     def refuse(self, request: EngineRequest) -> Refused | None:
-        """The prompt and at least one token must fit; `max_tokens` is clamped to what is left for it."""
+        """The refusal of a request whose prompt and first token do not fit; `max_tokens` is clamped to the
+        remaining room.
+        """
         prompt = len(request.prompt)
         if prompt == 0:
             return Refused(request.handle, "prompt", "the prompt has no tokens; give at least one")

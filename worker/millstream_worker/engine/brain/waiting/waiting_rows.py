@@ -1,18 +1,18 @@
-"""Rows that wait for the batch, and the order in which they get in.
+"""Waiting rows, and the order of their admission.
 
-Lane first (rows that were in the batch before go ahead in theirs), then the tenant that was served the fewest
-tokens (virtual token counters: Sheng et al., Fairness in Serving Large Language Models, OSDI 2024), then
-deadline, then longest cached prefix. That one is current while rows get in: the first of a group computes
-what they share, the rest of the group follows it, and only then comes the next. What is left to choose
-arrival decides; among rows of the batch lane that arrived together, the longest output goes first, so that a
-batch does not end with a few long rows.
+Lane first (rows that were in the batch before precede the others of their lane), then the tenant that was
+served the fewest tokens (virtual token counters: Sheng et al., Fairness in Serving Large Language Models,
+OSDI 2024), then deadline, then longest cached prefix. The prefix is updated while rows are admitted: the
+first of a group computes the shared part, the rest of the group follows it, and only then comes the next
+group. Arrival decides the rest; among rows of the batch lane that arrived together, the longest output goes
+first, so that a batch does not end with a few long rows.
 
 Ageing: every fourth admission belongs to the row of a lower lane that has waited longest, once that is
 `patience_s` or more; the row counts as interactive from then on. So nothing starves, and interactive rows
-keep three places in four. A row that was passed over in its own lane has such a turn more rarely, `own_turn`,
+keep three places in four. A row that is passed over in its own lane has such a turn less often, `own_turn`,
 and never at the same admission: its prefix may need the memory of the group that is being finished. A row
-that waited so long in all and was preempted `AGED_TURN` times counts as interactive, too: it would be
-displaced for ever where nothing of a higher lane waits whenever it gets in.
+that has waited that long in total and was preempted `AGED_TURN` times counts as interactive, too: otherwise
+it would be displaced for ever if rows of a higher lane keep coming.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from numpy.typing import NDArray
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
 
-AGED_TURN = 4  # of so many admissions, one belongs to the longest waiting row of a lower lane
-MAX_TENANTS = 4096  # above so many counters, those of idle tenants are forgotten
+AGED_TURN = 4  # one of this many admissions belongs to the longest waiting row of a lower lane
+MAX_TENANTS = 4096  # above this number of counters, those of idle tenants are forgotten
 
-# deadline; -cached blocks, group: of two with prefixes of one length, one goes first; wave of arrival,
-# -output to come; arrival
+# deadline; -cached blocks, group: separates groups with prefixes of one length; wave of arrival, -output to
+# come; arrival
 _Entry = tuple[float, int, int, float, int, int, Row]
 _Lane = tuple[int, int]  # priority, 0 for rows that were in the batch before
-_Wait = tuple[float, int, Row]  # since when, earlier waits included; arrival
+_Wait = tuple[float, int, Row]  # start, minus earlier waits; arrival
 
 
 class WaitingRows:
-    """`own_turn`: of so many admissions, one belongs to the longest waiting row of the highest lane."""
+    """`own_turn`: one of this many admissions belongs to the longest waiting row of the highest lane."""
 
     def __init__(self, patience_s: float, prefixes: Prefixes, own_turn: int = AGED_TURN) -> None:
         self._patience_s = patience_s
         self._prefixes = prefixes
-        self._own_turn = -(-own_turn // AGED_TURN) * AGED_TURN  # so that it is never a lower lane's turn
+        self._own_turn = -(-own_turn // AGED_TURN) * AGED_TURN  # never the same as a lower lane's turn
         self._entries: dict[int, _Entry] = {}  # by arrival
-        self._lanes: dict[_Lane, dict[str, list[_Entry]]] = {}  # per tenant, sorted; nothing in it is empty
+        self._lanes: dict[_Lane, dict[str, list[_Entry]]] = {}  # per tenant, sorted; no entry is empty
         self._waits: dict[int, list[_Wait]] = {}  # per priority, longest waiting first; none is empty
         self._served: dict[str, int] = {}  # tokens computed for each tenant
-        self._floor = 0  # what the least served tenant had when last looked at
+        self._floor = 0  # tokens of the least served tenant at the last check
         self._admitted = 0
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class WaitingRows:
             self._floor = max(self._floor, self._served[row.origin.request.tenant])
 
     def admit(self, row: Row, now: float) -> None:
-        """Take out a row that `order` has yielded."""
+        """Remove a row that `order` has yielded."""
         aged = row is self._aged(now) and row.priority > min(self._lanes)[0]
         self.remove(row)
         row.waited_s += now - row.waiting_since
@@ -84,21 +84,22 @@ class WaitingRows:
 
     @property
     def interactive(self) -> bool:
-        """Some waiting row is of the interactive lane, or has waited until it counts as one."""
+        """Whether a waiting row is of the interactive lane, or counts as one by its age."""
         return 0 in self._waits
 
     def outrank(self, priorities: NDArray[np.int64]) -> bool:
-        """Some waiting row is of a higher lane than some row of these lanes."""
+        """Whether a waiting row is of a higher lane than some row of these lanes."""
         return bool(self._lanes) and bool((priorities > min(self._lanes)[0]).any())
 
     def charge(self, row: Row, tokens: int) -> None:
-        """So many tokens of the row are about to be computed."""
+        """Charge the tenant for tokens of the row that are about to be computed."""
         tenant = row.origin.request.tenant
         self._served[tenant] = self._served.get(tenant, self._floor) + tokens
 
     def order(self, now: float) -> Iterator[Row]:
-        """Rows in the order in which to admit them. The consumer admits each before it asks for the next, or
-        stops: a row that does not fit holds up those behind it, or a large one would wait for ever."""
+        """Rows in the order of admission. The consumer admits each before it asks for the next, or stops: a
+        row that does not fit holds up those behind it, or a large one would wait for ever.
+        """
         while self._entries:
             for row in self._prefixes.grown():
                 self._refile(row)
@@ -133,7 +134,7 @@ class WaitingRows:
         insort(tenants.setdefault(row.origin.request.tenant, []), entry)
 
     def _refile(self, row: Row) -> None:
-        """By what is cached of its prefix now."""
+        """Sort the row by its current cached prefix."""
         tenants, tenant = self._lanes[_lane(row)], row.origin.request.tenant
         del tenants[tenant][bisect_left(tenants[tenant], self._entries[row.arrival])]
         entry = self._entries[row.arrival] = self._entry(row)
@@ -152,14 +153,14 @@ class WaitingRows:
     def _entry(self, row: Row) -> _Entry:
         cached, group = self._prefixes.watch(row)
         deadline_ms, wave, to_come = row.origin.request.deadline_ms, 0.0, 0
-        if row.priority and not row.entered:  # rows that come back: who was first shall end first
+        if row.priority and not row.entered:  # rows that come back end in the order of their start
             wave = floor(row.waiting_since / self._patience_s) if self._patience_s else row.waiting_since
             to_come = row.max_output - len(row.output)
         deadline = inf if deadline_ms is None else float(deadline_ms)
         return (deadline, -cached, group, wave, -to_come, row.arrival, row)
 
     def check(self) -> None:
-        """AssertionError where the orders, and what is known of prefixes, disagree."""
+        """AssertionError if the orders and the known prefixes disagree."""
         entries = [entry for lane in self._lanes.values() for rows in lane.values() for entry in rows]
         assert {entry[-1].arrival: entry for entry in entries} == self._entries, "entries are wrong"
         assert len(entries) == len(self._entries), "a row waits twice"
@@ -168,7 +169,9 @@ class WaitingRows:
         self._prefixes.check(self)
 
     def _lift(self, tenant: str) -> None:
-        """A tenant back from a pause starts level with the least served one: pauses save nothing up."""
+        """Start a tenant that comes back from a pause level with the least served one: pauses save up
+        nothing.
+        """
         active = {name for lane in self._lanes.values() for name in lane}
         if tenant in active:
             return
@@ -176,7 +179,7 @@ class WaitingRows:
         self._served[tenant] = max(self._served.get(tenant, 0), self._floor)
         if len(self._served) > MAX_TENANTS:
             idle = sorted(self._served.keys() - active - {tenant}, key=self._served.__getitem__)
-            for name in idle[: len(idle) // 2 + 1]:  # the nearer to the floor, the less is lost
+            for name in idle[: len(idle) // 2 + 1]:  # those nearest to the floor lose least
                 del self._served[name]
 
 

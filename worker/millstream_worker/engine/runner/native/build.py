@@ -104,7 +104,7 @@ def _is_whole(file: Path) -> bool:
     return content[-size:] == _seal(content[:-size])
 
 
-def _run(*command: str, folder: str = "") -> str:
+def _run(*command: str, folder: str = "", patience_s: float = _PATIENCE_S) -> str:
     """What it prints. It ends, and the folder with it, when this process does."""
     reading, writing = os.pipe()
     with contextlib.closing(os.fdopen(writing, "wb")) as alive:
@@ -120,9 +120,9 @@ def _run(*command: str, folder: str = "") -> str:
             )
         with process:
             try:
-                output, errors = process.communicate(timeout=_PATIENCE_S)
+                output, errors = process.communicate(timeout=patience_s)
             except subprocess.TimeoutExpired as error:
-                raise CannotBuild(f"{command[0]} took more than {_PATIENCE_S:.0f} s") from error
+                raise CannotBuild(f"{command[0]} took more than {patience_s:.0f} s") from error
             finally:
                 alive.close()
     if process.returncode:
@@ -138,9 +138,9 @@ def _distrust(file: Path) -> None:
             raise CannotBuild(f"{path} can be written by others, so that what is in it is not run")
 
 
-def _digest(compiler: tuple[str, ...], version: str, flags: tuple[str, ...]) -> str:
+def _digest(compiler: tuple[str, ...], version: str, flags: tuple[str, ...], sources: Path = _SOURCES) -> str:
     digest = hashlib.sha256("\0".join((*compiler, version, *flags, processor())).encode())
-    for source in sorted((*_SOURCES.glob("*.cpp"), *_SOURCES.glob("*.h"))):
+    for source in sorted((*sources.glob("*.cpp"), *sources.glob("*.h"))):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -82,7 +82,9 @@ def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
 class CpuReplay:
     """Replays steps of decoding rows alone, on the CPU, for a compiled model. Raises CannotReplay."""
 
-    def __init__(self, eager: Eager, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, eager: Eager, report: Callable[[str], None], recorder: type[CallRecorder] = CallRecorder
+    ) -> None:
         loaded, backend = eager.loaded, eager.attention.backend
         if not isinstance(backend, NativeAttention) or not backend.library.replayed_arguments:
             raise CannotReplay("attention is not computed by our library")
@@ -91,6 +93,7 @@ class CpuReplay:
         self._attention = eager.attention
         self._library = backend.library
         self._report = report
+        self._recorder = recorder
         self._mark = eager.mark
         self._most_rows = MOST_ROWS
         try:
@@ -153,7 +156,9 @@ class CpuReplay:
             for array in (plan.tokens, plan.positions, plan.logit_indices)
         )
         inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(wanted)
-        recorder = CallRecorder(self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments)
+        recorder = self._recorder(
+            self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments
+        )
         with recorder.recording():
             logits = self._loaded.logits(*inputs)
         if not self._workspace.holds(logits):

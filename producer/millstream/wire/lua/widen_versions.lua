@@ -1,6 +1,6 @@
--- A worker that takes more versions than the queue's metadata says widens the window; nobody ever narrows it.
+-- Add a worker's versions to the window in the queue's metadata, which is never narrowed.
 --
--- KEYS  meta (there already: `describe` comes first)
+-- KEYS  meta (exists: `open_queue` comes first)
 -- ARGV  lowest version taken, highest version taken
 -- Returns the fields as they are stored
 local meta = KEYS[1]

@@ -1,7 +1,7 @@
--- A page of dead letters, the newest first. Requests are cut: a page stays small, however large they are.
+-- Return a page of dead letters, the newest first. Requests are cut, so that the page stays small.
 --
 -- KEYS  dead
--- ARGV  where to go on ('+', or '(' and the last entry), how many, most bytes of each request
+-- ARGV  start ('+', or '(' and the last entry of the page before), count, most bytes of each request
 -- Returns {{entry, bytes of the request, {field, value, …}}, …}
 local dead = KEYS[1]
 local start, limit, most_bytes = unpack(ARGV)

@@ -1,0 +1,56 @@
+"""A fault of the device, or of the code on it: the next engine is a safer one, and no job is charged as long
+as there is one. A job that fails an assertion on the device each time is isolated all the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+import structlog
+from support.counting_worker import counted, model_name, serving
+from support.servers import Server
+
+from millstream import AsyncClient, JobFailed
+from millstream.wire.keys import QueueKeys
+from millstream.wire.messages.record import read_job
+
+SHARD = QueueKeys("default").shard(0)
+
+
+async def test_a_fault_of_recorded_steps_costs_no_job_anything(
+    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+) -> None:
+    model = model_name(tokenizer, graph_fault=666, step_s=0.002)
+    with structlog.testing.capture_logs() as lines:
+        async with AsyncClient(server.url) as client, serving(server, model) as worker:
+            jobs = [await client.submit(f"w{number}", max_tokens=60) for number in (1, 2, 640)]
+            for job, first in zip(jobs, (2, 3, 641), strict=True):
+                assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(first, 60)
+                record = await read_job(redis_client, SHARD, job.id)
+                assert record is not None
+                assert (record.died, record.attempt) == (0, 1)
+            assert worker.metric("engine_restarts_total") == 1
+    [reason] = [line["reason"] for line in lines if line["event"] == "the next engine is a safer, slower one"]
+    assert reason == (
+        "cuda graphs off since exit status 1: a device fault: CUDA error: an illegal memory access was "
+        "encountered"
+    )
+
+
+@pytest.mark.parametrize(("fault", "deaths"), [("device_assert", 4), ("device_fault", 6)])
+async def test_a_job_that_makes_every_engine_fault_is_a_dead_letter(
+    valkey: Server, tokenizer: Path, fault: str, deaths: int
+) -> None:
+    """Two safer engines are tried at no job's expense where the device may be at fault alone."""
+    model = model_name(tokenizer, step_s=0.002, **{fault: 666})
+    async with AsyncClient(valkey.url) as client, serving(valkey, model, engine_restarts=9) as worker:
+        mates = [await client.submit(f"w{number}", max_tokens=60) for number in range(3)]
+        poison = await client.submit("w640", max_tokens=60)
+        with pytest.raises(JobFailed, match=r"2 times alone with it, .* exit status 1: .*: CUDA error: "):
+            await client.wait(poison.id, timeout_s=60)
+        for number, job in enumerate(mates):
+            assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(number + 1, 60)
+        assert worker.metric("engine_restarts_total") == deaths
+        assert worker.metric("jobs_dead_lettered_total") == 1
