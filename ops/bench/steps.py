@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from ops.bench.device_clock import DeviceClock, TimedRunner, clock_of
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled
@@ -21,6 +23,7 @@ class Watch:
     `restart`: on a device that works on by itself they are no device time."""
 
     runner: Any
+    clock: DeviceClock | None = None  # the device's, if it has one
     forward_s: float = 0.0  # inputs and logits
     launch_s: float = 0.0  # forward, and the sampling behind it
     settle_s: float = 0.0
@@ -30,6 +33,8 @@ class Watch:
 
     def __post_init__(self) -> None:
         self.runner.model = _TimedForward(self.runner.model, self)
+        if self.clock is not None:
+            self.runner = TimedRunner(self.runner, self.clock)
 
     def forward(self, plan: Plan) -> Any:
         before = time.perf_counter()
@@ -53,8 +58,8 @@ class Watch:
     def restart(self) -> None:
         self.forward_s = self.launch_s = self.settle_s = 0.0
         self.steps = self.computed = 0
-        if self.runner.clock is not None:
-            self.runner.clock.reset()
+        if self.clock is not None:
+            self.clock.reset()
         self.started = time.perf_counter()
 
     @property
@@ -64,8 +69,7 @@ class Watch:
     @property
     def device_idle(self) -> float | None:
         """The share of its time in which the device computed nothing; None where it has no clock."""
-        clock = self.runner.clock
-        return None if clock is None else float(clock.times.idle_share)
+        return None if self.clock is None else self.clock.times.idle_share
 
 
 class _TimedForward:
@@ -87,7 +91,7 @@ def watched(config: EngineConfig) -> tuple[Engine[Any], EngineInfo, Watch]:
     from millstream_worker.engine.assembly import build
 
     engine, info = build(config, lambda message: None)
-    watch = Watch(engine._runner)
+    watch = Watch(engine._runner, clock_of(torch.device(info.device)))
     engine._runner = watch
     return engine, info, watch
 

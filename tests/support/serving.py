@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -34,12 +35,19 @@ def runner_of(
     storage = KVStorage(loaded.layers, blocks, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device))
     model = Eager(loaded, storage, sampler.last_tokens)
-    return Runner(model, sampler, loaded.device), storage
+    return Runner(model, sampler), storage
 
 
 def eager_of(runner: Runner) -> Eager:
     assert isinstance(runner.model, Eager)
     return runner.model
+
+
+def launch(runner: Any, plan: Plan) -> Any:
+    """Start a step and the sampling of its tokens."""
+    launched = runner.forward(plan)
+    runner.sample(launched)
+    return launched
 
 
 def logits_of(runner: Runner, plan: Plan) -> torch.Tensor:
@@ -87,7 +95,7 @@ def serve(
             assert scheduler.add(coming.popleft()[1], now) is None
         plan = scheduler.plan(now)
         if plan is not None:
-            flying.append(runner.launch(plan))
+            flying.append(launch(runner, plan))
         if flying and (plan is None or len(flying) > pipeline_depth):
             settled = scheduler.settle(runner.settle(flying.popleft()), now)
             for handle, token in zip(settled.handles, settled.tokens, strict=True):

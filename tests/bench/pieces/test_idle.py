@@ -52,7 +52,7 @@ def test_what_a_row_wastes_is_what_its_last_block_lacks(tiny: Path) -> None:
 
 @dataclass
 class DeviceClock:
-    """As a GPU's runner has one."""
+    """As a GPU has one."""
 
     times: SimpleNamespace
 
@@ -63,7 +63,7 @@ class DeviceClock:
 def test_a_device_tells_its_own_idle_share(tiny: Path) -> None:
     _, _, watch = watched(EngineConfig(str(tiny), device="cpu", threads=1, kv_memory="1MiB"))
     assert watch.device_idle is None
-    watch.runner.clock = DeviceClock(SimpleNamespace(idle_share=0.25))
+    watch.clock = DeviceClock(SimpleNamespace(idle_share=0.25))
     assert watch.device_idle == 0.25
     watch.restart()
     assert watch.device_idle == 0.0

@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.planning import Segment, greedy_loads, pack
 from support.recorded import CpuRecorder
-from support.serving import Served, eager_of, logits_of, runner_of, serve
+from support.serving import Served, eager_of, launch, logits_of, runner_of, serve
 from support.static_attention import PlainStatic
 
 from millstream_worker.engine.brain.batch.plan import Plan
@@ -110,8 +110,8 @@ def test_padding_changes_nothing_of_the_storage(load_static: Load) -> None:
         part.normal_()
     before = [part.clone() for part in storage._parts()]
     rows = [Segment(slot, [7 + slot], 2, [slot]) for slot in (4, 7, 2)]
-    runner.launch(pack(rows, 4, greedy_loads([2, 4, 7])))
-    runner.launch(pack([*rows[:1], Segment(5, [3, 4, 5, 6], 0, [5])], 4, greedy_loads([5])))
+    launch(runner, pack(rows, 4, greedy_loads([2, 4, 7])))
+    launch(runner, pack([*rows[:1], Segment(5, [3, 4, 5, 6], 0, [5])], 4, greedy_loads([5])))
 
     written = [[4, 2], [7, 2], [2, 2], [5, 0], [5, 1], [5, 2], [5, 3]]
     for part, old in zip(storage._parts(), before, strict=True):
@@ -131,11 +131,11 @@ def test_a_row_without_numbers_is_gone_with_its_step(case: str, load_static: Loa
     for count in (1, 6):  # tokens of a row: replayed whole, and with gaps
         sound, non_finite = (Segment(slot, [7] * count, 0, [slot, slot + 4]) for slot in (0, 1))
         non_finite = replace(non_finite, tokens=[99] * count)
-        alone = runner.settle(runner.launch(pack([sound], 4, greedy_loads([0, 1, 2]))))
+        alone = runner.settle(launch(runner, pack([sound], 4, greedy_loads([0, 1, 2]))))
         both = runner.settle(
-            runner.launch(pack([sound, non_finite, replace(non_finite, slot=2, blocks=[2, 6])], 4))
+            launch(runner, pack([sound, non_finite, replace(non_finite, slot=2, blocks=[2, 6])], 4))
         )
-        after = runner.settle(runner.launch(pack([sound, replace(non_finite, tokens=[8] * count)], 4)))
+        after = runner.settle(launch(runner, pack([sound, replace(non_finite, tokens=[8] * count)], 4)))
 
         assert both.non_finite == (1, 2)
         assert after.non_finite == ()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.checkpoints import generate, plain
 from support.planning import Segment, greedy_loads, pack
-from support.serving import logits_of, runner_of, serve
+from support.serving import launch, logits_of, runner_of, serve
 
 from millstream_worker.engine.brain.batch.plan import RowLoad
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
@@ -21,9 +21,9 @@ PROMPT = [5, 60, 33, 9, 120, 77, 4]
 
 def test_the_next_token_can_stay_on_the_device(load: Load, checkpoint: Callable[[str], Path]) -> None:
     runner, _ = runner_of(load("llama"), blocks=8, block_size=4)
-    handles = [runner.launch(pack([Segment(2, PROMPT, 0, [3, 1, 6])], 4, greedy_loads([2])))]
+    handles = [launch(runner, pack([Segment(2, PROMPT, 0, [3, 1, 6])], 4, greedy_loads([2])))]
     handles += [
-        runner.launch(pack([Segment(2, [0], place, [3, 1, 6], from_device=True)], 4))
+        launch(runner, pack([Segment(2, [0], place, [3, 1, 6], from_device=True)], 4))
         for place in range(len(PROMPT), 11)
     ]
 
@@ -57,10 +57,10 @@ def test_a_masked_token_is_not_sampled(load: Load, temperature: float) -> None:
 def test_a_chunk_before_the_last_wants_no_logits(load: Load) -> None:
     runner, _ = runner_of(load("llama"), blocks=8, block_size=4)
     first = runner.settle(
-        runner.launch(pack([Segment(0, PROMPT[:3], 0, [3, 1], wanted=())], 4, greedy_loads([0])))
+        launch(runner, pack([Segment(0, PROMPT[:3], 0, [3, 1], wanted=())], 4, greedy_loads([0])))
     )
-    rest = runner.settle(runner.launch(pack([Segment(0, PROMPT[3:], 3, [3, 1])], 4)))
-    whole = runner.settle(runner.launch(pack([Segment(0, PROMPT, 0, [4, 5])], 4)))
+    rest = runner.settle(launch(runner, pack([Segment(0, PROMPT[3:], 3, [3, 1])], 4)))
+    whole = runner.settle(launch(runner, pack([Segment(0, PROMPT, 0, [4, 5])], 4)))
     assert first.tokens.shape == (0,)
     assert rest.tokens == whole.tokens
 
@@ -71,11 +71,11 @@ def test_a_row_without_numbers_is_named_and_harms_no_other(load: Load) -> None:
         loaded.model.get_input_embeddings().weight[99] = torch.nan
     runner, _ = runner_of(loaded, blocks=8, block_size=4)
     sound = Segment(0, PROMPT, 0, [3, 1])
-    alone = runner.settle(runner.launch(pack([sound], 4, greedy_loads([0, 1]))))
+    alone = runner.settle(launch(runner, pack([sound], 4, greedy_loads([0, 1]))))
 
-    together = runner.settle(runner.launch(pack([sound, Segment(1, [7, 99, 8, 8, 8], 0, [2, 5])], 4)))
+    together = runner.settle(launch(runner, pack([sound, Segment(1, [7, 99, 8, 8, 8], 0, [2, 5])], 4)))
     after = runner.settle(
-        runner.launch(pack([Segment(0, PROMPT, 0, [2, 5])], 4))
+        launch(runner, pack([Segment(0, PROMPT, 0, [2, 5])], 4))
     )  # in the non-finite row's blocks
 
     assert together.non_finite == (1,)

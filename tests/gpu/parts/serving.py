@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from gpu.parts.finding import Survey
 from gpu.parts.random_model import SHAPE, TINY, folder, random_weights
+from ops.bench.device_clock import TimedRunner, clock_of
 from ops.bench.measures import Tape
 from ops.bench.workloads import Workload, make
 
@@ -49,11 +50,11 @@ def _run(engine: Engine[Any], info: EngineInfo, name: str, scale: float, spec: S
     workload, warm = (make(name, info.vocab_size, scale, seed) for seed in (0, -1))
     lengths = [min(length, _WARM_TOKENS) for length in warm.output_lengths]
     _pass(engine, dataclasses.replace(warm, output_lengths=lengths), spec, "warm")
-    runner: Any = engine._runner
-    clock = runner.clock
+    runner, clock = engine._runner, clock_of(torch.device(info.device))
     if clock is not None:
-        clock.reset()
+        engine._runner = TimedRunner(runner, clock)
     found = _pass(engine, workload, spec, f"{workload.name} {spec.top_p} {spec.temperature}")
+    engine._runner = runner
     return found + (f", device idle {clock.times.idle_share:.1%}" if clock is not None else "")
 
 

@@ -14,8 +14,9 @@ import torch
 from gpu.parts.finding import NeedsCUDA, Survey
 from gpu.parts.random_model import SHAPE, TINY, folder, random_weights
 from gpu.parts.timing import BLOCK, plan_of
+from ops.bench.device_clock import TimedRunner, clock_of
 from support.planning import greedy_loads
-from support.serving import eager_of, logits_of
+from support.serving import eager_of, launch, logits_of
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.compiled.compile import compile_model
@@ -80,7 +81,7 @@ class _Ways:
         sampler = Sampler(loaded.vocab_size, self.rows, self.device)
         for load in greedy_loads(range(self.rows)):
             sampler.load(load)
-        return Runner(Eager(loaded, self.storage, sampler.last_tokens), sampler, self.device)
+        return Runner(Eager(loaded, self.storage, sampler.last_tokens), sampler)
 
     def logits(self, runner: Runner, plan: Plan) -> torch.Tensor:
         """After the same keys and values, whatever steps have left there."""
@@ -92,7 +93,7 @@ class _Ways:
     def measure(self, way: str, runner: Runner) -> None:
         for name, plan in self.plans.items():
             self.survey.attempt(f"{way}, {name}, the same", partial(self.same, name, runner))
-            self.survey.attempt(f"{way}, {name}", partial(_step_times, runner, plan))
+            self.survey.attempt(f"{way}, {name}", partial(_step_times, self.device, runner, plan))
         for name in [*self.plans][-2:]:  # the largest decode step, and the mixed one
             words = re.sub(r"\W+", "-", f"{way} {name}")
             file = self.survey.out / f"{self.survey.name}-{words}.trace.json.gz"
@@ -137,23 +138,25 @@ def _compile(loaded: LoadedModel, cache: Path) -> str:
     return "; ".join(said)
 
 
-def _step_times(runner: Runner, plan: Plan) -> str:
+def _step_times(device: torch.device, runner: Runner, plan: Plan) -> str:
     """With one step launched ahead, as an engine does."""
-    steps = 3 if plan.token_count < 50 and runner.clock is None else 20
-    runner.settle(runner.launch(plan))
-    ahead, launches = runner.launch(plan), []
-    if runner.clock is not None:
-        runner.clock.reset()
+    clock = clock_of(device)
+    timed = TimedRunner(runner, clock) if clock else runner
+    steps = 3 if plan.token_count < 50 and clock is None else 20
+    timed.settle(launch(timed, plan))
+    ahead, launches = launch(timed, plan), []
+    if clock is not None:
+        clock.reset()
     started = time.perf_counter()
     for _ in range(steps):
         before = time.perf_counter()
-        following = runner.launch(plan)
+        following = launch(timed, plan)
         launches.append(time.perf_counter() - before)
-        runner.settle(ahead)
+        timed.settle(ahead)
         ahead = following
     took = time.perf_counter() - started
-    runner.settle(ahead)
-    idle = f", device idle {runner.clock.times.idle_share:.1%}" if runner.clock else ""
+    timed.settle(ahead)
+    idle = f", device idle {clock.times.idle_share:.1%}" if clock else ""
     host = f"host {1e3 * statistics.median(launches):.2f} ms to launch"
     return f"{1e3 * took / steps:.2f} ms a step, {host}{idle}"
 
@@ -164,7 +167,7 @@ def _profile(device: torch.device, runner: Runner, plan: Plan, file: Path) -> st
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=activities) as profile:
-        runner.settle(runner.launch(plan))
+        runner.settle(launch(runner, plan))
         if device.type == "cuda":
             torch.cuda.synchronize()
     profile.export_chrome_trace(str(file))

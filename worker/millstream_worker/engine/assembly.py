@@ -106,7 +106,7 @@ def _build(
         eager.reconnect()
         runner.model = _forward(config, info, eager, compilation, report)
 
-    runner = Runner(_forward(config, info, eager, compilation, report), sampler, device, mark, swap)
+    runner = Runner(_forward(config, info, eager, compilation, report), sampler, mark, swap)
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
     scheduler = _scheduler(config, info, depth, swap)
     return Engine(scheduler, runner, depth=depth, later=compilation.later(compiled_later)), info

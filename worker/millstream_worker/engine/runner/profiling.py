@@ -76,8 +76,10 @@ def run_largest_step(
     storage = KVStorage(loaded.layers, 1, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, rows, loaded.device)
     model = Eager(loaded, storage, sampler.last_tokens, mark)
-    runner = Runner(model, sampler, loaded.device, mark)
-    runner.settle(runner.launch(plan))
+    runner = Runner(model, sampler, mark)
+    launched = runner.forward(plan)
+    runner.sample(launched)
+    runner.settle(launched)
 
 
 def largest_step(tokens: int, rows: int, *, context: int, block_size: int, vocab_size: int) -> Plan:

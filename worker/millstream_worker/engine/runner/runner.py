@@ -11,7 +11,6 @@ from types import TracebackType
 import torch
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled
-from millstream_worker.engine.runner.device.device_clock import DeviceClock, Span, clock_of
 from millstream_worker.engine.runner.forward import Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap
 from millstream_worker.engine.runner.sampling.sampler import SampledTensors, Sampler
@@ -24,7 +23,6 @@ class Launched:
     """A step in flight: `forward` sets its logits, `sample` replaces them by tokens."""
 
     plan: Plan
-    span: Span | None
     logits: torch.Tensor | None  # [L, vocabulary]; the next step may use their memory
     drawn: SampledTensors | Sampled | None = None
 
@@ -37,7 +35,6 @@ class Runner:
         self,
         model: Forward,
         sampler: Sampler,
-        device: torch.device,
         mark: Mark = lambda: None,
         swap: HostSwap | None = None,
     ) -> None:
@@ -45,7 +42,6 @@ class Runner:
         self._sampler = sampler
         self._mark = mark
         self._swap = swap
-        self.clock: DeviceClock | None = clock_of(device)
 
     @torch.inference_mode()
     def forward(self, plan: Plan) -> Launched:
@@ -54,12 +50,11 @@ class Runner:
         with _LackOfMemory():
             for load in plan.loads:
                 self._sampler.load(load)
-            span = self.clock.start() if self.clock else None
             if self._swap is not None:
                 self._swap.apply(plan)
             logits = self.model.run(plan)
         self._mark()
-        return Launched(plan, span, logits)
+        return Launched(plan, logits)
 
     @torch.inference_mode()
     def sample(self, launched: Launched, masks: torch.Tensor | None = None) -> None:
@@ -71,23 +66,12 @@ class Runner:
             if masks is not None:
                 logits = logits.masked_fill(~masks, -torch.inf)
             launched.drawn = self._sampler.sample(logits, launched.plan)
-            if launched.span is not None:
-                launched.span.ended.record()
-
-    def launch(self, plan: Plan) -> Launched:
-        """`forward` and `sample` in turn."""
-        launched = self.forward(plan)
-        self.sample(launched)
-        return launched
 
     def settle(self, launched: Launched) -> Sampled:
         """The tokens of a sampled step; waits for them."""
         assert launched.drawn is not None, "a step is sampled before it is settled"
         with _LackOfMemory():
             drawn = self._sampler.collect(launched.drawn)
-            if launched.span is not None and self.clock is not None:
-                launched.span.ended.synchronize()
-                self.clock.settle(launched.span)
         self._mark()
         return drawn
 

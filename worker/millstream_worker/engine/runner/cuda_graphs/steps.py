@@ -22,8 +22,7 @@ from millstream_worker.engine.runner.cuda_graphs.chain import Chain, record_chai
 from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rungs, token_rungs
 from millstream_worker.engine.runner.cuda_graphs.recorder import Recorder, Replay
 from millstream_worker.engine.runner.device.transfer import Arena, Field
-from millstream_worker.engine.runner.forward import Eager
-from millstream_worker.engine.runner.inputs import sampled_in, token_ids
+from millstream_worker.engine.runner.forward import Eager, sampled_in, token_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""The machine below: clocks, copies, threads, control groups."""
+"""The machine below: copies, threads, control groups."""

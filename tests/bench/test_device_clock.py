@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-
-from millstream_worker.engine.runner.device.device_clock import DeviceClock, clock_of
+from ops.bench.device_clock import DeviceClock, clock_of
 
 
 class Moment:

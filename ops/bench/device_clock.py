@@ -1,13 +1,16 @@
 """How long the device computes, and how long it waits between two steps, by its own clock. In a step nobody
-waits for it: its times are read when the tokens are there."""
+waits for it: its times are read when the tokens are there. Times a runner from outside."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 
 
 class Event(Protocol):
@@ -73,9 +76,32 @@ class DeviceClock:
         return DeviceTimes(self._steps, self._busy_ms / 1e3, self._idle_ms / 1e3)
 
 
+class TimedRunner:
+    """Stands where the runner stands, and has the clock time its steps."""
+
+    def __init__(self, runner: Any, clock: DeviceClock) -> None:
+        self._runner = runner
+        self._clock = clock
+        self._spans: deque[Span] = deque()  # of the steps that are not settled
+
+    def forward(self, plan: Plan) -> Any:
+        self._spans.append(self._clock.start())
+        return self._runner.forward(plan)
+
+    def sample(self, launched: Any) -> None:
+        self._runner.sample(launched)
+        self._spans[-1].ended.record()
+
+    def settle(self, launched: Any) -> Sampled:
+        sampled: Sampled = self._runner.settle(launched)
+        span = self._spans.popleft()
+        span.ended.synchronize()
+        self._clock.settle(span)
+        return sampled
+
+
 def clock_of(device: torch.device) -> DeviceClock | None:
     """None: the device computes while the host launches, and has no time of its own."""
     if device.type != "cuda":
         return None
-
     return DeviceClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from support.planning import Segment, pack
 
-from millstream_worker.engine.runner.inputs import sampled_in, token_ids
+from millstream_worker.engine.runner.forward import sampled_in, token_ids
 
 
 def test_ids_come_from_the_plan_or_from_the_slot_that_drew_them() -> None:
