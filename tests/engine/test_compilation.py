@@ -221,7 +221,7 @@ def test_long_steps_gain_too_little(
     start: Callable[..., Compilation], compiler: Compiler, said: list[str]
 ) -> None:
     begun = start()
-    assert work(begun, step_s=1.01 * compilation._LAYER_S * len(begun.loaded.layers)) == []
+    assert work(begun, step_s=1.01 * compilation._LAYER_S * len(begun.loaded.layer_specs)) == []
     assert compiler.calls == 0
     assert "steps of 0.02 s gain too little" in said[-1]
 

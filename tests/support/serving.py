@@ -32,7 +32,7 @@ class Served:
 def runner_of(
     loaded: LoadedModel, *, blocks: int, block_size: int, max_rows: int = 8
 ) -> tuple[Runner, KVStorage]:
-    storage = KVStorage(loaded.layers, blocks, block_size, loaded.dtype, loaded.device)
+    storage = KVStorage(loaded.layer_specs, blocks, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, max_rows, torch.device(loaded.device))
     model = Eager(loaded, storage, sampler.last_tokens)
     return Runner(model, sampler), storage

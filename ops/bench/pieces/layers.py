@@ -47,7 +47,7 @@ def _compare(shape: str, options: argparse.Namespace, cache: Path) -> None:
     wall, used = time.perf_counter() - wall, time.process_time() - used
     print(f"{shape}: compiled in {wall:.1f} s, {used:.1f} s of them of this process")
     for loaded in models.values():
-        for module in loaded.modules:
+        for module in loaded.anatomy.attention_modules:
             occupy(module, _take_values)
     for rows in options.rows:
         with torch.inference_mode():  # as in a step

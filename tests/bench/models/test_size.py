@@ -76,9 +76,9 @@ def test_the_engine_sees_the_same_layers(tmp_path: Path, case: str) -> None:
     folder = build(case, tmp_path)
     size = size_of(folder)
     loaded = load_model(str(folder), dtype=torch.float32, device=torch.device("cpu"))
-    assert size.kv_token_bytes == bytes_per_block(loaded.layers, 16, torch.float32) // 16
-    assert {size.pair_flops} == {2 * one.heads * (one.key_dim + one.value_dim) for one in loaded.layers}
-    assert size.windows == tuple(one.window for one in loaded.layers)
+    assert size.kv_token_bytes == bytes_per_block(loaded.layer_specs, 16, torch.float32) // 16
+    assert {size.pair_flops} == {2 * one.heads * (one.key_dim + one.value_dim) for one in loaded.layer_specs}
+    assert size.windows == tuple(one.window for one in loaded.layer_specs)
 
 
 def test_weights_count_as_what_their_numbers_take(tmp_path: Path) -> None:

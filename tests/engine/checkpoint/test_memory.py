@@ -84,13 +84,13 @@ def test_what_is_no_size_is_said_with_its_value_and_a_remedy(setting: str, says:
 
 
 def test_what_a_step_needs_is_never_the_pools() -> None:
-    assert pool_blocks("100%", KIB, CPU, step=4 * GIB, free=10 * GIB) == 6 * 2**20
-    assert pool_blocks("auto", GIB, CUDA, step=20 * GIB, free=100 * GIB) == 72
-    assert pool_blocks("auto", GIB, CUDA, step=20 * GIB, graphs=10 * GIB, free=100 * GIB) == 63
+    assert pool_blocks("100%", KIB, CPU, aside=4 * GIB, free=10 * GIB) == 6 * 2**20
+    assert pool_blocks("auto", GIB, CUDA, aside=20 * GIB, free=100 * GIB) == 72
+    assert pool_blocks("auto", GIB, CUDA, aside=30 * GIB, free=100 * GIB) == 63
     with pytest.raises(BadKVMemory, match=r"only 6.00 GiB are free on cpu beside the 4.00 GiB that a step"):
-        pool_blocks("9GiB", KIB, CPU, step=4 * GIB, free=10 * GIB)
+        pool_blocks("9GiB", KIB, CPU, aside=4 * GIB, free=10 * GIB)
     with pytest.raises(BadKVMemory, match=r"not even one block .* lower max_step_tokens or max_rows"):
-        pool_blocks("auto", KIB, CPU, step=4 * GIB, free=GIB)
+        pool_blocks("auto", KIB, CPU, aside=4 * GIB, free=GIB)
 
 
 @pytest.mark.parametrize("case", ["llama", "gpt2", "mixtral"])
@@ -110,7 +110,7 @@ def test_what_is_free_here() -> None:
 
     assert 0 < free <= psutil.virtual_memory().total
     assert available_bytes() == pytest.approx(psutil.virtual_memory().available, rel=0.2)
-    assert 0 < pool_blocks("auto", 2**20, CPU) <= 4096
+    assert 0 < pool_blocks("auto", 2**20, CPU, free=free_bytes(CPU)) <= 4096
 
 
 def test_holes_between_a_gpus_tensors_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:

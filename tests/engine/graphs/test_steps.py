@@ -162,7 +162,7 @@ def test_sizes_are_told_and_all_are_recorded(load_static: Load) -> None:
 
     assert told[0] == "recording CUDA graphs: 4 sizes up to 8 rows; 2 sizes up to 24 tokens"
     assert told[1].startswith("recorded CUDA graphs in ")
-    decodes, chains, gaps = 4 + 3, 2, len(loaded.layers)  # of one row there are no prefix groups
+    decodes, chains, gaps = 4 + 3, 2, len(loaded.layer_specs)  # of one row there are no prefix groups
     assert recorder.recordings == decodes + chains * (gaps + 1)
     assert len(marks) == decodes + chains
 

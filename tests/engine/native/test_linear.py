@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from millstream_worker.engine.runner.linear import panel as linear
 from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.linear.replace import replace_linear_layers
 from millstream_worker.engine.runner.native.library import Library
@@ -21,10 +20,9 @@ SIZES = [(2, 1), (34, 48), (64, 7), (128, 513), (1100, 64), (576, 960)]  # input
 
 
 @pytest.fixture(params=["library", "avx2_library"])
-def used(request: pytest.FixtureRequest) -> Iterator[Library]:
+def used(request: pytest.FixtureRequest) -> Library:
     chosen: Library = request.getfixturevalue(request.param)
-    with linear.trying(chosen):
-        yield chosen
+    return chosen
 
 
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
@@ -42,6 +40,11 @@ def _three_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def replacement_of(module: nn.Linear, library: Library) -> PanelLinear:
+    assert library.panels is not None
+    return PanelLinear(module.weight, module.bias, library.panels)
+
+
 def layer(inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True) -> nn.Linear:
     torch.manual_seed(inputs + outputs)
     return nn.Linear(inputs, outputs, bias=bias).to(dtype).eval()
@@ -50,18 +53,18 @@ def layer(inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True) -
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.usefixtures("_three_threads")
 @torch.inference_mode()
-def test_answers_what_linear_does(dtype: torch.dtype, bias: bool) -> None:
+def test_answers_what_linear_does(dtype: torch.dtype, used: Library, bias: bool) -> None:
     for inputs, outputs in SIZES:
-        answers_what_linear_does(dtype, bias, inputs, outputs)
+        answers_what_linear_does(layer(inputs, outputs, dtype, bias=bias), used)
 
 
-def answers_what_linear_does(dtype: torch.dtype, bias: bool, inputs: int, outputs: int) -> None:
-    module = layer(inputs, outputs, dtype, bias=bias)
-    replacement = PanelLinear(module.weight, module.bias)
+def answers_what_linear_does(module: nn.Linear, used: Library) -> None:
+    replacement, inputs, dtype = replacement_of(module, used), module.in_features, module.weight.dtype
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     for shape in ((inputs,), (0, inputs), (1, inputs), (2, 3, inputs), (130, inputs), (1, 700, inputs)):
         rows = torch.randn(shape).to(dtype)
-        exact = functional.linear(rows.float(), module.weight.float(), module.bias.float() if bias else None)
+        bias = None if module.bias is None else module.bias.float()
+        exact = functional.linear(rows.float(), module.weight.float(), bias)
         torch.testing.assert_close(replacement(rows).float(), exact, atol=tolerance, rtol=tolerance)
     strided = torch.randn(3, 2, inputs).to(dtype).transpose(0, 1)
     assert torch.equal(replacement(strided), replacement(strided.contiguous()))
@@ -69,15 +72,15 @@ def answers_what_linear_does(dtype: torch.dtype, bias: bool, inputs: int, output
 
 
 @torch.inference_mode()
-def test_a_row_gets_the_same_alone_and_among_many(dtype: torch.dtype) -> None:
+def test_a_row_gets_the_same_alone_and_among_many(dtype: torch.dtype, used: Library) -> None:
     """To the last bit, with one thread and with three, however the work is shared out."""
     for inputs, outputs in SIZES:
-        gets_the_same_alone_and_among_many(layer(inputs, outputs, dtype), dtype, inputs)
+        gets_the_same_alone_and_among_many(layer(inputs, outputs, dtype), used)
 
 
-def gets_the_same_alone_and_among_many(module: nn.Linear, dtype: torch.dtype, inputs: int) -> None:
-    replacement = PanelLinear(module.weight, module.bias)
-    rows, before = torch.randn(700, inputs).to(dtype), torch.get_num_threads()
+def gets_the_same_alone_and_among_many(module: nn.Linear, used: Library) -> None:
+    replacement = replacement_of(module, used)
+    rows, before = torch.randn(700, module.in_features).to(module.weight.dtype), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         alone = torch.cat([replacement(row[None]) for row in rows])
@@ -89,9 +92,9 @@ def gets_the_same_alone_and_among_many(module: nn.Linear, dtype: torch.dtype, in
         torch.set_num_threads(before)
 
 
-def test_rows_of_another_type_or_width_are_an_error(dtype: torch.dtype) -> None:
-    replacement = PanelLinear(layer(8, 4, dtype).weight, None)
-    with pytest.raises(RuntimeError, match=r"rows have 6 features of .*, their weight \[\d+, 8\] "):
+def test_rows_of_another_type_or_width_are_an_error(dtype: torch.dtype, used: Library) -> None:
+    replacement = replacement_of(layer(8, 4, dtype), used)
+    with pytest.raises(RuntimeError, match=r"rows have 6 features, their weight \[4, 8\]"):
         replacement(torch.zeros(2, 6, dtype=dtype))
     with pytest.raises(RuntimeError, match=r"rows are torch.float64, and their weight torch"):
         replacement(torch.zeros(2, 8, dtype=torch.float64))
@@ -99,16 +102,20 @@ def test_rows_of_another_type_or_width_are_an_error(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("inputs", "outputs"), SIZES)
 @torch.inference_mode()
-@pytest.mark.usefixtures("used")
-def test_weights_of_float32_that_are_narrow_lie_there_as_such(inputs: int, outputs: int) -> None:
+def test_weights_of_float32_that_are_narrow_lie_there_as_such(
+    inputs: int, outputs: int, used: Library
+) -> None:
     """With the sums that they have in float32, to the last bit."""
     module = layer(inputs, outputs, torch.float32)
     module.weight.data = module.weight.bfloat16().float()
-    narrow = PanelLinear(module.weight, module.bias)
+    narrow = replacement_of(module, used)
     assert narrow.panels.dtype == torch.bfloat16
     assert torch.equal(narrow.weight, module.weight)
     one_more = torch.full((1, inputs), 1 + 2**-8)  # an output whose weights are wider
-    wide = PanelLinear(torch.cat([module.weight, one_more]), torch.cat([module.bias, torch.zeros(1)]))
+    wider = nn.Linear(inputs, outputs + 1)
+    wider.weight.data = torch.cat([module.weight, one_more])
+    wider.bias.data = torch.cat([module.bias, torch.zeros(1)])
+    wide = replacement_of(wider, used)
     assert wide.panels.dtype == torch.float32
     for count in (1, 2, 5, 11, 47, 48, 130, 700):
         rows = torch.randn(count, inputs)
@@ -121,8 +128,9 @@ def test_weights_of_float32_that_are_narrow_lie_there_as_such(inputs: int, outpu
 def test_one_weight_that_is_wider_keeps_all_of_them_wide(used: Library, number: float) -> None:
     weight = torch.ones(70, 8)
     weight[69, 7] = number
-    assert PanelLinear(weight, None).panels.dtype == torch.float32
-    assert PanelLinear(torch.ones(70, 7), None).panels.dtype == torch.float32  # no whole pairs
+    assert used.panels is not None
+    assert PanelLinear(weight, None, used.panels).panels.dtype == torch.float32
+    assert PanelLinear(torch.ones(70, 7), None, used.panels).panels.dtype == torch.float32  # no whole pairs
 
 
 @pytest.mark.slow
@@ -132,25 +140,23 @@ def test_bfloat16_is_multiplied_in_every_way(bfloat16_library: Library) -> None:
     module = layer(576, 960, torch.bfloat16)
     rows = torch.randn(700, 576).bfloat16()
     exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())
-    with linear.trying(bfloat16_library):
-        replacement = PanelLinear(module.weight, module.bias)
-        got = replacement(rows)
-        torch.testing.assert_close(got.float(), exact, atol=1e-2, rtol=1e-2)
-        for count in (1, 5, 12, 130):
-            assert torch.equal(replacement(rows[:count]), got[:count])
+    replacement = replacement_of(module, bfloat16_library)
+    got = replacement(rows)
+    torch.testing.assert_close(got.float(), exact, atol=1e-2, rtol=1e-2)
+    for count in (1, 5, 12, 130):
+        assert torch.equal(replacement(rows[:count]), got[:count])
 
 
 @torch.inference_mode()
 def test_odd_numbers_of_rows_outputs_and_pairs(bfloat16_library: Library) -> None:
     """As tiles have them that are not whole."""
-    with linear.trying(bfloat16_library):
-        for inputs, outputs in ((2, 1), (30, 33), (62, 64), (800, 31), (1602, 97)):
-            module = layer(inputs, outputs, torch.bfloat16)
-            replacement = PanelLinear(module.weight, module.bias)
-            for count in (0, 1, 15, 16, 17, 31, 32, 33, 49, 600):
-                rows = torch.randn(count, inputs).bfloat16()
-                exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())
-                torch.testing.assert_close(replacement(rows).float(), exact, atol=1e-2, rtol=1e-2)
+    for inputs, outputs in ((2, 1), (30, 33), (62, 64), (800, 31), (1602, 97)):
+        module = layer(inputs, outputs, torch.bfloat16)
+        replacement = replacement_of(module, bfloat16_library)
+        for count in (0, 1, 15, 16, 17, 31, 32, 33, 49, 600):
+            rows = torch.randn(count, inputs).bfloat16()
+            exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())
+            torch.testing.assert_close(replacement(rows).float(), exact, atol=1e-2, rtol=1e-2)
 
 
 def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:

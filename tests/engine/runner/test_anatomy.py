@@ -26,7 +26,7 @@ def observe_again(loaded: LoadedModel) -> Anatomy:
 def test_layers_hold_the_attention_modules_in_order(case: str, load: Load) -> None:
     anatomy = load(case).anatomy
     assert anatomy.layers is not None
-    assert len(anatomy.layers) == len(anatomy.attention_modules) == len(anatomy.specs)
+    assert len(anatomy.layers) == len(anatomy.attention_modules) == len(anatomy.layer_specs)
     for layer, attention in zip(anatomy.layers, anatomy.attention_modules, strict=True):
         assert attention in set(layer.modules())
 
@@ -68,7 +68,7 @@ def test_no_tensor_of_the_forward_is_kept(load: Load) -> None:
     seen: list[weakref.ref[Tensor]] = []
     for module in (
         loaded.model.get_input_embeddings(),
-        *loaded.modules,
+        *loaded.anatomy.attention_modules,
         loaded.model.get_output_embeddings(),
     ):
         module.register_forward_hook(
@@ -77,14 +77,14 @@ def test_no_tensor_of_the_forward_is_kept(load: Load) -> None:
             )
         )
     anatomy = observe_again(loaded)
-    assert anatomy.attention_modules == loaded.modules
+    assert anatomy.attention_modules == loaded.anatomy.attention_modules
     assert [tensor() for tensor in seen] == [None] * 4
 
 
 def test_the_attention_function_is_registered_as_before(load: Load) -> None:
     loaded = load("llama")
     registered = AttentionInterface()[ATTENTION]
-    loaded.modules[0].register_forward_pre_hook(
+    loaded.anatomy.attention_modules[0].register_forward_pre_hook(
         lambda _, args, named: (args, named | {"strange": torch.ones(1)}), with_kwargs=True
     )
     with pytest.raises(UnsupportedModel, match="its attention depends on strange"):

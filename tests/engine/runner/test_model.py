@@ -29,16 +29,16 @@ def test_facts(checkpoint: Callable[[str], Path]) -> None:
     assert loaded.parameters == sum(p.numel() for p in plain(checkpoint("gemma2")).parameters()) > 10_000
     sliding = LayerSpec(4, 2, 16, 16, scale=12**-0.5, window=WINDOW, softcap=1.5)
     full = LayerSpec(4, 2, 16, 16, scale=12**-0.5, window=None, softcap=1.5)
-    assert loaded.layers == (sliding, full)
-    assert [module.layer_idx for module in loaded.modules] == [0, 1]
+    assert loaded.layer_specs == (sliding, full)
+    assert [module.layer_idx for module in loaded.anatomy.attention_modules] == [0, 1]
     assert not loaded.model.training
 
 
 def test_layers_may_have_sinks_and_values_of_another_size(checkpoint: Callable[[str], Path]) -> None:
     sinks = load_model(str(checkpoint("gpt_oss")), dtype=torch.float32, device=CPU)
     latent = load_model(str(checkpoint("deepseek_v3")), dtype=torch.float32, device=CPU)
-    assert all(layer.sinks for layer in sinks.layers)
-    assert {(layer.key_dim, layer.value_dim) for layer in latent.layers} == {(16, 12)}
+    assert all(layer.sinks for layer in sinks.layer_specs)
+    assert {(layer.key_dim, layer.value_dim) for layer in latent.layer_specs} == {(16, 12)}
 
 
 def test_end_tokens_of_both_configurations(tmp_path: Path) -> None:

@@ -53,4 +53,4 @@ def test_pages_of_another_storage_are_refused() -> None:
 
 def test_a_model_says_what_its_blocks_cost(load: Callable[[str], LoadedModel]) -> None:
     loaded = load("gemma2")  # 2 layers, 2 KV heads of 16
-    assert bytes_per_block(loaded.layers, 16, loaded.dtype) == 2 * 2 * 2 * 16 * 16 * 4
+    assert bytes_per_block(loaded.layer_specs, 16, loaded.dtype) == 2 * 2 * 2 * 16 * 16 * 4

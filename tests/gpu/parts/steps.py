@@ -77,7 +77,7 @@ class _Ways:
             self.measure(f"{way}, graphs", runner)
 
     def runner(self, loaded: LoadedModel) -> Runner:
-        self.storage = KVStorage(loaded.layers, self.rows * 24, BLOCK, loaded.dtype, self.device)
+        self.storage = KVStorage(loaded.layer_specs, self.rows * 24, BLOCK, loaded.dtype, self.device)
         sampler = Sampler(loaded.vocab_size, self.rows, self.device)
         for load in greedy_loads(range(self.rows)):
             sampler.load(load)

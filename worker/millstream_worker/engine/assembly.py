@@ -21,7 +21,7 @@ from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
-from millstream_worker.engine.runner.kv.pool_size import capacity_line, pool_blocks
+from millstream_worker.engine.runner.kv.pool_size import capacity_line, free_bytes, pool_blocks
 from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
 from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
@@ -67,49 +67,61 @@ def _build(
 ) -> tuple[Engine[Launched], EngineInfo]:
     device = _device(config.device)
     records = recording.wanted(config.cuda_graphs, device)
-    if device.type == "cpu":
-        report(f"using {use_threads(config.threads)} CPU threads")
-    report(f"loading {checkpoint.name} from {checkpoint.folder}")
-    loaded = load_model(
-        str(checkpoint.folder),
-        dtype=_dtype(config.dtype, str(checkpoint.folder), device, report),
-        device=device,
-        attention=config.attention,
-        cache_dir=config.cache_dir,
-        mark=mark,
-    )
+    loaded = _load(config, checkpoint, device, report, mark)
     compilation = Compilation(config, loaded, report, mark)
     compilation.at_start()
-    block_bytes = bytes_per_block(loaded.layers, config.block_size, loaded.dtype)
-    own_bytes = step_needs(
-        loaded,
-        tokens=config.max_step_tokens,
-        rows=min(config.max_rows, config.max_step_tokens),
-        block_size=config.block_size,
-        mark=mark,
-    )
-    # What is recorded computes in memory of its own, in as much as a step does.
-    graphs = own_bytes if records else 0
-    own_bytes += copy_bytes(config, block_bytes, device)
-    if device.type == "cpu" and config.compile_model != "off":
-        own_bytes += workspace_bytes(loaded.vocab_size)
-    blocks = pool_blocks(config.kv_memory, block_bytes, device, step=own_bytes, graphs=graphs)
-    info = _info(config, checkpoint, loaded, blocks, block_bytes)
+    info = _info(config, checkpoint, loaded, _blocks(config, loaded, records, mark))
     for line in (*loaded.notes, capacity_line(info)):
         report(line)
-    storage = KVStorage(loaded.layers, blocks, config.block_size, loaded.dtype, device)
+    storage = KVStorage(loaded.layer_specs, info.blocks, config.block_size, loaded.dtype, device)
     swap = open_swap(config, storage, report)
     sampler = Sampler(loaded.vocab_size, config.max_rows, device, loaded.library)
     eager = Eager(loaded, storage, sampler.last_tokens, mark)
+    runner = Runner(_forward(config, info, eager, compilation, report), sampler, mark, swap)
 
     def compiled_later() -> None:
         eager.reconnect()
         runner.model = _forward(config, info, eager, compilation, report)
 
-    runner = Runner(_forward(config, info, eager, compilation, report), sampler, mark, swap)
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
     scheduler = _scheduler(config, info, depth, swap)
     return Engine(scheduler, runner, depth=depth, later=compilation.later(compiled_later)), info
+
+
+def _load(
+    config: EngineConfig, checkpoint: Checkpoint, device: torch.device, report: Report, mark: Mark
+) -> LoadedModel:
+    if device.type == "cpu":
+        report(f"using {use_threads(config.threads)} CPU threads")
+    report(f"loading {checkpoint.name} from {checkpoint.folder}")
+    folder = str(checkpoint.folder)
+    return load_model(
+        folder,
+        dtype=_dtype(config.dtype, folder, device, report),
+        device=device,
+        attention=config.attention,
+        cache_dir=config.cache_dir,
+        mark=mark,
+    )
+
+
+def _blocks(config: EngineConfig, loaded: LoadedModel, records: bool, mark: Mark) -> int:
+    """Size of the KV pool, with as much memory kept aside as steps need."""
+    device, block_bytes = loaded.device, _block_bytes(config, loaded)
+    rows = min(config.max_rows, config.max_step_tokens)
+    needed = step_needs(
+        loaded, tokens=config.max_step_tokens, rows=rows, block_size=config.block_size, mark=mark
+    )
+    if records:  # what is recorded computes in memory of its own, in as much as a step does
+        needed *= 2
+    needed += copy_bytes(config, block_bytes, device)
+    if device.type == "cpu" and config.compile_model != "off":
+        needed += workspace_bytes(loaded.vocab_size)
+    return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=needed)
+
+
+def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
+    return bytes_per_block(loaded.layer_specs, config.block_size, loaded.dtype)
 
 
 def _forward(
@@ -160,9 +172,7 @@ def _dtype(name: str, folder: str, device: torch.device, report: Report) -> torc
     return chosen
 
 
-def _info(
-    config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blocks: int, block_bytes: int
-) -> EngineInfo:
+def _info(config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blocks: int) -> EngineInfo:
     context = min(loaded.context_length, config.max_context or loaded.context_length)
     return EngineInfo(
         model=checkpoint.name,
@@ -176,7 +186,7 @@ def _info(
         block_size=config.block_size,
         blocks=blocks,
         max_rows=config.max_rows,
-        kv_bytes_per_token=block_bytes // config.block_size,
+        kv_bytes_per_token=_block_bytes(config, loaded) // config.block_size,
         parameters=loaded.parameters,
         tokenizer=str(checkpoint.tokenizer_folder),
     )

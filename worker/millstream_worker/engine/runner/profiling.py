@@ -73,7 +73,7 @@ def run_largest_step(
     plan = largest_step(
         tokens, rows, context=loaded.context_length, block_size=block_size, vocab_size=loaded.vocab_size
     )
-    storage = KVStorage(loaded.layers, 1, block_size, loaded.dtype, loaded.device)
+    storage = KVStorage(loaded.layer_specs, 1, block_size, loaded.dtype, loaded.device)
     sampler = Sampler(loaded.vocab_size, rows, loaded.device)
     model = Eager(loaded, storage, sampler.last_tokens, mark)
     runner = Runner(model, sampler, mark)

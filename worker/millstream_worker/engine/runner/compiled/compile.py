@@ -43,7 +43,7 @@ def compile_model(
     if layers is None:
         raise CannotCompile("its layers are not the members of one list")
     report(f"compiling {type(loaded.model).__name__} of {len(layers)} layers")
-    for module, spec in zip(loaded.modules, loaded.layers, strict=True):
+    for module, spec in zip(loaded.anatomy.attention_modules, loaded.layer_specs, strict=True):
         occupy(module, _Zeros(spec, mark))
     try:
         torch.compiler.reset()

@@ -20,16 +20,16 @@ from millstream_worker.engine.protocol.sizes import size_bytes
 from millstream_worker.engine.runner.kv.pool_size import GIB, free_bytes
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
+_HOST = torch.device("cpu")
 _MEASURED = 16  # pages
 _AUTO_SHARE, _AUTO_MOST = 0.25, 8 * GIB  # of the free memory, on CUDA; the memory is not ours alone
 
 
-def host_pages(host_swap: str, bytes_per_block: int, device: torch.device, free: int | None = None) -> int:
+def host_pages(host_swap: str, bytes_per_block: int, device: torch.device, free: int) -> int:
     """Places that the setting `host_swap` allows: "auto", a size (8GiB), or 0 for none. "auto" is none on the
-    CPU, where host memory is no further away: give it to the pool. `free`: bytes of it, by default as
-    measured. Raises ValueError.
+    CPU, where host memory is no further away: give it to the pool. `free`: bytes of host memory. Raises
+    ValueError.
     """
-    free = free_bytes(torch.device("cpu")) if free is None else free
     if host_swap.strip().lower() == "auto":
         wanted = 0 if device.type == "cpu" else min(int(free * _AUTO_SHARE), _AUTO_MOST)
         return wanted // bytes_per_block
@@ -52,13 +52,13 @@ def copied_blocks(config: EngineConfig) -> int:
 
 def copy_bytes(config: EngineConfig, bytes_per_block: int, device: torch.device) -> int:
     """What those copies hold on the device while they cross."""
-    pages = host_pages(config.host_swap, bytes_per_block, device)
+    pages = host_pages(config.host_swap, bytes_per_block, device, free_bytes(_HOST))
     return 2 * min(copied_blocks(config), pages) * bytes_per_block
 
 
 def open_swap(config: EngineConfig, storage: KVStorage, report: Callable[[str], None]) -> HostSwap | None:
     """The host memory that the configuration allows, if any. Raises ValueError."""
-    pages = host_pages(config.host_swap, storage.bytes_per_block, storage.device)
+    pages = host_pages(config.host_swap, storage.bytes_per_block, storage.device, free_bytes(_HOST))
     if not pages:
         return None
     try:

@@ -40,19 +40,16 @@ def pool_blocks(
     bytes_per_block: int,
     device: torch.device,
     *,
-    step: int = 0,
-    graphs: int = 0,
-    free: int | None = None,
+    free: int,
+    aside: int = 0,
 ) -> int:
     """Blocks in the pool, at least one. Call it when the weights are on the device, in their final layout.
 
     `kv_memory`: "auto", bytes ("2GiB", "500MB", "1073741824"), or a share of the free memory ("0.6", "60%").
-    `free`: bytes of it; by default as measured. `step` of them (`profiling.step_needs`), and `graphs` that
-    recorded steps will hold, are never the pool's: a pool that took them would end the engine in the middle
-    of its first long prompt. Raises BadKVMemory.
+    Of the `free` bytes, `aside` are never the pool's, as steps need them: a pool that took them would end the
+    engine in the middle of its first long prompt. Raises BadKVMemory.
     """
-    aside = step + graphs
-    free = max(0, (free_bytes(device) if free is None else free) - aside)
+    free = max(0, free - aside)
     beside = f" beside the {_size(aside)} that a step may need" if aside else ""
     wanted = _wanted(kv_memory, device, free)
     if wanted > free:

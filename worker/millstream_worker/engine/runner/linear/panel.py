@@ -9,41 +9,22 @@ Measure with `python -m ops.bench layers`. What a row gets does not depend on wh
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 from torch.nn import functional
 
 from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.native.custom_ops import define
-from millstream_worker.engine.runner.native.library import PER, Library, Panels
+from millstream_worker.engine.runner.native.library import PER, Panels
 
 _COMPARED = 1024  # rows of a weight at a time: it is there once, and may be large
-_used: list[Panels] = []  # of the library in use, if any
+# What the operation of compiled code multiplies with: operations are global to a process, and get no objects.
+_compiled_with: list[Panels] = []
 
 
-def use(library: Library) -> None:
-    """Have all `PanelLinear` computed by `library`."""
-    _used[:] = [library.panels] if library.panels else []
-
-
-@contextlib.contextmanager
-def trying(library: Library) -> Iterator[None]:
-    """The same for a while."""
-    before = list(_used)
-    use(library)
-    try:
-        yield
-    finally:
-        _used[:] = before
-
-
-def fits(weight: torch.Tensor, library: Library) -> bool:
-    """Whether a weight [out_features, in_features] can lie in panels of the library."""
-    per = PER.get(weight.dtype)
-    return bool(library.panels and per and weight.numel() and weight.shape[1] % per == 0)
+def compile_with(library: Panels) -> None:
+    """From now on compiled code multiplies with `library`."""
+    _compiled_with[:] = [library]
 
 
 class PanelLinear(nn.Module):
@@ -53,13 +34,15 @@ class PanelLinear(nn.Module):
     the sums stay what they were, and half the memory is read.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """`weight` [out_features, in_features] that fits is copied, `bias` [out_features] kept."""
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, library: Panels) -> None:
+        """`weight` [out_features, in_features] is copied, `bias` [out_features] kept. Of bfloat16 in_features
+        must be even."""
         super().__init__()
+        self._library = library
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
         stored = _narrowest(weight.detach())
-        self.panels = nn.Parameter(_laid_out(stored, _used[0].width[self.dtype]), requires_grad=False)
+        self.panels = nn.Parameter(_laid_out(stored, library.width[self.dtype]), requires_grad=False)
         self.bias = bias
 
     @property
@@ -71,27 +54,30 @@ class PanelLinear(nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         if rows.dtype != self.dtype:
             raise RuntimeError(f"rows are {rows.dtype}, and their weight {self.dtype}")
+        if rows.shape[-1] != self.in_features:
+            raise RuntimeError(
+                f"rows have {rows.shape[-1]} features, their weight [{self.out_features}, {self.in_features}]"
+            )
         if torch.compiler.is_compiling():
             answer: torch.Tensor = torch.ops.millstream.panel_linear.default(
                 rows, self.panels, self.bias, self.out_features
             )
             return answer
-        _suit(rows, self.panels)
-        return multiply(rows, self.panels, self.bias, self.out_features)
+        return _multiply(self._library, rows, self.panels, self.bias, self.out_features)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
-def multiply(
-    rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
+def _multiply(
+    library: Panels, rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
 ) -> torch.Tensor:
     """rows [..., in] with a weight [out, in] in panels: [..., out]."""
     rows = rows.contiguous()
     *sizes, in_features = rows.shape
     answer = intercept.empty(rows, *sizes, out_features)
     intercept.call(
-        _used[0].multiply[rows.dtype, panels.dtype],
+        library.multiply[rows.dtype, panels.dtype],
         (rows, panels, bias, answer),
         rows.numel() // in_features,
         in_features,
@@ -99,16 +85,6 @@ def multiply(
         torch.get_num_threads(),
     )
     return answer
-
-
-def _suit(rows: torch.Tensor, panels: torch.Tensor) -> None:
-    """Raises RuntimeError, as torch's own layers do."""
-    count, elements, width, per = panels.shape
-    if (rows.dtype, panels.dtype) not in _used[0].multiply or rows.shape[-1] != elements * per:
-        raise RuntimeError(
-            f"rows have {rows.shape[-1]} features of {rows.dtype}, "
-            f"their weight [{count * width}, {elements * per}] of {panels.dtype}"
-        )
 
 
 def _narrowest(weight: torch.Tensor) -> torch.Tensor:
@@ -128,16 +104,18 @@ def _laid_out(weight: torch.Tensor, width: int) -> torch.Tensor:
     return padded.reshape(-1, width, inputs // per, per).transpose(1, 2).contiguous()
 
 
+def _compiled(
+    rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
+) -> torch.Tensor:
+    return _multiply(_compiled_with[0], rows, panels, bias, out_features)
+
+
 def _shaped(
     rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
 ) -> torch.Tensor:
-    _suit(rows, panels)
     return rows.new_empty(*rows.shape[:-1], out_features)
 
 
 define(
-    "panel_linear(Tensor rows, Tensor panels, Tensor? bias, int out_features) -> Tensor",
-    multiply,
-    _shaped,
-    ("CPU",),
+    "panel_linear(Tensor rows, Tensor panels, Tensor? bias, int out_features) -> Tensor", _compiled, _shaped
 )

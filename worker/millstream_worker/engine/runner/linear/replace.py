@@ -10,18 +10,18 @@ from transformers.pytorch_utils import Conv1D
 
 from millstream_worker.engine.runner.linear import panel
 from millstream_worker.engine.runner.linear.panel import PanelLinear
-from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.native.library import PER, Library, Panels
 
 
-def replace_linear_layers(model: nn.Module, library: Library | None = None) -> str:
+def replace_linear_layers(model: nn.Module, library: Library | None) -> str:
     """Replace the linear layers of a model that `library` multiplies, one after the other, and free their
     weights unless others (a tied embedding) hold them too. Returns a summary for the log."""
-    if library is not None:
-        panel.use(library)
+    if library is not None and library.panels is not None:
+        panel.compile_with(library.panels)
         replaced: dict[nn.Module, PanelLinear] = {}
         for parent in list(model.modules()):
             for name, layer in list(parent.named_children()):
-                found = replaced.get(layer) or _replacement(layer, library)
+                found = replaced.get(layer) or _replacement(layer, library.panels)
                 if found is not None:
                     replaced[layer] = found
                     setattr(parent, name, found)
@@ -30,14 +30,15 @@ def replace_linear_layers(model: nn.Module, library: Library | None = None) -> s
     return _summary(model, library)
 
 
-def _replacement(layer: nn.Module, library: Library) -> PanelLinear | None:
+def _replacement(layer: nn.Module, library: Panels) -> PanelLinear | None:
     if type(layer) not in (nn.Linear, Conv1D):  # a subclass may compute something else
         return None
     parameter, bias = layer.get_parameter("weight"), getattr(layer, "bias", None)
     weight = parameter.t() if type(layer) is Conv1D else parameter
-    if weight.device.type != "cpu" or not panel.fits(weight, library):
+    per = PER.get(weight.dtype)
+    if weight.device.type != "cpu" or not per or not weight.numel() or weight.shape[1] % per:
         return None
-    replacement = PanelLinear(weight.contiguous(), bias)
+    replacement = PanelLinear(weight.contiguous(), bias, library)
     replacement.train(layer.training)
     del layer.weight  # the layer itself may live on in our list of those done
     return replacement

@@ -48,7 +48,7 @@ class Anatomy:
     layers may be replaced, and are given by name."""
 
     attention_modules: tuple[nn.Module, ...]  # in the order of their calls
-    specs: tuple[LayerSpec, ...]  # what each of them computes
+    layer_specs: tuple[LayerSpec, ...]  # what each of them computes
     layers: tuple[nn.Module, ...] | None  # members of one module list that hold one each; None: no such list
     siblings: tuple[tuple[str, ...], ...]  # linear layers of one parent, called once each, with one tensor
     body: BodyCall | None  # None: only the model itself holds all attention modules
@@ -87,7 +87,7 @@ def observe(model: PreTrainedModel, attention: str) -> Anatomy:
     modules = tuple(attention.module for attention in attentions)
     return Anatomy(
         attention_modules=modules,
-        specs=tuple(attention.spec for attention in attentions),
+        layer_specs=tuple(attention.spec for attention in attentions),
         layers=layers_of(model, modules),
         siblings=siblings_of(model, calls),
         body=_body(model, modules, calls, {id(tokens): Argument.TOKENS, id(positions): Argument.POSITIONS}),

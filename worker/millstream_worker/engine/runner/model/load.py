@@ -53,14 +53,9 @@ class LoadedModel:
     notes: tuple[str, ...] = ()  # what the operator should know
 
     @property
-    def modules(self) -> tuple[nn.Module, ...]:
-        """The attention module of each layer."""
-        return self.anatomy.attention_modules
-
-    @property
-    def layers(self) -> tuple[LayerSpec, ...]:
+    def layer_specs(self) -> tuple[LayerSpec, ...]:
         """What the attention of each layer computes."""
-        return self.anatomy.specs
+        return self.anatomy.layer_specs
 
     @property
     def vocab_size(self) -> int:
@@ -140,7 +135,7 @@ def connect(
 
 def reconnect(loaded: LoadedModel, backend: HookableAttention, mark: Callable[[], None]) -> None:
     """Give each attention module back what `connect` gave it, after something else sat there."""
-    for layer, module in enumerate(loaded.modules):
+    for layer, module in enumerate(loaded.anatomy.attention_modules):
         occupy(module, LayerAttention(backend, layer, mark))
 
 

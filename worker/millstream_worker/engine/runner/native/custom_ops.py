@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -13,13 +13,11 @@ def define(
     schema: str,
     run: Callable[..., torch.Tensor],
     shape: Callable[..., torch.Tensor],
-    keys: Sequence[str] = ("CompositeExplicitAutograd",),
 ) -> None:
     """Make `torch.ops.millstream.<name of the schema>` compute `run`. `shape` answers an empty tensor of the
-    shape that `run` answers. `keys`: torch's dispatch keys; the default is any device."""
+    shape that `run` answers."""
     name = schema.partition("(")[0]
     tags = (torch.Tag.needs_exact_strides,)  # compiled code gives what the model's own would
     _library.define(schema, tags=tags)  # type: ignore[no-untyped-call]
-    for key in keys:
-        _library.impl(name, run, key)  # type: ignore[no-untyped-call]
+    _library.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"millstream::{name}", shape, lib=_library)
