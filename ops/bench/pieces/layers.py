@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from ops.bench.machine import describe, precision
@@ -83,7 +82,7 @@ def _loaded(shape: str, dtype: str, attention: str) -> LoadedModel:
 
 
 def _take_values(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
 ) -> torch.Tensor:
     """In place of attention: each head gets its values back."""
     return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)

@@ -10,8 +10,7 @@ import torch
 from support.planning import Segment, greedy_loads, pack
 
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.native.native_greedy import NativeGreedy
-from millstream_worker.engine.runner.sampling.greedy import most_likely
+from millstream_worker.engine.runner.sampling.greedy import NativeGreedy, most_likely
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 MOST_ROWS = 40

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 import pytest
 import torch
@@ -18,10 +17,10 @@ class Layer:
 
     def __init__(self, number: float) -> None:
         self._number = number
-        self.options: list[dict[str, Any]] = []
+        self.sinks: list[Tensor | None] = []
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        self.options.append(options)
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
+        self.sinks.append(sinks)
         return value.new_full((len(query), query.shape[1], value.shape[2]), self._number)
 
 
@@ -36,8 +35,8 @@ def test_each_number_finds_its_layer_and_hands_over_the_sinks() -> None:
     answers = [attend(*step(), given, number) for given, number in zip((sinks, None), numbers, strict=True)]
     assert [float(answer.mean()) for answer in answers] == [1.0, 2.0]
     assert [tuple(answer.shape) for answer in answers] == [(3, 4, 6)] * 2
-    assert layers[0].options[0]["s_aux"] is not None
-    assert layers[1].options == [{"s_aux": None}]
+    assert layers[0].sinks[0] is not None
+    assert layers[1].sinks == [None]
 
 
 def test_a_layer_that_is_gone_is_not_found() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.sampling import draw, draw_cpu, slot_settings
-from millstream_worker.engine.runner.sampling.draw import Filters
 from millstream_worker.engine.runner.sampling.greedy import most_likely
 
 ROWS = 6
@@ -46,7 +45,7 @@ def both_draws(logits: torch.Tensor, spec: SamplingSpec) -> tuple[list[int], lis
         ours = draw_cpu.draw_by_id(logits, logits.amax(-1), own, UNIFORMS)
     else:
         top_k = torch.from_numpy(own["top_k"])[:, None]
-        plain = draw.draw_by_rank(weights, Filters(top_k, top_p, min_p), noise, most=int(top_k.max()))
+        plain = draw.draw_by_rank(weights, top_k, top_p, min_p, noise, most=int(top_k.max()))
         ours = draw_cpu.draw_by_rank(logits, logits.amax(-1), own, UNIFORMS)
     return ours.tolist(), plain.tolist()
 

@@ -15,7 +15,7 @@ from transformers.generation.logits_process import (
 )
 
 from millstream_worker.engine.protocol.request import SamplingSpec
-from millstream_worker.engine.runner.sampling.draw import Filters, draw_by_id, draw_by_rank, weigh
+from millstream_worker.engine.runner.sampling.draw import draw_by_id, draw_by_rank, weigh
 from millstream_worker.engine.runner.sampling.penalties import Penalties
 
 VOCAB = 503
@@ -53,8 +53,8 @@ def test_filters_keep_what_the_warpers_keep(name: str, seed: int) -> None:
         drawn = draw_by_id(weights, column * spec.min_p, grid)
     else:
         top_k = spec.top_k or VOCAB
-        filters = Filters(torch.full((len(grid), 1), top_k), column * spec.top_p, column * spec.min_p)
-        drawn = draw_by_rank(weights, filters, grid, most=top_k)
+        filters = torch.full((len(grid), 1), top_k), column * spec.top_p, column * spec.min_p
+        drawn = draw_by_rank(weights, *filters, grid, most=top_k)
     counted = torch.bincount(drawn, minlength=VOCAB)
 
     assert not counted[expected == 0].any()

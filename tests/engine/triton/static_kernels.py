@@ -8,7 +8,7 @@ import torch
 from support.attention_step import RAGGED, Lens, PrefixGroupRows, Step, spec
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.static import StaticAttention
+from millstream_worker.engine.runner.attention.interface import StaticAttention
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 

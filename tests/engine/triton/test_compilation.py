@@ -13,9 +13,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from millstream_worker.engine.runner.attention.triton.decode import combine_kernel, decode_kernel
+from millstream_worker.engine.runner.attention.triton.decode import (
+    combine_kernel,
+    decode_kernel,
+    shared_kernel,
+)
 from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
-from millstream_worker.engine.runner.attention.triton.shared import shared_kernel
 from millstream_worker.engine.runner.attention.triton.store import store_kernel
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Int64, Plan
+from millstream_worker.engine.runner.attention.hook import HookableAttention
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.storage import KVStorage
-from millstream_worker.engine.runner.model.load import LoadedModel, connect, reconnect
+from millstream_worker.engine.runner.model.load import LoadedModel, connect
 
 
 class Forward(Protocol):
@@ -37,11 +38,12 @@ class Eager:
         self.loaded = loaded
         self.last_tokens = last_tokens
         self.mark = mark
-        self.attention = connect(loaded, storage, mark)
+        self.attention = HookableAttention(loaded.attend_over(storage))
+        self.reconnect()
 
     def reconnect(self) -> None:
-        """Connect the attention modules again after a compilation has replaced them."""
-        reconnect(self.loaded, self.attention, self.mark)
+        """Connect the attention modules, again after a compilation has replaced them."""
+        connect(self.loaded, self.attention, self.mark)
 
     def run(self, plan: Plan) -> Tensor:
         self.attention.begin(plan)

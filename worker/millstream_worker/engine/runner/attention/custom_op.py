@@ -7,7 +7,7 @@ tensor with the layer's number among the registered ones.
 from __future__ import annotations
 
 import itertools
-from typing import Any, Protocol
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import torch
@@ -15,12 +15,8 @@ from torch import Tensor
 
 from millstream_worker.engine.runner.native.custom_ops import define
 
-
-class Attention(Protocol):
-    """One layer's: query [T, heads, key_dim], key and value [T, kv_heads, …] to [T, heads, value_dim]."""
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any], /) -> Tensor: ...
-
+# One layer's: query [T, heads, key_dim], key and value [T, kv_heads, …], its sinks to [T, heads, value_dim].
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 _numbers = itertools.count()
 # Operations are global to a process, and get no objects: this is how the code of one finds a layer.
@@ -42,7 +38,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, laye
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:
-    return _registered[int(layer)](query, key, value, {"s_aux": sinks})
+    return _registered[int(layer)](query, key, value, sinks)
 
 
 def _shaped(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:

@@ -4,21 +4,15 @@ replayed."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 
-
-class AttentionHook(Protocol):
-    """Returns what a layer's call returns, as `AttentionBackend.attend` does."""
-
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, /
-    ) -> Tensor: ...
+# Takes a layer's number, queries, keys, values and sinks; returns what `AttentionBackend.attend` does.
+AttentionHook = Callable[[int, Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 class HookableAttention:

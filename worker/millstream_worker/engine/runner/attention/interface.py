@@ -6,7 +6,7 @@ A backend owns how a step's attention is computed, and writes the step's keys an
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -34,4 +34,29 @@ class AttentionBackend(Protocol):
         contiguous. T may exceed the step's tokens (compiled code pads a single one): what is returned for the
         others is arbitrary.
         """
+        ...
+
+
+class StaticStep(Protocol):
+    """What the layers share in a decode step of a fixed number of rows, at addresses that stay."""
+
+    def fill(self, plan: Plan) -> None:
+        """Take in a step of at most so many rows, one new token each. Of the rows beyond its own nothing is
+        stored, and their answer means nothing."""
+        ...
+
+
+@runtime_checkable
+class StaticAttention(AttentionBackend, Protocol):
+    """A backend whose decode steps can be recorded: all that depends on the step stands in tensors that never
+    move."""
+
+    def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> StaticStep:
+        """For `rows` rows of up to `width` blocks; no row is in it yet. Without `prefix_groups` a step
+        that has some is computed as if it had none."""
+        ...
+
+    def hold(self, step: StaticStep) -> None:
+        """From here to the next `begin` or `hold`, `attend` goes by that step's tensors, whatever `fill` puts
+        there later."""
         ...

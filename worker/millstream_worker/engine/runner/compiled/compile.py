@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from millstream_worker.engine.runner.device import torch_internals
-from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 
 # Dynamo takes two dimensions of one size for the same one, and the sizes 0 and 1 for constants: no dimension
@@ -43,8 +42,13 @@ def compile_model(
     if layers is None:
         raise CannotCompile("its layers are not the members of one list")
     report(f"compiling {type(loaded.model).__name__} of {len(layers)} layers")
-    for module, spec in zip(loaded.anatomy.attention_modules, loaded.layer_specs, strict=True):
-        occupy(module, _Zeros(spec, mark))
+
+    def zeros(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
+        mark()
+        return value.new_zeros(len(query), query.shape[1], value.shape[2])
+
+    for module in loaded.anatomy.attention_modules:
+        occupy(module, zeros)
     try:
         torch.compiler.reset()
         torch.compiler.set_stance("default")
@@ -58,18 +62,6 @@ def compile_model(
     finally:
         torch.compiler.set_stance("eager_on_recompile")
     report(f"model compiled in {time.perf_counter() - begun:.1f} s")
-
-
-class _Zeros:
-    """Stands for a layer's attention: zeros of the shape that it returns."""
-
-    def __init__(self, spec: LayerSpec, mark: Callable[[], None]) -> None:
-        self._value_dim = spec.value_dim
-        self._mark = mark
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-        self._mark()
-        return value.new_zeros(len(query), query.shape[1], self._value_dim)
 
 
 def _share_code(layers: Sequence[nn.Module]) -> None:

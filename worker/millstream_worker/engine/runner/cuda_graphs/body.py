@@ -48,7 +48,11 @@ class Body:
     def logits(self, hidden: Tensor, wanted: Tensor | None) -> Tensor:
         """Logits [L, vocabulary] at `wanted` [L] of hidden states [T, width]; None: at all of them."""
         tokens = torch.empty(1, len(hidden), dtype=torch.int64, device=hidden.device)
-        with self._answering(hidden):
+
+        def forward(*_: Any, **__: Any) -> Any:
+            return self._call.output(last_hidden_state=hidden[None])
+
+        with _own_forward(self._call.module, forward):
             answer = self._model(
                 input_ids=tokens,
                 position_ids=tokens,
@@ -57,14 +61,6 @@ class Body:
             )
         logits: Tensor = answer.logits[0]
         return logits
-
-    @contextlib.contextmanager
-    def _answering(self, hidden: Tensor) -> Iterator[None]:
-        def forward(*_: Any, **__: Any) -> Any:
-            return self._call.output(last_hidden_state=hidden[None])
-
-        with _own_forward(self._call.module, forward):
-            yield
 
 
 def _check(call: BodyCall) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.static import StaticAttention, StaticStep
+from millstream_worker.engine.runner.attention.interface import StaticAttention, StaticStep
 from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.chain import Chain, record_chain
 from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rungs, token_rungs

@@ -11,6 +11,7 @@ import torch
 
 from millstream_worker.engine.protocol.config import cache_folder
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
 
@@ -40,11 +41,13 @@ def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str =
             f"attention 'triton' needs a CUDA device, this is {device.type}; use 'native', 'torch' or 'auto'"
         )
     if name == "torch":
-        return AttentionChoice("torch", "plain PyTorch, as asked for", _torch)
+        return AttentionChoice("torch", "plain PyTorch, as asked for", TorchAttention)
     if device.type != "cpu":
         if name == "native":
             raise ValueError(f"attention 'native' needs the CPU, this is {device.type}; use 'auto'")
-        return AttentionChoice("torch", f"plain PyTorch, there is nothing else for {device.type}", _torch)
+        return AttentionChoice(
+            "torch", f"plain PyTorch, there is nothing else for {device.type}", TorchAttention
+        )
     return _on_the_cpu(name, dtype, cache_folder(cache_dir))
 
 
@@ -61,9 +64,8 @@ def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> AttentionChoice:
     except (CannotBuild, Mismatch) as error:
         if name == "native":
             raise ValueError(f"attention 'native' cannot be had: {error}; use 'torch' or 'auto'") from error
-        return AttentionChoice(
-            "torch", f"plain PyTorch, as native code, which is faster, cannot be had: {error}", _torch
-        )
+        reason = f"plain PyTorch, as native code, which is faster, cannot be had: {error}"
+        return AttentionChoice("torch", reason, TorchAttention)
     reason = "compiled for this processor"
     if dtype == torch.bfloat16:
         reason += f", multiplies bfloat16 as {library.bfloat16_products}"
@@ -76,9 +78,3 @@ def _triton(storage: KVStorage) -> AttentionBackend:
     )
 
     return TritonAttention(storage)
-
-
-def _torch(storage: KVStorage) -> AttentionBackend:
-    from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-
-    return TorchAttention(storage)

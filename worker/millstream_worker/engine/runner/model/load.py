@@ -2,7 +2,7 @@
 nothing of rows.
 
 The modelling code is transformers' own. Its attention modules call the function registered here, which
-hands the packed step to the module's `LayerAttention`.
+hands the packed step to what `occupy` put into the module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
-from millstream_worker.engine.runner.attention.hook import HookableAttention
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -63,23 +62,6 @@ class LoadedModel:
         return self.anatomy.vocab_size
 
 
-class LayerAttention:
-    """One layer of a storage and who computes its attention; sits in the layer's attention module."""
-
-    __slots__ = ("__weakref__", "_backend", "_layer", "_mark")
-
-    def __init__(self, backend: AttentionBackend, layer: int, mark: Callable[[], None]) -> None:
-        self._backend = backend
-        self._layer = layer
-        self._mark = mark
-
-    def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: dict[str, Any]
-    ) -> torch.Tensor:
-        self._mark()
-        return self._backend.attend(self._layer, query, key, value, options.get("s_aux"))
-
-
 def load_model(
     folder: str,
     *,
@@ -123,20 +105,21 @@ def load_model(
     )
 
 
-def connect(
-    loaded: LoadedModel, storage: KVStorage, mark: Callable[[], None] = lambda: None
-) -> HookableAttention:
-    """Give each attention module its layer of `storage`. Before each forward the backend wants
-    `begin(plan)`; `mark` is called with each layer."""
-    backend = HookableAttention(loaded.attend_over(storage))
-    reconnect(loaded, backend, mark)
-    return backend
-
-
-def reconnect(loaded: LoadedModel, backend: HookableAttention, mark: Callable[[], None]) -> None:
-    """Give each attention module back what `connect` gave it, after something else sat there."""
+def connect(loaded: LoadedModel, backend: AttentionBackend, mark: Callable[[], None]) -> None:
+    """Have each attention module compute its layer by `backend`, which wants `begin(plan)` before each
+    forward; `mark` is called with each layer."""
     for layer, module in enumerate(loaded.anatomy.attention_modules):
-        occupy(module, LayerAttention(backend, layer, mark))
+        occupy(module, _attention_of(backend, layer, mark))
+
+
+def _attention_of(backend: AttentionBackend, layer: int, mark: Callable[[], None]) -> Attention:
+    def compute(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
+    ) -> torch.Tensor:
+        mark()
+        return backend.attend(layer, query, key, value, sinks)
+
+    return compute
 
 
 def occupy(module: nn.Module, attention: Attention) -> None:
@@ -154,8 +137,9 @@ def _attend(
     constants that were seen when the model was loaded.
     """
     query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
+    sinks = options.get("s_aux")
     if torch.compiler.is_compiling():
-        out = attend(query, key, value, options.get("s_aux"), getattr(module, _NUMBER))
+        out = attend(query, key, value, sinks, getattr(module, _NUMBER))
     else:  # an operation written in Python costs more than the call
-        out = getattr(module, _SLOT)(query, key, value, options)
+        out = getattr(module, _SLOT)(query, key, value, sinks)
     return out.unsqueeze(0), None

@@ -17,7 +17,7 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
-from millstream_worker.engine.runner.native.native_greedy import NativeGreedy
+from millstream_worker.engine.runner.sampling.greedy import NativeGreedy
 
 _BLOCK, _WIDTH = 16, 5  # tokens of a block, blocks of a row
 _LAYERS = (
@@ -106,7 +106,7 @@ def _given(
 
 
 def _plan(lens: Sequence[int], new: Sequence[int]) -> Plan:
-    """Rows of such lengths after a step of so many new tokens each; nothing is drawn."""
+    """Rows of such lengths after a step of so many new tokens each; nothing is sampled."""
     order = sorted(range(len(new)), key=lambda row: new[row] > 1)
     tables = [np.arange(_WIDTH) * len(new) + row for row in order]
     return packed_plan([new[row] for row in order], [lens[row] for row in order], tables, _BLOCK)

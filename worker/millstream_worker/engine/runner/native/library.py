@@ -28,7 +28,7 @@ _CHOSEN = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32]
 # query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
 Attend = Callable[..., None]
 Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
-# logits, rows, their size, numbers from one row to the next, tokens, broken, threads
+# logits, rows, their size, numbers from one row to the next, tokens, non-finite, threads
 MostLikely = Callable[[int, int, int, int, int, int, int], None]
 # Address of int64 [calls, 1 + replayed_arguments], calls; whether none of them threw an exception.
 Replay = Callable[[int, int], bool]
@@ -86,7 +86,9 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
-        self._attend = {dtype: self._entry(name, _ATTENDED) for dtype, name in ENTRIES.items()}
+        self.attend: dict[torch.dtype, Attend] = {
+            dtype: self._entry(name, _ATTENDED) for dtype, name in ENTRIES.items()
+        }  # by the type of the storage
         width = {dtype: self._entry(name, [], c_int32)() for dtype, name in _WIDTHS.items()}
         multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
         self.panels = Panels(width, multiply) if all(width.values()) else None
@@ -97,10 +99,6 @@ class Library:
         self.replayed_arguments: int = self._entry("replayed_arguments", [], c_int32)()  # 0: it cannot
         # As "tiles", "pairs" or "float32"; where there is a choice between the last two, they were timed.
         self.bfloat16_products: str = self._entry("bfloat16_products", [], c_char_p)().decode()
-
-    def attend(self, dtype: torch.dtype) -> Attend:
-        """The entry for a storage of this type: one of `ENTRIES`."""
-        return self._attend[dtype]
 
     def _entry(self, name: str, arguments: Sequence[Any], result: Any = None) -> Callable[..., Any]:
         try:

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millstream_worker.engine.runner.native.native_greedy import NativeGreedy
+from millstream_worker.engine.runner.native.library import Library
 
-_INFINITY, _MINUS_INFINITY = 0x7F80, 0xFF80  # bfloat16's bits
+_SHARED = 2**18  # logits that are worth more than one thread
+
+
+class NativeGreedy:
+    """Looks through at most `most_rows` in one pass, and answers in arrays that stay where they are: to make
+    some takes as long as to look through a row."""
+
+    def __init__(self, library: Library, most_rows: int) -> None:
+        self._entries = library.most_likely
+        self._tokens = np.zeros(most_rows, np.int64)
+        self._non_finite = np.zeros(most_rows, np.bool_)
+        self._addresses = self._tokens.ctypes.data, self._non_finite.ctypes.data
+
+    def takes(self, logits: Tensor) -> bool:
+        """Whether it can look through these."""
+        return logits.dtype in self._entries and len(logits) <= len(self._tokens) and logits.stride(1) == 1
+
+    def most_likely(self, logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Tokens [M] of logits [M, V], the first of equal ones, and [M] which rows hold NaN or +inf, or
+        nothing but -inf: their token is 0. Good until the next call."""
+        rows, size = logits.shape
+        threads = torch.get_num_threads() if rows * size >= _SHARED else 1
+        places = logits.data_ptr(), rows, size, logits.stride(0)
+        self._entries[logits.dtype](*places, *self._addresses, threads)
+        return self._tokens[:rows], self._non_finite[:rows]
 
 
 def most_likely(logits: Tensor, native: NativeGreedy | None = None) -> tuple[Tensor, Tensor]:
@@ -19,36 +41,13 @@ def most_likely(logits: Tensor, native: NativeGreedy | None = None) -> tuple[Ten
     but -inf: their token is 0."""
     if logits.device.type != "cpu":
         peak, tokens = logits.max(-1)
-        unsound = peak.isfinite().logical_not_()
-        return tokens.masked_fill_(unsound, 0), unsound
+        wrong = peak.isfinite().logical_not_()
+        return tokens.masked_fill_(wrong, 0), wrong
     if native is not None and native.takes(logits):
         chosen, non_finite = (array.copy() for array in native.most_likely(logits))
-    # numpy's argmax is vectorised, torch's is not: it took twelve times as long, and in bfloat16 more.
-    elif logits.dtype == torch.bfloat16:
-        chosen, non_finite = _of_bfloat16(logits)
-    else:
-        chosen, non_finite = _of_float32(logits)
+    else:  # numpy's argmax is vectorised, torch's is not: it took twelve times as long
+        values = logits.float().numpy()
+        chosen = values.argmax(-1)  # of the first NaN, where there is one
+        non_finite = ~np.isfinite(values[np.arange(len(chosen)), chosen])
     chosen[non_finite] = 0
     return torch.from_numpy(chosen), torch.from_numpy(non_finite)
-
-
-def _of_float32(logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    values = logits.float().numpy()
-    tokens = values.argmax(-1)  # of the first NaN, where there is one
-    return tokens, ~np.isfinite(_at(values, tokens))
-
-
-def _of_bfloat16(logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """By their bits, which order as the numbers do for those above zero; as integers without a sign, NaNs of
-    either sign are the largest of theirs."""
-    bits = logits.view(torch.int16).numpy()
-    tokens = bits.argmax(-1)
-    peak = _at(bits, tokens)
-    non_finite = (peak >= _INFINITY) | (bits.view(np.uint16).max(-1) > _MINUS_INFINITY)
-    if len(unordered := np.flatnonzero((peak <= 0) & ~non_finite)):  # nothing above zero
-        tokens[unordered], non_finite[unordered] = _of_float32(logits[torch.from_numpy(unordered)])
-    return tokens, non_finite
-
-
-def _at(values: NDArray[Any], tokens: NDArray[np.int64]) -> NDArray[Any]:
-    return values[np.arange(len(tokens)), tokens]

@@ -1,6 +1,6 @@
 """From logits to tokens, on the device: penalties, bias, temperature, filters, one draw per wanted logit.
 
-Owns the sampling state of the rows in the batch, by slot. What a row draws depends on its own logits,
+Owns the sampling state of the rows in the batch, by slot. What a row gets depends on its own logits,
 settings, history and noise only, never on its slot or on the rows around it. Only `collect` waits for the
 device.
 """
@@ -19,11 +19,10 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, Sampled
 from millstream_worker.engine.runner.device.transfer import to_device, to_host
 from millstream_worker.engine.runner.native.library import Library
-from millstream_worker.engine.runner.native.native_greedy import NativeGreedy
 from millstream_worker.engine.runner.sampling import draw_cpu, slot_settings
 from millstream_worker.engine.runner.sampling.bias import SlotBias
-from millstream_worker.engine.runner.sampling.draw import Filters, draw_by_id, draw_by_rank, weigh
-from millstream_worker.engine.runner.sampling.greedy import most_likely
+from millstream_worker.engine.runner.sampling.draw import draw_by_id, draw_by_rank, weigh
+from millstream_worker.engine.runner.sampling.greedy import NativeGreedy, most_likely
 from millstream_worker.engine.runner.sampling.logprobs import LogprobTensors, logprobs_of
 from millstream_worker.engine.runner.sampling.penalties import Penalties
 from millstream_worker.engine.runner.sampling.slot_settings import SamplingMethod, Settings
@@ -36,7 +35,7 @@ PIECE_ELEMENTS = {"cpu": 2**18, "cuda": 2**24}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledTensors:
-    """One step's draws. What the host wants is on its way to it."""
+    """One step's samples. What the host wants is on its way to it."""
 
     tokens: Tensor  # [L] int64, on the device
     tokens_host: Tensor
@@ -46,7 +45,7 @@ class SampledTensors:
 
 
 class Sampler:
-    """Load a row when it enters the batch, then draw at most one token per row and step."""
+    """Load a row when it enters the batch, then sample at most one token per row and step."""
 
     def __init__(
         self, vocab_size: int, max_rows: int, device: torch.device | str, library: Library | None = None
@@ -95,16 +94,16 @@ class Sampler:
         counts = settings["top_logprobs"][asked]
         return self._sent(tokens, non_finite, logprobs_of(logits, tokens, asked, counts, self._piece_rows))
 
-    def collect(self, drawn: SampledTensors | Sampled) -> Sampled:
+    def collect(self, sampled: SampledTensors | Sampled) -> Sampled:
         """The step's tokens as host values; waits for that step, not for one launched after it."""
-        if isinstance(drawn, Sampled):
-            return drawn
-        if drawn.copied is not None:
-            drawn.copied.synchronize()
-        non_finite = tuple(drawn.non_finite_host.numpy().nonzero()[0].tolist())
-        logprobs = drawn.logprobs_host.values() if drawn.logprobs_host else {}
+        if isinstance(sampled, Sampled):
+            return sampled
+        if sampled.copied is not None:
+            sampled.copied.synchronize()
+        non_finite = tuple(sampled.non_finite_host.numpy().nonzero()[0].tolist())
+        logprobs = sampled.logprobs_host.values() if sampled.logprobs_host else {}
         sound = {index: values for index, values in logprobs.items() if index not in non_finite}
-        return Sampled(drawn.tokens_host.numpy().astype(np.int32), sound, non_finite)
+        return Sampled(sampled.tokens_host.numpy().astype(np.int32), sound, non_finite)
 
     def _sample_plainly(self, logits: Tensor, slots: Slots) -> SampledTensors | Sampled:
         """Of rows that take the most likely token and want nothing else."""
@@ -131,14 +130,14 @@ class Sampler:
                 tokens[index], non_finite[index] = self._draw(part, method, settings[rows], plan.noise[rows])
         return tokens, non_finite
 
-    def _changed(self, settings: Settings, drawn: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """[L] the rows whose logits are not taken as they are; `drawn` [L]: tokens drawn before."""
+    def _changed(self, settings: Settings, lengths: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """[L] the rows whose logits are not taken as they are; `lengths` [L] of the outputs so far."""
         changed: NDArray[np.bool_] = (
-            settings["biased"] | slot_settings.penalised(settings) | (drawn < settings["min_tokens"])
+            settings["biased"] | slot_settings.penalised(settings) | (lengths < settings["min_tokens"])
         )
         return changed
 
-    def _change(self, logits: Tensor, slots: Slots, settings: Settings, drawn: NDArray[np.int32]) -> None:
+    def _change(self, logits: Tensor, slots: Slots, settings: Settings, lengths: NDArray[np.int32]) -> None:
         """Apply bias, penalties and minimal lengths to float32 logits [M, V] in place."""
         index = self._there(slots)
         self._bias.add(logits, index)
@@ -147,7 +146,7 @@ class Sampler:
             histories = self._there(self._penalties.histories(slots[penalised]))
             amounts = self._there(slot_settings.penalties(settings[penalised]))
             self._penalties.apply(logits, self._there(penalised), histories, amounts)
-        short = drawn < settings["min_tokens"]
+        short = lengths < settings["min_tokens"]
         if short.any():
             self._ends.add(logits, index, only=self._there(short))
 
@@ -168,8 +167,8 @@ class Sampler:
         if method is SamplingMethod.BY_ID:
             return draw_by_id(weights, min_p, uniform), non_finite
         top_k = self._there(settings["top_k"])[:, None]
-        filters = Filters(top_k, top_p, min_p)
-        return draw_by_rank(weights, filters, uniform, most=int(settings["top_k"].max())), non_finite
+        most = int(settings["top_k"].max())
+        return draw_by_rank(weights, top_k, top_p, min_p, uniform, most), non_finite
 
     def _keep(self, tokens: Tensor, slots: Slots) -> None:
         self.last_tokens.index_copy_(0, self._there(slots.astype(np.int64)), tokens)

@@ -32,7 +32,7 @@ class NativeAttention:
         assert all(max(layer.key_dim, layer.value_dim) <= MOST_DIM for layer in storage.layers)
         self.library = library
         self._storage = storage
-        self._attend = library.attend(storage.dtype)
+        self._attend = library.attend[storage.dtype]
         shapes = [layer.shape for layer in storage.layers]
         self._shapes = tuple(dict.fromkeys(shapes))
         self._shape_of = [self._shapes.index(shape) for shape in shapes]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from millstream_worker.engine.brain.batch.plan import Int32, Int64, Plan
+from millstream_worker.engine.runner.attention.tiles import tiles
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 PART_KEYS = 512  # of a piece of decoding rows; a multiple of the kernel's 64
@@ -50,10 +51,6 @@ class _Spans:
     def parts(self) -> Int64:
         """How many pieces each is cut into."""
         return -(-self.end_keys // PART_KEYS) - self.first_keys // PART_KEYS
-
-    @property
-    def no_part(self) -> Int64:
-        return np.full(len(self.tokens), -1)
 
 
 def cut(plan: Plan, layer: LayerSpec) -> WorkItems:
@@ -112,7 +109,7 @@ def together(pieces: int, threads: int, layer: LayerSpec) -> int:
 def _own(plan: Plan, layer: LayerSpec, shared: Int64, size: int) -> tuple[_Spans, _Spans]:
     """Each segment's own: of single tokens, and of more."""
     lens = plan.query_lens.astype(np.int64)
-    segments, done, tokens = _tiles(lens, size)
+    segments, done, tokens = tiles(lens, size)
     position = plan.kv_lens[segments] - lens[segments] + done
     first = shared[segments]
     if layer.window is not None:
@@ -127,7 +124,7 @@ def _own(plan: Plan, layer: LayerSpec, shared: Int64, size: int) -> tuple[_Spans
 
 def _prefix_groups(plan: Plan, size: int) -> _Spans:
     """What prefix groups share. Any member's block table holds it."""
-    prefix_groups, done, tokens = _tiles(np.diff(plan.prefix_group_starts).astype(np.int64), size)
+    prefix_groups, done, tokens = tiles(np.diff(plan.prefix_group_starts).astype(np.int64), size)
     places = plan.prefix_group_starts[prefix_groups] + done
     none = np.zeros_like(places)
     segments, ends = (
@@ -137,21 +134,11 @@ def _prefix_groups(plan: Plan, size: int) -> _Spans:
     return _Spans(segments, plan.token_count + places, tokens, none, ends, none)
 
 
-def _tiles(lens: Int64, size: int) -> tuple[Int64, Int64, Int64]:
-    """Tiles of up to `size` of runs of such lengths: the run of each, its place there, and its length."""
-    if len(lens) and lens.max() == 1:
-        return np.arange(len(lens)), np.zeros_like(lens), lens
-    counts = -(-lens // size)
-    owner = np.repeat(np.arange(len(lens)), counts)
-    done = (np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
-    return owner, done, np.minimum(lens[owner] - done, size)
-
-
 def _whole(spans: _Spans) -> Int64:
     """A piece for each span, [N, 6]."""
+    no_part = np.full(len(spans.tokens), -1)
     return np.stack(
-        (spans.segments, spans.first_members, spans.tokens, spans.first_keys, spans.end_keys, spans.no_part),
-        axis=1,
+        (spans.segments, spans.first_members, spans.tokens, spans.first_keys, spans.end_keys, no_part), axis=1
     )
 
 

@@ -1,6 +1,7 @@
 """Attention of rows with one new token each. A long context is read in parts by several programs, and a
-beginning that rows share by those of shared.py; the last kernel puts a row's parts together by the
-logarithms of their sums (split-KV, https://crfm.stanford.edu/2023/10/12/flashdecoding.html).
+beginning that rows share by those of `shared_kernel`, where a tile holds the query heads of one KV head of
+several rows, and loads each shared key once for all of them; the last kernel puts a row's parts together by
+the logarithms of their sums (split-KV, https://crfm.stanford.edu/2023/10/12/flashdecoding.html).
 
     parts of a row    │ shared_parts of its beginning │ own_parts │     each [VALUE_DIM], and a sum
 
@@ -41,7 +42,7 @@ def decode_kernel(
     values,
     tables,  # [rows, table_stride] int32
     kv_lens,  # [rows] int32
-    shared_lens,  # [rows] int32: keys that shared.py reads for the row, if it has any parts
+    shared_lens,  # [rows] int32: keys that shared_kernel reads for the row, if it has any parts
     sinks,  # [heads], read only where SINKS
     out,  # [rows, heads, VALUE_DIM], contiguous; written where a row has one part
     parts,  # [rows, heads, shared_parts + own_parts, VALUE_DIM] float32; written otherwise
@@ -93,6 +94,66 @@ def decode_kernel(
         place = place * (shared_parts + own_parts) + shared_parts + part
         store_answers(parts, place, answer, mine, VALUE_DIM, PAD_VALUE)
         tl.store(part_sums + place, log_sum, mask=mine)
+
+
+@triton.jit(do_not_specialize=["shared_parts", "own_parts", "table_stride"])
+def shared_kernel(
+    query,  # [rows, heads, KEY_DIM]
+    keys,
+    values,
+    tables,  # [rows, table_stride] int32
+    shared_lens,  # [rows] int32: keys that a row shares
+    members,  # [members] int32: rows that share, prefix group after prefix group
+    tile_firsts,  # [tiles] int32: a tile's first place among the members
+    tile_counts,  # [tiles] int32: its members, all of one prefix group; 0: nothing to do
+    parts,  # [rows, heads, shared_parts + own_parts, VALUE_DIM] float32
+    part_sums,  # [rows, heads, shared_parts + own_parts] float32
+    scale,
+    shared_parts,
+    own_parts,
+    query_token_stride,
+    query_head_stride,
+    table_stride,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,  # query heads of a KV head
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    PAD_KEY: tl.constexpr,
+    PAD_VALUE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,  # query heads of a tile, padded
+    KEYS: tl.constexpr,
+    LEAST: tl.constexpr,  # keys of a part
+    SOFTCAP: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    kv_head = tl.program_id(1).to(tl.int64)
+    part = tl.program_id(2)
+    count = tl.load(tile_counts + tile)
+    if count == 0:
+        return
+    first = tl.load(tile_firsts + tile)
+    leader = tl.load(members + first).to(tl.int64)  # any member's table begins with the shared blocks
+    length = tl.load(shared_lens + leader)
+    size = part_keys(length, shared_parts, LEAST, KEYS)
+    start = part * size
+    if start >= length:
+        return
+
+    place = tl.arange(0, ROWS)
+    mine = place < count * GROUP
+    row = tl.load(members + first + place // GROUP, mask=mine, other=0).to(tl.int64)
+    head = kv_head * GROUP + place % GROUP
+    asked = load_queries(query, row, head, mine, query_token_stride, query_head_stride, KEY_DIM, PAD_KEY)
+    highest, total = empty_sums(query, head, mine, ROWS, False)
+    answer, log_sum = attend_range(
+        asked, tl.zeros([ROWS], tl.int32) + length, start, tl.minimum(start + size, length),
+        keys, values, kv_head, tables + leader * table_stride, scale, highest, total,
+        ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS, 0, SOFTCAP,
+    )  # fmt: skip
+    target = (row * HEADS + head) * (shared_parts + own_parts) + part
+    store_answers(parts, target, answer, mine, VALUE_DIM, PAD_VALUE)
+    tl.store(part_sums + target, log_sum, mask=mine)
 
 
 @triton.jit(do_not_specialize=["shared_parts", "own_parts"])

@@ -9,14 +9,18 @@ to nothing and change nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Int32, Plan
+from millstream_worker.engine.runner.attention.tiles import tiles
+from millstream_worker.engine.runner.device.transfer import Arena, Field, to_device
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 LEAST_PART_KEYS = 256  # a shorter part costs more to put together than it saves
@@ -24,7 +28,7 @@ MOST_PARTS = 64
 LEAST_DOT = 16  # sides of a tensor core's matrix product
 TILE_QUERIES = 64  # query heads of a tile where several tokens share its keys
 Vectors = dict[str, NDArray[Any]]
-BLANKS = {"slots": -1}  # what stands beyond a step's own values; else 0
+_BLANKS = {"slots": -1}  # what stands beyond a step's own values; else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,8 +126,8 @@ def prefill_tiles(plan: Plan, tokens: int) -> tuple[Int32, Int32]:
     """Segment and first token of each prefill tile of up to so many new tokens, long segments first."""
     lens = plan.query_lens[plan.decodes :]
     order = np.argsort(-plan.kv_lens[plan.decodes :], kind="stable")
-    owner, firsts = _tiles(lens[order], tokens)
-    return (order[owner] + plan.decodes).astype(np.int32), firsts
+    owner, firsts, _ = tiles(lens[order], tokens)
+    return (order[owner] + plan.decodes).astype(np.int32), firsts.astype(np.int32)
 
 
 def shared_tiles(plan: Plan, spec: LayerSpec) -> tuple[Int32, Int32, Int32]:
@@ -135,10 +139,8 @@ def shared_tiles(plan: Plan, spec: LayerSpec) -> tuple[Int32, Int32, Int32]:
         return shared, none, none
     counts = np.diff(plan.prefix_group_starts)
     shared[plan.prefix_group_segments] = np.repeat(plan.prefix_group_lens, counts)
-    size = tile_tokens(spec)
-    owner, firsts = _tiles(counts, size)
-    members = np.minimum(counts[owner] - firsts, size)
-    return shared, plan.prefix_group_starts[owner] + firsts, members.astype(np.int32)
+    owner, firsts, members = tiles(counts, tile_tokens(spec))
+    return shared, (plan.prefix_group_starts[owner] + firsts).astype(np.int32), members.astype(np.int32)
 
 
 def tile_tokens(spec: LayerSpec) -> int:
@@ -151,9 +153,60 @@ def padded(size: int, least: int) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-def _tiles(counts: NDArray[Any], size: int) -> tuple[NDArray[np.intp], Int32]:
-    """Cut runs of so many into tiles of up to `size`: the run of each tile, and where it begins in that."""
-    pieces = -(-counts // size)
-    owner = np.repeat(np.arange(len(counts)), pieces)
-    firsts = (np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * size
-    return owner, firsts.astype(np.int32)
+class StaticDecode:
+    """`StaticStep` of `rows` rows of up to `width` blocks, for layers of these shapes: what a recorded step
+    reads, at places that stay."""
+
+    def __init__(
+        self,
+        shapes: Sequence[LayerSpec],
+        rows: int,
+        width: int,
+        parts: Sequence[tuple[int, int]],  # of each shape: own and shared ones
+        device: torch.device,
+    ) -> None:
+        self._shapes = list(shapes)
+        self._tables = {
+            group: torch.zeros(rows, width, dtype=torch.int32, device=device)
+            for group in {shape.group for shape in shapes}
+        }
+        sizes = [decode_sizes(rows, width, shape) for shape in shapes]
+        self._arena = Arena(
+            {
+                _name(index, name): Field(
+                    size, np.int64 if name == "slots" else np.int32, _BLANKS.get(name, 0)
+                )
+                for index, named in enumerate(sizes)
+                for name, size in named.items()
+                if name != "tables"
+            },
+            device,
+        )
+        self.steps = {
+            shape: DeviceStep(
+                tables=self._tables[shape.group],
+                **{name: self._arena[_name(index, name)] for name in named if name != "tables"},
+                decodes=rows,
+                parts=own,
+                shared_parts=shared,
+                longest_query=0,
+                longest_context=0,
+            )
+            for index, (shape, named, (own, shared)) in enumerate(zip(shapes, sizes, parts, strict=True))
+        }
+
+    def fill(self, plan: Plan) -> None:
+        vectors = {
+            _name(index, name): array
+            for index, shape in enumerate(self._shapes)
+            for name, array in arrays(plan, shape).items()
+            if name != "tables"
+        }
+        self._arena.fill(**vectors)
+        for group, table in self._tables.items():
+            rows = to_device(plan.block_tables[group], table.device)
+            table[: rows.shape[0], : rows.shape[1]].copy_(rows)  # what stands beyond is never read
+
+
+def _name(index: int, name: str) -> str:
+    return f"{index}.{name}"

@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.triton.decode import combine_kernel, decode_kernel
+from millstream_worker.engine.runner.attention.triton.decode import (
+    combine_kernel,
+    decode_kernel,
+    shared_kernel,
+)
 from millstream_worker.engine.runner.attention.triton.device_step import (
     LEAST_DOT,
     LEAST_PART_KEYS,
@@ -18,7 +22,6 @@ from millstream_worker.engine.runner.attention.triton.device_step import (
     tile_tokens,
 )
 from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
-from millstream_worker.engine.runner.attention.triton.shared import shared_kernel
 from millstream_worker.engine.runner.attention.triton.store import store_kernel
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
@@ -34,6 +37,10 @@ class LayerLaunch:
     values: Tensor
     sinks: Tensor | None
     out: Tensor
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.query, self.keys, self.values, self.step.tables
 
     @property
     def learned_sinks(self) -> Tensor:
@@ -109,10 +116,7 @@ def decode(launch: LayerLaunch) -> None:
     if step.shared_parts:
         _share(launch, parts, sums)
     decode_kernel[step.decodes, spec.kv_heads, step.parts](
-        launch.query,
-        launch.keys,
-        launch.values,
-        step.tables,
+        *launch.inputs,
         step.kv_lens,
         step.shared_lens,
         launch.learned_sinks,
@@ -135,10 +139,7 @@ def decode(launch: LayerLaunch) -> None:
 def _share(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
     spec, step = launch.spec, launch.step
     shared_kernel[len(step.shared_counts), spec.kv_heads, step.shared_parts](
-        launch.query,
-        launch.keys,
-        launch.values,
-        step.tables,
+        *launch.inputs,
         step.shared_lens,
         step.members,
         step.shared_firsts,
@@ -175,10 +176,7 @@ def prefill(launch: LayerLaunch) -> None:
     spec, step = launch.spec, launch.step
     tokens = tile_tokens(spec)
     prefill_kernel[len(step.tile_segments), spec.kv_heads](
-        launch.query,
-        launch.keys,
-        launch.values,
-        step.tables,
+        *launch.inputs,
         step.kv_lens,
         step.query_lens,
         step.query_starts,

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.static import StaticStep
+from millstream_worker.engine.runner.attention.interface import StaticStep
 from millstream_worker.engine.runner.attention.triton import device_step, flash_prefill, launches
-from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
-from millstream_worker.engine.runner.attention.triton.static_decode import StaticDecode
+from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep, StaticDecode
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -38,7 +37,7 @@ class TritonAttention:
         self._programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
 
     def begin(self, plan: Plan) -> None:
-        shapes = list(dict.fromkeys(self._shapes))
+        shapes = dict.fromkeys(self._shapes)
         vectors = [device_step.arrays(plan, shape) for shape in shapes]
         tensors = iter(
             together([array for named in vectors for array in named.values()], self._storage.device)
