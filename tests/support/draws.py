@@ -31,7 +31,7 @@ def draw_plan(
 ) -> Plan:
     """One decode segment per slot, each with one logit wanted; nothing else is filled in."""
     count = len(slots)
-    plan = packed_plan(np.ones(count), np.ones(count), np.zeros((count, 1)), 1, draws=True)
+    plan = packed_plan(np.ones(count), np.ones(count), np.zeros((count, 1)), 1, samples=True)
     return replace(
         plan,
         loads=loads,

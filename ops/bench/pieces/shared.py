@@ -58,7 +58,7 @@ def plan_of(case: Case) -> Plan:
     begins = 1 + np.arange(case.prefix_groups * shared).reshape(case.prefix_groups, shared)
     rest = 1 + begins.size + np.arange(count * own).reshape(count, own)
     table = np.concatenate([begins.repeat(case.rows, axis=0), rest], axis=1).astype(np.int32)
-    plan = packed_plan(np.ones(count), np.full(count, case.shared + case.own), table, BLOCK, draws=True)
+    plan = packed_plan(np.ones(count), np.full(count, case.shared + case.own), table, BLOCK, samples=True)
     return replace(
         plan,
         prefix_group_lens=np.full(case.prefix_groups, case.shared, np.int32),

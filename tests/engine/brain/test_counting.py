@@ -19,7 +19,7 @@ def plan_of(
 ) -> Plan:
     """One row, one token; blocks of two."""
     return replace(
-        packed_plan([1], [position + 1], [table], 2, draws=True),
+        packed_plan([1], [position + 1], [table], 2, samples=True),
         step=step,
         loads=loads,
         tokens=np.array([token], np.int32),

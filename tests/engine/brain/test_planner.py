@@ -96,7 +96,7 @@ def test_decoding_slots_are_the_same_array_while_they_are_the_same() -> None:
 
 def test_segments_stand_side_by_side_with_their_places() -> None:
     plan = packed_plan(
-        [1, 1, 4, 2], [9, 1, 4, 6], [[3, 1, 7], [2, 0, 0], [5, 0, 0], [4, 6, 0]], 4, draws=True
+        [1, 1, 4, 2], [9, 1, 4, 6], [[3, 1, 7], [2, 0, 0], [5, 0, 0], [4, 6, 0]], 4, samples=True
     )
     assert (plan.decodes, plan.token_count) == (2, 8)
     assert plan.query_starts.tolist() == [0, 1, 2, 6, 8]

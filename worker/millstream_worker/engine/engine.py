@@ -84,8 +84,8 @@ class Engine(Generic[H]):
         if not self._in_flight:
             over = self.scheduler.take_finished()
             return self.report(over) if over else None
-        drawn = self._runner.settle(self._in_flight.popleft())
-        step = self.scheduler.settle(drawn, self._clock())
+        sampled = self._runner.settle(self._in_flight.popleft())
+        step = self.scheduler.settle(sampled, self._clock())
         self._busy_s += step.stats.step_s
         self._steps += 1
         return step

@@ -5,7 +5,7 @@ socket.
     settle()  the oldest outstanding plan: tokens to their rows, rows that are over out of the batch
 
 With a pipeline depth of 1 a plan is made while the one before it still runs: a row's next token is then taken
-from the device, and what was drawn after a row's end is dropped.
+from the device, and what was sampled after a row's end is dropped.
 """
 
 from __future__ import annotations
@@ -179,15 +179,15 @@ class Scheduler:
             token_s = self._step_time.token_s
             host.worth = not token_s or self.config.host_block_s < token_s * self.config.block_size
 
-    def settle(self, drawn: Sampled, now: float) -> Step:
+    def settle(self, sampled: Sampled, now: float) -> Step:
         """Apply the samples of the oldest outstanding plan."""
         launch = self._outstanding.popleft()
         step_s = self._step_time.settled(now)
         admitted = [(row.origin.request.handle, cached) for row, cached in launch.admitted if row.lives]
         self._batch.settle(launch.slots, launch.kv_lens)
-        self._batch.draw(launch.drawing_slots, launch.drawing_lens, drawn.tokens)
-        finished = self.take_finished() + self._end_non_finite(launch, drawn)
-        tokens: list[int] = drawn.tokens.tolist()
+        self._batch.append(launch.sample_slots, launch.sample_lens, sampled.tokens)
+        finished = self.take_finished() + self._end_non_finite(launch, sampled)
+        tokens: list[int] = sampled.tokens.tolist()
         dropped, ended = self._append(launch.rows, tokens)
         self._publish_output(launch)
         for row, reason in ended:
@@ -201,7 +201,7 @@ class Scheduler:
         self._running_rows.totals.steps += 1
         self._running_rows.totals.output += len(tokens)
         stats = engine_stats(self._running_rows, step_s, launch.tokens)
-        return Step(handles, tokens, finished, admitted, drawn.logprobs_without(dropped), stats)
+        return Step(handles, tokens, finished, admitted, sampled.logprobs_without(dropped), stats)
 
     def _append(self, rows: list[Row], tokens: list[int]) -> tuple[list[int], list[tuple[Row, str]]]:
         """Append each row's token; returns the indices of samples to drop, and the rows that end, with the
@@ -220,11 +220,11 @@ class Scheduler:
                     ended.append((row, reason))
         return dropped, ended
 
-    def _end_non_finite(self, launch: Launch, drawn: Sampled) -> list[tuple[int, str]]:
+    def _end_non_finite(self, launch: Launch, sampled: Sampled) -> list[tuple[int, str]]:
         """End rows whose logits were not finite, and remove the hashes of their blocks: these may be the
         cause.
         """
-        non_finite = [row for row in (launch.rows[index] for index in drawn.non_finite) if row.lives]
+        non_finite = [row for row in (launch.rows[index] for index in sampled.non_finite) if row.lives]
         for row in non_finite:
             self._running_rows.pool.forget(row.blocks)
             del self._rows[row.handle]
@@ -235,11 +235,11 @@ class Scheduler:
         """Publish blocks that decoding rows have filled; until now their last token may have been on the
         device only.
         """
-        full = launch.drawing_lens % np.int32(self.config.block_size) == 0
+        full = launch.sample_lens % np.int32(self.config.block_size) == 0
         for index in full.nonzero()[0].tolist():
             row = launch.rows[index]
             if row.lives:
-                self._running_rows.publish(row, int(launch.drawing_lens[index]))
+                self._running_rows.publish(row, int(launch.sample_lens[index]))
 
     def stats(self) -> EngineStats:
         """Current state, and totals since the start."""

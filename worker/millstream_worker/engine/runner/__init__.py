@@ -1,2 +1,2 @@
-"""The runner: a model, its paged KV storage, attention over it, and the drawing of tokens: the engine's
+"""The runner: a model, its paged KV storage, attention over it, and the sampling of tokens: the engine's
 torch."""

@@ -41,8 +41,8 @@ def step_needs(
     measure: Measure | None = None,
     mark: Mark = lambda: None,
 ) -> int:
-    """Memory to keep aside for a step of `tokens` new tokens and `rows` rows that draw one. Measured on CUDA,
-    or by `measure`.
+    """Memory to keep aside for a step of `tokens` new tokens and `rows` rows that sample one. Measured on
+    CUDA, or by `measure`.
 
     Elsewhere it is estimated: a process' memory does not shrink between load and step, so that what the step
     takes is hidden by what loading took, and computing one may take longer than the start (5 s of a 135M
@@ -90,7 +90,7 @@ def largest_step(tokens: int, rows: int, *, context: int, block_size: int, vocab
     chunks = [len(part) for part in np.array_split(np.arange(tokens - decodes), rows - decodes)]
     lens = [1] * decodes + [min(chunk, context) for chunk in chunks]
     table = np.zeros((rows, -(-context // block_size)), np.int32)
-    plan = packed_plan(lens, np.full(rows, context), table, block_size, draws=True)
+    plan = packed_plan(lens, np.full(rows, context), table, block_size, samples=True)
     return replace(
         plan,
         loads=tuple(RowLoad(slot, _DEAREST, (1, 2, 3), ()) for slot in range(rows)),

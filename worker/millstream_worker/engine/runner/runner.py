@@ -24,7 +24,7 @@ class Launched:
 
     plan: Plan
     logits: torch.Tensor | None  # [L, vocabulary]; the next step may use their memory
-    drawn: SampledTensors | Sampled | None = None
+    sampled: SampledTensors | Sampled | None = None
 
 
 class Runner:
@@ -65,15 +65,15 @@ class Runner:
         with _LackOfMemory():
             if masks is not None:
                 logits = logits.masked_fill(~masks, -torch.inf)
-            launched.drawn = self._sampler.sample(logits, launched.plan)
+            launched.sampled = self._sampler.sample(logits, launched.plan)
 
     def settle(self, launched: Launched) -> Sampled:
         """The tokens of a sampled step; waits for them."""
-        assert launched.drawn is not None, "a step is sampled before it is settled"
+        assert launched.sampled is not None, "a step is sampled before it is settled"
         with _LackOfMemory():
-            drawn = self._sampler.collect(launched.drawn)
+            sampled = self._sampler.collect(launched.sampled)
         self._mark()
-        return drawn
+        return sampled
 
 
 class _LackOfMemory:

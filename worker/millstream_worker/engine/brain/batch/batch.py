@@ -133,7 +133,7 @@ class Batch:
         """Record that a launch is settled."""
         self.computed[slots] = kv_lens
 
-    def draw(self, slots: NDArray[np.intp], kv_lens: Int32, tokens: Int32) -> None:
+    def append(self, slots: NDArray[np.intp], kv_lens: Int32, tokens: Int32) -> None:
         """Record one sampled token for each of the rows in these slots, at their lengths `kv_lens`."""
         self.known[slots] = kv_lens + 1
         self.last_token[slots] = tokens

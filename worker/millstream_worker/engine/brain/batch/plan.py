@@ -91,17 +91,22 @@ class Plan:
 
 
 def packed_plan(
-    query_lens: ArrayLike, kv_lens: ArrayLike, block_table: ArrayLike, block_size: int, *, draws: bool = False
+    query_lens: ArrayLike,
+    kv_lens: ArrayLike,
+    block_table: ArrayLike,
+    block_size: int,
+    *,
+    samples: bool = False,
 ) -> Plan:
     """A step made without a scheduler, of segments [S], those with one token first. Segment i is the row in
-    batch slot i, and all tokens are 0. If `draws`, each segment samples after its last token.
+    batch slot i, and all tokens are 0. If `samples`, each segment samples after its last token.
     """
     lens, ends, table = (np.asarray(given, np.int32) for given in (query_lens, kv_lens, block_table))
     starts = np.concatenate(([0], lens.cumsum())).astype(np.int32)
     segments = np.arange(len(lens), dtype=np.int32)
     owners = np.repeat(segments, lens)  # [T]
     positions = np.arange(starts[-1], dtype=np.int32) + (ends - starts[1:])[owners]
-    drawing = segments if draws else _none()
+    sampling = segments if samples else _none()
     return Plan(
         step=0,
         decodes=int(np.argmax(np.append(lens > 1, True))),  # up to the first segment with several tokens
@@ -117,10 +122,10 @@ def packed_plan(
         slot_mapping=(
             table[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size,
         ),
-        logit_indices=starts[1:][drawing] - 1,
-        logit_segments=drawing,
-        output_indices=np.zeros(len(drawing), np.int32),
-        noise=np.zeros(len(drawing)),
+        logit_indices=starts[1:][sampling] - 1,
+        logit_segments=sampling,
+        output_indices=np.zeros(len(sampling), np.int32),
+        noise=np.zeros(len(sampling)),
     )
 
 

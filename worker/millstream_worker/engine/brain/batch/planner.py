@@ -53,8 +53,8 @@ class Launch:
 
     slots: NDArray[np.intp]  # [S]
     kv_lens: Int32  # [S]
-    drawing_slots: NDArray[np.intp]  # [L] of the segments that sample a token
-    drawing_lens: Int32  # [L] their kv_lens
+    sample_slots: NDArray[np.intp]  # [L] of the segments that sample a token
+    sample_lens: Int32  # [L] their kv_lens
     rows: list[Row]  # [L]
     tokens: int  # computed in the step
     admitted: list[tuple[Row, int]]
@@ -69,19 +69,19 @@ class _Segments:
     query_lens: Int32  # [S]
     query_starts: Int32  # [S + 1]
     kv_lens: Int32  # [S]
-    drawing: NDArray[np.intp]  # [L]
-    drawing_slots: NDArray[np.intp]  # [L]
-    drawing_lens: Int32  # [L]
+    sampling: NDArray[np.intp]  # [L]
+    sample_slots: NDArray[np.intp]  # [L]
+    sample_lens: Int32  # [L]
 
 
 def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -> tuple[Plan, Launch]:
     """The plan of a draft; changes nothing in the batch."""
     decodes = draft.decodes
     packed = _chunked(batch, draft) if draft.chunks else _decoded(batch, decodes)
-    slots, drawing, kv_lens = packed.slots, packed.drawing, packed.kv_lens
+    slots, sampling, kv_lens = packed.slots, packed.sampling, packed.kv_lens
     tokens, from_device = _inputs(batch, draft)
     positions, slot_mapping = _places(batch, packed)
-    output_indices = packed.drawing_lens - batch.prompt_len[packed.drawing_slots]
+    output_indices = packed.sample_lens - batch.prompt_len[packed.sample_slots]
     groups = sharing.groups(decodes)
     widest = blocks_for(int(kv_lens.max()), batch.block_size)
     plan = Plan(
@@ -97,17 +97,17 @@ def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -
         kv_lens=kv_lens,
         block_tables=(batch.block_table[slots, :widest],),
         slot_mapping=(slot_mapping,),
-        logit_indices=packed.query_starts[1:][drawing] - 1,
-        logit_segments=drawing.astype(np.int32),
+        logit_indices=packed.query_starts[1:][sampling] - 1,
+        logit_segments=sampling.astype(np.int32),
         output_indices=output_indices,
-        noise=_noise(batch, packed.drawing_slots, output_indices),
+        noise=_noise(batch, packed.sample_slots, output_indices),
         prefix_group_lens=groups.lens,
         prefix_group_starts=groups.starts,
         prefix_group_segments=groups.segments,
     )
-    rows = batch.at(packed.drawing_slots)
+    rows = batch.at(packed.sample_slots)
     launch = Launch(
-        slots, kv_lens, packed.drawing_slots, packed.drawing_lens, rows, len(tokens), draft.admitted
+        slots, kv_lens, packed.sample_slots, packed.sample_lens, rows, len(tokens), draft.admitted
     )
     return plan, launch
 
@@ -139,9 +139,9 @@ def _chunked(batch: Batch, draft: Draft) -> _Segments:
     np.cumsum(query_lens, out=query_starts[1:])
     scheduled = batch.scheduled[slots]
     kv_lens = scheduled + query_lens
-    drawing = (kv_lens >= batch.known[slots]).nonzero()[0]
+    sampling = (kv_lens >= batch.known[slots]).nonzero()[0]
     return _Segments(
-        slots, scheduled, query_lens, query_starts, kv_lens, drawing, slots[drawing], kv_lens[drawing]
+        slots, scheduled, query_lens, query_starts, kv_lens, sampling, slots[sampling], kv_lens[sampling]
     )
 
 

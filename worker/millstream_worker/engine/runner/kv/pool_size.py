@@ -26,7 +26,7 @@ _AUTO_CUDA_SHARE = 0.9  # the rest is for what no step shows: kernels that are l
 # of sampling, chunks of 2,048 of 12,000 tokens): 195 MiB in float32, 372 MiB in bfloat16.
 _WIDE_TENSORS = 6  # per token, each as wide as the model's widest layer: gate, up, their product, residuals
 _LOGIT_BYTES = 16  # per row and token id: logits, and what was seen, twice while there come to be more rows
-_DRAW_BYTES = 64  # per row and token id of those drawn at a time: changed, weights, logprobs with sort keys
+_SAMPLE_BYTES = 64  # the same of those sampled at a time: changed, weights, logprobs with sort keys
 _ATTENTION_BYTES = 160 << 20  # of torch's: the scores of a slice, and the keys or values of a long row
 _WORKSPACE_BYTES = 128 << 20  # of torch's libraries: packed weights, and what their products are summed in
 
@@ -67,15 +67,15 @@ def pool_blocks(
 
 
 def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: int) -> int:
-    """Memory that a step of so many new tokens, and so many rows that draw one, takes beside weights and
+    """Memory that a step of so many new tokens, and so many rows that sample one, takes beside weights and
     pool: activations, logits, sampling and attention. An estimate from above, from the shapes of the weights;
     on CUDA `profiling.step_needs` measures instead.
     """
     embedding: torch.Tensor = model.get_input_embeddings().weight  # of the model's own type
     activations = tokens * _widest(model) * _WIDE_TENSORS * embedding.element_size()
     elements = rows * vocab_size
-    drawing = min(elements, max(PIECE_ELEMENTS[embedding.device.type], vocab_size))
-    sampling = elements * _LOGIT_BYTES + drawing * _DRAW_BYTES
+    at_once = min(elements, max(PIECE_ELEMENTS[embedding.device.type], vocab_size))
+    sampling = elements * _LOGIT_BYTES + at_once * _SAMPLE_BYTES
     return activations + sampling + _ATTENTION_BYTES + _WORKSPACE_BYTES
 
 

@@ -22,7 +22,7 @@ class SlotBias:
 
     def load(self, slot: int, pairs: Sequence[tuple[int, float]]) -> None:
         """Replace the slot's list. Ids that the vocabulary does not have are left out: they are never
-        drawn."""
+        sampled."""
         known = [(token, amount) for token, amount in pairs if 0 <= token < self._vocab_size]
         if len(known) > self._ids.shape[1]:
             self._widen(len(known))

@@ -23,41 +23,40 @@ class LogprobTensors:
 
     rows: NDArray[np.int64]  # [M] index into L
     counts: NDArray[np.int64]  # [M] how many of the K the row wants
-    drawn: Tensor  # [M]
+    sampled: Tensor  # [M]
     top_ids: Tensor  # [M, K], most likely first, equal ones by id
     top: Tensor  # [M, K]
 
     def map(self, move: Callable[[Tensor], Tensor]) -> LogprobTensors:
-        return LogprobTensors(self.rows, self.counts, move(self.drawn), move(self.top_ids), move(self.top))
+        return LogprobTensors(self.rows, self.counts, move(self.sampled), move(self.top_ids), move(self.top))
 
     def values(self) -> dict[int, SampledLogprobs]:
         """By index into L. The tensors are on the host."""
-        rows = zip(
-            self.rows, self.counts, self.drawn.tolist(), self.top_ids.tolist(), self.top.tolist(), strict=True
-        )
+        tensors = (tensor.tolist() for tensor in (self.sampled, self.top_ids, self.top))
+        rows = zip(self.rows, self.counts, *tensors, strict=True)
         return {
-            int(row): SampledLogprobs(drawn, tuple(ids[:count]), tuple(top[:count]))
-            for row, count, drawn, ids, top in rows
+            int(row): SampledLogprobs(sampled, tuple(ids[:count]), tuple(top[:count]))
+            for row, count, sampled, ids, top in rows
         }
 
 
 def logprobs_of(
     logits: Tensor, tokens: Tensor, rows: NDArray[np.int64], counts: NDArray[np.int64], at_once: int
 ) -> LogprobTensors:
-    """Of some rows of logits [L, V], where tokens [L] were drawn. `rows` [M] says which, `counts` [M] how
+    """Of some rows of logits [L, V], where tokens [L] were sampled. `rows` [M] says which, `counts` [M] how
     many of the most likely tokens each wants; `at_once` rows are worked on at a time."""
     most = min(int(counts.max()), logits.shape[-1])
     pieces = [
         _piece(logits.index_select(0, index).float(), tokens[index], most)
         for index in torch.split(to_device(rows, logits.device), at_once)
     ]
-    drawn, top_ids, top = (torch.cat(parts) for parts in zip(*pieces, strict=True))
-    return LogprobTensors(rows, counts, drawn, top_ids, top)
+    sampled, top_ids, top = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    return LogprobTensors(rows, counts, sampled, top_ids, top)
 
 
 def _piece(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     logprobs = logits.log_softmax(-1)
-    drawn = logprobs.gather(-1, tokens[:, None]).squeeze(-1)
+    sampled = logprobs.gather(-1, tokens[:, None]).squeeze(-1)
     # Bits of a float32 >= 0 order as the number does; with the id below them the keys are unique.
     keys = (logprobs.abs().view(torch.int32).to(torch.int64) << 32) | torch.arange(
         logits.shape[-1], device=logits.device
@@ -65,4 +64,4 @@ def _piece(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, T
     keys = keys.topk(most, largest=False).values
     top_ids = keys & 0xFFFFFFFF
     top = logprobs.gather(-1, top_ids)
-    return drawn.clamp_(min=_LEAST), top_ids, top.clamp_(min=_LEAST)
+    return sampled.clamp_(min=_LEAST), top_ids, top.clamp_(min=_LEAST)

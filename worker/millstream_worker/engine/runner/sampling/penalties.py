@@ -1,6 +1,6 @@
 """Which tokens the rows in the batch have seen: what repetition, presence and frequency penalties go by.
 
-One int32 per token and penalised row: twice the times it was drawn, plus one if it is in the prompt. Memory
+One int32 per token and penalised row: twice the times it was sampled, plus one if it is in the prompt. Memory
 is taken when the first penalised row arrives and doubles with the most that were in the batch at once.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from millstream_worker.engine.runner.device.transfer import to_device
 
 _PROMPT = 1
-_DRAWN = 2
+_SAMPLED = 2
 
 
 class Penalties:
@@ -35,9 +35,9 @@ class Penalties:
         row = self._seen[self._places[slot]]
         row.zero_()
         row.index_fill_(0, to_device(np.unique(np.asarray(prompt, np.int64)), row.device), _PROMPT)
-        drawn, counts = np.unique(np.asarray(output, np.int64), return_counts=True)
-        times = to_device((counts * _DRAWN).astype(np.int32), row.device)
-        row.index_add_(0, to_device(drawn, row.device), times)
+        sampled, counts = np.unique(np.asarray(output, np.int64), return_counts=True)
+        times = to_device((counts * _SAMPLED).astype(np.int32), row.device)
+        row.index_add_(0, to_device(sampled, row.device), times)
 
     def unload(self, slot: int) -> None:
         """The slot's row has no penalties: whatever history the slot had is forgotten."""
@@ -63,9 +63,9 @@ class Penalties:
             logits[rows] = _penalised(logits[rows], seen, amounts[..., None])
 
     def count(self, histories: Tensor, tokens: Tensor) -> None:
-        """These tokens [M] were drawn."""
-        drawn = torch.full_like(tokens, _DRAWN, dtype=torch.int32)
-        self._seen.index_put_((histories, tokens), drawn, accumulate=True)
+        """These tokens [M] were sampled."""
+        sampled = torch.full_like(tokens, _SAMPLED, dtype=torch.int32)
+        self._seen.index_put_((histories, tokens), sampled, accumulate=True)
 
     def histories(self, slots: NDArray[np.int32]) -> NDArray[np.int64]:
         """Where `apply` and `count` find the histories of these slots, all of them loaded."""
@@ -82,6 +82,6 @@ def _penalised(logits: Tensor, seen: Tensor, amounts: Tensor) -> Tensor:
     """Logits of any shape that `seen` has, too; each of the `amounts` broadcasts to it."""
     repetition, presence, frequency = amounts
     repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-    drawn = seen >> 1  # times
+    sampled = seen >> 1  # times
     penalised: Tensor = torch.where(seen > 0, repeated, logits)
-    return penalised.sub_(frequency * drawn).sub_(presence * (drawn > 0))
+    return penalised.sub_(frequency * sampled).sub_(presence * (sampled > 0))

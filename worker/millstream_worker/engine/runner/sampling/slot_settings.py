@@ -35,7 +35,7 @@ _FEW = 1024  # up to here the heaviest tokens are selected rather than all of th
 
 
 class SamplingMethod(Enum):
-    """How a row draws. Rows go together by it, so that one that needs a sort does not make all others
+    """How a row is sampled. Rows go together by it, so that one that needs a sort does not make all others
     sort."""
 
     GREEDY = auto()
@@ -69,7 +69,7 @@ def settings_of(spec: SamplingSpec, vocab_size: int) -> Any:
 
 
 def plain(settings: Any) -> Any:
-    """The most likely token of the logits as they are is drawn, and nothing else is asked for."""
+    """The most likely token of the logits as they are is taken, and nothing else is asked for."""
     changed = settings["biased"] | penalised(settings) | (settings["min_tokens"] > 0)
     return greedy(settings) & ~(changed | settings["logprobs"])
 
@@ -93,7 +93,7 @@ def columns(settings: Settings, noise: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def methods(settings: Settings, vocab_size: int) -> Iterator[tuple[SamplingMethod, NDArray[np.int64]]]:
-    """The rows of each way to draw, for the ways that have any."""
+    """The rows of each method, for the methods that have any."""
     coldest = greedy(settings)
     ranked = ~coldest & ((settings["top_k"] < vocab_size) | (settings["top_p"] < 1))
     few = settings["top_k"] <= _FEW
