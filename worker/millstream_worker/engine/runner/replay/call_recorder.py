@@ -54,8 +54,9 @@ class CallRecorder:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         with intercept.intercepted(self), contextlib.ExitStack() as changes:
-            for module in _generated():
-                changes.enter_context(_changed(module, self._substitutes(module)))
+            for module in torch_internals.generated_modules():
+                if {_EMPTY, _OTHERS} <= vars(module).keys():  # of compiled code
+                    changes.enter_context(_changed(module, self._substitutes(module)))
             yield
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
@@ -109,12 +110,6 @@ class _Refused:
 
     def __getattr__(self, name: str) -> Any:
         raise CannotReplay(f"compiled code calls torch's own {name}")
-
-
-def _generated() -> list[ModuleType]:
-    """The modules of compiled code in this process."""
-    modules = torch_internals.generated_modules()
-    return [module for module in modules if {_EMPTY, _OTHERS} <= vars(module).keys()]
 
 
 @functools.cache
