@@ -55,10 +55,21 @@ class LayerLaunch:
         return self.spec.heads // self.spec.kv_heads
 
     @property
+    def sizes(self) -> dict[str, int]:
+        spec = self.spec
+        return {
+            "KEY_DIM": spec.key_dim,
+            "VALUE_DIM": spec.value_dim,
+            "PAD_KEY": padded(spec.key_dim, LEAST_DOT),
+            "PAD_VALUE": padded(spec.value_dim, LEAST_DOT),
+            "BLOCK_SIZE": self.keys.shape[2],
+        }
+
+    @property
     def shape(self) -> dict[str, Any]:
         spec = self.spec
         return {
-            **sizes(spec, self.keys.shape[2]),
+            **self.sizes,
             "HEADS": spec.heads,
             "GROUP": self.group,
             "KEYS": self._keys_at_once,
@@ -80,29 +91,18 @@ class LayerLaunch:
         return {"WINDOW": self.spec.window or 0, "SINKS": self.sinks is not None}
 
 
-def sizes(spec: LayerSpec, block_size: int) -> dict[str, int]:
-    return {
-        "KEY_DIM": spec.key_dim,
-        "VALUE_DIM": spec.value_dim,
-        "PAD_KEY": padded(spec.key_dim, LEAST_DOT),
-        "PAD_VALUE": padded(spec.value_dim, LEAST_DOT),
-        "BLOCK_SIZE": block_size,
-    }
-
-
-def store(
-    spec: LayerSpec, step: DeviceStep, key: Tensor, value: Tensor, keys: Tensor, values: Tensor
-) -> None:
+def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
+    spec = launch.spec
     store_kernel[len(key), spec.kv_heads](
         key,
         value,
-        keys,
-        values,
-        step.slots,
+        launch.keys,
+        launch.values,
+        launch.step.slots,
         *key.stride()[:2],
         *value.stride()[:2],
         KV_HEADS=spec.kv_heads,
-        **sizes(spec, keys.shape[2]),
+        **launch.sizes,
     )
 
 

@@ -66,9 +66,9 @@ class TritonAttention:
     ) -> Tensor:
         spec, step = self._storage.layers[layer], self._steps[self._shapes[layer]]
         keys, values = self._storage.keys[layer], self._storage.values[layer]
-        launches.store(spec, step, key, value, keys, values)
         out = values.new_empty(len(query), spec.heads, spec.value_dim)
         launch = launches.LayerLaunch(spec, step, query.to(keys.dtype), keys, values, sinks, out)
+        launches.store(launch, key, value)
         if step.decodes:
             launches.decode(launch)
         if len(step.tile_segments):
