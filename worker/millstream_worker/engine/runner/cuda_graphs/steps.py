@@ -50,23 +50,16 @@ class _Mixed:
 class CudaGraphs:
     """The recorded steps of one model over one storage. Recording needs the device for itself."""
 
-    def __init__(
-        self,
-        eager: Eager,
-        body: Body,
-        recorder: Recorder,
-        limits: GraphLimits,
-    ) -> None:
-        attention, device = eager.attention, eager.last_tokens.device
+    def __init__(self, eager: Eager, body: Body, recorder: Recorder, limits: GraphLimits) -> None:
+        device = eager.last_tokens.device
         self._eager = eager
         self._body = body
-        self._attention = attention
-        self._last_tokens = eager.last_tokens
+        self._attention = eager.attention
         self._recorder = recorder
         self._width = limits.width
         most = max(limits.tokens, limits.rows)
         self._hidden = torch.zeros(most, body.width, dtype=body.dtype, device=device)
-        static = isinstance(attention.backend, StaticAttention)
+        static = isinstance(eager.attention.backend, StaticAttention)
         self._row_rungs = row_rungs(min(limits.rows, limits.tokens)) if static else []
         self._token_rungs = token_rungs(limits.tokens)
         self._decodes: dict[tuple[int, bool], _Decode] = {}
@@ -152,7 +145,7 @@ class CudaGraphs:
         return _Decode(inputs, step, replay)
 
     def _compute(self, inputs: Arena, tokens: int) -> None:
-        ids = token_ids(inputs["tokens"], inputs["sources"], self._last_tokens)
+        ids = token_ids(inputs["tokens"], inputs["sources"], self._eager.last_tokens)
         self._hidden[:tokens].copy_(self._body.hidden(ids, inputs["positions"]))
 
 

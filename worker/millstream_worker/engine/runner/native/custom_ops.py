@@ -9,11 +9,7 @@ import torch
 _library = torch.library.Library("millstream", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
-def define(
-    schema: str,
-    run: Callable[..., torch.Tensor],
-    shape: Callable[..., torch.Tensor],
-) -> None:
+def define(schema: str, run: Callable[..., torch.Tensor], shape: Callable[..., torch.Tensor]) -> None:
     """Make `torch.ops.millstream.<name of the schema>` compute `run`. `shape` answers an empty tensor of the
     shape that `run` answers."""
     name = schema.partition("(")[0]

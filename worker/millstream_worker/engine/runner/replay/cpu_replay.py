@@ -30,6 +30,7 @@ _ROW_BYTES = 2**19  # of what a step keeps in between, beside the logits
 # comparing three times as long.
 _PASSED = 2
 _MARKED = 64  # calls, between two of which progress is marked
+_OFF = "CPU replay is off"  # in the log
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +59,6 @@ def replay_calls(library: Library, step: RecordedStep, mark: Callable[[], None] 
     return True
 
 
-def _refused(error: CannotReplay) -> str:
-    """The line of the log."""
-    return f"CPU replay is off: {error}"
-
-
 def workspace_bytes(vocab_size: int) -> int:
     """Returns the bytes that recorded steps may use for what they compute in between."""
     return MOST_ROWS * (4 * vocab_size + _ROW_BYTES)
@@ -73,7 +69,7 @@ def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
     try:
         form = CpuReplay(eager, report)
     except CannotReplay as error:
-        report(_refused(error))
+        report(f"{_OFF}: {error}")
         return eager
     report("decode steps are recorded and replayed")
     return form
@@ -142,7 +138,7 @@ class CpuReplay:
         except CannotReplay as error:
             self._most_rows = 0
             self._steps.clear()
-            self._report(_refused(error))
+            self._report(f"{_OFF}: {error}")
             return None
         self._compared.add(step.functions)
         self._steps[plan.token_count] = step
