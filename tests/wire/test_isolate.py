@@ -53,16 +53,6 @@ async def test_what_a_worker_knows_of_deaths_is_kept_as_the_most(desk: Desk, way
     assert await deaths(desk) == (3, 2)
 
 
-async def test_a_hash_of_an_older_version_counts_from_zero(desk: Desk) -> None:
-    held = await desk.begin()
-    await desk.redis.hset(desk.keys.job("0-a"), "died", 1)
-    await desk.redis.hdel(desk.keys.job("0-a"), "died_alone", "alone")
-    assert await deaths(desk) == (1, 0)
-    await desk.run(desk.isolating(held, died=1))
-    held = await desk.take_over(held)
-    assert await deaths(desk) == (2, 1)
-
-
 async def test_a_repetition_changes_nothing_and_a_stranger_is_fenced(desk: Desk) -> None:
     held = await desk.begin()
     call = desk.isolating(held, died=2, died_alone=1)

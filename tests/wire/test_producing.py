@@ -31,14 +31,6 @@ async def test_a_job_is_queued_with_its_request(desk: Desk) -> None:
     assert await desk.log() == []
 
 
-async def test_another_payload_under_the_same_id_is_a_conflict(desk: Desk) -> None:
-    await desk.submit()
-    before = await desk.state()
-    reply = await desk.submit(payload=b"another", digest="d2")
-    assert (reply.outcome, reply.state) == (SubmitOutcome.CONFLICT, State.QUEUED)
-    assert await desk.state() == before
-
-
 async def test_the_bound_in_entries_counts_lanes_and_parked_jobs(desk: Desk) -> None:
     await desk.submit("0-1", lane=Lane.INTERACTIVE)
     await desk.run(desk.retrying(await desk.begin("0-2"), delay_ms=LONG_MS))
@@ -57,20 +49,6 @@ async def test_the_bound_in_bytes_counts_the_new_job_too(desk: Desk) -> None:
     assert (reply.outcome, reply.held_bytes) == (SubmitOutcome.ACCEPTED, 100)
     await desk.cancel("0-1")
     assert (await desk.submit("0-3", payload=b"x" * 60, max_bytes=100)).held_bytes == 100
-
-
-async def test_bytes_are_counted_through_a_retry_and_given_back_once(desk: Desk) -> None:
-    held = await desk.begin(payload=b"x" * 60)
-    await desk.run(desk.retrying(held))
-    assert int(await desk.redis.get(desk.keys.held_bytes)) == 60
-    assert await desk.cancel() is CancelOutcome.CANCELLED
-    await desk.cancel()
-    assert int(await desk.redis.get(desk.keys.held_bytes)) == 0
-
-
-async def test_a_requeued_job_names_the_one_it_repeats(desk: Desk) -> None:
-    await desk.submit("0-b", requeued_from="0-a")
-    assert (await desk.job("0-b")).requeued_from == "0-a"
 
 
 async def test_an_unknown_lane_is_refused(desk: Desk) -> None:
@@ -112,21 +90,6 @@ async def test_cancel_of_a_running_job_tells_its_worker(desk: Desk) -> None:
     await desk.audit_idle()
 
 
-async def test_a_cancellation_outlives_the_worker_it_was_meant_for(desk: Desk) -> None:
-    held = await desk.begin()
-    await desk.cancel()
-    await desk.run(desk.reclaiming(held.entry_id, "A"))
-    assert (await desk.start(held.entry_id, "B")).cancelled
-
-
-async def test_cancel_of_an_ended_or_unknown_job(desk: Desk) -> None:
-    await desk.finish(await desk.begin())
-    before = await desk.state()
-    assert await desk.cancel() is CancelOutcome.TERMINAL
-    assert await desk.cancel("0-unknown") is CancelOutcome.NOT_FOUND
-    assert await desk.state() == before
-
-
 # --- deadlines ---------------------------------------------------------------------------------------------
 
 
@@ -150,20 +113,6 @@ async def test_a_running_job_ends_at_its_deadline_and_keeps_its_text(desk: Desk,
     assert (job.state, job.result, job.owner) == (State.EXPIRED, None, "")
     if lazily:  # producers only add to a lane: whoever holds the entry drops it
         assert (await desk.run(desk.renewing(("0-a", held.entry_id)))).lost == ("0-a",)
-    await desk.audit_idle()
-
-
-async def test_a_queued_job_ends_at_its_deadline(desk: Desk) -> None:
-    await desk.submit(deadline_ms=1)
-    assert await desk.expire() == ("0-a",)
-    assert await desk.log() == [LogEntry(0, 1, "e", b"expired")]
-    await desk.sweep_stale()
-    await desk.audit_idle()
-
-
-async def test_a_parked_job_ends_at_its_deadline(desk: Desk) -> None:
-    await desk.run(desk.retrying(await desk.begin(deadline_ms=1), delay_ms=LONG_MS))
-    assert await desk.expire() == ("0-a",)
     await desk.audit_idle()
 
 
@@ -200,9 +149,3 @@ async def test_a_deadline_whose_job_is_gone_does_not_stop_the_sweep(desk: Desk) 
     await desk.submit(deadline_ms=2)
     assert await desk.expire() == ("0-a",)
     assert await desk.redis.zcard(desk.keys.deadlines) == 0
-
-
-@pytest.mark.parametrize("ttl_ms", [0, -1])
-def test_a_result_must_live(desk: Desk, ttl_ms: int) -> None:
-    with pytest.raises(ValueError, match="ttl_ms must be at least 1"):
-        calls.cancel(desk.keys, job_id="0-a", ttl_ms=ttl_ms)

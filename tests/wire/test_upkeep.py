@@ -100,12 +100,6 @@ async def test_reclaim_charges_a_running_attempt(desk: Desk) -> None:
     assert await desk.holders() == {held.entry_id: "B"}
 
 
-async def test_reclaim_charges_nothing_where_the_caller_says_so(desk: Desk) -> None:
-    held = await desk.begin()
-    await desk.run(desk.reclaiming(held.entry_id, "A", died=False))
-    assert (await desk.job()).died == 0
-
-
 async def test_reclaim_charges_nothing_for_an_entry_that_never_started(desk: Desk) -> None:
     await desk.submit()
     entry = await desk.deliver()

@@ -140,7 +140,8 @@ async def test_an_attempt_that_is_over_changes_nothing(
 
 
 OWN_ENDS: dict[str, Callable[[Desk, Claim], ScriptCall[EndOutcome]]] = {
-    name: cast(Any, WAKES[name]) for name in ("finish", "bury", "retry", "release")
+    name: cast(Any, WAKES[name])
+    for name in ("finish", "finish with a delta", "bury", "retry", "release", "give back")
 }
 
 
@@ -150,13 +151,15 @@ async def test_an_attempt_that_ended_itself_changes_nothing(desk: Desk, end: str
     await desk.append(old, 1)
     assert await desk.run(OWN_ENDS[end](desk, old)) is EndOutcome.OK
     before = await desk.state()
+    answers: dict[str, Any] = {}
 
     async def wake_up() -> None:
         for name, call in WAKES.items():
-            await desk.run(call(desk, old))
+            answers[name] = await desk.run(call(desk, old))
             assert await desk.state() == before, name
 
     assert await desk.messages(wake_up) == []
+    assert answers[end] is EndOutcome.ALREADY
 
 
 @pytest.mark.parametrize("owner", ["B", RELEASED])
@@ -170,6 +173,7 @@ async def test_a_worker_that_never_started_changes_nothing(desk: Desk, owner: st
     before = await desk.state()
     assert not (await desk.start(entry, "A")).started
     assert (await desk.run(desk.renewing(("0-a", entry)))).lost == ("0-a",)
-    assert await desk.run(desk.giving_back(entry, "A")) in (EndOutcome.FENCED, EndOutcome.ALREADY)
+    given_back = EndOutcome.ALREADY if owner == RELEASED else EndOutcome.FENCED
+    assert await desk.run(desk.giving_back(entry, "A")) is given_back
     assert await desk.run(desk.reclaiming(entry, "A", "A")) == ()
     assert await desk.state() == before
