@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.servers import KINDS, Server, binary, require
+from support.servers import KINDS, Server, binary, lasting_server, require
 
 # parallel test processes on few cores: no spinning thread teams
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -55,6 +55,14 @@ def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server
 def valkey(servers: dict[str, Server]) -> Server:
     """A running, empty embedded Valkey, for tests of which one kind is enough."""
     return _running("valkey", servers)
+
+
+@pytest.fixture(params=KINDS)
+def lasting(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of the test's own, of each kind, that keeps what it acknowledged."""
+    require(request.param)
+    with lasting_server(request.param) as server:
+        yield server
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from redis.crc import key_slot
 from support.servers import Server, free_port
 
 SLOTS = 16384
+TAGS = [f"{{{letter}}}" for letter in "abcdefgh"]  # their slots are on all nodes of three
 
 
 class Cluster:

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 import redis
@@ -48,7 +49,8 @@ def free_port() -> int:
 
 
 class Server:
-    """One server with its own port and folder. `options` are its command line flags, without the dashes."""
+    """One server with its own port and folder, for a `with` or by `start` and `remove`. `options` are its
+    command line flags, without the dashes."""
 
     def __init__(self, kind: str, **options: str) -> None:
         self.kind = kind
@@ -59,11 +61,17 @@ class Server:
         }
         self.process: subprocess.Popen[bytes] | None = None
 
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def start(self, wait_s: float = 15.0) -> Server:
+    def start(self, wait_s: float = 15.0) -> Self:
         executable = binary(self.kind)
         assert executable is not None, f"no {self.kind} server on this machine"
         command = [executable, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
@@ -118,3 +126,8 @@ class Server:
             os.kill(self.process.pid, number)
             self.process.wait(timeout=15)
         self.process = None
+
+
+def lasting_server(kind: str = "valkey", appendfsync: str = "always") -> Server:
+    """One that keeps what it acknowledged; `with` starts it."""
+    return Server(kind, appendonly="yes", appendfsync=appendfsync)

@@ -5,14 +5,14 @@ be on the move; and what cannot be done is said.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ClusterDownError, ConnectionError, ResponseError, TryAgainError
-from support.cluster import Cluster, Migration
-from support.servers import KINDS, Server, require
+from support.cluster import TAGS, Cluster, Migration
+from support.servers import Server
 
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire import calls
@@ -23,21 +23,6 @@ from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.topology import Topology
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import PubSub, QueueInfo, create_or_read, open_queue
-
-TAGS = [f"{{{letter}}}" for letter in "abcdefgh"]  # their slots are on all nodes
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def running(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    require(request.param)
-    with Cluster(request.param) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(running: Cluster) -> Cluster:
-    running.flush()
-    return running
 
 
 @pytest.fixture
@@ -277,12 +262,16 @@ async def test_a_node_that_is_gone_fails_its_own_commands_only(cluster: Cluster)
     await client.aclose()
 
 
+async def assert_told(url: str, problem: str, key: str = "a") -> None:
+    """What a command by this address fails with."""
+    endpoint = Endpoint.of(url)
+    async with endpoint.commands("test") as client:
+        with pytest.raises(Unavailable, match=problem), unavailable(endpoint):
+            await client.get(key)
+
+
 async def test_a_cluster_that_is_not_there() -> None:
-    endpoint = Endpoint.of("redis+cluster://127.0.0.1:1,127.0.0.1:2")
-    client = endpoint.commands("test")
-    with pytest.raises(Unavailable, match=r"Cluster 127\.0\.0\.1:1, 127\.0\.0\.1:2"), unavailable(endpoint):
-        await client.get("a")
-    await client.aclose()
+    await assert_told("redis+cluster://127.0.0.1:1,127.0.0.1:2", r"Cluster 127\.0\.0\.1:1, 127\.0\.0\.1:2")
 
 
 class Views:
@@ -303,20 +292,13 @@ async def test_a_node_that_was_cut_off_is_not_believed_for_ever() -> None:
 
 
 async def test_one_server_is_no_cluster(server: Server) -> None:
-    endpoint = Endpoint.of(server.url.replace("redis://", "redis+cluster://").removesuffix("/0"))
-    client = endpoint.commands("test")
-    with pytest.raises(Unavailable, match="cluster support disabled"), unavailable(endpoint):
-        await client.get("a")
-    await client.aclose()
+    url = server.url.replace("redis://", "redis+cluster://").removesuffix("/0")
+    await assert_told(url, "cluster support disabled")
 
 
 async def test_one_node_is_not_taken_for_a_server(cluster: Cluster) -> None:
     elsewhere = next(tag for tag in TAGS if cluster.owner(tag) is not cluster.servers[0])
-    endpoint = Endpoint.of(cluster.servers[0].url)
-    client = endpoint.commands("test")
-    with pytest.raises(Unavailable, match=r"connect by redis\+cluster://"), unavailable(endpoint):
-        await client.get(elsewhere)
-    await client.aclose()
+    await assert_told(cluster.servers[0].url, r"connect by redis\+cluster://", elsewhere)
 
 
 async def test_what_one_node_cannot_answer_for_all(client: Redis) -> None:

@@ -5,25 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
-from support.cluster import Cluster
-from support.servers import KINDS, require
+from support.cluster import TAGS, Cluster
 
 from millstream.wire.connection import Endpoint, Subscriptions
 from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.slots import channel_slot
 
-TAGS = [f"{{{letter}}}" for letter in "abcdefgh"]  # their slots are on all nodes
 NAME = "test-subscriptions"
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def running(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    require(request.param)
-    with Cluster(request.param) as cluster:
-        yield cluster
 
 
 class Hearing:
@@ -78,14 +69,13 @@ class Hearing:
 
 
 @pytest.fixture
-async def hearing(running: Cluster) -> AsyncIterator[Hearing]:
-    running.flush()
-    hearing = Hearing(running)
+async def hearing(cluster: Cluster) -> AsyncIterator[Hearing]:
+    hearing = Hearing(cluster)
     yield hearing
     await hearing.close()
 
 
-async def test_one_connection_for_each_node(running: Cluster, hearing: Hearing) -> None:
+async def test_one_connection_for_each_node(cluster: Cluster, hearing: Hearing) -> None:
     """However many channels and slots; 600 of one slot are more than one command takes."""
     channels = [f"{tag}{n}" for tag in TAGS for n in range(3)] + [f"{{a}}:{n}" for n in range(600)]
     for channel in channels:
@@ -93,19 +83,19 @@ async def test_one_connection_for_each_node(running: Cluster, hearing: Hearing) 
     await hearing.acknowledgements(dict.fromkeys(channels, 1))
     for channel in (*channels[:24], channels[-1]):
         await hearing.assert_heard(channel)
-    for server in running.servers:
+    for server in cluster.servers:
         listed = (await asyncio.to_thread(server.ask, "CLIENT", "LIST")).decode()
         assert listed.count(f"name={NAME}") == 1
     assert set(hearing.acknowledged.values()) == {1}
 
 
-async def test_a_moved_slot_is_told_and_followed(running: Cluster, hearing: Hearing) -> None:
+async def test_a_moved_slot_is_told_and_followed(cluster: Cluster, hearing: Hearing) -> None:
     """The server ends the subscription by itself; whoever listens learns that messages may be missing."""
     hearing.subscriptions.subscribe("{a}1")
     hearing.subscriptions.subscribe("{b}1")
     await hearing.acknowledgements({"{a}1": 1, "{b}1": 1})
     for moves in (2, 3, 4):
-        await asyncio.to_thread(running.move_slot, "{a}")
+        await asyncio.to_thread(cluster.move_slot, "{a}")
         await hearing.acknowledgements({"{a}1": moves})
         assert hearing.subscriptions.is_acknowledged("{a}1")
         await hearing.assert_heard("{a}1")
@@ -113,11 +103,11 @@ async def test_a_moved_slot_is_told_and_followed(running: Cluster, hearing: Hear
     assert hearing.acknowledged["{b}1"] == 1
 
 
-async def test_what_is_believed_of_a_slot_may_be_wrong(running: Cluster, hearing: Hearing) -> None:
+async def test_what_is_believed_of_a_slot_may_be_wrong(cluster: Cluster, hearing: Hearing) -> None:
     topology = hearing.endpoint.topology
     assert topology is not None
     await topology.node_of(0)
-    wrong = next(server for server in running.servers if server is not running.owner("{a}"))
+    wrong = next(server for server in cluster.servers if server is not cluster.owner("{a}"))
     topology.learn(channel_slot("{a}"), ServerNode("127.0.0.1", wrong.port))
     hearing.subscriptions.subscribe("{a}1")
     hearing.subscriptions.subscribe("{a}2")
@@ -127,30 +117,30 @@ async def test_what_is_believed_of_a_slot_may_be_wrong(running: Cluster, hearing
     assert not hearing.subscriptions.is_acknowledged("{a}2")
 
 
-async def test_a_node_that_goes_and_comes_back(running: Cluster, hearing: Hearing) -> None:
+async def test_a_node_that_goes_and_comes_back(cluster: Cluster, hearing: Hearing) -> None:
     for tag in TAGS:
         hearing.subscriptions.subscribe(tag)
     await hearing.acknowledgements(dict.fromkeys(TAGS, 1))
-    gone = running.servers[2]
-    theirs = [tag for tag in TAGS if running.owner(tag) is gone]
+    gone = cluster.servers[2]
+    theirs = [tag for tag in TAGS if cluster.owner(tag) is gone]
     assert 0 < len(theirs) < len(TAGS)
     await asyncio.to_thread(gone.kill)
     for tag in set(TAGS) - set(theirs):
         assert hearing.subscriptions.is_acknowledged(tag)
     await asyncio.to_thread(gone.start)
-    await asyncio.to_thread(running.wait_ok)
+    await asyncio.to_thread(cluster.wait_ok)
     await hearing.acknowledgements(dict.fromkeys(theirs, 2))
     for tag in TAGS:
         await hearing.assert_heard(tag)
 
 
-async def test_channels_come_and_go_while_slots_move(running: Cluster, hearing: Hearing) -> None:
+async def test_channels_come_and_go_while_slots_move(cluster: Cluster, hearing: Hearing) -> None:
     """In any order: at the end what is wanted is heard."""
     chance = random.Random(random.getrandbits(32))  # pytest tells the seed
     channels = [f"{tag}{n}" for tag in TAGS for n in range(4)]
     wanted: set[str] = set()
     for _ in range(12):
-        moving = asyncio.ensure_future(asyncio.to_thread(running.move_slot, chance.choice(TAGS)))
+        moving = asyncio.ensure_future(asyncio.to_thread(cluster.move_slot, chance.choice(TAGS)))
         while not moving.done():
             channel = chance.choice(channels)
             if channel in wanted:
@@ -167,21 +157,21 @@ async def test_channels_come_and_go_while_slots_move(running: Cluster, hearing: 
         await hearing.assert_heard(channel)
 
 
-async def test_plain_channels_are_heard_from_any_node(running: Cluster) -> None:
-    hearing = Hearing(running, sharded=False)
+async def test_plain_channels_are_heard_from_any_node(cluster: Cluster) -> None:
+    hearing = Hearing(cluster, sharded=False)
     for tag in TAGS:
         hearing.subscriptions.subscribe(tag)
     await hearing.acknowledgements(dict.fromkeys(TAGS, 1))
-    for server in running.servers:
+    for server in cluster.servers:
         await asyncio.to_thread(server.ask, "PUBLISH", "{a}", f"from {server.port}")
     async with asyncio.timeout(30), hearing.news:
-        await hearing.news.wait_for(lambda: len(hearing.heard["{a}"]) == len(running.servers))
+        await hearing.news.wait_for(lambda: len(hearing.heard["{a}"]) == len(cluster.servers))
     await hearing.close()
 
 
-async def test_closing_at_any_moment(running: Cluster) -> None:
+async def test_closing_at_any_moment(cluster: Cluster) -> None:
     for turns in range(25):
-        hearing = Hearing(running)
+        hearing = Hearing(cluster)
         for tag in TAGS:
             hearing.subscriptions.subscribe(tag)
         for _ in range(turns * 3):

@@ -62,11 +62,3 @@ async def test_a_repetition_changes_nothing_and_a_stranger_is_fenced(desk: Desk)
     for stranger in (Claim("0-a", held.entry_id, "B", 1), Claim("0-a", held.entry_id, "A", 2)):
         assert await desk.run(desk.isolating(stranger, died=9)) is EndOutcome.FENCED
     assert await desk.state() == before
-
-
-async def test_isolate_passes_at_maxmemory(desk: Desk) -> None:
-    held = await desk.begin()
-    await desk.redis.config_set("maxmemory", "1")
-    assert await desk.run(desk.isolating(held, died=2)) is EndOutcome.OK
-    await desk.redis.config_set("maxmemory", "0")
-    assert await deaths(desk) == (2, 0)

@@ -6,15 +6,14 @@ script is all there or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import redis.asyncio
 from support.desk import Desk
-from support.servers import KINDS, Server, binary
+from support.servers import Server
 
 from millstream.wire.calls import Claim
 from millstream.wire.messages.messages import State
@@ -45,19 +44,14 @@ class Journal:
         await client.connection_pool.disconnect()
 
 
-@pytest.fixture(params=KINDS)
-def journal(request: pytest.FixtureRequest) -> Iterator[Journal]:
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param}-server is not on the PATH")
-    server = Server(request.param, appendonly="yes", appendfsync="always").start()
-    yield Journal(server)
-    server.remove()
+@pytest.fixture
+def journal(lasting: Server) -> Journal:
+    return Journal(lasting)
 
 
 @pytest.fixture
 async def desk(journal: Journal) -> AsyncIterator[Desk]:
-    client = redis.asyncio.Redis.from_url(journal.server.url)
-    async with contextlib.aclosing(client):
+    async with redis.asyncio.Redis.from_url(journal.server.url) as client:
         yield await Desk(client).open()
 
 

@@ -108,11 +108,10 @@ async def test_the_longest_time_to_live_is_one_that_servers_take(desk: Desk) -> 
     assert await desk.redis.pttl(desk.keys.job("0-a")) > 2**51
 
 
-async def test_a_server_that_is_gone_raises(servers: dict[str, Server]) -> None:
-    server = Server("valkey").start()
-    client = redis.asyncio.Redis.from_url(server.url, retry=None)
-    desk = await Desk(client).open()
-    server.remove()
+async def test_a_server_that_is_gone_raises() -> None:
+    with Server("valkey") as server:
+        client = redis.asyncio.Redis.from_url(server.url, retry=None)
+        desk = await Desk(client).open()
     with pytest.raises(ServerGone):
         await desk.submit()
     with pytest.raises(ServerGone):
