@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -17,7 +15,8 @@ from typing import Any
 import pytest
 import redis
 from support.answering import answering, completion, read_rows, write_lines
-from support.commands import environment, invoke, process
+from support.batch_files import BatchFiles, answers_of, documents
+from support.commands import environment, invoke, on_terminal, process
 from support.limits import no_file_above
 from support.screen import screen
 from support.servers import Server, free_port
@@ -28,21 +27,19 @@ from millstream.cli.batch.batch_watch import jobs_before
 from millstream.wire.keys import GROUP, Lane, QueueKeys
 
 PAGE = (Path(__file__).parents[2] / "ops" / "batch.md").read_text("utf-8")
-DOCUMENTS = [completion(f"doc-{i}", f"text {i}") for i in range(60)]
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_lines(tmp_path / "in.jsonl", DOCUMENTS)
+def nowhere() -> str:
+    """Of a server that is not there."""
+    return f"redis://127.0.0.1:{free_port()}"
 
 
-def test_a_run_and_its_summary(valkey: Server, source: Path, tmp_path: Path) -> None:
-    write_lines(source, [*DOCUMENTS, completion("x", tempo=1, metadata={"expected": "hello"})])
-    out = tmp_path / "out.jsonl"
-    with answering(valkey.url):
-        done = invoke("batch", "run", source, "-o", out, "--redis-url", valkey.url, "--price-per-hour", 2)
+def test_a_run_and_its_summary(batch: BatchFiles) -> None:
+    batch.write(*documents(60), completion("x", tempo=1, metadata={"expected": "hello"}))
+    with answering(batch.server.url):
+        done = invoke(*batch.command, "--price-per-hour", 2)
     assert done.exit_code == 0, done.output
-    assert len(read_rows(out)) == 61
+    assert len(read_rows(batch.out)) == 61
     assert "61 completed, 0 failed" in done.stdout
     assert "1 of 1 answers are the expected ones" in done.stdout
     speed = r"\nspeed +[\d.,]+ rows/s, [\d.,]+ prompt tokens/s, [\d.,]+ output tokens/s\n"
@@ -52,35 +49,31 @@ def test_a_run_and_its_summary(valkey: Server, source: Path, tmp_path: Path) -> 
     assert "unknown fields were ignored, in so many lines: tempo (1)" in done.stderr
 
 
-def test_json_for_programs_and_strict(valkey: Server, source: Path, tmp_path: Path) -> None:
-    write_lines(source, [*DOCUMENTS[:3], "{bad"])
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url, "--json")
-    with answering(valkey.url):
-        done = invoke(*command)
+def test_json_for_programs_and_strict(batch: BatchFiles) -> None:
+    batch.write(*documents(3), "{bad")
+    with answering(batch.server.url):
+        done = invoke(*batch.command, "--json")
         assert done.exit_code == 0
         summary = json.loads(done.stdout)
         assert (summary["completed"], summary["failed"]) == (3, 1)
         assert [name for name in summary if f"`{name}`" not in PAGE] == []
-        assert invoke(*command, "--strict").exit_code == 1
-        again = json.loads(invoke(*command).stdout)
+        assert invoke(*batch.command, "--json", "--strict").exit_code == 1
+        again = json.loads(invoke(*batch.command, "--json").stdout)
         assert (again["completed"], again["failed"], again["skipped"]) == (0, 0, 4)
-        write_lines(source, [*DOCUMENTS[:3], completion("mended")])
-        retried = invoke(*command, "--retry-failed", "--strict")
+        batch.write(*documents(3), completion("mended"))
+        retried = invoke(*batch.command, "--json", "--retry-failed", "--strict")
     assert retried.exit_code == 0
     assert json.loads(retried.stdout)["completed"] == 1
 
 
-def test_a_run_in_which_nothing_succeeds_says_why_and_so_does_the_next(
-    valkey: Server, source: Path, tmp_path: Path
-) -> None:
+def test_a_run_in_which_nothing_succeeds_says_why_and_so_does_the_next(batch: BatchFiles) -> None:
     lines = [completion(f"n{i}", n=0) for i in range(3)] + [completion(f"f{i}", "fail") for i in range(2)]
-    write_lines(source, lines)
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
-    with answering(valkey.url):
-        done = invoke(*command)
-        again = invoke(*command)
-        write_lines(source, [*lines, DOCUMENTS[0]])
-        mended = invoke(*command)
+    batch.write(*lines)
+    with answering(batch.server.url):
+        done = invoke(*batch.command)
+        again = invoke(*batch.command)
+        batch.write(*lines, *documents(1))
+        mended = invoke(*batch.command)
     assert done.exit_code == 1
     first, second = done.stderr.splitlines()[-2:]
     assert first.startswith("millstream: 3 × body.n: ")
@@ -91,29 +84,23 @@ def test_a_run_in_which_nothing_succeeds_says_why_and_so_does_the_next(
     assert mended.exit_code == 0
 
 
-def test_a_queue_that_was_never_used_is_told_before_anything_is_submitted(
-    valkey: Server, source: Path, tmp_path: Path
-) -> None:
+def test_a_queue_that_was_never_used_is_told_before_anything_is_submitted(batch: BatchFiles) -> None:
     models = ["gpt-4o-mini", "gpt-4o-mini", "used", "default", "no name of a queue"]
-    write_lines(source, [completion(f"{i}", model=model) for i, model in enumerate(models)])
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
-    with answering(valkey.url, "used"), answering(valkey.url) as worker:
-        invoke("submit", "x", "--queue", "used", "--wait", "--redis-url", valkey.url)
-        refused = invoke(*command)
+    batch.write(*(completion(f"{i}", model=model) for i, model in enumerate(models)))
+    with answering(batch.server.url, "used"), answering(batch.server.url) as worker:
+        invoke("submit", "x", "--queue", "used", "--wait", "--redis-url", batch.server.url)
+        refused = invoke(*batch.command)
         assert not worker.answered
-        assert invoke(*command, "--queue", "default", "--strict").exit_code == 0
+        assert invoke(*batch.command, "--queue", "default", "--strict").exit_code == 0
     assert refused.exit_code == 2
     problem = "this server does not have: 'gpt-4o-mini' in 2 lines; --queue NAME sends all lines to one queue"
     assert problem in refused.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_dies_goes_on_without_computing_twice(
-    valkey: Server, source: Path, tmp_path: Path, number: signal.Signals
-) -> None:
-    out = tmp_path / "out.jsonl"
-    command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url, "--window", 20)
-    with answering(valkey.url) as worker:
+def test_a_run_that_dies_goes_on_without_computing_twice(batch: BatchFiles, number: signal.Signals) -> None:
+    command = (*batch.command, "--window", 20)
+    with answering(batch.server.url) as worker:
         worker.after = 25
         with process(*command) as running:
             assert worker.full_stop.wait(30)
@@ -126,63 +113,36 @@ def test_a_run_that_dies_goes_on_without_computing_twice(
         worker.gate.set()
         done = invoke(*command)
         assert done.exit_code == 0, done.output
-    rows = read_rows(out)
-    assert sorted(row["custom_id"] for row in rows) == sorted(line["custom_id"] for line in DOCUMENTS)
-    assert len(worker.answered) == len(DOCUMENTS)
-    assert set(worker.answered.values()) == {1}
+    assert batch.answers() == answers_of(60)
+    assert worker.computed_once() == 60
 
 
-def test_a_run_that_is_killed_after_it_forgot_jobs_goes_on(valkey: Server, tmp_path: Path) -> None:
-    """Its rows are on disk before the server forgets them."""
-    lines = [completion(f"doc-{i}", f"text {i}") for i in range(700)]
-    source, out = write_lines(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url, "--window", 200)
-    with answering(valkey.url) as worker:
-        worker.after = 650
-        with process(*command) as running:
-            assert worker.full_stop.wait(60)
-            with redis.Redis(port=valkey.port) as client:
-                while len(list(client.scan_iter("*:job:*", count=1000))) > 700 - 256:
-                    assert running.poll() is None
-            running.kill()
-        worker.gate.set()
-        assert invoke(*command).exit_code == 0
-        with redis.Redis(port=valkey.port) as client:
-            assert len(list(client.scan_iter("*:job:*"))) < 700 - 256  # what was cut off goes with its time
-    assert len({row["custom_id"] for row in read_rows(out)}) == len(read_rows(out)) == 700
-    assert len(worker.answered) == 700
-    assert set(worker.answered.values()) == {1}
+def test_results_may_be_kept_on_the_server(batch: BatchFiles) -> None:
+    with answering(batch.server.url):
+        assert invoke(*batch.command, "--keep-results").exit_code == 0
+    job_id = read_rows(batch.out)[-1]["response"]["request_id"]
+    assert invoke("result", job_id, "--redis-url", batch.server.url).stdout.startswith("TEXT ")
 
 
-def test_results_may_be_kept_on_the_server(valkey: Server, source: Path, tmp_path: Path) -> None:
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
-    with answering(valkey.url):
-        assert invoke(*command, "--keep-results").exit_code == 0
-    for row in read_rows(tmp_path / "out.jsonl"):
-        job_id, text = row["response"]["request_id"], row["response"]["body"]["choices"][0]["text"]
-        assert invoke("result", job_id, "--redis-url", valkey.url).stdout == f"{text}\n"
-
-
-def test_durability_that_is_not_reached_is_told(valkey: Server, source: Path, tmp_path: Path) -> None:
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url, "--json")
-    with answering(valkey.url):
-        refused = invoke(*command, "--durability", "aof")
+def test_durability_that_is_not_reached_is_told(batch: BatchFiles) -> None:
+    with answering(batch.server.url):
+        refused = invoke(*batch.command, "--json", "--durability", "aof")
         assert refused.exit_code == 2
         assert "durability: the server keeps no append-only file" in refused.stdout
-        done = invoke(*command, "--durability", "replicas", "--durability-timeout-s", 0.1)
+        done = invoke(*batch.command, "--json", "--durability", "replicas", "--durability-timeout-s", 0.1)
     assert done.exit_code == 0
     assert json.loads(done.stdout)["not_durable"] == 60
     assert "60 jobs were queued, but not as durable in time as --durability asks" in done.stderr
 
 
 def test_a_server_without_room_is_told_and_waited_for(
-    valkey: Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "UNSERVED_S", 0.05)
     monkeypatch.setattr("millstream.batch.running.sending.QUEUE_FULL_S", 0.05)
     monkeypatch.setattr("millstream.batch.running.sending.AGAIN_S", 0.05)
     warnings: list[str] = []
-    with redis.Redis(port=valkey.port) as client:
+    with redis.Redis(port=batch.server.port) as client:
 
         def warned(text: str) -> None:
             warnings.append(text)
@@ -190,26 +150,14 @@ def test_a_server_without_room_is_told_and_waited_for(
                 client.config_set("maxmemory", "0")
 
         monkeypatch.setattr(module, "warn", warned)
-        with answering(valkey.url):
-            invoke("submit", "x", "--wait", "--redis-url", valkey.url)
+        with answering(batch.server.url):
+            invoke("submit", "x", "--wait", "--redis-url", batch.server.url)
             client.config_set("maxmemory", "1")
-            done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+            done = invoke(*batch.command)
     assert done.exit_code == 0, done.output
-    assert len(read_rows(tmp_path / "out.jsonl")) == 60
+    assert len(read_rows(batch.out)) == 60
     [full] = [text for text in warnings if "maxmemory" in text]
     assert full.endswith("the run waits until there is room")
-
-
-def test_an_output_in_use_is_refused(valkey: Server, source: Path, tmp_path: Path) -> None:
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
-    with answering(valkey.url) as worker:
-        worker.after = 1
-        with process(*command):
-            assert worker.full_stop.wait(30)
-            second = invoke(*command)
-        worker.gate.set()
-    assert second.exit_code == 2
-    assert "another run is writing this file" in second.stderr
 
 
 @pytest.mark.parametrize(
@@ -230,31 +178,32 @@ def test_an_output_in_use_is_refused(valkey: Server, source: Path, tmp_path: Pat
     ],
 )
 def test_wrong_arguments(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], problem: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    url = f"redis://127.0.0.1:{free_port()}"
-    done = invoke("batch", "run", source.name, *arguments, "--redis-url", url)
+    write_lines(tmp_path / "in.jsonl", documents(1))
+    done = invoke("batch", "run", "in.jsonl", *arguments, "--redis-url", nowhere())
     assert done.exit_code == 2, done.output
     assert problem in done.stderr
 
 
 def test_a_place_is_refused_before_a_model_is_fetched(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    source = write_lines(tmp_path / "in.jsonl", documents(1))
     monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
     monkeypatch.setattr("millstream.cli.batch.batch_command.choose_model", pytest.fail)
     done = invoke("batch", "run", source, "-o", tmp_path / "typo" / "out.jsonl")
     assert (done.exit_code, "typo does not exist" in done.stderr) == (2, True)
 
 
-def test_an_error_does_not_stand_among_rows(source: Path, tmp_path: Path) -> None:
-    url = f"redis://127.0.0.1:{free_port()}"
-    command = ("batch", "run", source, "-o", "-", "--journal", tmp_path / "j", "--redis-url", url, "--json")
-    done = invoke(*command)
+def test_an_error_does_not_stand_among_rows(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", documents(1))
+    to_journal = ("-o", "-", "--journal", tmp_path / "j")
+    done = invoke("batch", "run", source, *to_journal, "--redis-url", nowhere(), "--json")
     assert (done.exit_code, done.stdout) == (3, "")
     assert '"type":"Unavailable"' in done.stderr
-    assert "of this run stay in the queue" in done.stderr
+    assert "of this run stays in the queue" in done.stderr
 
 
 async def test_jobs_of_others_that_wait_are_counted(valkey: Server) -> None:
@@ -264,77 +213,73 @@ async def test_jobs_of_others_that_wait_are_counted(valkey: Server) -> None:
         assert await jobs_before(client, run, Lane.BATCH) == 3
         run.under_way = 0
         assert await jobs_before(client, run, Lane.INTERACTIVE) == 1
-    async with AsyncClient(f"redis://127.0.0.1:{free_port()}") as client:
+    async with AsyncClient(nowhere()) as client:
         assert await jobs_before(client, run, Lane.BATCH) == 0
 
 
-def test_a_missing_input_and_a_missing_server(source: Path, tmp_path: Path) -> None:
-    url = f"redis://127.0.0.1:{free_port()}"
-    missing = invoke("batch", "run", tmp_path / "no.jsonl", "-o", tmp_path / "o.jsonl", "--redis-url", url)
+def test_a_missing_input_and_a_missing_server(tmp_path: Path) -> None:
+    url, source = nowhere(), tmp_path / "in.jsonl"
+    missing = invoke("batch", "run", source, "-o", tmp_path / "o.jsonl", "--redis-url", url)
     assert missing.exit_code == 2
     assert "cannot be read" in missing.stderr
+    write_lines(source, documents(1))
     unreachable = invoke("batch", "run", source, "-o", tmp_path / "o.jsonl", "--redis-url", url)
     assert unreachable.exit_code == 3
     assert url.removeprefix("redis://") in unreachable.stderr
 
 
-def test_an_output_with_a_long_name(valkey: Server, source: Path, tmp_path: Path) -> None:
-    write_lines(source, [*DOCUMENTS, "{bad"])
-    out = tmp_path / ("a" * 60) / ("b" * 60) / "out.jsonl"
+def test_an_output_with_a_long_name(batch: BatchFiles) -> None:
+    batch.write(*documents(60), "{bad")
+    out = batch.folder / ("a" * 60) / ("b" * 60) / "out.jsonl"
     out.parent.mkdir(parents=True)
-    with answering(valkey.url):
-        done = invoke("batch", "run", source, "-o", out, "--redis-url", valkey.url)
+    with answering(batch.server.url):
+        done = invoke("batch", "run", batch.source, "-o", out, "--redis-url", batch.server.url)
     assert done.exit_code == 0
-    assert len(read_rows(out)) == len(DOCUMENTS)
+    assert len(read_rows(out)) == 60
     assert f"answers   {out}\n" in done.stdout
     assert f"errors    {out.with_suffix('.errors.jsonl')} (--retry-failed" in done.stdout
 
 
-def test_an_empty_input_is_answered(valkey: Server, tmp_path: Path) -> None:
-    source, out = write_lines(tmp_path / "in.jsonl", ["", ""]), tmp_path / "out.jsonl"
-    done = invoke("batch", "run", source, "-o", out, "--redis-url", valkey.url, "--strict")
+def test_an_empty_input_is_answered(batch: BatchFiles) -> None:
+    batch.write("", "")
+    done = invoke(*batch.command, "--strict")
     assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "lines     0 completed, 0 failed")
-    assert out.read_bytes() == b""
-    assert f"{source} has no lines; there is nothing to do" in done.stderr
+    assert batch.out.read_bytes() == b""
+    assert f"{batch.source} has no lines; there is nothing to do" in done.stderr
 
 
-def test_a_full_disk_ends_the_run_which_goes_on_later(valkey: Server, tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in.jsonl", [completion(f"doc-{i}", "x" * 9_000) for i in range(40)])
-    out = tmp_path / "out.jsonl"
-    command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url)
-    with answering(valkey.url) as worker:
+def test_a_full_disk_ends_the_run_which_goes_on_later(batch: BatchFiles) -> None:
+    batch.write(*(completion(f"doc-{i}", "x" * 9_000) for i in range(40)))
+    with answering(batch.server.url) as worker:
         with no_file_above(200_000):
-            full = invoke(*command)
+            full = invoke(*batch.command)
         assert full.exit_code == 3
-        assert f"{out} cannot be written: File too large" in full.stderr
-        assert 0 < len(read_rows(out)) < 40
-        assert invoke(*command).exit_code == 0
-    assert len({row["custom_id"] for row in read_rows(out)}) == len(read_rows(out)) == 40
-    assert set(worker.answered.values()) == {1}
+        assert f"{batch.out} cannot be written: File too large" in full.stderr
+        assert 0 < len(read_rows(batch.out)) < 40
+        assert invoke(*batch.command).exit_code == 0
+    assert len(batch.answers()) == worker.computed_once() == 40
 
 
 def test_a_queue_that_no_worker_serves_is_told_once(
-    valkey: Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "UNSERVED_S", 0.05)
     warned = threading.Event()
     monkeypatch.setattr(module, "warn", lambda text: (warnings.append(text), warned.set()))
     warnings: list[str] = []
-    with answering(valkey.url) as worker:  # it says nothing of itself, as a worker would
+    with answering(batch.server.url) as worker:  # it says nothing of itself, as a worker would
         worker.gate.clear()
         open_gate = threading.Thread(target=lambda: (warned.wait(30), worker.gate.set()))
         open_gate.start()
-        done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+        done = invoke(*batch.command)
         open_gate.join()
     assert done.exit_code == 0
     assert warnings == ["no worker serves the queue 'default' now; its jobs wait until one does"]
 
 
-def test_a_served_queue_is_not_warned_of(
-    valkey: Server, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_served_queue_is_not_warned_of(batch: BatchFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     shard = QueueKeys("default").shard(0)
-    with redis.Redis(port=valkey.port) as client:
+    with redis.Redis(port=batch.server.port) as client:
         client.xgroup_create(shard.lane("batch"), GROUP, "0", mkstream=True)
         client.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
         client.hset(shard.worker("w"), mapping={"name": "w", "model": "m"})
@@ -352,43 +297,27 @@ def test_a_served_queue_is_not_warned_of(
         return found
 
     monkeypatch.setattr(module.Stack, "has_worker", looked)
-    with answering(valkey.url) as worker:
+    with answering(batch.server.url) as worker:
         worker.gate.clear()
-        done = invoke("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
+        done = invoke(*batch.command)
     assert done.exit_code == 0, done.output
     assert looks == ["default"]
     assert "warning" not in done.stderr
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_the_progress_bar_on_a_terminal(
-    valkey: Server, source: Path, tmp_path: Path, interrupted: bool
-) -> None:
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
-    mine, its = pty.openpty()
-    shown = b""
-    with answering(valkey.url) as worker:
+def test_the_progress_bar_on_a_terminal(batch: BatchFiles, interrupted: bool) -> None:
+    with answering(batch.server.url) as worker, on_terminal(*batch.command, columns=60) as terminal:
         worker.after = 25
-        running = subprocess.Popen(
-            ["setsid", "--ctty", sys.executable, "-m", "millstream", *map(str, command)],
-            stdin=its,  # whose Ctrl-C it gets
-            stdout=subprocess.DEVNULL,
-            stderr=its,
-            env=environment(TERM="xterm", COLUMNS="60"),
-        )
-        os.close(its)
-        while b"25/60" not in shown:
-            shown += os.read(mine, 10_000)
-        assert len(read_rows(tmp_path / "out.jsonl")) == 25  # rows are written as they finish
+        terminal.read_until(b"25/60")
+        assert len(read_rows(batch.out)) == 25  # rows are written as they finish
         if interrupted:
-            os.write(mine, b"\x03")
+            terminal.press_ctrl_c()
         else:
             worker.gate.set()
-        while (b"to go on" if interrupted else b"60/60") not in shown:
-            shown += os.read(mine, 10_000)
-        assert running.wait(30) == (130 if interrupted else 0)
-        os.close(mine)
-    left = screen(shown.decode(errors="replace"), 60)
+        terminal.read_until(b"to go on" if interrupted else b"60/60")
+        assert terminal.running.wait(30) == (130 if interrupted else 0)
+    left = screen(terminal.shown.decode(errors="replace"), 60)
     count = "25/60  0 failed  35 under way" if interrupted else "60/60  0 failed  0 under way"
     [bar] = [place for place, line in enumerate(left) if "/60" in line]  # it stands there once
     assert count in left[bar]
@@ -404,14 +333,13 @@ def test_the_progress_bar_on_a_terminal(
     ],
 )
 def test_signals_that_the_caller_ignores(
-    valkey: Server, source: Path, tmp_path: Path, ignored: str, sent: signal.Signals, code: int
+    batch: BatchFiles, ignored: str, sent: signal.Signals, code: int
 ) -> None:
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--redis-url", valkey.url)
-    with answering(valkey.url) as worker:
+    with answering(batch.server.url) as worker:
         worker.after = 5
         running = subprocess.Popen(
             ["sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", sys.executable, "-m", "millstream"]
-            + [str(part) for part in command],
+            + [str(part) for part in batch.command],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env=environment(),

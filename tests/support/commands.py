@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,42 @@ def environment(**changes: object) -> dict[str, str]:
     """For a process: this one's, without settings that a developer may have."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLSTREAM_")}
     return kept | {name: str(value) for name, value in changes.items()}
+
+
+@contextmanager
+def on_terminal(*arguments: object, columns: int) -> Iterator[Terminal]:
+    """The same with a terminal of its own, whose Ctrl-C it gets."""
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        ["setsid", "--ctty", sys.executable, "-m", "millstream", *map(str, arguments)],
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env=environment(TERM="xterm", COLUMNS=columns),
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(running, ours)
+    finally:
+        running.kill()
+        running.wait(timeout=30)
+        os.close(ours)
+
+
+class Terminal:
+    """`shown` is what has come to the screen so far."""
+
+    def __init__(self, running: subprocess.Popen[bytes], file: int) -> None:
+        self.running = running
+        self.shown = b""
+        self._file = file
+
+    def read_until(self, text: bytes) -> None:
+        while text not in self.shown:
+            self.shown += os.read(self._file, 10_000)
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._file, b"\x03")
 
 
 @contextmanager

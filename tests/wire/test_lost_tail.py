@@ -66,7 +66,8 @@ async def test_append_tells_where_the_log_ends_now(desk: Desk, journal: Journal,
 
     reply = await desk.append(held, 4)
     assert (reply.outcome, reply.last_seq) == (AppendOutcome.GAP, 1)
-    assert await desk.finish(held, 4, delta=b"delta") is EndOutcome.GAP
+    for delta in (b"delta", None):
+        assert await desk.finish(held, 4, delta=delta) is EndOutcome.GAP
     for seq in (2, 3, 4):
         assert (await desk.append(held, seq)).outcome is AppendOutcome.OK
     assert await desk.finish(held, 4, delta=b"delta") is EndOutcome.OK

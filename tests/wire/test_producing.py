@@ -90,6 +90,13 @@ async def test_cancel_of_a_running_job_tells_its_worker(desk: Desk) -> None:
     await desk.audit_idle()
 
 
+async def test_a_cancellation_outlives_the_worker_it_was_meant_for(desk: Desk) -> None:
+    held = await desk.begin()
+    await desk.cancel()
+    await desk.run(desk.reclaiming(held.entry_id, "A"))
+    assert (await desk.start(held.entry_id, "B")).cancelled
+
+
 # --- deadlines ---------------------------------------------------------------------------------------------
 
 
