@@ -10,5 +10,5 @@ from support.servers import Server
 
 
 @pytest.fixture
-def batch(valkey: Server, tmp_path: Path) -> BatchFiles:
+def place(valkey: Server, tmp_path: Path) -> BatchFiles:
     return BatchFiles(valkey, tmp_path)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.answering import completion
 
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
@@ -87,39 +84,3 @@ def test_the_digest_is_of_custom_id_and_content() -> None:
     ]
     assert len({first.digest, *(row_of(other).digest for other in others)}) == 4
     check_own_id(f"run.{first.digest}.3")
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
-)
-NAMES = st.sampled_from(
-    [
-        "prompt",
-        "messages",
-        "max_tokens",
-        "stop",
-        "n",
-        "logit_bias",
-        "metadata",
-        "model",
-        "logprobs",
-        "tools",
-        "x",
-    ]
-)
-
-
-@given(
-    fields=st.dictionaries(st.sampled_from(["custom_id", "method", "url", "body", "more"]), JSON),
-    url=st.sampled_from(["/v1/completions", "/v1/chat/completions", None]),
-    body=st.dictionaries(NAMES, JSON) | JSON,
-)
-def test_garbage_is_a_fault_and_nothing_else(fields: dict[str, Any], url: str | None, body: Any) -> None:
-    fields |= {"url": url} if url else {}
-    fields |= {"body": body, "custom_id": "a"}
-    try:
-        row_of(parse(json.dumps(fields).encode()))
-    except LineFault as fault:
-        fault.message.encode()

@@ -5,85 +5,60 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
-from support.answering import answering, completion, read_rows, write_lines
-from support.servers import Server
+from support.answering import answering, completion, read_rows
+from support.batch_files import BatchFiles
 
 from millstream import AsyncClient, Unavailable
-from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal, WriteFailed
 from millstream.batch.running import clearing as module
-from millstream.batch.running.run import BatchRun, RunOptions
-from millstream.batch.running.tally import Summary
+from millstream.batch.running.run import RunOptions
 from millstream.errors import JobError
 
 
-class Place:
-    """A run's server and files."""
-
-    def __init__(self, server: Server, folder: Path) -> None:
-        self.server = server
-        self.source = folder / "in.jsonl"
-        self.out = folder / "out.jsonl"
-
-    async def run(self, options: RunOptions | None = None) -> Summary:
-        with InputFile(self.source, 10_000) as source, Journal(self.out) as journal:
-            async with AsyncClient(self.server.url) as client:
-                return await BatchRun(source, journal, client, options).run()
-
-    def kept(self) -> set[str]:
-        """Ids of the jobs that the server has something of."""
-        with redis.Redis(port=self.server.port) as client:
-            names = [name.decode().split("}:")[1] for name in client.scan_iter()]
-        return {name.split(":", 1)[1] for name in names if name.startswith(("job:", "tokens:"))}
-
-
 @pytest.fixture
-def place(valkey: Server, tmp_path: Path) -> Place:
-    place = Place(valkey, tmp_path)
-    write_lines(place.source, documents(40))
+def place(place: BatchFiles) -> BatchFiles:
+    place.write(*lines(40))
     return place
 
 
-def documents(count: int) -> Sequence[dict[str, Any]]:
+def lines(count: int) -> Sequence[dict[str, Any]]:
     return [completion(f"doc-{i}", f"text {i}" if i % 7 else "please fail") for i in range(count)]
 
 
 @pytest.mark.parametrize("keep", [False, True])
 async def test_answers_and_failures_are_forgotten_unless_they_are_to_be_kept(
-    place: Place, keep: bool
+    place: BatchFiles, keep: bool
 ) -> None:
     with answering(place.server.url):
         summary = await place.run(RunOptions(keep_results=keep))
     assert (summary.completed, summary.failed) == (34, 6)
-    assert len(place.kept()) == (40 if keep else 0)
+    assert len(place.states()) == (40 if keep else 0)
 
 
 async def test_the_server_holds_no_more_than_is_under_way(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CLEAR_JOBS", 4)
     forget_many, most = AsyncClient.forget_many, 0
 
     async def counted(client: AsyncClient, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
         nonlocal most
-        most = max(most, len(place.kept()))
+        most = max(most, len(place.states()))
         return await forget_many(client, job_ids)
 
     monkeypatch.setattr(AsyncClient, "forget_many", counted)
-    write_lines(place.source, documents(120))
+    place.write(*lines(120))
     with answering(place.server.url):
         await place.run(RunOptions(window=8))
     assert 4 <= most < 40  # of 120
-    assert place.kept() == set()
+    assert place.states() == {}
 
 
 async def test_rows_are_on_disk_before_their_jobs_are_forgotten(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CLEAR_JOBS", 5)
     sync, forget_many = Journal.sync, AsyncClient.forget_many
@@ -112,7 +87,7 @@ async def test_rows_are_on_disk_before_their_jobs_are_forgotten(
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_wherever_a_run_is_cut_off_nothing_is_lost_or_computed_twice(
-    place: Place, monkeypatch: pytest.MonkeyPatch, seed: int
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(module, "CLEAR_JOBS", 3)
     at = random.Random(seed)
@@ -139,14 +114,13 @@ async def test_wherever_a_run_is_cut_off_nothing_is_lost_or_computed_twice(
             running.cancel()
             await asyncio.wait([running])
     assert await running
-    rows = [*read_rows(place.out), *read_rows(place.out.with_suffix(".errors.jsonl"))]
-    assert sorted(row["custom_id"] for row in rows) == sorted(line["custom_id"] for line in documents(40))
-    assert len(worker.answered) == 40
-    assert set(worker.answered.values()) == {1}
+    rows = [*read_rows(place.out), *read_rows(place.errors)]
+    assert sorted(row["custom_id"] for row in rows) == sorted(line["custom_id"] for line in lines(40))
+    assert worker.computed_once() == 40
 
 
 async def test_a_server_that_forgets_nothing_does_not_end_the_run(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object) -> None:
         raise Unavailable("away")
@@ -154,14 +128,16 @@ async def test_a_server_that_forgets_nothing_does_not_end_the_run(
     monkeypatch.setattr(AsyncClient, "forget_many", away)
     with answering(place.server.url):
         assert (await place.run()).completed == 34
-    assert len(place.kept()) == 40
+    assert len(place.states()) == 40
 
 
-async def test_what_is_not_on_disk_is_not_forgotten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_on_disk_is_not_forgotten(
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(journal: Journal) -> None:
         raise WriteFailed(f"{journal.out} cannot be written: no space left")
 
     monkeypatch.setattr(Journal, "sync", full)
     with answering(place.server.url), pytest.raises(WriteFailed):
         await place.run()
-    assert len(place.kept()) == 40
+    assert len(place.states()) == 40

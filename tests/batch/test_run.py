@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
-from support.answering import answering, completion, read_rows, write_lines
-from support.servers import Server
+from support.answering import answering, completion, read_rows
+from support.batch_files import BatchFiles, answers_of, documents
+from support.counting_worker import until
+from support.servers import Server, lasting_server
 
 from millstream import (
     AsyncClient,
@@ -23,71 +26,28 @@ from millstream import (
     Request,
     Unavailable,
 )
-from millstream.batch.files.input_lines import InputFile
-from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.running import run as module
 from millstream.batch.running import sending
-from millstream.batch.running.run import BatchRun, RunOptions
-from millstream.batch.running.tally import Summary
+from millstream.batch.running.run import RunOptions
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read
 
 
-class Place:
-    """A server, and the input and output of runs in a folder of the test's own."""
-
-    def __init__(self, server: Server, folder: Path) -> None:
-        self.server = server
-        self.source = folder / "in.jsonl"
-        self.out = folder / "out.jsonl"
-        self.errors = folder / "out.errors.jsonl"
-
-    async def run(
-        self, options: RunOptions | None = None, *, retry: bool = False, client: ClientOptions | None = None
-    ) -> Summary:
-        with InputFile(self.source, 10_000) as source, Journal(self.out) as journal:
-            if retry:
-                journal.retry_failed()
-            async with AsyncClient(self.server.url, options=client) as connected:
-                return await BatchRun(source, journal, connected, options).run()
-
-    def write(self, *lines: object) -> None:
-        write_lines(self.source, lines)
-
-    def answers(self) -> dict[str, str]:
-        rows = read_rows(self.out)
-        assert len({row["custom_id"] for row in rows}) == len(rows), "an answer stands there twice"
-        return {row["custom_id"]: row["response"]["body"]["choices"][0]["text"] for row in rows}
-
-    def faults(self) -> list[tuple[int, str, str | None]]:
-        errors = [row["error"] for row in read_rows(self.errors)]
-        return sorted((error["line"], error["code"], error["param"]) for error in errors)
-
-
-@pytest.fixture
-def place(valkey: Server, tmp_path: Path) -> Place:
-    return Place(valkey, tmp_path)
-
-
-def documents(count: int) -> Sequence[dict[str, Any]]:
-    return [completion(f"doc-{i}", f"text {i}") for i in range(count)]
-
-
 async def test_every_line_has_its_answer(server: Server, tmp_path: Path) -> None:
-    place = Place(server, tmp_path)
+    place = BatchFiles(server, tmp_path)
     place.write(*documents(300))
     with answering(place.server.url) as worker:
         summary = await place.run(RunOptions(window=40))
-    assert place.answers() == {f"doc-{i}": f"TEXT {i}" for i in range(300)}
+    assert place.answers() == answers_of(300)
     assert place.faults() == []
     assert (summary.completed, summary.failed, summary.skipped) == (300, 0, 0)
-    assert set(worker.answered.values()) == {1}
+    assert worker.computed_once()
     assert summary.output_tokens == sum(len(text) for text in place.answers().values())
 
 
-async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: Place) -> None:
+async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: BatchFiles) -> None:
     place.write(
         b"\xef\xbb\xbf" + b'{"custom_id": "bom", "url": "/v1/completions", "body": {"prompt": "one"}}\r\n',
         "",
@@ -124,7 +84,7 @@ async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: Place) ->
     assert [by_line[line]["custom_id"] for line in (3, 6, 8, 12)] == [None, "bom", "t", "f"]
 
 
-async def test_a_finished_run_has_nothing_left_to_do(place: Place) -> None:
+async def test_a_finished_run_has_nothing_left_to_do(place: BatchFiles) -> None:
     place.write(*documents(5), "{bad", completion("doc-0"), completion("x", "fail"))
     with answering(place.server.url) as worker:
         await place.run()
@@ -132,10 +92,10 @@ async def test_a_finished_run_has_nothing_left_to_do(place: Place) -> None:
         summary = await place.run()
     assert (summary.completed, summary.failed, summary.skipped) == (0, 0, 8)
     assert (place.out.read_bytes(), place.errors.read_bytes()) == before
-    assert set(worker.answered.values()) == {1}
+    assert worker.computed_once()
 
 
-async def test_an_interrupted_run_goes_on_without_computing_twice(place: Place) -> None:
+async def test_an_interrupted_run_goes_on_without_computing_twice(place: BatchFiles) -> None:
     place.write(*documents(60))
     with answering(place.server.url) as worker:
         worker.after = 25
@@ -147,22 +107,21 @@ async def test_an_interrupted_run_goes_on_without_computing_twice(place: Place) 
         place.out.write_bytes(place.out.read_bytes()[:-7])  # and the last write was torn
         worker.gate.set()
         await place.run(RunOptions(window=30))
-    assert place.answers() == {f"doc-{i}": f"TEXT {i}" for i in range(60)}
-    assert len(worker.answered) == 60
-    assert set(worker.answered.values()) == {1}
+    assert place.answers() == answers_of(60)
+    assert worker.computed_once() == 60
 
 
-async def test_custom_ids_come_back_as_they_were(place: Place) -> None:
+async def test_custom_ids_come_back_as_they_were(place: BatchFiles) -> None:
     ids = ["ключ 7", "🙂" * 512, "a\x00b", 'line\n"quoted"\\', "é", "e\u0301", " ", "\u2028", "null", "0"]
     place.write(*(completion(custom_id, f"text {i}") for i, custom_id in enumerate(ids)))
     with answering(place.server.url) as worker:
         await place.run()
         assert place.answers() == {custom_id: f"TEXT {i}" for i, custom_id in enumerate(ids)}
         assert (await place.run()).skipped == len(ids)
-    assert set(worker.answered.values()) == {1}
+    assert worker.computed_once()
 
 
-async def test_lines_that_were_added_later_are_answered_later(place: Place) -> None:
+async def test_lines_that_were_added_later_are_answered_later(place: BatchFiles) -> None:
     place.write(*documents(3))
     with answering(place.server.url):
         await place.run()
@@ -172,7 +131,7 @@ async def test_lines_that_were_added_later_are_answered_later(place: Place) -> N
     assert len(place.answers()) == 6
 
 
-async def test_failed_lines_are_retried_on_request_only(place: Place) -> None:
+async def test_failed_lines_are_retried_on_request_only(place: BatchFiles) -> None:
     place.write(completion("a"), completion("b", "fail"), completion("c", temperature="hot"))
     with answering(place.server.url):
         await place.run()
@@ -187,36 +146,36 @@ async def test_failed_lines_are_retried_on_request_only(place: Place) -> None:
     assert place.faults() == []
 
 
-async def test_no_more_than_the_window_is_under_way(place: Place) -> None:
+async def test_no_more_than_the_window_is_under_way(place: BatchFiles) -> None:
     place.write(*documents(50))
     with answering(place.server.url) as worker:
         worker.gate.clear()
         running = asyncio.create_task(place.run(RunOptions(window=7)))
-        await lane_holds(place.server, 7)
+        await until(lambda: place.queued() >= 7)
         for _ in range(20):  # the run has every chance to submit more
             await asyncio.sleep(0)
-        assert lane_length(place.server) == 7
+        assert place.queued() == 7
         worker.gate.set()
         assert (await running).completed == 50
 
 
 async def test_no_more_bytes_than_the_window_has_are_under_way(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_BYTES", 10_000)
     place.write(*(completion(f"doc-{i}", "x" * 2_900) for i in range(9)))
     with answering(place.server.url) as worker:
         worker.gate.clear()
         running = asyncio.create_task(place.run())
-        await lane_holds(place.server, 3)
+        await until(lambda: place.queued() >= 3)
         for _ in range(20):  # the run has every chance to submit more
             await asyncio.sleep(0)
-        assert lane_length(place.server) == 3
+        assert place.queued() == 3
         worker.gate.set()
         assert (await running).completed == 9
 
 
-async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: Place) -> None:
+async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: BatchFiles) -> None:
     place.write(*(completion(f"chunk-{i}") for i in range(50)))
     with answering(place.server.url) as worker:
         worker.after = 49
@@ -230,33 +189,15 @@ async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: P
         assert (await running).completed == 50
 
 
-def lane_length(server: Server) -> int:
-    """With what is parked beside it."""
-    shard = QueueKeys("default").shard(0)
-    with redis.Redis(port=server.port) as client:
-        return int(client.xlen(shard.lane("batch"))) + int(client.zcard(shard.parked("batch")))
-
-
-async def lane_holds(server: Server, entries: int) -> None:
-    await until(lambda: lane_length(server) >= entries)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what other processes and threads bring about."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - it sets no event here
-            await asyncio.sleep(0.005)
-
-
-async def test_a_full_queue_is_waited_for(place: Place) -> None:
+async def test_a_full_queue_is_waited_for(place: BatchFiles) -> None:
     place.write(*documents(30))
     with answering(place.server.url) as worker:
         summary = await place.run(RunOptions(window=20), client=ClientOptions(max_entries=4))
     assert summary.completed == 30
-    assert set(worker.answered.values()) == {1}
+    assert worker.computed_once()
 
 
-async def test_the_model_names_the_queue(place: Place) -> None:
+async def test_the_model_names_the_queue(place: BatchFiles) -> None:
     place.write(completion("a", model="org/large"), completion("b"))
     large = answering(place.server.url, "org/large", lambda _: "large")
     with large, answering(place.server.url, "default", lambda _: "standard"):
@@ -264,19 +205,12 @@ async def test_the_model_names_the_queue(place: Place) -> None:
     assert place.answers() == {"a": "large", "b": "standard"}
 
 
-async def test_one_queue_may_take_all_lines(place: Place) -> None:
-    place.write(completion("a", model="gpt"), completion("b"), completion("c", model="no name of a queue"))
-    with answering(place.server.url, "special"):
-        await place.run(RunOptions(queue="special"))
-    assert set(place.answers()) == {"a", "b", "c"}
-
-
-async def test_jobs_that_the_server_forgot_are_submitted_again(place: Place) -> None:
+async def test_jobs_that_the_server_forgot_are_submitted_again(place: BatchFiles) -> None:
     place.write(*documents(4))
     with answering(place.server.url) as worker:
         worker.gate.clear()
         running = asyncio.create_task(place.run())
-        await lane_holds(place.server, 4)
+        await until(lambda: place.queued() >= 4)
         place.server.flush()
         worker.gate.set()
         summary = await running
@@ -285,12 +219,11 @@ async def test_jobs_that_the_server_forgot_are_submitted_again(place: Place) -> 
 
 
 async def test_a_server_that_stays_away_ends_the_run(tmp_path: Path) -> None:
-    server = Server("valkey", appendonly="yes", appendfsync="always").start()
-    place = Place(server, tmp_path)
-    try:
+    with lasting_server() as server:
+        place = BatchFiles(server, tmp_path)
         place.write(*documents(4))
         running = asyncio.create_task(place.run(client=ClientOptions(reconnect_s=0.2)))
-        await lane_holds(server, 4)
+        await until(lambda: place.queued() >= 4)
         server.kill()
         with pytest.raises(Unavailable):
             await running
@@ -298,101 +231,88 @@ async def test_a_server_that_stays_away_ends_the_run(tmp_path: Path) -> None:
         with answering(server.url) as worker:
             await place.run()
         assert len(place.answers()) == 4
-        assert set(worker.answered.values()) == {1}
-    finally:
-        server.remove()
+        assert worker.computed_once()
 
 
 async def test_a_server_that_restarts_in_the_middle_costs_nothing(
     tmp_path: Path,
 ) -> None:
-    server = Server("valkey", appendonly="yes", appendfsync="always").start()
-    place = Place(server, tmp_path)
-    try:
+    with lasting_server() as server:
+        place = BatchFiles(server, tmp_path)
         place.write(*documents(40))
         running = asyncio.create_task(place.run(RunOptions(window=20)))
-        await lane_holds(server, 20)
+        await until(lambda: place.queued() >= 20)
         server.kill()
         server.start()
         with answering(server.url) as worker:
             summary = await running
         assert summary.completed == 40
         assert len(place.answers()) == 40
-        assert set(worker.answered.values()) == {1}
-    finally:
-        server.remove()
+        assert worker.computed_once()
+
+
+class Submits:
+    """What becomes of the run's submits, by their number: `plan` gives an error, or None for the server's own
+    answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, plan: Callable[[int], Exception | None]) -> None:
+        self.calls = 0
+        monkeypatch.setattr(sending, "AGAIN_S", 0.01)
+        monkeypatch.setattr(sending, "SUBMIT_S", 0.1)
+        submit_many = AsyncClient.submit_many
+
+        async def planned(client: AsyncClient, jobs: Any, **options: Any) -> Any:
+            self.calls += 1
+            match plan(self.calls):
+                case QueueFull() as full:
+                    return [full for _ in jobs]
+                case Exception() as error:
+                    raise error
+            return await submit_many(client, jobs, **options)
+
+        monkeypatch.setattr(AsyncClient, "submit_many", planned)
 
 
 async def test_a_server_that_is_away_when_a_chunk_is_to_be_sent(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "AGAIN_S", 0.01)
-    submit_many, calls = AsyncClient.submit_many, 0
-
-    async def away_at_times(client: AsyncClient, jobs: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls in (2, 3, 5):
-            raise Unavailable("away")
-        return await submit_many(client, jobs, **options)
-
-    monkeypatch.setattr(AsyncClient, "submit_many", away_at_times)
+    Submits(monkeypatch, lambda call: Unavailable("away") if call in (2, 3, 5) else None)
     place.write(*documents(60))
     with answering(place.server.url) as worker:
-        summary = await place.run(RunOptions(window=10))
-    assert summary.completed == 60
-    assert set(worker.answered.values()) == {1}
+        assert (await place.run(RunOptions(window=10))).completed == 60
+    assert worker.computed_once()
 
 
 async def test_a_server_that_takes_nothing_more_is_given_up_in_time(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "AGAIN_S", 0.01)
-    monkeypatch.setattr(sending, "SUBMIT_S", 0.1)
-    submit_many, calls = AsyncClient.submit_many, 0
-
-    async def soon_away(client: AsyncClient, jobs: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise Unavailable("away")
-        return await submit_many(client, jobs, **options)
-
-    monkeypatch.setattr(AsyncClient, "submit_many", soon_away)
+    submits = Submits(monkeypatch, lambda call: Unavailable("away") if call > 1 else None)
     place.write(*documents(30))
     with answering(place.server.url), pytest.raises(Unavailable, match="away"):
         await place.run(RunOptions(window=10))
-    assert calls > 3
-    calls = 1
+    assert submits.calls > 3
+    submits.calls = 1
     with pytest.raises(Unavailable, match="away"):  # never there: told at once
         await place.run(RunOptions(window=10))
-    assert calls == 2
+    assert submits.calls == 2
 
 
 async def test_a_full_queue_does_not_use_up_the_patience_with_a_silent_server(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "AGAIN_S", 0.01)
-    monkeypatch.setattr(sending, "SUBMIT_S", 0.1)
-    submit_many, begun = AsyncClient.submit_many, asyncio.get_running_loop().time()
-    calls = 0
+    begun, away = time.monotonic(), iter([Unavailable("away")])
 
-    async def full_then_away(client: AsyncClient, jobs: Any, **options: Any) -> Any:
-        nonlocal calls
-        if asyncio.get_running_loop().time() - begun < 0.3:
-            return [QueueFull("default", 1, 1, 1.0) for _ in jobs]
-        calls += 1
-        if calls == 1:
-            raise Unavailable("away")
-        return await submit_many(client, jobs, **options)
+    def plan(_: int) -> Exception | None:
+        full = time.monotonic() - begun < 0.3
+        return QueueFull("default", 1, 1, 1.0) if full else next(away, None)
 
-    monkeypatch.setattr(AsyncClient, "submit_many", full_then_away)
+    Submits(monkeypatch, plan)
     place.write(*documents(3))
     with answering(place.server.url):
         assert (await place.run()).completed == 3
 
 
-async def test_each_queue_has_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_queue_has_one_client(place: BatchFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     with_queue, made = AsyncClient.with_queue, []
 
     def noted(client: AsyncClient, queue: str) -> AsyncClient:
@@ -406,7 +326,7 @@ async def test_each_queue_has_one_client(place: Place, monkeypatch: pytest.Monke
     assert made == ["default"]
 
 
-async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: Place) -> None:
+async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: BatchFiles) -> None:
     body = {
         "messages": [{"role": "user", "content": "hi"}],
         "max_completion_tokens": 7,
@@ -427,7 +347,7 @@ async def test_chat_lines_and_logprobs_and_tenants_reach_the_worker(place: Place
     assert row["response"]["body"]["metadata"] == {"expected": "no"}
 
 
-async def test_a_run_ends_where_all_workers_are_too_old(place: Place) -> None:
+async def test_a_run_ends_where_all_workers_are_too_old(place: BatchFiles) -> None:
     """Its lines have no error rows: once there is a newer worker, the same run answers them."""
     async with redis.asyncio.Redis.from_url(place.server.url) as direct:
         await calls.run(direct, create_or_read(QueueKeys("default"), QueueInfo(version_max=1)))

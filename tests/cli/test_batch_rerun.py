@@ -14,73 +14,52 @@ from typing import Any
 
 import pytest
 import redis
-from support.answering import answering, completion, read_rows, write_lines
+from support.answering import answering, completion, write_lines
+from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import environment, invoke, process
-from support.servers import Server, free_port
+from support.servers import free_port
 
 from millstream.batch.files import compressed
 
-DOCUMENTS = [completion(f"doc-{i}", f"text {i}") for i in range(60)]
-IDS = sorted(line["custom_id"] for line in DOCUMENTS)
 EARLIER = Path(__file__).parents[1] / "batch" / "earlier_run"
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_lines(tmp_path / "in.jsonl", DOCUMENTS)
-
-
-def ids(rows: list[dict[str, Any]]) -> list[str]:
-    return sorted(row["custom_id"] for row in rows)
-
-
-def test_a_rerun_after_an_edit_stops_and_says_how_to_go_on(
-    valkey: Server, source: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out.jsonl"
-    command = ("batch", "run", source, "-o", out, "--redis-url", valkey.url)
-    with answering(valkey.url) as worker:
-        assert invoke(*command).exit_code == 0
-        write_lines(
-            source,
-            [completion("doc-0", "edited"), *DOCUMENTS[1:7], completion("doc-7", "too"), *DOCUMENTS[8:]],
-        )
-        with redis.Redis(port=valkey.port) as client:
+def test_a_rerun_after_an_edit_stops_and_says_how_to_go_on(batch: BatchFiles) -> None:
+    with answering(batch.server.url) as worker:
+        assert invoke(*batch.command).exit_code == 0
+        lines = documents(60)
+        lines[0], lines[7] = completion("doc-0", "edited"), completion("doc-7", "too")
+        batch.write(*lines)
+        with redis.Redis(port=batch.server.port) as client:
             before = client.info("stats")["total_connections_received"]
-            stopped = invoke(*command)
+            stopped = invoke(*batch.command)
             assert client.info("stats")["total_connections_received"] == before
         assert stopped.exit_code == 2
         assert "IN: 2 lines have changed since they were answered (1, 8)." in stopped.stderr
         for way in ("--redo-changed", "--keep-answers", "choose another OUT"):
             assert way in stopped.stderr
-        assert invoke(*command, "--keep-answers").exit_code == 0
+        assert invoke(*batch.command, "--keep-answers").exit_code == 0
         assert len(worker.answered) == 60
-        done = invoke(*command, "--redo-changed")
+        done = invoke(*batch.command, "--redo-changed")
         assert done.exit_code == 0, done.output
         assert len(worker.answered) == 62
-    texts = {row["custom_id"]: row["response"]["body"]["choices"][0]["text"] for row in read_rows(out)}
-    assert ids(read_rows(out)) == IDS
-    assert (texts["doc-0"], texts["doc-1"], texts["doc-7"]) == ("EDITED", "TEXT 1", "TOO")
+    assert batch.answers() == answers_of(60) | {"doc-0": "EDITED", "doc-7": "TOO"}
 
 
-def test_a_rerun_that_names_an_unknown_queue_leaves_all_rows(
-    valkey: Server, source: Path, tmp_path: Path
-) -> None:
-    write_lines(source, [*DOCUMENTS[:3], completion("hot", temperature="hot")])
-    kept = [tmp_path / name for name in ("out.jsonl", "out.errors.jsonl", "out.run.jsonl")]
-    command = ("batch", "run", source, "-o", kept[0], "--redis-url", valkey.url)
-    with answering(valkey.url):
-        assert invoke(*command).exit_code == 0
+def test_a_rerun_that_names_an_unknown_queue_leaves_all_rows(batch: BatchFiles) -> None:
+    batch.write(*documents(3), completion("hot", temperature="hot"))
+    kept = [batch.out, batch.errors, batch.run_file]
+    with answering(batch.server.url):
+        assert invoke(*batch.command).exit_code == 0
         before = [path.read_bytes() for path in kept]
         edited = completion("doc-0", "edited", model="gpt-4o-mini")
-        write_lines(source, [edited, *DOCUMENTS[1:3], completion("hot", "mended")])
-        refused = invoke(*command, "--redo-changed", "--retry-failed")
+        batch.write(edited, *documents(3)[1:], completion("hot", "mended"))
+        refused = invoke(*batch.command, "--redo-changed", "--retry-failed")
         assert refused.exit_code == 2
         assert "this server does not have: 'gpt-4o-mini' in 1 line" in refused.stderr
         assert [path.read_bytes() for path in kept] == before
-        assert invoke(*command, "--redo-changed", "--queue", "default").exit_code == 0
-    texts = {row["custom_id"]: row["response"]["body"]["choices"][0]["text"] for row in read_rows(kept[0])}
-    assert texts == {"doc-0": "EDITED", "doc-1": "TEXT 1", "doc-2": "TEXT 2", "hot": "MENDED"}
+        assert invoke(*batch.command, "--redo-changed", "--queue", "default").exit_code == 0
+    assert batch.answers() == answers_of(3) | {"doc-0": "EDITED", "hot": "MENDED"}
 
 
 def test_nothing_is_started_for_a_rerun_that_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,39 +88,43 @@ def packed(path: Path) -> bytes:
         plain.close()
 
 
+def custom_ids(rows: bytes) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in rows.splitlines()]
+
+
 @pytest.mark.parametrize("ending", PACKINGS)
-def test_compressed_files(valkey: Server, source: Path, tmp_path: Path, ending: str) -> None:
-    named = tmp_path / f"named{ending}"
-    compressed.pack(source, named, compressed.Packing(ending))
-    unnamed, out = named.rename(tmp_path / "whatever"), tmp_path / f"out.jsonl{ending}"
-    command = ("batch", "run", unnamed, "-o", out, "--redis-url", valkey.url)
-    with answering(valkey.url) as worker:
+def test_compressed_files(batch: BatchFiles, ending: str) -> None:
+    named, out = batch.folder / f"named{ending}", batch.folder / f"out.jsonl{ending}"
+    compressed.pack(batch.source, named, compressed.Packing(ending))
+    unnamed = named.rename(batch.folder / "whatever")
+    command = ("batch", "run", unnamed, "-o", out, "--redis-url", batch.server.url)
+    with answering(batch.server.url) as worker:
         worker.after = 25
         with process(*command) as running:
             assert worker.full_stop.wait(30)
             running.kill()
         assert not out.exists()
-        part = tmp_path / f"out.jsonl{ending}.part"
+        part = batch.folder / f"out.jsonl{ending}.part"
         part.write_bytes(part.read_bytes()[:-7])  # and its last row was torn
         worker.gate.set()
         assert invoke(*command).exit_code == 0
         whole = packed(out)
-        assert ids([json.loads(line) for line in whole.splitlines()]) == IDS
+        assert sorted(custom_ids(whole)) == sorted(answers_of(60))
         assert not part.exists()
         assert "60 answered before" in invoke(*command).stdout
         assert packed(out) == whole
-        write_lines(source, [*DOCUMENTS, completion("more")])
-        assert invoke(*command[:2], source, *command[3:]).exit_code == 0
-        assert set(worker.answered.values()) == {1}
+        batch.write(*documents(60), completion("more"))
+        assert invoke(*command[:2], batch.source, *command[3:]).exit_code == 0
+        assert worker.computed_once() == 61
     assert len(packed(out).splitlines()) == 61
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in batch.folder.iterdir()) == [
         "in.jsonl", "out.errors.jsonl", out.name, "out.run.jsonl", "whatever",
     ]  # fmt: skip
 
 
-def test_an_extra_that_is_missing_is_named(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_extra_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_lines(tmp_path / "in.jsonl", documents(1))
+
     def missing(name: str) -> Any:
         raise ImportError(name)
 
@@ -156,13 +139,11 @@ def test_an_extra_that_is_missing_is_named(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("packing", [gzip.compress, bytes])
-def test_standard_input_is_kept_until_the_run_has_ended(
-    valkey: Server, source: Path, tmp_path: Path, packing: Any
-) -> None:
-    out, kept = tmp_path / "out.jsonl", tmp_path / "out.run.stdin"
-    command = ("batch", "run", "-", "-o", out, "--redis-url", valkey.url)
-    data = packing(source.read_bytes())
-    with answering(valkey.url) as worker:
+def test_standard_input_is_kept_until_the_run_has_ended(batch: BatchFiles, packing: Any) -> None:
+    kept = batch.folder / "out.run.stdin"
+    command = tuple("-" if part == batch.source else part for part in batch.command)
+    data = packing(batch.source.read_bytes())
+    with answering(batch.server.url) as worker:
         worker.after = 25
         with subprocess.Popen(
             [sys.executable, "-m", "millstream", *map(str, command)],
@@ -177,12 +158,10 @@ def test_standard_input_is_kept_until_the_run_has_ended(
             assert f"standard input is kept in {kept}".encode() in running.stderr.read()
         assert kept.read_bytes() == data
         worker.gate.set()
-        done = run_with(
-            command, data if packing is bytes else b""
-        )  # the same again, or nothing: the kept one
+        done = run_with(command, data if packing is bytes else b"")  # the same, or nothing: the kept one
         assert done.returncode == 0, done.stderr
-        assert ids(read_rows(out)) == IDS
-        assert set(worker.answered.values()) == {1}
+        assert batch.answers() == answers_of(60)
+        assert worker.computed_once() == 60
         assert not kept.exists()
         other = run_with(command, json.dumps(completion("doc-0", "edited")).encode())
     assert other.returncode == 2
@@ -196,11 +175,12 @@ def run_with(command: tuple[object, ...], data: bytes) -> subprocess.CompletedPr
     )
 
 
-def test_rows_to_standard_output(valkey: Server, source: Path, tmp_path: Path) -> None:
+def test_rows_to_standard_output(batch: BatchFiles) -> None:
     """Whatever was killed before: the run that ends has written each line's row once, and nothing else."""
-    journal = tmp_path / "journal"
-    command = ("batch", "run", source, "-o", "-", "--journal", journal, "--redis-url", valkey.url)
-    with answering(valkey.url) as worker:
+    journal = batch.folder / "journal"
+    to_journal = ("-o", "-", "--journal", journal)
+    command = ("batch", "run", batch.source, *to_journal, "--redis-url", batch.server.url)
+    with answering(batch.server.url) as worker:
         worker.after = 25
         with process(*command) as running:
             assert worker.full_stop.wait(30)
@@ -212,8 +192,8 @@ def test_rows_to_standard_output(valkey: Server, source: Path, tmp_path: Path) -
         worker.gate.set()
         done = run_with(command, b"")
         assert done.returncode == 0, done.stderr
-        assert ids([json.loads(line) for line in done.stdout.splitlines()]) == IDS
+        assert sorted(custom_ids(done.stdout)) == sorted(answers_of(60))
         assert b" answered before" in done.stderr
         assert run_with(command, b"").stdout == done.stdout
-        assert set(worker.answered.values()) == {1}
+        assert worker.computed_once() == 60
     assert done.stdout == journal.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -191,33 +193,6 @@ def test_single_jobs_without_any_server(counting: str) -> None:
     assert (again.exit_code, again.stdout) == (0, f"{counted(6, 2)}\n"), again.stderr
 
 
-def test_ctrl_c_stops_the_worker_and_the_server(counting: str, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    gate.mkdir()
-    (gate / "1").touch()  # no row gets beyond its first token
-    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=5)])
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", f"{counting},gate={gate}")
-    kept = {name: os.environ[name] for name in ("MILLSTREAM_HOME", "MILLSTREAM_ENGINE_COMMAND")}
-    with process(*command, **kept) as running:
-        assert running.stderr is not None
-        while "using an embedded server" not in running.stderr.readline():
-            pass
-        note = None
-        while note is None or note.worker is None:
-            note = Instance.read(tmp_path / "home" / "embedded")
-        with redis.Redis(unix_socket_path=note.socket) as client:
-            while not any(b":job:" in key for key in client.scan_iter()):
-                pass
-        running.send_signal(signal.SIGINT)
-        _, messages = running.communicate(timeout=60)
-    assert running.returncode == 130, messages
-    assert "1 job of this run stays in the embedded server; to cancel: millstream batch cancel" in messages
-    assert not alive(note.server)
-    assert not alive(note.worker)
-    cancelled = invoke("batch", "cancel", tmp_path / "out.jsonl", "--json")
-    assert json.loads(cancelled.stdout) == {"cancelled": 1, "ended": 0, "running": 0, "unknown": 0}
-
-
 def test_a_finished_batch_starts_neither_a_server_nor_a_model(counting: str, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=2), "{bad"])
     command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", counting, "--json")
@@ -231,35 +206,56 @@ def test_a_finished_batch_starts_neither_a_server_nor_a_model(counting: str, tmp
     assert (summary["completed"], summary["failed"], summary["skipped"]) == (0, 0, 2)
 
 
-def started(running: subprocess.Popen[str], home: Path, gate: Path) -> Instance:
-    """The embedded server's note, once the worker has taken the job as far as its gate."""
-    assert running.stderr is not None
-    while "using an embedded server" not in running.stderr.readline():
-        pass
-    note = None
-    while note is None or note.worker is None:
-        note = Instance.read(home / "embedded")
-    assert os.getsid(note.server) == note.server  # Ctrl-C does not reach it
-    assert os.getsid(note.worker) == note.worker
-    with redis.Redis(unix_socket_path=note.socket) as client:
-        while not any(b":tokens:" in key for key in client.scan_iter()):
-            pass
-    return note
+class EmbeddedRun:
+    """A batch of one line, whose row gets no further than its first token while the gate is closed."""
+
+    def __init__(self, folder: Path, model: str, gate: Path) -> None:
+        self.home, self.gate, self.out = folder / "home", gate / "1", folder / "out.jsonl"
+        self.gate.touch()
+        source = write_lines(folder / "in.jsonl", [completion("a", "w1", max_tokens=5)])
+        self.command = ("batch", "run", source, "-o", self.out, "--model", f"{model},gate={gate}")
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[tuple[subprocess.Popen[str], Instance]]:
+        """The command, and its embedded server's note, once the job has come as far as the gate."""
+        kept = {name: os.environ[name] for name in ("MILLSTREAM_HOME", "MILLSTREAM_ENGINE_COMMAND")}
+        with process(*self.command, **kept) as running:
+            assert running.stderr is not None
+            while "using an embedded server" not in running.stderr.readline():
+                pass
+            note = None
+            while note is None or note.worker is None:
+                note = Instance.read(self.home / "embedded")
+            assert os.getsid(note.server) == note.server  # Ctrl-C does not reach it
+            assert os.getsid(note.worker) == note.worker
+            with redis.Redis(unix_socket_path=note.socket) as client:
+                while not any(b":tokens:" in key for key in client.scan_iter()):
+                    pass
+            yield running, note
+
+
+@pytest.fixture
+def run(counting: str, tmp_path: Path, gate: Path) -> EmbeddedRun:
+    return EmbeddedRun(tmp_path, counting, gate)
+
+
+def test_ctrl_c_stops_the_worker_and_the_server(run: EmbeddedRun) -> None:
+    with run.started() as (running, note):
+        running.send_signal(signal.SIGINT)
+        _, messages = running.communicate(timeout=60)
+    assert running.returncode == 130, messages
+    assert "1 job of this run stays in the embedded server; to cancel: millstream batch cancel" in messages
+    assert not alive(note.server)
+    assert not alive(note.worker or 0)
+    cancelled = invoke("batch", "cancel", run.out, "--json")
+    assert json.loads(cancelled.stdout) == {"cancelled": 1, "ended": 0, "running": 0, "unknown": 0}
 
 
 @pytest.mark.parametrize("victim", ["server", "worker", "command"])
 def test_a_process_of_the_command_that_dies_ends_the_run_which_goes_on_later(
-    counting: str, tmp_path: Path, victim: str
+    run: EmbeddedRun, victim: str
 ) -> None:
-    gate = tmp_path / "gate"
-    gate.mkdir()
-    (gate / "1").touch()
-    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=5)])
-    model = f"{counting},gate={gate}"
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", model)
-    kept = {name: os.environ[name] for name in ("MILLSTREAM_HOME", "MILLSTREAM_ENGINE_COMMAND")}
-    with process(*command, **kept) as running:
-        note = started(running, tmp_path / "home", gate)
+    with run.started() as (running, note):
         assert note.worker is not None
         os.kill({"server": note.server, "worker": note.worker}.get(victim, running.pid), signal.SIGKILL)
         _, messages = running.communicate(timeout=60)
@@ -269,26 +265,19 @@ def test_a_process_of_the_command_that_dies_ends_the_run_which_goes_on_later(
         assert "Traceback" not in messages.partition("ended")[0]
         assert not alive(note.server)
         assert not alive(note.worker)
-    (gate / "1").unlink()
-    run = read_rows(tmp_path / "out.run.jsonl")[0]["run"]
-    done = invoke(*command)
+    run.gate.unlink()
+    begun = read_rows(run.out.with_suffix(".run.jsonl"))[0]["run"]
+    done = invoke(*run.command)
     assert done.exit_code == 0, done.output
-    [row] = read_rows(tmp_path / "out.jsonl")
+    [row] = read_rows(run.out)
     assert row["response"]["body"]["choices"][0]["text"] == counted(2, 5)
-    assert row["response"]["request_id"].startswith(f"0-{run}.")  # the same job, gone on with
+    assert row["response"]["request_id"].startswith(f"0-{begun}.")  # the same job, gone on with
     assert not alive(note.server)
     assert not alive(note.worker)
 
 
-def test_ctrl_c_twice_does_not_wait(counting: str, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    gate.mkdir()
-    (gate / "1").touch()
-    source = write_lines(tmp_path / "in.jsonl", [completion("a", "w1", max_tokens=5)])
-    command = ("batch", "run", source, "-o", tmp_path / "out.jsonl", "--model", f"{counting},gate={gate}")
-    kept = {name: os.environ[name] for name in ("MILLSTREAM_HOME", "MILLSTREAM_ENGINE_COMMAND")}
-    with process(*command, **kept) as running:
-        note = started(running, tmp_path / "home", gate)
+def test_ctrl_c_twice_does_not_wait(run: EmbeddedRun) -> None:
+    with run.started() as (running, note):
         os.kill(note.worker or 0, signal.SIGSTOP)  # it does not end on request
         running.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):

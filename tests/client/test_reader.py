@@ -4,100 +4,33 @@ writes of the server, what the reader emitted adds up to what the log holds."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.stream_world import (
+    JOB,
+    LOSSES,
+    NETWORK,
+    SERVER,
+    World,
+    Writer,
+    delta,
+    end,
+    marker,
+    record,
+)  # fmt: skip
 
 from millstream.client.streaming.cursor import START, Cursor
-from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
+from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent
 from millstream.client.streaming.reader import PAGE_ENTRIES, QUEUED_PATIENCE_S, StreamReader, Want
 from millstream.errors import CursorExpired, InvalidRequest, NotFound, ProtocolError
-from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta, Result, State
-from millstream.wire.messages.replies import JobRecord, LogEntry
-
-JOB = "0-job"
-
-
-def delta(attempt: int, seq: int, text: str) -> LogEntry:
-    return LogEntry(attempt, seq, "d", codec.encode(Delta(choices=(ChoiceDelta(text=text),))))
-
-
-def marker(attempt: int, seq: int) -> LogEntry:
-    return LogEntry(attempt, seq, "m", b"")
-
-
-def end(attempt: int, seq: int, state: State = State.COMPLETED) -> LogEntry:
-    return LogEntry(attempt, seq, "e", state.value.encode())
-
-
-def record(state: State, result: Result | None = None) -> JobRecord:
-    return JobRecord(
-        job_id=JOB,
-        state=state,
-        lane="batch",
-        attempt=1,
-        died=0,
-        submits=1,
-        owner="",
-        submitted_ms=1,
-        started_ms=None,
-        admitted_ms=None,
-        finished_ms=None,
-        result=None if result is None else codec.encode(result),
-        cancelled=False,
-    )
+from millstream.wire.messages.messages import Choice, Result, State
+from millstream.wire.messages.replies import LogEntry
 
 
 def texts(events: list[Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, TokenEvent)]
-
-
-@dataclass
-class World:
-    """A job's log as the server has it, and one reader with the connection between them."""
-
-    state: State = State.QUEUED
-    log: list[LogEntry] = field(default_factory=list)
-    result: Result | None = None
-    reader: StreamReader = field(default_factory=lambda: StreamReader(JOB))
-    wire: list[LogEntry] = field(default_factory=list)  # published, not yet delivered
-    seen: Transcript = field(default_factory=Transcript)
-    events: list[Event] = field(default_factory=list)
-
-    def write(self, entry: LogEntry) -> None:
-        self.log.append(entry)
-        self.wire.append(entry)
-
-    def emit(self, events: list[Event]) -> None:
-        self.events += events
-        for event in events:
-            self.seen.add(event)
-
-    def read(self) -> None:
-        """Answer the reader until it waits for messages or has ended."""
-        for _ in range(100):
-            if self.reader.want is Want.TAIL:
-                place = self.reader.place
-                tail = [e for e in self.log if (e.attempt, e.seq) >= (place.attempt, place.seq)]
-                self.emit(self.reader.tail(tail[:PAGE_ENTRIES], self.state))
-            elif self.reader.want is Want.WHOLE:
-                self.emit(self.reader.whole(self.log, record(self.state, self.result)))
-            else:
-                return
-        pytest.fail(f"the reader does not settle: {self.reader.want}")
-
-    def kept(self) -> str:
-        """What the log says, markers applied."""
-        parts: list[str] = []
-        for entry in self.log:
-            if entry.kind == "m":
-                del parts[entry.seq :]
-            elif entry.kind == "d":
-                parts.append(codec.decode(Delta, entry.body).choices[0].text)
-        return "".join(parts)
 
 
 def test_a_stream_that_is_read_from_the_start() -> None:
@@ -259,7 +192,7 @@ def test_what_the_result_told_is_not_told_again() -> None:
     world = World(State.COMPLETED, log, Result(choices=(Choice(text="abc", finish_reason="stop"),)))
     world.read()
     assert texts(world.events) == ["ab", "c"]
-    world.reader = StreamReader(JOB, Cursor.parse(world.events[1].cursor))
+    world.reader, world.events = StreamReader(JOB, Cursor.parse(world.events[1].cursor)), []
     world.read()
     assert world.seen.text() == "abc"
 
@@ -363,99 +296,6 @@ def test_a_cursor_that_is_none(text: object) -> None:
 
 # --- any history
 
-NETWORK = ["deliver", "deliver", "repeat", "drop", "swap", "silence"]
-SERVER = ["append", "append", "append", "attempt", "queue", "reconnect"]
-LOSSES = ["crash", "crash and resume", "crash and start over"]
-
-
-class Writer:
-    """Drives a World by steps as workers, the server and the network might."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.attempt = 0
-        self.last = 0  # number of the log's last entry
-        self.written = 0
-        self.old: list[LogEntry] = []
-
-    def step(self, name: str, at: int) -> None:
-        getattr(self, "do_" + name.replace(" ", "_"))(at)
-
-    def do_append(self, at: int) -> None:
-        if not self.attempt:
-            self.do_attempt(at)
-        self.last += 1
-        self.written += 1
-        self.world.write(delta(self.attempt, self.last, f"{self.written} "))
-
-    def do_attempt(self, at: int) -> None:
-        self.attempt += 1
-        self.world.state = State.RUNNING
-        self.world.write(marker(self.attempt, self.last))
-
-    def do_queue(self, at: int) -> None:
-        self.world.state = State.QUEUED
-
-    def do_deliver(self, at: int) -> None:
-        if self.world.wire:
-            self.old.append(self.world.wire[0])
-            self.world.emit(self.world.reader.messages([self.world.wire.pop(0)]))
-
-    def do_repeat(self, at: int) -> None:
-        if self.old:
-            self.world.emit(self.world.reader.messages([self.old[at % len(self.old)]]))
-
-    def do_drop(self, at: int) -> None:
-        if self.world.wire:
-            del self.world.wire[at % len(self.world.wire)]
-
-    def do_swap(self, at: int) -> None:
-        if wire := self.world.wire:
-            wire.append(wire.pop(at % len(wire)))
-
-    def do_silence(self, at: int) -> None:
-        self.world.reader.silence()
-        self.world.read()
-
-    def do_reconnect(self, at: int) -> None:
-        self.world.wire.clear()
-        self.world.reader.lost()
-
-    def do_crash(self, at: int) -> None:
-        """The server loses its last writes; the worker rewrites them from memory: the same bodies."""
-        log = self.world.log
-        lost = [entry for entry in log[-(at % 4) :] if at % 4 and entry.kind == "d"]
-        if not log or any(entry.kind == "m" for entry in log[-(at % 4) or len(log) :]):
-            return
-        del log[len(log) - len(lost) :]
-        self._reconnect_all()
-        for entry in lost:
-            self.world.write(entry)
-
-    def do_crash_and_resume(self, at: int) -> None:
-        """The server loses its last writes, and another worker goes on from what is left."""
-        self._lose(at % (len(self.world.log) + 1))
-        self.do_attempt(at)
-
-    def do_crash_and_start_over(self, at: int) -> None:
-        """The server loses the whole log; attempts are counted from one again."""
-        self._lose(0)
-        self.do_attempt(at)
-        for _ in range(at % 4):
-            self.do_append(at)
-
-    def _lose(self, keep: int) -> None:
-        log = self.world.log
-        del log[keep:]
-        self.attempt = max((entry.attempt for entry in log), default=0)
-        self.last = log[-1].seq if log else 0
-        self.world.state = State.RUNNING if log else State.QUEUED
-        self._reconnect_all()
-
-    def _reconnect_all(self) -> None:
-        self.old.clear()  # a connection's messages die with it
-        self.do_reconnect(0)
-
 
 @settings(max_examples=400, deadline=None)
 @given(
@@ -472,9 +312,7 @@ def test_what_was_emitted_is_what_the_log_holds(steps: list[tuple[str, int]], re
         writer.step(name, at)
         if world.reader.want is not Want.MESSAGES and at % 3:  # the read may come late
             world.read()
-    writer.do_append(0)
-    world.state = State.COMPLETED
-    world.write(end(writer.attempt, writer.last + 1))
+    writer.end()
     for _ in range(len(world.wire)):
         writer.step(rest.choice(NETWORK), rest.randrange(1000))
     world.reader.silence()

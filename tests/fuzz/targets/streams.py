@@ -3,172 +3,49 @@ somebody else or no message at all: what it emits is the log's text, or it says 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+
+from support.stream_world import (
+    JOB,
+    LOSSES,
+    MOST_READS,
+    NETWORK,
+    SERVER,
+    World,
+    Writer,
+    from_place,
+    record,
+)  # fmt: skip
 
 from fuzz import valid
 from fuzz.target import Target
 from fuzz.targets.queue import log_entries
 from fuzz.values import blob, some
 from millstream.client.streaming.cursor import Cursor
-from millstream.client.streaming.events import EndEvent, Event, TokenEvent, Transcript
-from millstream.client.streaming.reader import PAGE_ENTRIES, StreamReader, Want
+from millstream.client.streaming.events import Event, TokenEvent, Transcript
+from millstream.client.streaming.reader import StreamReader, Want
 from millstream.errors import CursorExpired, JobError, ProtocolError
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta, Result, State
 from millstream.wire.messages.record import log_entry, merged_choices, parse_event
-from millstream.wire.messages.replies import JobRecord, LogEntry
-
-JOB = "0-job"
-_MOST_READS = 20  # for one place: a reader that asks more often will ask for ever
+from millstream.wire.messages.replies import LogEntry
 
 Step = tuple[str, Any]
-
-
-@dataclass(slots=True)
-class World:
-    """A job's log, and a reader with what is published between them."""
-
-    reader: StreamReader = field(default_factory=lambda: StreamReader(JOB, jitter=lambda: 0.5))
-    log: list[LogEntry] = field(default_factory=list)
-    wire: list[LogEntry] = field(default_factory=list)
-    attempt: int = 0
-    seen: Transcript = field(default_factory=Transcript)
-    ended: list[EndEvent] = field(default_factory=list)
-    result: Result | None = None
-
-    @property
-    def seq(self) -> int:
-        return next((one.seq for one in reversed(self.log)), 0)
-
-    @property
-    def over(self) -> bool:
-        return bool(self.log) and self.log[-1].kind == "e"
-
-    @property
-    def state(self) -> State:
-        return (
-            State(self.log[-1].body.decode())
-            if self.over
-            else State.RUNNING
-            if self.attempt
-            else State.QUEUED
-        )
-
-    def step(self, what: str, given: Any) -> None:
-        match what:
-            case "begin" if not self.over:
-                self.attempt += 1
-                self._write(LogEntry(self.attempt, self.seq, "m", b""))
-            case "say" if self.attempt and not self.over:
-                body = codec.encode(Delta(choices=(ChoiceDelta(text=given, token_ids=(len(given),)),)))
-                self._write(LogEntry(self.attempt, self.seq + 1, "d", body))
-            case "end" if self.attempt and not self.over:
-                self._write(LogEntry(self.attempt, self.seq + 1, "e", given.encode()))
-            case "deliver":
-                for place in given:
-                    if self.wire:
-                        self._hear([self.wire[place % len(self.wire)]])
-            case "deliver all":
-                self._hear(self.wire)
-                self.wire = []
-            case "drop":
-                self.wire = []
-            case "publish":  # by somebody else
-                try:
-                    self._hear([parse_event(given)])
-                except ProtocolError:
-                    self.reader.lost()
-            case "silence":
-                self.reader.silence()
-            case "lose" | "forget" if not self.over:
-                self._restart(*given, attempts=what == "forget")
-        self.read()
-
-    def _restart(self, lost: int, said: list[str], *, attempts: bool) -> None:
-        """The server came back without its last writes, perhaps those of an attempt, whose number then comes
-        again; the worker was faster than the reader."""
-        del self.log[len(self.log) - min(lost, len(self.log)) :]
-        if attempts:
-            self.attempt = self.log[-1].attempt if self.log else 0
-        self.step("begin", None)
-        for text in said:
-            self.step("say", text)
-        self.wire = []
-        self.reader.lost()
-
-    def _write(self, entry: LogEntry) -> None:
-        self.log.append(entry)
-        self.wire.append(entry)
-
-    def _hear(self, entries: list[LogEntry]) -> None:
-        if self.reader.want is Want.MESSAGES:
-            self._emit(self.reader.messages(entries))
-            self.read()
-
-    def read(self) -> None:
-        """Answer the reader until it waits for messages or has ended."""
-        for _ in range(_MOST_READS):
-            if self.reader.want is Want.TAIL:
-                place = self.reader.place
-                tail = [one for one in self.log if (one.attempt, one.seq) >= (place.attempt, place.seq)]
-                self._emit(self.reader.tail(tail[:PAGE_ENTRIES], self.state))
-            elif self.reader.want is Want.WHOLE:
-                self._emit(self.reader.whole(self.log, record(self.state, self.result)))
-            else:
-                return
-        raise AssertionError(f"the reader asks for ever: {self.reader.want}")
-
-    def _emit(self, events: list[Event]) -> None:
-        for event in events:
-            assert not self.ended, f"{event} after the end"
-            self.seen.add(event)
-            if isinstance(event, EndEvent):
-                self.ended.append(event)
-
-    def text(self) -> str:
-        """What the log says, its markers applied."""
-        parts: list[LogEntry] = []
-        for entry in self.log:
-            if entry.kind == "m":
-                del parts[entry.seq :]
-            elif entry.kind == "d":
-                parts.append(entry)
-        return "".join(choice.text for choice in merged_choices(parts))
-
-
-def record(state: State, result: Result | None = None) -> JobRecord:
-    stored = None if result is None else codec.encode(result)
-    return JobRecord(JOB, state, "batch", 1, 0, 1, "", 1, None, None, None, stored, False)
 
 
 # --- an honest log, messages of anybody
 
 
 def _events(chance: Random) -> list[Step]:
-    return [("begin", None), *some(chance, _step, 24)]
+    return some(chance, _step, 24)
 
 
 def _step(chance: Random) -> Step:
-    what = chance.choice(
-        ("say", "say", "say", "deliver", "deliver all", "drop", "publish", "silence", "lose", "begin", "end")
-    )
-    match what:
-        case "say":
-            return what, valid.words(chance)
-        case "end":
-            return ("end", chance.choice(valid.ENDS)) if chance.random() < 0.2 else ("silence", None)
-        case "lose":
-            said = some(chance, valid.words, 3)
-            lost = (chance.choice(("lose", "forget")), (chance.randrange(1, 4), said))
-            return lost if chance.random() < 0.3 else ("deliver all", None)
-        case "deliver":
-            return what, [chance.randrange(8) for _ in range(chance.randrange(4))]
-        case "publish":
-            return what, _foreign(chance)
-        case _:
-            return what, None
+    if chance.random() < 0.1:
+        return "publish", _foreign(chance)
+    losses = LOSSES if chance.random() < 0.1 else []
+    return chance.choice([*NETWORK, *SERVER, *losses]), chance.randrange(1000)
 
 
 def _foreign(chance: Random) -> bytes:
@@ -191,17 +68,29 @@ def _foreign(chance: Random) -> bytes:
 
 def _follow(case: list[Step]) -> None:
     world = World()
+    writer = Writer(world)
     world.read()
     for what, given in case:
-        world.step(what, given)
-        if world.reader.want is not Want.NOTHING:
-            lossy = any(one in ("lose", "forget") for one, _ in case)
-            assert world.text().startswith(world.seen.text()) or lossy
-    world.step("end", "completed")
-    world.step("silence", None)
+        if what != "publish":
+            writer.step(what, given)
+        elif world.reader.want is Want.MESSAGES:
+            _hear(world, given)
+        world.read()
+        lossy = any(one in LOSSES for one, _ in case)
+        assert lossy or world.kept().startswith(world.seen.text())
+    writer.end()
+    world.reader.silence()
+    world.read()
     assert world.reader.want is Want.NOTHING, "the stream does not end"
-    assert world.seen.text() == world.text(), f"{world.seen.text()!r} is not {world.text()!r}"
-    assert world.ended[0].state is world.state
+    assert world.seen.text() == world.kept(), f"{world.seen.text()!r} is not {world.kept()!r}"
+
+
+def _hear(world: World, message: bytes) -> None:
+    """As the client does with what anybody has published."""
+    try:
+        world.emit(world.reader.messages([parse_event(message)]))
+    except ProtocolError:
+        world.reader.lost()
 
 
 # --- a log of anybody
@@ -261,15 +150,11 @@ def _in_order(raw: list[tuple[bytes, Any]]) -> list[LogEntry]:
 
 def _answer(reader: StreamReader, log: list[LogEntry], state: State, result: bytes | None) -> list[Event]:
     events: list[Event] = []
-    for _ in range(_MOST_READS):
+    for _ in range(MOST_READS):
         if reader.want is Want.TAIL:
-            place = reader.place
-            events += reader.tail(
-                [one for one in log if (one.attempt, one.seq) >= (place.attempt, place.seq)], state
-            )
+            events += reader.tail(from_place(log, reader), state)
         elif reader.want is Want.WHOLE:
-            stored = JobRecord(JOB, state, "batch", 1, 0, 1, "", 1, None, None, None, result, False)
-            events += reader.whole(log, stored)
+            events += reader.whole(log, record(state, result))
         else:
             return events
     raise AssertionError(f"the reader asks for ever: {reader.want}")
