@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
+from support.desk import Desk
 from support.servers import KINDS, Server, binary, lasting_server, require
 
 # parallel test processes on few cores: no spinning thread teams
@@ -70,6 +71,12 @@ async def redis_client(server: Server) -> AsyncIterator[redis.asyncio.Redis]:
     client = redis.asyncio.Redis.from_url(server.url)
     yield client
     await client.aclose()
+
+
+@pytest.fixture
+async def desk(redis_client: redis.asyncio.Redis) -> Desk:
+    """A shard to work on, on each kind of server."""
+    return await Desk(redis_client).open()
 
 
 @pytest.fixture(scope="session")

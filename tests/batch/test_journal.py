@@ -34,6 +34,11 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "results.jsonl"
 
 
+def assert_refused(path: Path, problem: str) -> None:
+    with pytest.raises(InvalidRequest, match=problem), Journal(path):
+        pass
+
+
 def test_the_files_stand_beside_each_other(out: Path) -> None:
     with Journal(out) as journal:
         journal.write([answer("a")], [failure("b", 2)])
@@ -150,26 +155,20 @@ def test_a_disk_that_is_full_from_the_start(out: Path) -> None:
 def test_a_file_beside_a_new_output_that_is_not_ours_is_left_alone(out: Path, name: str) -> None:
     other = out.with_name(name)
     other.write_text('{"custom_id": "mine", "errors": 0}\n')
-    with pytest.raises(InvalidRequest, match="line 1 is no row of a batch run"), Journal(out):
-        pass
+    assert_refused(out, "line 1 is no row of a batch run")
     assert other.read_text() == '{"custom_id": "mine", "errors": 0}\n'
 
 
 def test_the_error_file_of_a_run_is_no_output(out: Path) -> None:
     with Journal(out) as journal:
         journal.write((), [failure("b", 2)])
-    with pytest.raises(InvalidRequest, match="is no row of a batch run"), Journal(journal.errors):
-        pass
+    assert_refused(journal.errors, "is no row of a batch run")
 
 
 def test_outputs_that_would_share_their_other_files_are_refused(out: Path) -> None:
     with Journal(out) as journal:
         journal.write([answer("a")], [failure("b", 2)])
-    with (
-        pytest.raises(InvalidRequest, match=r"belongs to the run of results\.jsonl"),
-        Journal(out.with_suffix("")),
-    ):
-        pass
+    assert_refused(out.with_suffix(""), r"belongs to the run of results\.jsonl")
     with Journal(out) as later:
         assert later.run == journal.run
         assert later.has_id("b")
@@ -186,17 +185,11 @@ def test_an_output_without_a_name(name: str) -> None:
 
 def test_outputs_that_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InvalidRequest, match="is no regular file"), Journal(tmp_path / "pipe"):
-        pass
+    assert_refused(tmp_path / "pipe", "is no regular file")
     (tmp_path / "out.errors.jsonl").mkdir()
-    with (
-        pytest.raises(InvalidRequest, match=r"cannot be written: Is a directory: out\.errors\.jsonl"),
-        Journal(tmp_path / "out"),
-    ):
-        pass
+    assert_refused(tmp_path / "out", r"cannot be written: Is a directory: out\.errors\.jsonl")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidRequest, match="file is no folder"), Journal(tmp_path / "file" / "out"):
-        pass
+    assert_refused(tmp_path / "file" / "out", "file is no folder")
 
 
 def test_what_is_known_takes_little_memory_however_long_the_ids(out: Path) -> None:
@@ -215,11 +208,7 @@ def test_what_is_known_takes_little_memory_however_long_the_ids(out: Path) -> No
 @pytest.mark.parametrize("text", ["my thesis\nchapter 1\n", '{"custom_id": "a", "body": {}}\n', "[]\n"])
 def test_a_file_of_another_kind_is_left_alone(out: Path, text: str) -> None:
     out.write_text(text + "torn")
-    with (
-        pytest.raises(InvalidRequest, match="line 1 is no row of a batch run; choose another file"),
-        Journal(out),
-    ):
-        pass
+    assert_refused(out, "line 1 is no row of a batch run; choose another file")
     assert out.read_text() == text + "torn"
 
 
@@ -229,8 +218,7 @@ def test_an_error_row_of_another_kind_is_told(out: Path, line: object) -> None:
         pass
     row = {"custom_id": None, "response": None, "error": {"code": "x", "line": line}}
     out.with_suffix(".errors.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(InvalidRequest, match="error file: line 1 is no row of a batch run"), Journal(out):
-        pass
+    assert_refused(out, "error file: line 1 is no row of a batch run")
 
 
 def test_two_runs_cannot_write_one_file(out: Path) -> None:
@@ -279,8 +267,7 @@ def test_only_a_run_that_is_there_is_taken_up(out: Path) -> None:
 
 
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"^OUT: cannot be written: Is a directory"), Journal(tmp_path):
-        pass
+    assert_refused(tmp_path, r"^OUT: cannot be written: Is a directory")
 
 
 def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) -> None:

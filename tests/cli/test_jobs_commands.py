@@ -13,7 +13,7 @@ import redis
 import redis.asyncio
 from support.answering import Answering, answering
 from support.commands import invoke, process
-from support.servers import Server
+from support.servers import Server, lasting_server
 from typer.testing import CliRunner
 
 from millstream import AsyncClient, ClientOptions
@@ -56,8 +56,7 @@ def test_a_time_that_cannot_be_waited_for_is_refused(seconds: str) -> None:
 
 
 def test_a_wait_that_begins_in_a_restart_goes_on_with_the_server() -> None:
-    server = Server("valkey", appendonly="yes", appendfsync="always").start()
-    try:
+    with lasting_server() as server:
         with answering(server.url):
             job_id = invoke("submit", "hello", "--wait", "--redis-url", server.url).stderr.split()[2]
         server.kill()
@@ -67,8 +66,6 @@ def test_a_wait_that_begins_in_a_restart_goes_on_with_the_server() -> None:
             server.start()
             out, _ = waiting.communicate(timeout=30)
         assert (waiting.returncode, out) == (0, "HELLO\n")
-    finally:
-        server.remove()
 
 
 @pytest.mark.usefixtures("worker")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,16 +32,13 @@ async def test_a_url_and_a_client_of_the_same_server(server: Server) -> None:
 
 
 async def test_a_unix_socket(tmp_path: Path) -> None:
-    server = Server("valkey", unixsocket=str(tmp_path / "s.sock")).start()
-    try:
+    with Server("valkey", unixsocket=str(tmp_path / "s.sock")):
         endpoint = Endpoint.of(f"unix://{tmp_path}/s.sock?db=3")
         commands = endpoint.commands("test")
         assert await commands.ping()
         assert str(endpoint) == f"{tmp_path}/s.sock (unix socket)"
         assert endpoint.options["db"] == 3
         await commands.aclose()
-    finally:
-        server.remove()
 
 
 def test_tls_and_credentials_are_taken_over() -> None:
@@ -163,20 +161,27 @@ def test_slips_in_urls_of_several_servers(url: str, remedy: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-async def test_a_server_that_becomes_a_replica_is_left(server: Server) -> None:
-    """Whatever the address is: a name may lead to the new master."""
+@contextlib.contextmanager
+def replica(server: Server) -> Iterator[None]:
+    """The server is one for a while."""
     with contextlib.closing(redis.Redis(port=server.port)) as admin:
-        commands = Endpoint.of(server.url).commands("test")
-        assert await commands.set("key", "1")
         admin.replicaof("127.0.0.1", 1)
         try:
-            for write in (commands.set("key", "2"), commands.eval("redis.call('SET', KEYS[1], 3)", 1, "key")):
-                with pytest.raises(redis.ConnectionError, match="is a replica now"):
-                    await write
+            yield
         finally:
             admin.replicaof("NO", "ONE")
-        assert await commands.get("key") == b"1"
-        await commands.aclose()
+
+
+async def test_a_server_that_becomes_a_replica_is_left(server: Server) -> None:
+    """Whatever the address is: a name may lead to the new master."""
+    commands = Endpoint.of(server.url).commands("test")
+    assert await commands.set("key", "1")
+    with replica(server):
+        for write in (commands.set("key", "2"), commands.eval("redis.call('SET', KEYS[1], 3)", 1, "key")):
+            with pytest.raises(redis.ConnectionError, match="is a replica now"):
+                await write
+    assert await commands.get("key") == b"1"
+    await commands.aclose()
 
 
 async def test_sentinels_that_are_not_there_or_know_nothing(server: Server) -> None:
@@ -203,16 +208,11 @@ class StaleSentinel:
 async def test_a_master_that_is_none_is_not_believed(server: Server) -> None:
     """Reads would be answered with the past."""
     endpoint = replace(Endpoint.of(server.url), sentinels=StaleSentinel(server))
-    with contextlib.closing(redis.Redis(port=server.port)) as admin:
-        admin.replicaof("127.0.0.1", 1)
-        commands = endpoint.commands("test")
-        try:
-            with pytest.raises(redis.ConnectionError, match="is no master"):
-                await commands.get("key")
-        finally:
-            admin.replicaof("NO", "ONE")
-        assert await commands.get("key") is None
-        await commands.aclose()
+    commands = endpoint.commands("test")
+    with replica(server), pytest.raises(redis.ConnectionError, match="is no master"):
+        await commands.get("key")
+    assert await commands.get("key") is None
+    await commands.aclose()
 
 
 async def test_sentinels_with_a_password(server: Server) -> None:

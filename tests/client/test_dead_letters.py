@@ -161,27 +161,6 @@ async def test_requeued_it_is_a_new_job_with_all_that_was_asked_for(
         await client.requeue(job_id)
 
 
-async def test_repeating_an_interrupted_requeue_is_the_same_job(
-    client: AsyncClient, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = await dead_job(client, worker)
-    remove = module.DeadLetters._remove
-
-    async def cut_off(*_: object) -> None:
-        raise Unavailable("the answer to its submit was the last one")
-
-    monkeypatch.setattr(module.DeadLetters, "_remove", cut_off)
-    with pytest.raises(Unavailable):
-        await client.requeue(job_id)
-    assert len(await all_letters(client)) == 1
-    monkeypatch.setattr(module.DeadLetters, "_remove", remove)
-    job = await client.requeue(job_id)
-    assert not job.created
-    assert (await client.status(job.id)).submits == 2
-    assert await worker.redis.xlen(worker.keys.lane("batch")) == 1
-    assert await all_letters(client) == []
-
-
 async def test_a_letter_stays_until_its_job_is_as_durable_as_asked(
     server: Server, worker: HandWorker
 ) -> None:

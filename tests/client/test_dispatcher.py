@@ -13,7 +13,7 @@ import redis.asyncio
 from support.servers import Server
 
 from millstream.client.streaming.dispatcher import Dispatcher
-from millstream.client.streaming.mailbox import MAX_BYTES, Mailbox
+from millstream.client.streaming.mailbox import Mailbox
 from millstream.wire.connection import Endpoint
 from millstream.wire.connection.pubsub_connection import BATCH_CHANNELS
 
@@ -100,28 +100,6 @@ async def test_a_lost_connection_is_told_to_all(
             mail = await box.take(20)
             assert mail is not None
             assert mail.lost
-
-
-async def test_a_mailbox_that_runs_over_says_so() -> None:
-    box = Mailbox(3)
-    for number in range(8):
-        box.deliver("c", str(number).encode())
-    mail = await box.take(0)
-    assert mail is not None
-    assert mail.lost
-    assert mail.payloads == [b"6", b"7"]
-    assert await box.take(0) is None
-
-
-async def test_a_mailbox_is_bounded_in_bytes_too() -> None:
-    box = Mailbox(1000)
-    for number in range(5):
-        box.deliver("c", bytes([number]) * (MAX_BYTES // 2))
-    mail = await box.take(0)
-    assert mail is not None
-    assert (mail.lost, [payload[0] for payload in mail.payloads]) == (True, [4])
-    box.deliver("c", b"x" * MAX_BYTES)
-    assert await box.take(0) == ([b"x" * MAX_BYTES], False)
 
 
 async def test_an_acknowledgement_that_comes_late_is_told() -> None:

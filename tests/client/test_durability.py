@@ -8,13 +8,13 @@ import random
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import redis.asyncio
 from support.cluster import Cluster
 from support.proxy import Line, Proxy, Weather
-from support.servers import KINDS, Server
+from support.servers import KINDS, Server, lasting_server
 
 from millstream import (
     AsyncClient,
@@ -31,33 +31,18 @@ from millstream.wire.keys import QueueKeys, shard_of
 SLOW = ClientOptions(durability_timeout_s=0.3)
 
 
-@contextmanager
-def persistent(appendfsync: str) -> Iterator[Server]:
-    server = Server("valkey", appendonly="yes", appendfsync=appendfsync).start()
-    try:
-        yield server
-    finally:
-        server.remove()
-
-
 @pytest.fixture(params=KINDS)
 def master(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of the test's own: one that ever had a replica keeps the last 10 MB of its writes, an hour
     long, and would be full of them in a test of full memory."""
-    master = Server(request.param, repl_diskless_sync_delay="0").start()
-    try:
+    with Server(request.param, repl_diskless_sync_delay="0") as master:
         yield master
-    finally:
-        master.remove()
 
 
 @pytest.fixture
 def replica(master: Server) -> Iterator[Server]:
-    replica = Server(master.kind, replicaof=f"127.0.0.1 {master.port}").start()
-    try:
+    with Server(master.kind, replicaof=f"127.0.0.1 {master.port}") as replica:
         yield replica
-    finally:
-        replica.remove()
 
 
 async def in_sync(master: Server) -> None:
@@ -68,7 +53,7 @@ async def in_sync(master: Server) -> None:
 
 @pytest.mark.parametrize("appendfsync", ["always", "everysec"])
 async def test_what_was_acknowledged_outlives_a_crash(appendfsync: str) -> None:
-    with persistent(appendfsync) as server:
+    with lasting_server(appendfsync=appendfsync) as server:
         async with AsyncClient(server.url) as client:
             jobs = [await client.submit("Hello", durability="aof")]
             outcomes = await client.submit_many([{"prompt": str(n)} for n in range(300)], durability="aof")
@@ -83,7 +68,7 @@ async def test_what_was_acknowledged_outlives_a_crash(appendfsync: str) -> None:
 
 async def test_many_wait_side_by_side() -> None:
     """Each would else wait for its turn, and then for the disk's."""
-    with persistent("everysec") as server:
+    with lasting_server(appendfsync="everysec") as server:
         async with AsyncClient(server.url, options=ClientOptions(connections=2)) as client:
             await client.submit("warm", durability="aof")
             jobs = await asyncio.gather(*(client.submit("x", durability="aof") for _ in range(30)))
@@ -93,7 +78,7 @@ async def test_many_wait_side_by_side() -> None:
 
 
 async def test_a_disk_that_is_not_synced_is_no_disk() -> None:
-    with persistent("no") as server:
+    with lasting_server(appendfsync="no") as server:
         async with AsyncClient(server.url, options=SLOW) as client:
             job = await client.submit("Hello", id="a", durability=Durability.AOF)
             assert (job.created, job.durability, job.wanted) == (True, Durability.NONE, Durability.AOF)
@@ -116,7 +101,7 @@ async def test_a_server_that_cannot_is_told_before_anything_is_queued(server: Se
 
 
 async def test_a_file_that_is_switched_off_is_seen_by_the_next_submit() -> None:
-    with persistent("always") as server:
+    with lasting_server(appendfsync="always") as server:
         async with (
             AsyncClient(server.url, options=ClientOptions(durability="aof")) as client,
             redis.asyncio.Redis.from_url(server.url) as admin,

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.stream_world import record
 
 from millstream.client.queue.looks import Looks
 from millstream.client.streaming.mailbox import Sink
@@ -20,21 +21,7 @@ from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.replies import JobRecord
 from millstream.wire.state.queue_info import QueueInfo
 
-BUSY = JobRecord(
-    job_id="0-busy",
-    state=State.RUNNING,
-    lane="batch",
-    attempt=1,
-    died=0,
-    submits=1,
-    owner="A",
-    submitted_ms=1,
-    started_ms=1,
-    admitted_ms=1,
-    finished_ms=None,
-    result=None,
-    cancelled=False,
-)
+BUSY = replace(record(State.RUNNING), job_id="0-busy")
 QUIET = replace(BUSY, job_id="0-quiet")
 
 

@@ -109,7 +109,7 @@ async def test_a_full_queue(server: Server, worker: HandWorker) -> None:
 async def test_who_waits_for_room_does_not_trust_the_estimate(
     server: Server, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "LONGEST_PAUSE_S", 0.05, raising=False)
+    monkeypatch.setattr(submission, "LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr(DrainRate, "retry_after_s", lambda self, max_entries: 60.0)  # as after a standstill
     async with AsyncClient(server.url, options=ClientOptions(max_entries=1)) as client, asyncio.timeout(15):
         await client.submit("x")
@@ -156,7 +156,7 @@ async def test_cancel_what_has_ended_and_what_never_was(client: AsyncClient, wor
     assert await client.cancel(submitted.id.removeprefix("0-")) is CancelOutcome.TERMINAL
 
 
-@pytest.mark.parametrize("name", ["0-nobody", "nobody", "no id/of mine"])
+@pytest.mark.parametrize("name", ["0-nobody", "7-nobody", "nobody", "no id/of mine"])
 async def test_whoever_asks_for_what_is_no_job_finds_none(client: AsyncClient, name: str) -> None:
     await client.submit("Hello")
     for ask in (client.status, client.result, client.wait, client.cancel):
@@ -236,10 +236,6 @@ async def test_status_tells_where_a_job_stands(client: AsyncClient, worker: Hand
     assert (status.state, status.attempt, status.worker) == (State.RUNNING, 1, worker.name)
     assert status.submitted_ms <= (status.started_ms or 0) <= (status.first_token_ms or 0)
     assert status.finished_ms is None
-    with pytest.raises(NotFound):
-        await client.status("0-nobody")
-    with pytest.raises(NotFound):
-        await client.status("7-nobody")
 
 
 async def test_wait_is_woken_by_the_end(client: AsyncClient, worker: HandWorker) -> None:
@@ -257,8 +253,6 @@ async def test_wait_gives_up(client: AsyncClient, worker: HandWorker) -> None:
     await worker.take()
     with pytest.raises(NotReady, match="running"):
         await client.wait(submitted.id, timeout_s=0.01)
-    with pytest.raises(NotFound):
-        await client.wait("0-nobody", timeout_s=20)
 
 
 async def test_many_jobs_as_they_complete(client: AsyncClient, worker: HandWorker) -> None:
@@ -356,7 +350,7 @@ async def test_reading_creates_no_queue(client: AsyncClient, worker: HandWorker)
     assert not await worker.redis.keys("*never*")
 
 
-async def test_a_server_that_does_not_answer(server: Server) -> None:
+async def test_a_server_that_does_not_answer() -> None:
     options = ClientOptions(timeout_s=0.5, reconnect_s=0)
     async with AsyncClient("redis://127.0.0.1:1/0", options=options) as client:
         for call in (client.submit("Hello"), client.status("0-a"), client.wait("0-a"), client.cancel("0-a")):
@@ -367,12 +361,13 @@ async def test_a_server_that_does_not_answer(server: Server) -> None:
 
 
 async def test_the_time_to_wait_counts_while_the_server_is_away() -> None:
-    server = Server("valkey").start()
-    async with AsyncClient(server.url, options=ClientOptions(timeout_s=0.5)) as client, asyncio.timeout(30):
-        submitted = await client.submit("Hello")
-        server.remove()
-        with pytest.raises(Unavailable):
-            await client.wait(submitted.id, timeout_s=0.2)
+    options = ClientOptions(timeout_s=0.5)
+    with Server("valkey") as server:
+        async with AsyncClient(server.url, options=options) as client, asyncio.timeout(30):
+            submitted = await client.submit("Hello")
+            server.kill()
+            with pytest.raises(Unavailable):
+                await client.wait(submitted.id, timeout_s=0.2)
 
 
 async def test_the_clock_is_known_while_the_server_is_away(

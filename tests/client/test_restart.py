@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from support.hand_worker import hand_worker
-from support.servers import KINDS, Server, binary
+from support.servers import Server
 
 from millstream import AsyncClient, Client, ClientOptions, EndEvent, Transcript, Unavailable
 
 
-@pytest.fixture(params=KINDS)
-def durable(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of the test's own that keeps what it acknowledged."""
-    if binary(request.param) is None:
-        pytest.skip(f"{request.param}-server is not on the PATH")
-    server = Server(request.param, appendonly="yes", appendfsync="always").start()
-    yield server
-    server.remove()
-
-
-@pytest.fixture
-def valkey_that_keeps() -> Iterator[Server]:
-    server = Server("valkey", appendonly="yes", appendfsync="always").start()
-    yield server
-    server.remove()
-
-
-async def test_streams_and_waits_outlast_a_restart(durable: Server) -> None:
-    async with hand_worker(durable.url) as worker, AsyncClient(durable.url) as client:
+async def test_streams_and_waits_outlast_a_restart(lasting: Server) -> None:
+    async with hand_worker(lasting.url) as worker, AsyncClient(lasting.url) as client:
         streamed, waited = await client.submit("stream me"), await client.submit("wait for me")
         first, second = await worker.take(), await worker.take()
         waiting = asyncio.ensure_future(client.wait(waited.id, timeout_s=60))
@@ -39,8 +21,8 @@ async def test_streams_and_waits_outlast_a_restart(durable: Server) -> None:
         await first.say("before ")
         seen.add(await anext(events))
         reading = asyncio.ensure_future(anext(events))
-        durable.kill()
-        durable.start()
+        lasting.kill()
+        lasting.start()
         await first.say("after")
         await first.end()
         await second.end(last="done")
@@ -54,22 +36,22 @@ async def test_streams_and_waits_outlast_a_restart(durable: Server) -> None:
         assert (await client.submit("and again")).created
 
 
-async def test_a_stream_gives_up_on_a_server_that_stays_away(durable: Server) -> None:
+async def test_a_stream_gives_up_on_a_server_that_stays_away(lasting: Server) -> None:
     options = ClientOptions(reconnect_s=0.3, timeout_s=0.5)
-    async with AsyncClient(durable.url, options=options) as client:
+    async with AsyncClient(lasting.url, options=options) as client:
         submitted = await client.submit("Hello")
         reading = asyncio.ensure_future(anext(client.stream(submitted.id)))
         waiting = asyncio.ensure_future(client.wait(submitted.id))
         await asyncio.sleep(0)
-        durable.kill()
+        lasting.kill()
         for task in (reading, waiting):
-            with pytest.raises(Unavailable, match=str(durable.port)):
+            with pytest.raises(Unavailable, match=str(lasting.port)):
                 await task
 
 
-async def test_a_client_that_opens_in_a_restart_waits_for_the_server(valkey_that_keeps: Server) -> None:
+async def test_a_client_that_opens_in_a_restart_waits_for_the_server(lasting: Server) -> None:
     """As long as `reconnect_s` for what waits, as long as `wait_s` for a submit."""
-    server = valkey_that_keeps
+    server = lasting
     async with hand_worker(server.url) as worker, AsyncClient(server.url) as client:
         job = await client.submit("Hello", id="a")
         await (await worker.take()).end(last="done")
@@ -91,9 +73,9 @@ async def test_a_client_that_opens_in_a_restart_waits_for_the_server(valkey_that
     assert (result.choices[0].text, event.text, again.created) == ("done", "done", False)
 
 
-def test_the_synchronous_client_too(durable: Server) -> None:
-    with Client(durable.url) as client:
+def test_the_synchronous_client_too(lasting: Server) -> None:
+    with Client(lasting.url) as client:
         submitted = client.submit("Hello", id="a")
-        durable.kill()
-        durable.start()
+        lasting.kill()
+        lasting.start()
         assert client.submit("Hello", id="a").id == submitted.id

@@ -46,20 +46,18 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 @pytest.fixture(scope="module", params=["no", "yes"])
 def server_url(request: pytest.FixtureRequest, authority: Authority) -> Iterator[str]:
     """Of a server that takes clients without a certificate, and of one that does not."""
-    with_tls = tls_server(authority, request.param)
-    yield f"rediss://127.0.0.1:{with_tls.options['tls-port']}/0"
-    with_tls.remove()
+    with tls_server(authority, request.param) as server:
+        yield f"rediss://127.0.0.1:{server.options['tls-port']}/0"
 
 
 @pytest.fixture(scope="module")
 def strict_url(authority: Authority) -> Iterator[str]:
-    with_tls = tls_server(authority, "yes")
-    yield f"rediss://127.0.0.1:{with_tls.options['tls-port']}/0"
-    with_tls.remove()
+    with tls_server(authority, "yes") as server:
+        yield f"rediss://127.0.0.1:{server.options['tls-port']}/0"
 
 
 def tls_server(authority: Authority, auth_clients: str) -> Server:
-    return Server("redis", **tls_options(authority), tls_auth_clients=auth_clients).start()
+    return Server("redis", **tls_options(authority), tls_auth_clients=auth_clients)
 
 
 def trusting(url: str, authority: Authority, files: Certificate | None = None) -> str:

@@ -97,17 +97,13 @@ def token_logprob(chance: Random) -> dict[str, Any]:
     return one | {"top": [dict(one) for _ in range(chance.randrange(3))]}
 
 
-def choice(chance: Random) -> dict[str, Any]:
-    return choice_delta(chance)
-
-
 def result(chance: Random) -> dict[str, Any]:
     return subset(
         chance,
         {
             "version": 1,
             "state": chance.choice(ENDS),
-            "choices": some(chance, choice, 2),
+            "choices": some(chance, choice_delta, 2),
             "usage": {"prompt_tokens": 3, "cached_tokens": 0, "output_tokens": chance.randrange(100)},
             "error": {"code": "bad_request", "message": "no", "field": chance.choice(("prompt", None))},
             "timing": timing(chance),

@@ -6,6 +6,9 @@ import hashlib
 from dataclasses import replace
 from typing import TypeVar
 
+import redis
+from redis.exceptions import NoScriptError
+
 from millstream.wire.calls import ScriptCall
 from millstream.wire.calls.scripts import Script, script
 
@@ -18,3 +21,11 @@ def windowed(call: ScriptCall[R], window: int) -> ScriptCall[R]:
     source = call.script.source.replace(LINE, f"local WINDOW = {window}\n")
     sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return replace(call, script=Script(call.script.name, source, sha1))
+
+
+def send(client: redis.Redis, call: ScriptCall[R], window: int) -> R:
+    call = windowed(call, window)
+    try:
+        return call.parse(client.execute_command(*call.by_digest))
+    except NoScriptError:
+        return call.parse(client.execute_command(*call.by_source))

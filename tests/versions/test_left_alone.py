@@ -175,22 +175,6 @@ async def test_jobs_whose_workers_only_have_no_room_are_not_told_of(scanner: Sca
         assert [line["event"] for line in lines] == [WAIT]
 
 
-async def submit_raw(client: redis.asyncio.Redis, job_id: str, version: int) -> None:
-    call = calls.submit(
-        SHARD,
-        job_id=job_id,
-        lane="batch",
-        payload=codec.encode(Request(prompt="w1")),
-        digest="d",
-        version=version,
-        deadline_ms=None,
-        stream=False,
-        max_entries=100,
-        max_bytes=10**6,
-    )
-    await calls.run(client, call)
-
-
 async def test_each_worker_leaves_it_once(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:
@@ -202,7 +186,8 @@ async def test_each_worker_leaves_it_once(
             serving(server, model_name(tokenizer)) as one,
             serving(server, model_name(tokenizer)) as other,
         ):
-            await submit_raw(redis_client, "0-newer", version=3)
+            payload = codec.encode(Request(prompt="w1"))
+            await Desk(redis_client, SHARD).submit("0-newer", version=3, payload=payload)
             await until(
                 lambda: one.metric("jobs_of_other_versions") == other.metric("jobs_of_other_versions") == 1
             )

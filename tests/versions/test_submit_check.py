@@ -167,15 +167,12 @@ async def test_metadata_that_the_server_lost_is_written_again(
 @pytest.mark.usefixtures("look_always")
 async def test_an_outage_is_told_by_the_submit_itself() -> None:
     """A look that gets no answer refuses nothing; each job has its own outcome, as before."""
-    server = Server("valkey").start()
-    try:
+    with Server("valkey") as server:
         async with AsyncClient(server.url, options=ClientOptions(timeout_s=0.5)) as client:
             await client.submit("w1")
             server.kill()
             [outcome] = await client.submit_many([{"prompt": "w1"}])
             assert isinstance(outcome, Unavailable)
-    finally:
-        server.remove()
 
 
 def test_windows() -> None:

@@ -17,6 +17,7 @@ from support.servers import Server
 
 from millstream import AsyncClient, Lane, ProtocolError
 from millstream.wire import calls
+from millstream.wire.calls import Claim
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import (
@@ -141,53 +142,39 @@ async def test_a_lane_of_a_later_version_is_told_by_its_name(server: Server) -> 
 
 
 @pytest.fixture
-async def newer(desk: Desk) -> str:
-    """A running job of version 3, whose log this build cannot read from its second entry on."""
+async def newer(desk: Desk) -> Claim:
+    """A running job of version 3, whose first delta this build can read."""
     desk.keys = SHARD
     await desk.open()
     held = await desk.begin("0-newer", version=3)
-    for seq, text in ((1, "a"), (2, "b")):
-        await desk.append(held, seq, codec.encode(Delta(choices=(ChoiceDelta(text=text),))))
-    await desk.redis.xadd(SHARD.tokens("0-newer"), {"k": "X", "b": "text"}, id="1-3")
-    return held.job_id
+    await desk.append(held, 1, codec.encode(Delta(choices=(ChoiceDelta(text="a"),))))
+    return held
 
 
-async def test_a_stream_that_cannot_be_read_ends_with_what_to_do(server: Server, newer: str) -> None:
-    async with AsyncClient(server.url) as client:
-        with pytest.raises(
-            ProtocolError, match=r"0-newer is of message version 3, and this client takes 1 to 2: upgrade it"
-        ):
-            [event async for event in client.stream(newer)]
-
-
-async def test_a_live_entry_that_cannot_be_read_does_so_too(
-    server: Server, desk: Desk, redis_client: redis.asyncio.Redis
+async def test_a_stream_that_cannot_be_read_ends_with_what_to_do(
+    server: Server, desk: Desk, newer: Claim
 ) -> None:
-    desk.keys = SHARD
-    await desk.open()
-    held = await desk.begin("0-newer", version=3)
-    body = codec.encode(Delta(choices=(ChoiceDelta(text="a"),)))
-    await desk.append(held, 1, body)
+    await desk.redis.xadd(SHARD.tokens("0-newer"), {"k": "X", "b": "text"}, id="1-2")
+    upgrade = r"0-newer is of message version 3, and this client takes 1 to 2: upgrade it"
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(ProtocolError, match=upgrade):
+            [event async for event in client.stream("0-newer")]
+
+
+async def test_a_live_entry_that_cannot_be_read_does_so_too(server: Server, desk: Desk, newer: Claim) -> None:
     async with AsyncClient(server.url) as client:
         events = client.stream("0-newer")
         assert (await anext(events)).text == "a"
         pushed = codec.pack({"choices": [{"text": "b", "finish_reason": "moved"}]})
-        await desk.append(held, 2, pushed)
+        await desk.append(newer, 2, pushed)
         with pytest.raises(ProtocolError, match=r"upgrade it .*finish_reason"):
             await anext(events)
 
 
-async def test_a_result_that_cannot_be_read_does_so_too(
-    server: Server, desk: Desk, redis_client: redis.asyncio.Redis
-) -> None:
-    desk.keys = SHARD
-    await desk.open()
-    held = await desk.begin("0-newer", version=3)
-    await desk.finish(held, result=codec.pack({"choices": [{"text": ["no", "string"]}]}))
+async def test_a_result_that_cannot_be_read_does_so_too(server: Server, desk: Desk, newer: Claim) -> None:
+    await desk.finish(newer, 2, result=codec.pack({"choices": [{"text": ["no", "string"]}]}))
     async with AsyncClient(server.url) as client:
-        with pytest.raises(
-            ProtocolError, match=r"version 3, and this client takes 1 to 2: upgrade it .*text"
-        ):
+        with pytest.raises(ProtocolError, match=r"version 3, .* takes 1 to 2: upgrade it .*text"):
             await client.result("0-newer")
 
 

@@ -1,19 +1,12 @@
-"""A shard to work on, on each kind of server; a Cluster of each kind."""
+"""A Cluster of each kind of server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-import redis.asyncio
 from support.cluster import Cluster
-from support.desk import Desk
 from support.servers import KINDS, require
-
-
-@pytest.fixture
-async def desk(redis_client: redis.asyncio.Redis) -> Desk:
-    return await Desk(redis_client).open()
 
 
 @pytest.fixture(scope="module", params=KINDS)

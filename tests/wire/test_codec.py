@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import traceback
 from typing import Any
 from uuid import uuid4
@@ -42,28 +41,6 @@ def test_plain_values_come_back(value: Any) -> None:
     assert unpack(pack(value)) == value
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_a_message_or_a_protocol_error(data: bytes) -> None:
-    for kind in (Request, Delta, Result):
-        with contextlib.suppress(ProtocolError):
-            decode(kind, data)
-
-
-@given(st.integers(0, 100), st.integers(0, 255))
-def test_a_changed_byte_is_a_message_or_a_protocol_error(place: int, byte: int) -> None:
-    data = bytearray(encode(Request(prompt="How much is due?", metadata={"a": "b"}, stream=True)))
-    data[place % len(data)] = byte
-    with contextlib.suppress(ProtocolError):
-        decode(Request, bytes(data))
-
-
-@given(st.integers(0, 100))
-def test_a_truncated_message_is_refused(cut: int) -> None:
-    data = encode(Delta(choices=(ChoiceDelta(token_ids=(1, 2, 300), text="text"),)))
-    with pytest.raises(ProtocolError):
-        decode(Delta, data[: cut % len(data)])
-
-
 def test_messages_come_back_and_defaults_take_no_space() -> None:
     request = Request(prompt="x", metadata={"k": "v"})
     assert decode(Request, encode(request)) == request
@@ -80,6 +57,7 @@ def test_unknown_fields_of_a_newer_peer_are_ignored() -> None:
     ("data", "problem"),
     [
         (b"", "not a msgpack message"),
+        (b"\x82\xa1a\x01", "not a msgpack message"),  # cut off
         (b"\x81\xa1a\x01\x00", "extra data"),
         (msgpack.packb({1: "a"}), "int is not allowed for map key"),
         (msgpack.packb({"a": [{2: 3}]}), "int is not allowed for map key"),
@@ -144,8 +122,3 @@ def test_size_is_bounded() -> None:
 def test_a_message_is_a_map(value: Any) -> None:
     with pytest.raises(ProtocolError, match="Request: expected a map"):
         decode(Request, pack(value))
-
-
-def test_a_wrong_field_is_named() -> None:
-    with pytest.raises(ProtocolError, match=r"Request\.sampling\.top_p: .*at most 1"):
-        decode(Request, pack({"prompt": "x", "sampling": {"top_p": 2}}))

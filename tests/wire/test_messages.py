@@ -124,16 +124,6 @@ def test_numbers_that_nobody_could_send_on(told: dict[str, Any]) -> None:
         decode(Delta, pack({"choices": [told]}))
 
 
-def test_sampling_fields_fit_together() -> None:
-    where, said = problem(prompt="a", sampling={"min_tokens": 9, "max_tokens": 5})
-    assert (where, said) == ("sampling.min_tokens", "is above max_tokens 5; lower it")
-    where, said = problem(prompt="a", sampling={"top_logprobs": 2})
-    assert (where, said) == (
-        "sampling.top_logprobs",
-        "needs logprobs: true; set it, or leave top_logprobs out",
-    )
-
-
 def test_a_message_that_cannot_be_read_names_the_field_and_shows_no_text() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(Request, pack({"prompt": "a secret", "token_ids": [1]}))

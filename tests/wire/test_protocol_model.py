@@ -15,10 +15,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 from support.protocol_model import MAX_DEAD, RELEASED, Model
 from support.servers import Server
-from support.windows import windowed
+from support.windows import send
 
 from millstream.client.tracking.dead_letters import again
 from millstream.wire import calls
@@ -57,11 +57,7 @@ class Protocol(RuleBasedStateMachine):
         self.starts = 0
 
     def send(self, call: ScriptCall[R]) -> R:
-        call = windowed(call, self.window)
-        try:
-            return call.parse(self.redis.execute_command(*call.by_digest))
-        except NoScriptError:
-            return call.parse(self.redis.execute_command(*call.by_source))
+        return send(self.redis, call, self.window)
 
     def entry(self, pick: int) -> tuple[str, str]:
         return self.entries[-1 - pick % len(self.entries)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import ResponseError
 from support.desk import Desk
 
 from millstream.wire import calls
@@ -55,15 +55,6 @@ async def test_without_a_group_it_says_so(desk: Desk) -> None:
     await desk.redis.xgroup_destroy(desk.keys.lane(Lane.INTERACTIVE), "workers")
     with pytest.raises(ResponseError, match="NOGROUP"):
         await take(desk)
-
-
-async def test_it_passes_at_maxmemory(desk: Desk) -> None:
-    """What is taken can be given back, or ended; nothing that was refused is pending."""
-    await desk.submit()
-    await desk.redis.config_set("maxmemory", "1")
-    with pytest.raises(OutOfMemoryError):
-        await desk.redis.set("more", "x")
-    assert ids(await take(desk)) == ["0-a"]
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -82,18 +82,7 @@ def test_rows_are_drawn_and_kept_beside_the_picture(tmp_path: Path) -> None:
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tiny: Path, tmp_path: Path) -> None:
     monkeypatch.setattr("os.environ", dict(os.environ))
     monkeypatch.setattr("ops.bench.machine.measure", lambda threads, device: Limits(1e15, 1e15))
-    flags = [
-        "pool",
-        "--quick",
-        "--model",
-        str(tiny),
-        "--threads",
-        "1",
-        "--compile-model",
-        "off",
-        "--pictures",
-        str(tmp_path),
-    ]
+    flags = f"pool --quick --model {tiny} --threads 1 --compile-model off --pictures {tmp_path}".split()
     monkeypatch.setattr("sys.argv", ["experiment.py", *flags])
     experiment.main()
     assert {path.name for path in tmp_path.iterdir()} == {"growth_pool.csv", "growth_pool.png"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
-from ops.bench.load.arrivals import Arrival
+from ops.bench.load.arrivals import Arrival, Served
 from ops.bench.load.engine import drive
 
 from millstream_worker.engine.protocol.outputs import EngineStats, Step
@@ -67,8 +67,12 @@ def arrivals(*times: float, tokens: int = 2) -> list[Arrival]:
     return [Arrival(at, (1, 2, 3), tokens) for at in times]
 
 
+def served_by(engine: SlowEngine, coming: list[Arrival], limit_s: float = 60) -> list[Served]:
+    return drive(engine, coming, limit_s=limit_s, clock=engine.clock, sleep=engine.clock.sleep)
+
+
 def test_latency_counts_from_the_scheduled_arrival(engine: SlowEngine) -> None:
-    served = drive(engine, arrivals(0.0, 0.1, 0.2), limit_s=60, clock=engine.clock, sleep=engine.clock.sleep)
+    served = served_by(engine, arrivals(0.0, 0.1, 0.2))
     assert [one.due_s for one in served] == [0.0, 0.1, 0.2]
     assert [one.first_s for one in served] == pytest.approx([1.0, 3.0, 5.0])
     assert [one.end_s for one in served] == pytest.approx([2.0, 4.0, 6.0])
@@ -77,19 +81,13 @@ def test_latency_counts_from_the_scheduled_arrival(engine: SlowEngine) -> None:
 
 
 def test_an_idle_engine_waits_for_the_next_arrival(engine: SlowEngine) -> None:
-    served = drive(engine, arrivals(0.5, 9.0), limit_s=60, clock=engine.clock, sleep=engine.clock.sleep)
+    served = served_by(engine, arrivals(0.5, 9.0))
     assert engine.clock.slept == pytest.approx([0.5, 6.5])
     assert [one.end_s for one in served] == pytest.approx([2.5, 11.0])
 
 
 def test_what_is_left_at_the_limit_is_aborted(engine: SlowEngine) -> None:
-    served = drive(
-        engine,
-        arrivals(0.0, 0.0, 50.0, tokens=3),
-        limit_s=4.5,
-        clock=engine.clock,
-        sleep=engine.clock.sleep,
-    )
+    served = served_by(engine, arrivals(0.0, 0.0, 50.0, tokens=3), limit_s=4.5)
     assert [one.end_s for one in served] == [pytest.approx(3.0), None, None]
     assert served[1].first_s == pytest.approx(4.0)
     assert engine.idle

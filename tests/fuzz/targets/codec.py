@@ -25,7 +25,7 @@ MODELS: dict[str, tuple[type[BaseModel], Callable[[Random], Any]]] = {
     "SamplingParams": (SamplingParams, valid.sampling),
     "ChatMessage": (messages.ChatMessage, lambda chance: valid.messages(chance)[0]),
     "ChoiceDelta": (messages.ChoiceDelta, valid.choice_delta),
-    "Choice": (messages.Choice, valid.choice),
+    "Choice": (messages.Choice, valid.choice_delta),
     "TokenLogprob": (messages.TokenLogprob, valid.token_logprob),
     "Timing": (messages.Timing, valid.timing),
     "Usage": (messages.Usage, lambda chance: {"prompt_tokens": chance.randrange(9)}),

@@ -17,66 +17,21 @@ from millstream.wire.state.dead import Place
 
 PASSWORD = "zqsecret"
 _NAMES = (
-    "default",
-    "docs",
-    "a:b",
-    "0-invoice-17",
-    "12-a",
-    "0@1-1",
-    "7@18446744073709551615-3",
-    "1-17",
-    "3-0",
-    "batch",
-)
+    "default", "docs", "a:b", "0-invoice-17", "12-a", "0@1-1", "7@18446744073709551615-3", "1-17",
+    "3-0", "batch",
+)  # fmt: skip
 _HOSTS = (
-    "localhost",
-    "127.0.0.1:6379",
-    "[::1]:6379",
-    "h:0",
-    "h:65535",
-    "h:65536",
-    "h:x",
-    "",
-    ":",
-    "h1:1,h2:2",
-    ",",
-    "é",
-    "a b",
-    "%00",
-    "[",
-    "]",
-    "[::",
-    "%zz",
-)
+    "localhost", "127.0.0.1:6379", "[::1]:6379", "h:0", "h:65535", "h:65536", "h:x", "", ":",
+    "h1:1,h2:2", ",", "é", "a b", "%00", "[", "]", "[::", "%zz",
+)  # fmt: skip
 _SCHEMES = (
-    "redis",
-    "rediss",
-    "unix",
-    "redis+sentinel",
-    "rediss+sentinel",
-    "redis+cluster",
-    "rediss+cluster",
-    "http",
-    "",
-    "REDIS",
-    "redis+",
-)
+    "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
+    "http", "", "REDIS", "redis+",
+)  # fmt: skip
 _PATHS = (
-    "",
-    "/",
-    "/0",
-    "/15",
-    "/x",
-    "/mymaster",
-    "/mymaster/0",
-    "/mymaster/²",
-    "//",
-    "/%2e%2e",
-    "/-1",
-    "/99999999999999999999",
-    "/tmp/no.sock",
-    "/m/" + "9" * 5000,
-)
+    "", "/", "/0", "/15", "/x", "/mymaster", "/mymaster/0", "/mymaster/²", "//", "/%2e%2e", "/-1",
+    "/99999999999999999999", "/tmp/no.sock", "/m/" + "9" * 5000,
+)  # fmt: skip
 _QUERIES = (
     "", "?", "?db=1", "?db=x", "?socket_timeout=1", "?ssl_cert_reqs=none", "?ssl_cert_reqs=x",
     "?ssl_ca_certs=/none", "?username=u", "?sentinel_password=zqsecret", "?decode_responses=True",
