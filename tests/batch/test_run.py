@@ -146,17 +146,22 @@ async def test_failed_lines_are_retried_on_request_only(place: BatchFiles) -> No
     assert place.faults() == []
 
 
-async def test_no_more_than_the_window_is_under_way(place: BatchFiles) -> None:
-    place.write(*documents(50))
+async def assert_under_way(place: BatchFiles, most: int, count: int, options: RunOptions) -> None:
+    """No more than `most` of the lines are in the queue at once."""
     with answering(place.server.url) as worker:
         worker.gate.clear()
-        running = asyncio.create_task(place.run(RunOptions(window=7)))
-        await until(lambda: place.queued() >= 7)
+        running = asyncio.create_task(place.run(options))
+        await until(lambda: place.queued() >= most)
         for _ in range(20):  # the run has every chance to submit more
             await asyncio.sleep(0)
-        assert place.queued() == 7
+        assert place.queued() == most
         worker.gate.set()
-        assert (await running).completed == 50
+        assert (await running).completed == count
+
+
+async def test_no_more_than_the_window_is_under_way(place: BatchFiles) -> None:
+    place.write(*documents(50))
+    await assert_under_way(place, 7, 50, RunOptions(window=7))
 
 
 async def test_no_more_bytes_than_the_window_has_are_under_way(
@@ -164,15 +169,7 @@ async def test_no_more_bytes_than_the_window_has_are_under_way(
 ) -> None:
     monkeypatch.setattr(module, "WINDOW_BYTES", 10_000)
     place.write(*(completion(f"doc-{i}", "x" * 2_900) for i in range(9)))
-    with answering(place.server.url) as worker:
-        worker.gate.clear()
-        running = asyncio.create_task(place.run())
-        await until(lambda: place.queued() >= 3)
-        for _ in range(20):  # the run has every chance to submit more
-            await asyncio.sleep(0)
-        assert place.queued() == 3
-        worker.gate.set()
-        assert (await running).completed == 9
+    await assert_under_way(place, 3, 9, RunOptions())
 
 
 async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: BatchFiles) -> None:

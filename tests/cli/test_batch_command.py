@@ -17,6 +17,7 @@ import redis
 from support.answering import answering, completion, read_rows, write_lines
 from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import environment, invoke, on_terminal, process
+from support.hand_worker import register
 from support.limits import no_file_above
 from support.screen import screen
 from support.servers import Server, free_port
@@ -24,7 +25,7 @@ from support.servers import Server, free_port
 from millstream import AsyncClient
 from millstream.cli.batch import batch_watch as module
 from millstream.cli.batch.batch_watch import jobs_before
-from millstream.wire.keys import GROUP, Lane, QueueKeys
+from millstream.wire.keys import Lane, QueueKeys
 
 PAGE = (Path(__file__).parents[2] / "ops" / "batch.md").read_text("utf-8")
 
@@ -278,11 +279,7 @@ def test_a_queue_that_no_worker_serves_is_told_once(
 
 
 def test_a_served_queue_is_not_warned_of(batch: BatchFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    shard = QueueKeys("default").shard(0)
-    with redis.Redis(port=batch.server.port) as client:
-        client.xgroup_create(shard.lane("batch"), GROUP, "0", mkstream=True)
-        client.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
-        client.hset(shard.worker("w"), mapping={"name": "w", "model": "m"})
+    register(batch.server.port, QueueKeys("default").shard(0))
     monkeypatch.setattr(module, "UNSERVED_S", 0.0)
     looks: list[str] = []
     has_worker = module.Stack.has_worker

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-import redis.asyncio
 from support.answering import Answering, answering
 from support.commands import invoke, process
+from support.hand_worker import register
 from support.servers import Server, lasting_server
 from typer.testing import CliRunner
 
 from millstream import AsyncClient, ClientOptions
 from millstream.cli.app import app
 from millstream.cli.embedded.stack import Stack
-from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.keys import QueueKeys
 
 
 @pytest.fixture
@@ -190,10 +190,8 @@ def test_durability_is_reported(valkey: Server, worker: Answering) -> None:
     assert "the server keeps no append-only file" in refused.stderr
     short = ("submit", "x", "--durability", "replicas", "--durability-timeout-s", 0.1)
     done = invoke(*short, "--id", "mine")
-    assert (done.exit_code, done.stdout) == (
-        0,
-        "0-mine\n",
-    )  # it is queued: to submit it anew would be two jobs
+    assert done.exit_code == 0
+    assert done.stdout == "0-mine\n"  # it is queued: to submit it anew would be two jobs
     assert "0-mine: queued, but durability replicas was not reached in time (0 replicas" in done.stderr
     told = json.loads(invoke(*short, "--json").stdout)
     assert (told["created"], told["durability"], told["replicas"]) == (True, "none", 0)
@@ -210,19 +208,13 @@ def test_whoever_waits_for_a_queue_that_nobody_serves_is_told(valkey: Server, wo
         )  # the test's worker says nothing of itself, as a real one would
     for command in (("stream", job_id), ("result", job_id, "--wait"), ("submit", "x")):
         assert told not in invoke(*command).stderr  # it has ended, or nobody waits
-    shard = QueueKeys("default").shard(0)
-    with redis.Redis(port=valkey.port) as client:
-        client.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
-        client.hset(shard.worker("w"), mapping={"name": "w", "model": "m"})
+    register(valkey.port, QueueKeys("default").shard(0))
     assert told not in invoke("submit", "x", "--wait").stderr
 
 
 def test_a_damaged_heartbeat_keeps_nobody_from_the_answer(valkey: Server, worker: Answering) -> None:
-    shard = QueueKeys("default").shard(0)
     job_id = invoke("submit", "x").stdout.strip()
-    with redis.Redis(port=valkey.port) as client:
-        client.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
-        client.hset(shard.worker("w"), mapping={"name": "w", "model": "m", "max_rows": "many"})
+    register(valkey.port, QueueKeys("default").shard(0), max_rows="many")
     for command in (("submit", "x", "--wait"), ("submit", "x", "--stream"), ("result", job_id, "--wait")):
         done = invoke(*command)
         assert (done.exit_code, done.stdout) == (0, "X\n"), done.output
@@ -244,10 +236,6 @@ async def test_each_shard_is_looked_at(valkey: Server) -> None:
     async with AsyncClient(valkey.url, queue="wide", options=ClientOptions(shards=3)) as client:
         await client.submit("x")
     assert await stack.unserved("wide") == [0, 1, 2]
-    shard = QueueKeys("wide").shard(1)
-    async with redis.asyncio.Redis(port=valkey.port) as admin:
-        await admin.xgroup_create(shard.lane("batch"), GROUP, "0", mkstream=True)
-        await admin.xgroup_createconsumer(shard.lane("batch"), GROUP, "w")
-        await admin.hset(shard.worker("w"), mapping={"name": "w", "model": "m"})
+    register(valkey.port, QueueKeys("wide").shard(1))
     assert await stack.unserved("wide") == [0, 2]
     assert not await stack.has_worker("wide")

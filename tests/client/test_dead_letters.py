@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from support.burying import bury, discard_strange
 from support.hand_worker import HandWorker, hand_worker
-from support.proxy import Line, Proxy, Weather
+from support.proxy import Line, Proxy, Weather, until_answered
 from support.servers import Server
 
 from millstream import (
@@ -23,7 +22,6 @@ from millstream import (
     ProtocolError,
     QueueFull,
     State,
-    Unavailable,
 )
 from millstream.client.tracking import dead_letters as module
 from millstream.wire.keys import Lane
@@ -148,11 +146,8 @@ async def test_requeued_it_is_a_new_job_with_all_that_was_asked_for(
     assert taken.id == job.id
     before = letter.request
     assert taken.request == before.model_copy(update={"deadline_ms": None})
-    assert (taken.request.tenant, taken.request.metadata, taken.request.stream) == (
-        "acme",
-        {"row": "7"},
-        True,
-    )
+    assert taken.request.tenant == "acme"
+    assert (taken.request.metadata, taken.request.stream) == ({"row": "7"}, True)
     await taken.end(last="better")
     assert (await client.result(job.id)).choices[0].text == "better"
     with pytest.raises(JobFailed):  # what was, stays as it was
@@ -202,15 +197,8 @@ async def test_a_full_queue_keeps_the_letter(server: Server, worker: HandWorker)
 async def test_a_request_of_another_version_goes_on_as_it_is(client: AsyncClient, worker: HandWorker) -> None:
     """With fields that this client does not know."""
     request = codec.pack({"version": 9, "prompt": "x", "deadline_ms": 2**50, "mood": {"of": ["day"]}})
-    fields = {
-        "id": "0-new",
-        "lane": "batch",
-        "v": 9,
-        "reason": "poison",
-        "attempts": 3,
-        "died": 2,
-        "b": request,
-    }
+    counts = {"attempts": 3, "died": 2}
+    fields = {"id": "0-new", "lane": "batch", "v": 9, "reason": "poison", "b": request, **counts}
     await worker.redis.xadd(worker.keys.dead, fields)
     letter = await client.dead_letter("0-new")
     assert (letter.version, letter.attempts, letter.died) == (9, 3, 2)
@@ -281,10 +269,3 @@ async def test_lost_answers_requeue_nothing_twice(server: Server, worker: HandWo
     assert await worker.redis.xlen(worker.keys.dead) == 0
     entries = await worker.redis.xrange(worker.keys.lane("batch"))
     assert [fields[b"id"].partition(b".r")[0].decode() for _, fields in entries] == ids
-
-
-async def until_answered(act: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        with suppress(Unavailable):
-            await act()
-            return

@@ -7,13 +7,13 @@ import os
 import random
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 import redis.asyncio
 from support.cluster import Cluster
-from support.proxy import Line, Proxy, Weather
+from support.proxy import Line, Proxy, Weather, until_answered
 from support.servers import KINDS, Server, lasting_server
 
 from millstream import (
@@ -24,7 +24,6 @@ from millstream import (
     NotDurable,
     State,
     Submitted,
-    Unavailable,
 )
 from millstream.wire.keys import QueueKeys, shard_of
 
@@ -222,15 +221,9 @@ async def test_lost_answers_queue_nothing_twice_and_tell_nothing_wrong(
         async with AsyncClient(proxy.url, options=ClientOptions(durability="replicas")) as client:
             for n in range(20):
                 proxy.turn(Weather(Line.LOSE_REPLIES, share=0.5))  # of the connections, those to come too
-                job = await stubborn(lambda n=n: client.submit(str(n), id=str(n)))  # type: ignore[misc]
+                job = await until_answered(lambda n=n: client.submit(str(n), id=str(n)))  # type: ignore[misc]
                 assert (job.durability, job.replicas) == (Durability.REPLICAS, 1)
             assert proxy.seen[Line.LOSE_REPLIES] > 5
     lane = QueueKeys("default").shard(0).lane("batch")
     async with redis.asyncio.Redis.from_url(replica.url) as copy:
         assert await copy.xlen(lane) == 20
-
-
-async def stubborn(submit: Callable[[], Awaitable[Submitted]]) -> Submitted:
-    while True:
-        with suppress(Unavailable):
-            return await submit()

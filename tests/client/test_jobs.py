@@ -224,12 +224,8 @@ async def test_whoever_looks_first_expires_a_late_job(client: AsyncClient, worke
 async def test_status_tells_where_a_job_stands(client: AsyncClient, worker: HandWorker) -> None:
     submitted = await client.submit("Hello", lane="interactive")
     status = await client.status(submitted.id)
-    assert (status.state, status.lane, status.attempt, status.worker) == (
-        State.QUEUED,
-        "interactive",
-        0,
-        None,
-    )
+    assert (status.state, status.lane) == (State.QUEUED, "interactive")
+    assert (status.attempt, status.worker) == (0, None)
     job = await worker.take()
     await job.say("x")
     status = await client.status(submitted.id)

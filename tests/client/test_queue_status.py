@@ -42,12 +42,8 @@ async def test_what_waits_and_what_runs(client: AsyncClient, worker: HandWorker)
     await calls.run(worker.redis, calls.retry(SHARD, retried.claim, lane=retried.entry.lane, delay_ms=60_000))
     status = await client.queue_info()
     interactive, batch = status.lanes
-    assert (interactive.lane, interactive.waiting, interactive.running, interactive.oldest_s) == (
-        "interactive",
-        0,
-        1,
-        None,
-    )
+    assert (interactive.lane, interactive.waiting) == ("interactive", 0)
+    assert (interactive.running, interactive.oldest_s) == (1, None)
     assert (batch.waiting, batch.running, status.delayed, status.dead, status.waiting) == (1, 0, 1, 0, 2)
     assert batch.oldest_s is not None  # its worker does not say it: from the lane
     assert status.held_bytes == status.fullest_bytes

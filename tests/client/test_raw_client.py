@@ -6,7 +6,6 @@ import ast
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.hand_worker import HandWorker, hand_worker
+from support.hand_worker import HandWorker, hand_worker, serving_thread
 from support.servers import Server
 
 from millstream import AsyncClient, Conflict
@@ -39,12 +38,7 @@ def test_it_uses_nothing_of_the_package() -> None:
 
 
 def test_it_runs_from_the_command_line(server: Server) -> None:
-    async def work() -> None:
-        async with hand_worker(server.url) as worker:
-            await worker.serve(lambda request: [f"{request.prompt}", " a", " time"], jobs=1)
-
-    thread = threading.Thread(target=lambda: asyncio.run(work()))
-    thread.start()
+    thread = serving_thread(server.url, lambda request: [f"{request.prompt}", " a", " time"], jobs=1)
     command = [sys.executable, str(EXAMPLE), server.url, "Once upon"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     thread.join()

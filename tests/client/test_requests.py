@@ -110,10 +110,8 @@ def test_a_request_is_of_the_lowest_version_that_has_its_fields() -> None:
         draft(chat(**kwargs), NOW_MS, 1000) for kwargs in ({}, {"a": {"x": 1, "y": None}, "b": [0.5]})
     )
     assert (plain.version, asked.version) == (1, 2)
-    assert (codec.decode(Request, plain.payload).version, codec.decode(Request, asked.payload).version) == (
-        1,
-        2,
-    )
+    assert codec.decode(Request, plain.payload).version == 1
+    assert codec.decode(Request, asked.payload).version == 2
     again = draft(chat(b=[0.5], a={"y": None, "x": 1}), NOW_MS, 1000)
     assert again.digest == asked.digest != plain.digest
     assert plain.digest == draft({"messages": [{"role": "user", "content": "Hi"}]}, NOW_MS, 1000).digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from support.hand_worker import hand_worker
+from support.hand_worker import serving_thread
 from support.servers import Server
 
 from millstream import (
@@ -39,15 +38,8 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def serve(server: Server, jobs: int) -> threading.Thread:
-    """A worker in a thread of its own, which answers each prompt with its letters."""
-
-    async def work() -> None:
-        async with hand_worker(server.url) as worker:
-            await worker.serve(lambda request: request.prompt or "", jobs)
-
-    thread = threading.Thread(target=lambda: asyncio.run(work()))
-    thread.start()
-    return thread
+    """Each prompt is answered with its letters."""
+    return serving_thread(server.url, lambda request: request.prompt or "", jobs)
 
 
 def test_all_methods(client: Client, server: Server) -> None:

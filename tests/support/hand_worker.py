@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Literal
 from uuid import uuid4
 
+import redis
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
@@ -165,6 +168,18 @@ class HandWorker:
             await job.end()
 
 
+def serving_thread(url: str, answer: Callable[[Request], Iterable[str]], jobs: int) -> threading.Thread:
+    """`serve` beside a program without an event loop; already running."""
+
+    async def work() -> None:
+        async with hand_worker(url) as worker:
+            await worker.serve(answer, jobs)
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    return thread
+
+
 def delta(text: str, finish_reason: Literal["stop"] | None = None) -> bytes:
     """A delta with one token for each character."""
     part = ChoiceDelta(text=text, token_ids=tuple(map(ord, text)), finish_reason=finish_reason)
@@ -180,3 +195,13 @@ async def hand_worker(url: str, queue: str = "default", shard: int = 0) -> Async
         yield HandWorker(redis, info.keys(queue).shard(shard))
     finally:
         await redis.aclose()
+
+
+def register(port: int, keys: ShardKeys, **fields: str) -> None:
+    """The consumer and the heartbeat of a worker `w`, as any language may write them."""
+    with redis.Redis(port=port) as client:
+        for lane in keys.lanes:
+            with contextlib.suppress(ResponseError):  # it has its group
+                client.xgroup_create(lane, GROUP, "0", mkstream=True)
+        client.xgroup_createconsumer(keys.lanes[-1], GROUP, "w")
+        client.hset(keys.worker("w"), mapping={"name": "w", "model": "m", **fields})

@@ -9,10 +9,14 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import Self, TypeVar
+
+from millstream.errors import Unavailable
+
+T = TypeVar("T")
 
 _READ_BYTES = 1 << 16
 
@@ -39,6 +43,13 @@ class Weather:
 
 
 _FAIR = Weather()
+
+
+async def until_answered(act: Callable[[], Awaitable[T]]) -> T:
+    """Do it again and again through a bad line."""
+    while True:
+        with contextlib.suppress(Unavailable):
+            return await act()
 
 
 class Proxy:

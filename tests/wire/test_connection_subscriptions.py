@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.cluster import TAGS, Cluster
+from support.counting_worker import until
 
 from millstream.wire.connection import Endpoint, Subscriptions
 from millstream.wire.connection.nodes import ServerNode
@@ -27,39 +28,22 @@ class Hearing:
         self.publisher = Endpoint.of(cluster.url).commands("publisher", retries=10)
         self.acknowledged: defaultdict[str, int] = defaultdict(int)
         self.heard: dict[str, list[bytes]] = defaultdict(list)
-        self.news = asyncio.Condition()
         self.running = asyncio.ensure_future(self.subscriptions.run())
-        self.tasks: set[asyncio.Task[None]] = set()
 
     def deliver(self, channel: str, payload: bytes) -> None:
         self.heard[channel].append(payload)
-        self._tell()
 
     def subscribed(self, channel: str) -> None:
         self.acknowledged[channel] += 1
-        self._tell()
-
-    def _tell(self) -> None:
-        task = asyncio.ensure_future(self._notify())
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _notify(self) -> None:
-        async with self.news:
-            self.news.notify_all()
 
     async def acknowledgements(self, counts: dict[str, int]) -> None:
-        async with asyncio.timeout(30), self.news:
-            await self.news.wait_for(
-                lambda: all(self.acknowledged[channel] >= count for channel, count in counts.items())
-            )
+        await until(lambda: all(self.acknowledged[channel] >= count for channel, count in counts.items()))
 
     async def assert_heard(self, channel: str) -> None:
         """What is published after the acknowledgement arrives."""
         payload = random.randbytes(8).hex().encode()
         assert await self.publisher.execute_command("SPUBLISH", channel, payload) >= 0
-        async with asyncio.timeout(30), self.news:
-            await self.news.wait_for(lambda: payload in self.heard[channel])
+        await until(lambda: payload in self.heard[channel])
 
     async def close(self) -> None:
         self.subscriptions.close()
@@ -152,8 +136,7 @@ async def test_channels_come_and_go_while_slots_move(cluster: Cluster, hearing: 
             await asyncio.sleep(0)
         await moving
     for channel in wanted:
-        async with asyncio.timeout(30), hearing.news:
-            await hearing.news.wait_for(lambda name=channel: hearing.subscriptions.is_acknowledged(name))
+        await until(lambda name=channel: hearing.subscriptions.is_acknowledged(name))  # type: ignore[misc]
         await hearing.assert_heard(channel)
 
 
@@ -164,8 +147,7 @@ async def test_plain_channels_are_heard_from_any_node(cluster: Cluster) -> None:
     await hearing.acknowledgements(dict.fromkeys(TAGS, 1))
     for server in cluster.servers:
         await asyncio.to_thread(server.ask, "PUBLISH", "{a}", f"from {server.port}")
-    async with asyncio.timeout(30), hearing.news:
-        await hearing.news.wait_for(lambda: len(hearing.heard["{a}"]) == len(cluster.servers))
+    await until(lambda: len(hearing.heard["{a}"]) == len(cluster.servers))
     await hearing.close()
 
 

@@ -121,12 +121,8 @@ async def test_a_new_job_finds_the_shard_full_and_an_old_one_is_known(desk: Desk
     await fill(desk)
     before = await desk.state()
     reply = await desk.submit("0-new")
-    assert (reply.outcome, reply.state, reply.used_up, reply.entries) == (
-        SubmitOutcome.FULL,
-        None,
-        "memory",
-        1,
-    )
+    assert (reply.outcome, reply.state) == (SubmitOutcome.FULL, None)
+    assert (reply.used_up, reply.entries) == ("memory", 1)
     assert await desk.state() == before
     assert (await desk.submit("0-a")).outcome is SubmitOutcome.EXISTS
     assert (await desk.job("0-a")).submits == 2  # a write: a WAIT behind it covers the first submit

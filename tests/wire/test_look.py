@@ -14,14 +14,9 @@ from millstream.wire.messages.messages import State
 async def look(desk: Desk, job_id: str = "0-a", result: bytes = b"result") -> bool:
     job = await desk.job(job_id)
     call = calls.look(
-        desk.keys,
-        job_id=job_id,
-        attempt=job.attempt,
-        seq=job.last_seq,
-        ttl_ms=TTL_MS,
-        result=result,
+        desk.keys, job_id=job_id, attempt=job.attempt, seq=job.last_seq, ttl_ms=TTL_MS, result=result,
         finished_ms=17,
-    )
+    )  # fmt: skip
     return await desk.run(call)
 
 

@@ -16,12 +16,8 @@ from millstream.wire.messages.replies import CancelOutcome, LogEntry, SubmitOutc
 
 async def test_a_job_is_queued_with_its_request(desk: Desk) -> None:
     reply = await desk.submit(lane=Lane.INTERACTIVE, payload=b"\x00\xff", deadline_ms=LONG_MS)
-    assert (reply.outcome, reply.state, reply.entries, reply.held_bytes) == (
-        SubmitOutcome.ACCEPTED,
-        State.QUEUED,
-        1,
-        2,
-    )
+    assert (reply.outcome, reply.state) == (SubmitOutcome.ACCEPTED, State.QUEUED)
+    assert (reply.entries, reply.held_bytes) == (1, 2)
     ((entry_id, fields),) = await desk.redis.xrange(desk.keys.lane(Lane.INTERACTIVE))
     assert fields == {b"id": b"0-a", b"v": b"1", b"b": b"\x00\xff"}
     job = await desk.job()
