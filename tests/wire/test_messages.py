@@ -58,12 +58,10 @@ def test_an_input_is_not_empty(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "where"),
     [
-        ({"token_ids": (1, -1)}, "token_ids.1"),
         ({"token_ids": (2**31,)}, "token_ids.0"),
         ({"messages": ({"role": "", "content": "a"},)}, "messages.0.role"),
         ({"prompt": "a\ud800"}, "prompt"),  # half of a character: no UTF-8 can say it
         ({"messages": ({"role": "user", "content": "\udfff"},)}, "messages.0.content"),
-        ({"prompt": "a", "lane": "fast"}, "lane"),
         ({"prompt": "a", "deadline_ms": 0}, "deadline_ms"),
         ({"prompt": "a", "deadline_ms": 2**60}, "deadline_ms"),
         ({"prompt": "a", "tenant": "t" * 513}, "tenant"),
@@ -85,13 +83,11 @@ def test_a_wrong_field_is_named(given: dict[str, Any], where: str) -> None:
         ("temperature", -0.1),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
-        ("top_p", 0),
         ("top_p", 1.1),
         ("top_k", -1),
         ("min_p", 1.1),
         ("seed", 2**63),
         ("stop", ("",)),
-        ("stop", ("x",) * 17),
         ("stop", "text"),
         ("stop_token_ids", (-1,)),
         ("repetition_penalty", 0),
@@ -102,7 +98,6 @@ def test_a_wrong_field_is_named(given: dict[str, Any], where: str) -> None:
         ("logit_bias", dict.fromkeys(range(1025), 1.0)),
         ("top_logprobs", 21),
         ("n", 0),
-        ("n", 17),
     ],
 )
 def test_a_wrong_sampling_field_is_named(field: str, wrong: Any) -> None:
