@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.desk import Desk
-from support.servers import KINDS, Server, binary, lasting_server, require
+from support.servers.servers import KINDS, Server, binary, lasting_server, require
+from support.wire.desk import Desk
 
 # parallel test processes on few cores: no spinning thread teams
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -82,7 +82,7 @@ async def desk(redis_client: redis.asyncio.Redis) -> Desk:
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tokenizer of the counting model: one token for each word `w<number>`."""
-    from support.counting_worker import (
+    from support.workers.counting_worker import (
         write_tokenizer,  # torch, which must not come before the settings above
     )
 

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import redis
 import yaml
-from support import checkpoints
-from support.counting_worker import write_tokenizer
-from support.secured import ROLES, make_acl, variable
-from support.servers import binary, free_port
+from support.models import checkpoints
+from support.servers.secured import ROLES, make_acl, variable
+from support.servers.servers import binary, free_port
+from support.workers.counting_worker import write_tokenizer
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

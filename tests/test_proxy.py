@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 import redis.asyncio
 from redis.exceptions import ConnectionError, RedisError, TimeoutError
-from support.counting_worker import until
-from support.proxy import Line, Proxy, Weather
-from support.servers import Server
+from support.servers.proxy import Line, Proxy, Weather
+from support.servers.servers import Server
+from support.workers.counting_worker import until
 
 from millstream.wire.connection import Endpoint
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from support.commands import invoke
-from support.counting_worker import counted, model_name, serving, write_tokenizer
 from support.pages import ROOT, broken_links, code_blocks, commands, refused
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import counted, model_name, serving, write_tokenizer
 
 from millstream_worker.settings import load
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import redis.asyncio
-from support.servers import Server
+from support.servers.servers import Server
 
 
 async def test_server_answers(server: Server, redis_client: redis.asyncio.Redis) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from support.answering import answering, completion, read_rows
 from support.batch_files import BatchFiles
+from support.workers.answering_worker import answering, completion, read_rows
 
 from millstream import AsyncClient, Unavailable
 from millstream.batch.files.journal import Journal, WriteFailed

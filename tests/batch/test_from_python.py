@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.answering import answering, completion, read_rows, write_lines
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.answering_worker import answering, completion, read_rows, write_lines
 
 from millstream import AsyncClient, Client, InvalidRequest
 from millstream.batch.files.journal import Journal

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from support.answering import answering, completion, read_rows
 from support.batch_files import BatchFiles, answers_of, documents
-from support.counting_worker import until
-from support.servers import Server, lasting_server
+from support.servers.servers import Server, lasting_server
+from support.workers.answering_worker import answering, completion, read_rows
+from support.workers.counting_worker import until
 
 from millstream import (
     AsyncClient,

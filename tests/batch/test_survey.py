@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.answering import completion, read_rows, write_lines
 from support.limits import no_file_above
+from support.workers.answering_worker import completion, read_rows, write_lines
 
 from millstream.batch import survey as surveys
 from millstream.batch.files.journal import Journal, WriteFailed

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.checkpoints import build
+from support.models.checkpoints import build
 
 sys.path.append(str(Path(__file__).parents[2]))
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 
-from support.servers import KINDS, binary
+from support.servers.servers import KINDS, binary
 
 from chaos import campaign, report, scenarios, trials
 from chaos.campaign import Outcome, Quota

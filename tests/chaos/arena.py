@@ -18,9 +18,9 @@ from typing import Any, Protocol, Self
 
 import redis.asyncio
 from redis.exceptions import RedisError
-from support.cluster import Cluster
-from support.counting_worker import model_name, write_tokenizer
-from support.servers import Server
+from support.servers.cluster import Cluster
+from support.servers.servers import Server
+from support.workers.counting_worker import model_name, write_tokenizer
 
 from chaos.crew import WORKER, Crew, Member
 from chaos.ledger import Ledger
@@ -37,7 +37,7 @@ RENEW_S = 0.25
 
 
 class Place(Protocol):
-    """A server, or several that are one queue's: `support.servers.Server` and its relatives."""
+    """A server, or several that are one queue's: `support.servers.servers.Server` and its relatives."""
 
     @property
     def url(self) -> str: ...

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from support.counting_worker import lasting_keys, leftovers
+from support.workers.counting_worker import lasting_keys, leftovers
 
 from chaos import marks
 from chaos.arena import LEASE_S, RENEW_S

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from support.counting_worker import flags_of, settings
+from support.workers.counting_worker import flags_of, settings
 
 TESTS = Path(__file__).parent.parent
 MARK = "CHAOS_FOLDER"  # in the environment of a crew's workers, and so of their engines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from support.counting_worker import counted
+from support.workers.counting_worker import counted
 
 from chaos.ledger import Order
 from millstream import Lane

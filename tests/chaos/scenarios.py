@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from support.cluster import Cluster
-from support.sentinel import Sentinels
+from support.servers.cluster import Cluster
+from support.servers.sentinel import Sentinels
 
 from chaos.arena import Setup
 from chaos.faults import Fault, network, poison, topology, versions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from support.servers import KINDS, binary
+from support.servers.servers import KINDS, binary
 
 from chaos import campaign, report, scenarios
 from chaos.campaign import Quota

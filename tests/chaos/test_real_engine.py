@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import checkpoints
-from support.counting_worker import until, write_tokenizer
+from support.models import checkpoints
+from support.workers.counting_worker import until, write_tokenizer
 
 from chaos import checks
 from chaos.arena import Arena, Setup

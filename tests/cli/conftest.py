@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.batch_files import BatchFiles, documents
-from support.servers import Server
+from support.servers.servers import Server
 
 
 @pytest.fixture

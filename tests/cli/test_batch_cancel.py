@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support.answering import Answering, answering, completion, read_rows
 from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import invoke, on_terminal, process
+from support.workers.answering_worker import Answering, answering, completion, read_rows
 
 from millstream import Client
 from millstream.batch.files.journal import Journal

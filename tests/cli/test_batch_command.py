@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import redis
-from support.answering import answering, completion, read_rows, write_lines
 from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import environment, invoke, on_terminal, process
-from support.hand_worker import register
 from support.limits import no_file_above
 from support.screen import screen
-from support.servers import Server, free_port
+from support.servers.servers import Server, free_port
+from support.workers.answering_worker import answering, completion, read_rows, write_lines
+from support.workers.hand_worker import register
 
 from millstream import AsyncClient
 from millstream.cli.batch import batch_watch as module

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import redis
-from support.answering import answering, completion, write_lines
 from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import environment, invoke, process
-from support.servers import free_port
+from support.servers.servers import free_port
+from support.workers.answering_worker import answering, completion, write_lines
 
 from millstream.batch.files import compressed
 

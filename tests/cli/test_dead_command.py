@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from support.answering import answering
-from support.burying import bury, discard_strange
 from support.commands import invoke
-from support.hand_worker import hand_worker
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.dead_letters import bury, discard_strange
+from support.workers.answering_worker import answering
+from support.workers.hand_worker import hand_worker
 
 from millstream import Client
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.answering import completion, read_rows, write_lines
 from support.commands import invoke, process
-from support.counting_worker import counted, model_name, write_tokenizer
-from support.fake_engine import COMMAND
+from support.workers.answering_worker import completion, read_rows, write_lines
+from support.workers.counting_worker import counted, model_name, write_tokenizer
+from support.workers.fake_engine import COMMAND
 
 from millstream.cli.embedded.embedded_server import EmbeddedServer, ServerFailed, ServerInUse, running_url
 from millstream.cli.embedded.instance import Instance

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from support.answering import Answering, answering
 from support.commands import invoke, process
-from support.hand_worker import register
-from support.servers import Server, lasting_server
+from support.servers.servers import Server, lasting_server
+from support.workers.answering_worker import Answering, answering
+from support.workers.hand_worker import register
 from typer.testing import CliRunner
 
 from millstream import AsyncClient, ClientOptions

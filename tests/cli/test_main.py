@@ -10,8 +10,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from support.answering import completion, write_lines
 from support.commands import invoke, process
+from support.workers.answering_worker import completion, write_lines
 from typer.core import TyperGroup
 from typer.main import get_command
 

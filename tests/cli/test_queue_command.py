@@ -6,9 +6,9 @@ import json
 import signal
 
 import pytest
-from support.answering import Answering, answering
 from support.commands import invoke, process
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.answering_worker import Answering, answering
 
 from millstream import Client, LaneStatus, QueueStatus, WorkerStatus
 from millstream.cli.commands import queue_command

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from support.hand_worker import HandWorker, hand_worker
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream import AsyncClient, ClientOptions
 

@@ -12,8 +12,8 @@ import redis
 import redis.asyncio
 from redis.asyncio.connection import SSLConnection
 from redis.asyncio.sentinel import Sentinel
-from support.sentinel import Sentinels
-from support.servers import Server
+from support.servers.sentinel import Sentinels
+from support.servers.servers import Server
 
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable

@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from support.burying import bury, discard_strange
-from support.hand_worker import HandWorker, hand_worker
-from support.proxy import Line, Proxy, Weather, until_answered
-from support.servers import Server
+from support.servers.proxy import Line, Proxy, Weather, until_answered
+from support.servers.servers import Server
+from support.wire.dead_letters import bury, discard_strange
+from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream import (
     AsyncClient,

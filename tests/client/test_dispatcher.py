@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from support.servers import Server
+from support.servers.servers import Server
 
 from millstream.client.streaming.dispatcher import Dispatcher
 from millstream.client.streaming.mailbox import Mailbox

@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 import redis.asyncio
-from support.cluster import Cluster
-from support.proxy import Line, Proxy, Weather, until_answered
-from support.servers import KINDS, Server, lasting_server
+from support.servers.cluster import Cluster
+from support.servers.proxy import Line, Proxy, Weather, until_answered
+from support.servers.servers import KINDS, Server, lasting_server
 
 from millstream import (
     AsyncClient,

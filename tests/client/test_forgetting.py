@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.hand_worker import HandWorker
+from support.workers.hand_worker import HandWorker
 
 from millstream import AsyncClient, CursorExpired, NotFound, NotReady
 

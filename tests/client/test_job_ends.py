@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.stream_world import record
+from support.wire.stream_world import record
 
 from millstream.client.queue.looks import Looks
 from millstream.client.streaming.mailbox import Sink

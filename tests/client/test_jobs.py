@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from support.hand_worker import HandWorker
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.hand_worker import HandWorker
 
 from millstream import (
     AsyncClient,

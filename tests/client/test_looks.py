@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving
 
 from millstream import AsyncClient, EndEvent, JobFailed, State
 from millstream.client.queue.looks import AGAIN_S, MOST, Looks

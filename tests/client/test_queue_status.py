@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.desk import Desk
-from support.hand_worker import HandWorker, hand_worker
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.desk import Desk
+from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream import AsyncClient, Client, ClientOptions, NotReady
 from millstream.wire import calls

@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.hand_worker import HandWorker, hand_worker, serving_thread
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.hand_worker import HandWorker, hand_worker, serving_thread
 
 from millstream import AsyncClient, Conflict
 from millstream.wire.calls import scripts

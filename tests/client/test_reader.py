@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.stream_world import (
+from support.wire.stream_world import (
     JOB,
     LOSSES,
     NETWORK,

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from support.hand_worker import HandJob, HandWorker, delta
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.hand_worker import HandJob, HandWorker, delta
 
 from millstream import (
     AsyncClient,

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from support.hand_worker import serving_thread
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.hand_worker import serving_thread
 
 from millstream import (
     AsyncClient,

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.certificates import Authority, Certificate, has_openssl, tls_options
-from support.cluster import ClusterServer
 from support.commands import environment
-from support.counting_worker import counted, flags_of, model_name, serving, settings, write_tokenizer
-from support.hand_worker import hand_worker
-from support.sentinel import SentinelServer
-from support.servers import Server, binary
+from support.servers.certificates import Authority, Certificate, has_openssl, tls_options
+from support.servers.cluster import ClusterServer
+from support.servers.sentinel import SentinelServer
+from support.servers.servers import Server, binary
+from support.workers.counting_worker import counted, flags_of, model_name, serving, settings, write_tokenizer
+from support.workers.hand_worker import hand_worker
 
 from millstream import AsyncClient, ClientOptions, InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint

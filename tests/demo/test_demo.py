@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.answering import read_rows
 from support.commands import environment
-from support.counting_worker import model_name, write_tokenizer
-from support.fake_engine import COMMAND
+from support.workers.answering_worker import read_rows
+from support.workers.counting_worker import model_name, write_tokenizer
+from support.workers.fake_engine import COMMAND
 
 pytestmark = pytest.mark.slow
 

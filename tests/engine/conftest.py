@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints
+from support.models import checkpoints
 from torch._dynamo.utils import counters
 from torch._inductor.utils import clear_inductor_caches
 

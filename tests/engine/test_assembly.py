@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from support import checkpoints
+from support.models import checkpoints
 from transformers import AutoModelForCausalLM
 
 from millstream_worker.engine import assembly

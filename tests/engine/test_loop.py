@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.brain import SIZES
-from support.counting import CountingRunner, counted
+from support.engine.brain import SIZES
+from support.engine.counting import CountingRunner, counted
 
 from millstream_worker.engine.brain.batch.plan import Sampled
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.brain import SIZES
-from support.counting import CountingRunner
+from support.engine.brain import SIZES
+from support.engine.counting import CountingRunner
 
 from millstream_worker.engine import process
 from millstream_worker.engine.brain.batch.plan import Sampled

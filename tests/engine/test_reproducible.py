@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from support import checkpoints
+from support.models import checkpoints
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine

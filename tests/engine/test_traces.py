@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import checkpoints
-from support.counting_worker import until
+from support.models import checkpoints
+from support.workers.counting_worker import until
 
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import Loading, Ready

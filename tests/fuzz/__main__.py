@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
-from support.counting_worker import write_tokenizer
-from support.servers import KINDS, Server, binary
+from support.servers.servers import KINDS, Server, binary
+from support.workers.counting_worker import write_tokenizer
 
 from fuzz.crew import run_all
 from fuzz.flood import flood

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, until
 
 from fuzz import valid
 from fuzz.targets.codec import body, pack

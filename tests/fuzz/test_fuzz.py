@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.counting_worker import write_tokenizer
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import write_tokenizer
 
 from fuzz.flood import flood
 from fuzz.target import Target, case_of, outcome, read, run, written

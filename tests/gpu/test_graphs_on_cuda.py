@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from ops.bench.device_clock import TimedRunner, clock_of
-from support import checkpoints
-from support.on_device import engine_on, tokens_of
-from support.planning import Segment, greedy_loads, pack
-from support.serving import eager_of, launch, logits_of, runner_of
+from support.engine.planning import Segment, greedy_loads, pack
+from support.engine.serving import eager_of, launch, logits_of, runner_of
+from support.engine.whole_engine import engine_on, tokens_of
+from support.models import checkpoints
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.process import CannotLoad

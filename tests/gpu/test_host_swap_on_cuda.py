@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.swaps import copies
+from support.engine.host_swaps import copies
 
 from millstream_worker.engine.runner.kv.host_swap import HostSwap
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import Cluster, Migration
-from support.counting_worker import (
+from support.servers.cluster import Cluster, Migration
+from support.servers.servers import KINDS, require
+from support.workers.counting_worker import (
     counted,
     leftovers,
     model_name,
@@ -20,7 +21,6 @@ from support.counting_worker import (
     until,
     worker_process,
 )
-from support.servers import KINDS, require
 
 from millstream import AsyncClient, ClientOptions, InvalidRequest, Result, TokenEvent
 from millstream.wire.connection import Endpoint

@@ -9,7 +9,8 @@ import signal
 from pathlib import Path
 
 import redis.asyncio
-from support.counting_worker import (
+from support.servers.servers import Server
+from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
     model_name,
@@ -17,7 +18,6 @@ from support.counting_worker import (
     worker_process,
     write_tokenizer,
 )
-from support.servers import Server
 
 from millstream import AsyncClient, TokenEvent
 from millstream.wire.keys import QueueKeys

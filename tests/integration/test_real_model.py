@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import checkpoints
-from support.counting_worker import worker_process, write_tokenizer
-from support.servers import Server
+from support.models import checkpoints
+from support.servers.servers import Server
+from support.workers.counting_worker import worker_process, write_tokenizer
 
 from millstream import Client
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.counting_worker import (
+from support.servers.sentinel import Sentinels
+from support.servers.servers import KINDS, require
+from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
     model_name,
@@ -16,8 +18,6 @@ from support.counting_worker import (
     streamed_text,
     until,
 )
-from support.sentinel import Sentinels
-from support.servers import KINDS, require
 
 from millstream import AsyncClient, ClientOptions, Durability, Result, RewindEvent, TokenEvent, Transcript
 from millstream.wire.connection import Endpoint

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, streamed_text
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, streamed_text
 
 from millstream import AsyncClient, ClientOptions, InvalidRequest, JobFailed, State
 from millstream.client.streaming.reader import StreamReader

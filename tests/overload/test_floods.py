@@ -14,9 +14,16 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, until, worker_process
-from support.flood import flooded_worker, submit_all, watch
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.flood import flooded_worker, submit_all, watch
+from support.workers.counting_worker import (
+    assert_nothing_left,
+    counted,
+    model_name,
+    serving,
+    until,
+    worker_process,
+)
 
 from millstream import AsyncClient, JobFields, QueueFull, Result, Unavailable
 from millstream.wire import calls

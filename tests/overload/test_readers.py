@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from support.counting_worker import counted, model_name, serving, until
-from support.flood import submit_all
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.flood import submit_all
+from support.workers.counting_worker import counted, model_name, serving, until
 
 from millstream import AsyncClient, ClientOptions, JobFields, Result
 from millstream.client.queue.queue_jobs import QueueJobs

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from support.secured import SecuredServer
-from support.servers import KINDS, binary
+from support.servers.secured import SecuredServer
+from support.servers.servers import KINDS, binary
 
 
 @pytest.fixture(scope="module", params=KINDS)

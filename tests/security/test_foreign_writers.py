@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, until
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, until
 
 from millstream import AsyncClient, ProtocolError
 from millstream.wire.calls.upkeep import lane_entry

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.commands import invoke, process
-from support.counting_worker import counted, model_name, serving, until
-from support.secured import SecuredServer
+from support.servers.secured import SecuredServer
+from support.workers.counting_worker import counted, model_name, serving, until
 
 from millstream import AsyncClient, InvalidRequest, JobFailed
 from millstream.wire.connection import Endpoint

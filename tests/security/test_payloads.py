@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.commands import environment
-from support.counting_worker import model_name, settings, until
-from support.servers import Server, free_port
+from support.servers.servers import Server, free_port
+from support.workers.counting_worker import model_name, settings, until
 
 from millstream import AsyncClient, NotReady
 from millstream.wire import calls

@@ -7,9 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support import checkpoints
-from support.counting_worker import serving, write_tokenizer
-from support.servers import Server
+from support.models import checkpoints
+from support.servers.servers import Server
+from support.workers.counting_worker import serving, write_tokenizer
 
 from millstream import AsyncClient
 

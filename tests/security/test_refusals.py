@@ -11,8 +11,8 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError, ResponseError
 from support.commands import invoke
-from support.counting_worker import model_name, settings
-from support.secured import ROLES, SecuredServer, make_acl
+from support.servers.secured import ROLES, SecuredServer, make_acl
+from support.workers.counting_worker import model_name, settings
 
 from millstream import AccessDenied, AsyncClient
 from millstream.wire.connection.access import refusal

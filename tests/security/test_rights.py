@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import redis
 from redis.exceptions import NoPermissionError
-from support.certificates import Authority, tls_options
-from support.cluster import Cluster
-from support.counting_worker import model_name, serving
-from support.desk import Desk
-from support.monitor import watching
-from support.secured import LIMITED, SecuredServer, acl_lines, by_role, listed
-from support.sentinel import Sentinels
-from support.servers import KINDS, require
+from support.servers.certificates import Authority, tls_options
+from support.servers.cluster import Cluster
+from support.servers.monitor import watching
+from support.servers.secured import LIMITED, SecuredServer, acl_lines, by_role, listed
+from support.servers.sentinel import Sentinels
+from support.servers.servers import KINDS, require
+from support.wire.desk import Desk
+from support.workers.counting_worker import model_name, serving
 
 from millstream import AsyncClient, ClientOptions
 from millstream.wire.calls import Claim

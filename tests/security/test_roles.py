@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.burying import bury
-from support.counting_worker import (
+from support.servers.monitor import watching
+from support.servers.secured import LIMITED, SecuredServer, by_role, listed
+from support.wire.dead_letters import bury
+from support.wire.desk import TTL_MS, Desk
+from support.workers.counting_worker import (
     counted,
     model_name,
     serving,
@@ -20,10 +23,7 @@ from support.counting_worker import (
     until,
     worker_process,
 )
-from support.desk import TTL_MS, Desk
-from support.hand_worker import hand_worker
-from support.monitor import watching
-from support.secured import LIMITED, SecuredServer, by_role, listed
+from support.workers.hand_worker import hand_worker
 
 from millstream import AccessDenied, AsyncClient, CancelOutcome, JobExpired, JobFailed, State
 from millstream.client.queue.options import ClientOptions

@@ -13,8 +13,8 @@ from millstream.batch.files.journal import Journal
 from millstream.batch.running.run import BatchRun, RunOptions
 from millstream.batch.running.tally import Summary
 from millstream.wire.keys import QueueKeys
-from support.answering import completion, read_rows, write_lines
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.answering_worker import completion, read_rows, write_lines
 
 
 def documents(count: int) -> list[dict[str, Any]]:

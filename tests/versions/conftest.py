@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.next_version import Build, next_build, previous_build
+from support.versions.next_version import Build, next_build, previous_build
 
 
 @pytest.fixture(scope="session")

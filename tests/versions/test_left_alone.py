@@ -12,9 +12,9 @@ import pytest
 import redis.asyncio
 import structlog
 from prometheus_client import CollectorRegistry
-from support.counting_worker import counted, model_name, serving, until
-from support.desk import Desk
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.desk import Desk
+from support.workers.counting_worker import counted, model_name, serving, until
 
 from millstream import AsyncClient
 from millstream.wire import calls

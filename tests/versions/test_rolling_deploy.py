@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.counting_worker import (
+from support.servers.servers import Server
+from support.versions.next_version import Build, Refused
+from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
     model_name,
@@ -19,8 +21,6 @@ from support.counting_worker import (
     until,
     worker_process,
 )
-from support.next_version import Build, Refused
-from support.servers import Server
 
 from millstream import AsyncClient, Result
 from millstream.client.streaming.events import Transcript

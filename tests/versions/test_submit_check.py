@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from support.servers import Server
+from support.servers.servers import Server
 
 from millstream import AsyncClient, ClientOptions, JobFields, QueueMismatch, Submitted, Unavailable
 from millstream.client.submitting import worker_versions

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import redis.asyncio
 from pydantic import BaseModel
-from support.counting_worker import counted, model_name, serving, until
-from support.desk import Desk
-from support.hand_worker import hand_worker
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.desk import Desk
+from support.workers.counting_worker import counted, model_name, serving, until
+from support.workers.hand_worker import hand_worker
 
 from millstream import AsyncClient, Lane, ProtocolError
 from millstream.wire import calls

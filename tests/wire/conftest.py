@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.cluster import Cluster
-from support.servers import KINDS, require
+from support.servers.cluster import Cluster
+from support.servers.servers import KINDS, require
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.desk import LONG_MS, TTL_MS, Desk
+from support.wire.desk import LONG_MS, TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.calls.attempt import seed_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from redis.exceptions import ResponseError
-from support.desk import LONG_MS, Desk
+from support.wire.desk import LONG_MS, Desk
 
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, RELEASED

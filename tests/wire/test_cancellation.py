@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from support.servers import Server
+from support.servers.servers import Server
 
 from millstream.wire.connection import Endpoint
 

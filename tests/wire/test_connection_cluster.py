@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ClusterDownError, ConnectionError, ResponseError, TryAgainError
-from support.cluster import TAGS, Cluster, Migration
-from support.servers import Server
+from support.servers.cluster import TAGS, Cluster, Migration
+from support.servers.servers import Server
 
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire import calls

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 
 import pytest
-from support.cluster import TAGS, Cluster
-from support.counting_worker import until
+from support.servers.cluster import TAGS, Cluster
+from support.workers.counting_worker import until
 
 from millstream.wire.connection import Endpoint, Subscriptions
 from millstream.wire.connection.nodes import ServerNode

@@ -11,10 +11,10 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.desk import TTL_MS, WINDOW, Desk
-from support.fair_order import FairOrder
-from support.servers import Server
-from support.windows import send
+from support.servers.servers import Server
+from support.wire.desk import TTL_MS, WINDOW, Desk
+from support.wire.fair_order import FairOrder
+from support.wire.windows import send
 
 from millstream.wire import calls
 from millstream.wire.calls import ScriptCall

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from redis.exceptions import OutOfMemoryError
-from support.desk import TTL_MS, Desk
+from support.wire.desk import TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall

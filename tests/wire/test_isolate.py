@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.desk import Desk
+from support.wire.desk import Desk
 
 from millstream.wire.calls import Claim
 from millstream.wire.keys import RELEASED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from support.desk import LONG_MS, TTL_MS, Desk
+from support.wire.desk import LONG_MS, TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.messages.messages import State

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from support.desk import Desk
+from support.wire.desk import Desk
 
 from millstream.wire.keys import RELEASED
 from millstream.wire.messages.messages import State

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.desk import Desk
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.desk import Desk
 
 from millstream.wire.calls import Claim
 from millstream.wire.messages.messages import State

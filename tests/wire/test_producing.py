@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from redis.exceptions import ResponseError
-from support.desk import LONG_MS, TTL_MS, Desk
+from support.wire.desk import LONG_MS, TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.keys import Lane

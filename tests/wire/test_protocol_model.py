@@ -16,9 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from redis.exceptions import ResponseError
-from support.protocol_model import MAX_DEAD, RELEASED, Model
-from support.servers import Server
-from support.windows import send
+from support.servers.servers import Server
+from support.wire.protocol_model import MAX_DEAD, RELEASED, Model
+from support.wire.windows import send
 
 from millstream.client.tracking.dead_letters import again
 from millstream.wire import calls

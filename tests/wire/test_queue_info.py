@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import redis.asyncio
-from support.desk import Desk
+from support.wire.desk import Desk
 
 from millstream.errors import InvalidRequest, ProtocolError, QueueMismatch
 from millstream.wire.calls import join, run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.desk import LONG_MS, Desk
+from support.wire.desk import LONG_MS, Desk
 
 from millstream.errors import ProtocolError
 from millstream.wire.messages.codec import encode

@@ -11,8 +11,8 @@ import pytest
 import redis.asyncio
 from redis.exceptions import ConnectionError as ServerGone
 from redis.exceptions import NoScriptError, ResponseError
-from support.desk import Desk
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.desk import Desk
 
 from millstream.errors import ProtocolError
 from millstream.wire.calls import Claim, ScriptCall, cancel, run, run_many

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import redis.asyncio
-from support.desk import Desk
+from support.wire.desk import Desk
 
 from millstream.wire.messages.record import parse_event
 from millstream.wire.state.queue_info import PubSub, QueueInfo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from redis.exceptions import ResponseError
-from support.desk import Desk
+from support.wire.desk import Desk
 
 from millstream.wire import calls
 from millstream.wire.calls.taking import Delivered

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from redis.exceptions import ResponseError
-from support.desk import LONG_MS, Desk
+from support.wire.desk import LONG_MS, Desk
 
 from millstream.errors import ProtocolError
 from millstream.wire import calls

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
-from support.desk import TTL_MS, Desk
+from support.wire.desk import TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.counting_worker import write_tokenizer
-from support.held_reading import HeldReading
+from support.workers.counting_worker import write_tokenizer
+from support.workers.held_reading import HeldReading
 
 from millstream_worker.intake import preparer
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, model_name, serving, until
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import assert_nothing_left, model_name, serving, until
 
 from millstream import AsyncClient, JobFailed, Result
 from millstream.wire import calls

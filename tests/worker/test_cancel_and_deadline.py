@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.counting_worker import (
+from support.servers.servers import Server
+from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
     leftovers,
@@ -15,8 +16,7 @@ from support.counting_worker import (
     streamed_text,
     until,
 )
-from support.held_reading import HeldReading
-from support.servers import Server
+from support.workers.held_reading import HeldReading
 
 from millstream import AsyncClient, CancelOutcome, EndEvent, JobCancelled, JobExpired, State, TokenEvent
 from millstream.wire.keys import QueueKeys

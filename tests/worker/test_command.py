@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import psutil
-from support.counting_worker import model_name, worker_process
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import model_name, worker_process
 
 from millstream import AsyncClient
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 import structlog
-from support.counting_worker import counted, model_name, serving
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import counted, model_name, serving
 
 from millstream import AsyncClient, JobFailed
 from millstream.wire.keys import QueueKeys

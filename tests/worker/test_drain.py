@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, until, until_running
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import (
+    assert_nothing_left,
+    counted,
+    model_name,
+    serving,
+    until,
+    until_running,
+)
 
 from millstream import AsyncClient, State
 from millstream.wire.keys import QueueKeys

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 import structlog
-from support.counting_worker import assert_nothing_left, counted, model_name, serving, settings, until
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, settings, until
 
 from millstream import AsyncClient, Event, JobFailed, State
 from millstream.wire.keys import QueueKeys

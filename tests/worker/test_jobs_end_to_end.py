@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, counted, model_name, serving
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving
 
 from millstream import AsyncClient, Result, State, TokenEvent
 from millstream.wire.keys import QueueKeys

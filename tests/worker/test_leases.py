@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 from prometheus_client import CollectorRegistry
-from support.counting_worker import model_name, serving, until, until_running
-from support.desk import Desk
-from support.held_reading import HeldReading
-from support.servers import Server, free_port
+from support.servers.servers import Server, free_port
+from support.wire.desk import Desk
+from support.workers.counting_worker import model_name, serving, until, until_running
+from support.workers.held_reading import HeldReading
 
 from millstream import AsyncClient, State
 from millstream.wire import calls

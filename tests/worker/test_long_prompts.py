@@ -12,7 +12,9 @@ import redis.asyncio
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from support.counting_worker import (
+from support.models.tokenizers import build
+from support.servers.servers import Server
+from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
     model_name,
@@ -22,9 +24,7 @@ from support.counting_worker import (
     until_running,
     worker_process,
 )
-from support.held_reading import HeldReading
-from support.servers import Server
-from support.tokenizers import build
+from support.workers.held_reading import HeldReading
 from transformers import PreTrainedTokenizerFast
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State

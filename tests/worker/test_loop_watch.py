@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 from prometheus_client import CollectorRegistry
-from support.counting_worker import flags_of, model_name, serving, settings, until
-from support.servers import Server, free_port
+from support.servers.servers import Server, free_port
+from support.workers.counting_worker import flags_of, model_name, serving, settings, until
 
 from millstream import AsyncClient
 from millstream.wire.connection import Endpoint

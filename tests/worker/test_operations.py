@@ -20,9 +20,9 @@ import redis.asyncio
 import structlog
 from prometheus_client import CollectorRegistry
 from redis.exceptions import ResponseError
-from support.counting_worker import model_name, serving, settings, until
-from support.proxy import Line, Proxy, Weather
-from support.servers import Server, free_port
+from support.servers.proxy import Line, Proxy, Weather
+from support.servers.servers import Server, free_port
+from support.workers.counting_worker import model_name, serving, settings, until
 
 from millstream import AsyncClient, JobFailed, State
 from millstream.wire.keys import QueueKeys

@@ -16,7 +16,8 @@ import pytest
 import redis
 import redis.asyncio
 from redis.exceptions import ResponseError
-from support.counting_worker import (
+from support.servers.servers import Server
+from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
     model_name,
@@ -26,8 +27,7 @@ from support.counting_worker import (
     until_running,
     worker_process,
 )
-from support.held_reading import HeldReading
-from support.servers import Server
+from support.workers.held_reading import HeldReading
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State
 from millstream.wire import calls

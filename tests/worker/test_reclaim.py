@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from prometheus_client import CollectorRegistry
-from support.servers import Server
+from support.servers.servers import Server
 
 from millstream import AsyncClient
 from millstream.wire import calls

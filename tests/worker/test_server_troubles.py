@@ -12,7 +12,8 @@ import pytest
 import redis.asyncio
 import structlog
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
-from support.counting_worker import (
+from support.servers.servers import Server
+from support.workers.counting_worker import (
     Worker,
     assert_nothing_left,
     counted,
@@ -22,7 +23,6 @@ from support.counting_worker import (
     until,
     until_running,
 )
-from support.servers import Server
 
 from millstream import AsyncClient, JobFailed, Result, Submitted
 from millstream.wire import calls

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.counting_worker import assert_nothing_left, model_name, settings, until, worker_process
-from support.desk import WINDOW, Desk
-from support.servers import Server
+from support.servers.servers import Server
+from support.wire.desk import WINDOW, Desk
+from support.workers.counting_worker import assert_nothing_left, model_name, settings, until, worker_process
 
 from millstream import AsyncClient, JobFields, Result
 from millstream.client.queue.options import ClientOptions

@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio
 from prometheus_client import CollectorRegistry
 from redis.exceptions import ResponseError
-from support.desk import Desk
+from support.wire.desk import Desk
 
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys

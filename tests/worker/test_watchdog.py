@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 import structlog
-from support.counting_worker import counted, model_name, serving, until, worker_process
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import counted, model_name, serving, until, worker_process
 
 from millstream import AsyncClient, JobFailed
 from millstream_worker.engine.protocol.config import EngineConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-ENGINE = Path("tests/support/fake_engine.py")
+ENGINE = Path("tests/support/workers/fake_engine.py")
 WORDS = 1000
 
 

@@ -13,7 +13,7 @@ from ops.bench.engines.adapters import ENGINES, Adapter, Setup, kind_of, load
 from ops.bench.engines.adapters.hf_continuous import ContinuousBatching
 from ops.bench.models.size import size_of
 from ops.bench.workloads import Workload
-from support.checkpoints import plain
+from support.models.checkpoints import plain
 
 WORK = Workload("x", "", [[11, 12, 13, 14, 15], [21, 22], [31, 32, 33]], [6, 1, 4])
 OURS = "millstream:compile_model=off"  # what the compiler is told holds for the whole process

@@ -16,7 +16,7 @@ from ops.bench.engines.session import ROOT, Turn
 from ops.bench.machine import Limits
 from ops.bench.measures import Run, Timing
 from ops.bench.models.size import size_of
-from support.checkpoints import build
+from support.models.checkpoints import build
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ops.bench.growth.checkpoint import with_context
-from support.checkpoints import CONTEXT
+from support.models.checkpoints import CONTEXT
 
 
 def test_a_longer_context_for_the_same_weights(tiny: Path, tmp_path: Path) -> None:

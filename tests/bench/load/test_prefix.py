@@ -18,7 +18,7 @@ from ops.bench.load.arrivals import Arrival, LoadPoint, Prompts, Served, Spread
 from ops.bench.load.prefix_report import draw, table_rows
 from ops.bench.machine import Limits
 from ops.bench.models.size import size_of
-from support.counting_worker import write_tokenizer
+from support.workers.counting_worker import write_tokenizer
 
 LIMITS = Limits(1e9, 1e9)
 

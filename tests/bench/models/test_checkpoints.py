@@ -10,7 +10,7 @@ import torch
 from ops.bench.models.checkpoints import checkpoint, shaped_checkpoint
 from ops.bench.models.shapes import SHAPES, TINY_14M
 from ops.bench.models.size import size_of
-from support import checkpoints
+from support.models import checkpoints
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 SMALL = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 64, "head_dim": 4}

@@ -8,7 +8,7 @@ import gguf
 import pytest
 import torch
 from ops.bench.models.gguf_file import NotConvertible, gguf_file
-from support.checkpoints import build, plain
+from support.models.checkpoints import build, plain
 from transformers import AutoModelForCausalLM
 
 

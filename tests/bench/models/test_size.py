@@ -9,7 +9,7 @@ import pytest
 import torch
 from ops.bench.models.size import ModelSize, size_of
 from safetensors.torch import load_file, save_file
-from support.checkpoints import build
+from support.models.checkpoints import build
 from transformers import AutoConfig
 
 from millstream_worker.engine.runner.kv.storage import bytes_per_block

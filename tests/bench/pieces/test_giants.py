@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ops.bench.pieces import giants
-from support.tokenizers import build
+from support.models.tokenizers import build
 from transformers import PreTrainedTokenizerFast
 
 from millstream.cli.embedded.embedded_server import EmbeddedServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ops.bench.pieces.shared import BLOCK, CASES, Case, alone, blocks_in, plan_of
-from support.counting import check_shapes
+from support.engine.counting import check_shapes
 
 
 @pytest.mark.parametrize("case", [*CASES, Case(3, 2, 32, 1), Case(1, 2, 16, 17)])

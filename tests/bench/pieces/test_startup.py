@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ops.bench.pieces.startup import engine, python
-from support.fake_engine import COMMAND
+from support.workers.fake_engine import COMMAND
 
 from millstream_worker.engine.protocol.config import EngineConfig
 

@@ -12,7 +12,7 @@ from ops.bench.queued import comparison
 from ops.bench.queued.comparison import Queued
 from ops.bench.queued.stack import stack, worker_flags
 from ops.bench.workloads import Workload
-from support import tokenizers
+from support.models import tokenizers
 
 from millstream_worker.settings import load
 

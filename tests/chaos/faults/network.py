@@ -1,5 +1,5 @@
 """A bad line between everybody and the server: late, cut, answering into nothing. The arena's route must be a
-`support.proxy.Proxy`; the server itself is well all the time.
+`support.servers.proxy.Proxy`; the server itself is well all the time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from support.proxy import Line, Proxy, Weather
+from support.servers.proxy import Line, Proxy, Weather
 
 if TYPE_CHECKING:
     from chaos.arena import Arena

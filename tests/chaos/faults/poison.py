@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from support.counting_worker import counted
+from support.workers.counting_worker import counted
 
 from chaos.ledger import Accepted, Entry, Order
 

@@ -1,5 +1,5 @@
-"""What happens to a queue that lives on several servers: failovers under Sentinel (the arena's server is
-`support.sentinel.Sentinels`), moving slots and dying nodes in a Cluster (`support.cluster.Cluster`).
+"""What happens to a queue that lives on several servers: failovers under Sentinel, moving slots and dying
+nodes in a Cluster (the arena's server is one of `support.servers`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import redis.asyncio
 from chaos.arena import LEASE_S
 
 if TYPE_CHECKING:
-    from support.cluster import Cluster
-    from support.sentinel import Sentinels
-    from support.servers import Server
+    from support.servers.cluster import Cluster
+    from support.servers.sentinel import Sentinels
+    from support.servers.servers import Server
 
     from chaos.arena import Arena
 

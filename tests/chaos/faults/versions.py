@@ -1,6 +1,6 @@
-"""Rolling deployments: workers of the next build (`support.next_version`: another message version, other
-scripts, fields that this one does not know) take the place of this build's under load, and the other way
-round.
+"""Rolling deployments: workers of the next build (`support.versions.next_version`: another message version,
+other scripts, fields that this one does not know) take the place of this build's under load, and the other
+way round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from chaos.arena import Arena
     from chaos.crew import Member
 
-NEXT = "support.next_version"  # for `python -m`, with the folder that the build is made in
+NEXT = "support.versions.next_version"  # for `python -m`, with the folder that the build is made in
 READY_S = 60.0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.counting import WRONG, CountingRunner, counted
+from support.engine.counting import WRONG, CountingRunner, counted
 
 from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, packed_plan
 from millstream_worker.engine.protocol.request import SamplingSpec

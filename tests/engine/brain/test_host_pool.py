@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.brain import ask, rig_of
-from support.counting import Rig
+from support.engine.brain import ask, rig_of
+from support.engine.counting import Rig
 
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from support.brain import ask, rig_of
+from support.engine.brain import ask, rig_of
 
 from millstream_worker.engine.protocol.request import EngineRequest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from support.brain import ask, rig_of
+from support.engine.brain import ask, rig_of
 
 from millstream_worker.engine.brain.batch.noise import row_key, uniform
 from millstream_worker.engine.brain.batch.plan import RowLoad, packed_plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from support.brain import ask, rig_of
-from support.counting import Rig
+from support.engine.brain import ask, rig_of
+from support.engine.counting import Rig
 
 
 def steps_until(rig: Rig, handle: int, most: int = 200) -> int:

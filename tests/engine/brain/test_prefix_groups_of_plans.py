@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from support.brain import ask, rig_of
+from support.engine.brain import ask, rig_of
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts

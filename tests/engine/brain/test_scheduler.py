@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.brain import SIZES, ask, rig_of
+from support.engine.brain import SIZES, ask, rig_of
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.protocol.outputs import Refused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.brain import ask, rig_of
+from support.engine.brain import ask, rig_of
 
 DOCUMENT = tuple(range(500, 540))  # ten blocks of four
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.brain import SIZES, ask
-from support.counting import CountingRunner
+from support.engine.brain import SIZES, ask
+from support.engine.counting import CountingRunner
 
 from millstream_worker.engine.brain.running.step_time import LEAST_TOKENS, StepTimeModel
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig

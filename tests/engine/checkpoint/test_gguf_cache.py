@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from support.gguf_files import BOS, EOS, tiny_llama, write_gguf
+from support.models.gguf_files import BOS, EOS, tiny_llama, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from millstream_worker.engine.runner.checkpoint.gguf_cache import GGUFCache, GGUFError

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from support.checkpoints import build
+from support.models.checkpoints import build
 from transformers import modeling_utils
 
 from millstream_worker.engine.protocol.config import EngineInfo

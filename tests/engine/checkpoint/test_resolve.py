@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.gguf_files import tiny_llama, write_gguf
+from support.models.gguf_files import tiny_llama, write_gguf
 from transformers import AutoModelForCausalLM
 
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.planning import Segment, pack
-from support.serving import eager_of, logits_of, runner_of
+from support.engine.planning import Segment, pack
+from support.engine.serving import eager_of, logits_of, runner_of
 
 from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord

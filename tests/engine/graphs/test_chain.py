@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from support.recorded import CpuRecorder
+from support.engine.cpu_recorder import CpuRecorder
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan

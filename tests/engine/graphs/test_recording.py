@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints
+from support.models import checkpoints
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.process import CannotLoad

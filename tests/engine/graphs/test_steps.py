@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.planning import Segment, greedy_loads, pack
-from support.recorded import CpuRecorder
-from support.serving import Served, eager_of, launch, logits_of, runner_of, serve
-from support.static_attention import PlainStatic
+from support.engine.cpu_recorder import CpuRecorder
+from support.engine.planning import Segment, greedy_loads, pack
+from support.engine.serving import Served, eager_of, launch, logits_of, runner_of, serve
+from support.engine.static_attention import PlainStatic
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec

@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.paged_rows import LAYERS, RAGGED, PagedRows
-from support.planning import Segment, pack
+from support.engine.paged_rows import LAYERS, RAGGED, PagedRows
+from support.engine.planning import Segment, pack
 
 from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec

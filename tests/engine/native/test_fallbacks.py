@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints
-from support.on_device import engine_on, tokens_of
+from support.engine.whole_engine import engine_on, tokens_of
+from support.models import checkpoints
 from torch import nn
 
 from millstream_worker.engine.runner.linear.panel import PanelLinear

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from support.planning import Segment, greedy_loads, pack
+from support.engine.planning import Segment, greedy_loads, pack
 
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.sampling.greedy import NativeGreedy, most_likely

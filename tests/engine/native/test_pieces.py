@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from support.planning import Segment, pack, random_plan, sharing
+from support.engine.planning import Segment, pack, random_plan, sharing
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.native.work_items import PART_KEYS, cut

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from support.planning import Segment, pack, sharing
+from support.engine.planning import Segment, pack, sharing
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.native.native_backend import step_numbers

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.checkpoints import SIZES
+from support.models.checkpoints import SIZES
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 

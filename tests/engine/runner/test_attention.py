@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from support.paged_rows import LAYERS, RAGGED, PagedRows
-from support.planning import Segment, pack, random_plan
+from support.engine.paged_rows import LAYERS, RAGGED, PagedRows
+from support.engine.planning import Segment, pack, random_plan
 
 from millstream_worker.engine.runner.attention import torch_backend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention, sliced

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints
-from support.serving import Served, serve
+from support.engine.serving import Served, serve
+from support.models import checkpoints
 from torch._dynamo.utils import counters
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec

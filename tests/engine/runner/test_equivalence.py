@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.checkpoints import CASES, CONTEXT, MECHANISMS, VOCABULARY, generate, logits, plain, quiet
-from support.planning import Segment, pack
-from support.serving import logits_of, runner_of, serve
+from support.engine.planning import Segment, pack
+from support.engine.serving import logits_of, runner_of, serve
+from support.models.checkpoints import CASES, CONTEXT, MECHANISMS, VOCABULARY, generate, logits, plain, quiet
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.load import LoadedModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from support.planning import Segment, pack
+from support.engine.planning import Segment, pack
 
 from millstream_worker.engine.runner.forward import sampled_in, token_ids
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.swaps import copies
+from support.engine.host_swaps import copies
 
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.runner.kv.host_swap import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.checkpoints import CONTEXT, VOCABULARY, WINDOW, build, plain
+from support.models.checkpoints import CONTEXT, VOCABULARY, WINDOW, build, plain
 from transformers import AttentionInterface
 from transformers.utils import logging as transformers_logging
 

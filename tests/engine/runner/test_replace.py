@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.checkpoints import logits, plain
+from support.models.checkpoints import logits, plain
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import checkpoints
-from support.serving import Served, eager_of, runner_of, serve
+from support.engine.serving import Served, eager_of, runner_of, serve
+from support.models import checkpoints
 from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine.brain.batch.plan import Plan

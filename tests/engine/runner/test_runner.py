@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.checkpoints import generate, plain
-from support.planning import Segment, greedy_loads, pack
-from support.serving import launch, logits_of, runner_of, serve
+from support.engine.planning import Segment, greedy_loads, pack
+from support.engine.serving import launch, logits_of, runner_of, serve
+from support.models.checkpoints import generate, plain
 
 from millstream_worker.engine.brain.batch.plan import RowLoad
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec

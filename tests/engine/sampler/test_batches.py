@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.draws import Row, distribution, draw, draw_plan
+from support.engine.sampling_steps import Row, distribution, draw, draw_plan
 
 from millstream_worker.engine.brain.batch.plan import RowLoad
 from millstream_worker.engine.protocol.request import SamplingSpec

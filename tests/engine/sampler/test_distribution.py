@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.draws import Row, distribution, draw
+from support.engine.sampling_steps import Row, distribution, draw
 
 from millstream_worker.engine.protocol.request import SamplingSpec
 

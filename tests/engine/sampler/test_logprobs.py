@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.draws import Row, draw
+from support.engine.sampling_steps import Row, draw
 
 from millstream_worker.engine.protocol.request import SamplingSpec
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from support.attention_step import RAGGED, Lens, Step, spec
+from support.engine.attention_step import RAGGED, Lens, Step, spec
 from torch import Tensor
 
 from millstream_worker.engine.runner.attention.triton import flash_prefill

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.attention_step import DEVICE, DTYPES, RAGGED, Lens, Step, spec
-from support.planning import Segment, pack
+from support.engine.attention_step import DEVICE, DTYPES, RAGGED, Lens, Step, spec
+from support.engine.planning import Segment, pack
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.attention_step import DTYPES, Lens, PrefixGroupRows, Step, spec
-from support.planning import Segment, pack, sharing
+from support.engine.attention_step import DTYPES, Lens, PrefixGroupRows, Step, spec
+from support.engine.planning import Segment, pack, sharing
 
 from millstream_worker.engine.runner.attention.triton import device_step
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoints
-from support.attention_step import DEVICE
-from support.serving import serve
+from support.engine.attention_step import DEVICE
+from support.engine.serving import serve
+from support.models import checkpoints
 
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.attention_step import RAGGED, Lens, PrefixGroupRows, Step, spec
+from support.engine.attention_step import RAGGED, Lens, PrefixGroupRows, Step, spec
 from torch import Tensor
 
 from millstream_worker.engine.runner.attention.interface import StaticAttention

@@ -6,7 +6,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from support.brain import ask, rig_of
+from support.engine.brain import ask, rig_of
 
 from fuzz import valid
 from fuzz.mutation import damage

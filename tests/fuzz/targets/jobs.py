@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from support.counting_worker import write_tokenizer
+from support.workers.counting_worker import write_tokenizer
 
 from fuzz import valid
 from fuzz.mutation import mutate

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from support.draws import Row, draw
+from support.engine.sampling_steps import Row, draw
 
 from fuzz import valid
 from fuzz.mutation import mutate

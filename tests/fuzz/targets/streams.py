@@ -6,7 +6,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from support.stream_world import (
+from support.wire.stream_world import (
     JOB,
     LOSSES,
     MOST_READS,

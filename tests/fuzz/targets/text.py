@@ -7,7 +7,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from support.tokenizers import KINDS, build
+from support.models.tokenizers import KINDS, build
 from transformers import PreTrainedTokenizerFast
 
 from fuzz.target import Target

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from gpu.parts.finding import Survey
-from support import attention_step
-from support.attention_step import Step, spec
+from support.engine import attention_step
+from support.engine.attention_step import Step, spec
 from torch import Tensor
 
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention

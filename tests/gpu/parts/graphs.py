@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpu.parts.finding import Survey
-from support import checkpoints
-from support.on_device import engine_on, tokens_of
+from support.engine.whole_engine import engine_on, tokens_of
+from support.models import checkpoints
 
 _CASES = ("qwen3", "llama")
 _TESTS = Path(__file__).parents[1] / "test_graphs_on_cuda.py"

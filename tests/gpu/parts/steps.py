@@ -15,8 +15,8 @@ from gpu.parts.finding import NeedsCUDA, Survey
 from gpu.parts.random_model import SHAPE, TINY, folder, random_weights
 from gpu.parts.timing import BLOCK, plan_of
 from ops.bench.device_clock import TimedRunner, clock_of
-from support.planning import greedy_loads
-from support.serving import eager_of, launch, logits_of
+from support.engine.planning import greedy_loads
+from support.engine.serving import eager_of, launch, logits_of
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.compiled.compile import compile_model

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from support.planning import Segment, pack
+from support.engine.planning import Segment, pack
 
 from millstream_worker.engine.brain.batch.plan import Plan
 

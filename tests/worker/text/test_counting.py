@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.tokenizers import KINDS, build
+from support.models.tokenizers import KINDS, build
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors
 
 from millstream_worker.text.counting import Counting, TooLong

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tokenizers import KINDS, build
+from support.models.tokenizers import KINDS, build
 from tokenizers import Tokenizer
 
 from millstream_worker.text.detokenizer import Detokenizer

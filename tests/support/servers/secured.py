@@ -18,10 +18,10 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from support.monitor import Watch
-from support.servers import Server, binary
+from support.servers.monitor import Watch
+from support.servers.servers import Server, binary
 
-MAKE = Path(__file__).parents[2] / "ops" / "acl.py"
+MAKE = Path(__file__).parents[3] / "ops" / "acl.py"
 LIMITED = ("worker", "producer", "operator", "observer")
 ROLES = ("admin", *LIMITED)
 

@@ -11,7 +11,7 @@ from millstream.wire.keys import GROUP, Lane
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import ErrorInfo, Result, State
 from millstream.wire.messages.replies import EndOutcome
-from support.hand_worker import TTL_MS, HandJob, HandWorker
+from support.workers.hand_worker import TTL_MS, HandJob, HandWorker
 
 MAX_DEAD = 1000
 

@@ -1,7 +1,9 @@
 """An engine process with the real frames and the real process loop, whose model only counts: the next token
 is the last one plus one. Any token that is lost, repeated or given to another row shows in the output.
 
-    python tests/support/fake_engine.py --fd N        model: "counting:rows=8,step_s=0.002,…" (see `Counting`)
+    python tests/support/workers/fake_engine.py --fd N
+
+The model is "counting:rows=8,step_s=0.002,…", see `Counting`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.servers import free_port
+from support.servers.servers import free_port
 
 
 def has_openssl() -> bool:

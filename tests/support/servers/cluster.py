@@ -13,7 +13,7 @@ from typing import Any, Self
 import redis
 from redis.crc import key_slot
 
-from support.servers import Server, free_port
+from support.servers.servers import Server, free_port
 
 SLOTS = 16384
 TAGS = [f"{{{letter}}}" for letter in "abcdefgh"]  # their slots are on all nodes of three

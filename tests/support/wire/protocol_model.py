@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millstream.wire.calls import Claim
-from support.fair_order import FairOrder, Place
+from support.wire.fair_order import FairOrder, Place
 
 RELEASED = "released"
 MAX_DEAD = 5

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.wire.messages.messages import ErrorInfo, Request, State
-from support.hand_worker import HandJob, hand_worker
+from support.workers.hand_worker import HandJob, hand_worker
 
 Answer = Callable[[Request], str | ErrorInfo]
 

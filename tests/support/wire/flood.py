@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 
 from millstream import AsyncClient, JobFields
-from support.counting_worker import until, worker_process
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import until, worker_process
 
 MIB = 2**20
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from support.brain import ask, rig_of
+from support.engine.brain import ask, rig_of
 
 Pairs = list[tuple[int, int]]
 

@@ -15,8 +15,8 @@ from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
-from support.paged_rows import definition
-from support.planning import Segment, pack, sharing
+from support.engine.paged_rows import definition
+from support.engine.planning import Segment, pack, sharing
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")

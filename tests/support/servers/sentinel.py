@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import redis
 
-from support.servers import Server, binary
+from support.servers.servers import Server, binary
 
 SERVICE = "main"
 # Milliseconds: how often a Sentinel asks and tells; the defaults are of seconds. And how late its own clock

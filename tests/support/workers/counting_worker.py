@@ -22,8 +22,8 @@ from millstream.wire.keys import GROUP, LANES, QueueKeys, ShardKeys
 from millstream_worker.service.service import Service
 from millstream_worker.service.wiring import Components
 from millstream_worker.settings import Settings
-from support.fake_engine import COMMAND
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.fake_engine import COMMAND
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{{ last | default('') }}"
 

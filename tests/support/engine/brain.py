@@ -8,7 +8,7 @@ from typing import Any
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from support.counting import Rig
+from support.engine.counting import Rig
 
 SIZES = {
     "max_rows": 8,

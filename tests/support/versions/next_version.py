@@ -5,7 +5,7 @@ Its processes run side by side with those of this tree, on the same queues.
 requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
 this build does not know. `previous_build`: the same versions as this tree, with other script bodies.
 
-    python -m support.next_version FOLDER --redis-url=… --model=…
+    python -m support.versions.next_version FOLDER --redis-url=… --model=…
 
 is a worker of the next build in FOLDER, which is made where there is none.
 """
@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.counting_worker import flags_of, settings
-from support.servers import Server
+from support.servers.servers import Server
+from support.workers.counting_worker import flags_of, settings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 PACKAGES = ("producer/millstream", "worker/millstream_worker")
 NEXT = 3  # the version that the next build writes
@@ -121,7 +121,7 @@ class Build:
         url = server if isinstance(server, str) else server.url
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            str(TESTS / "support" / "foreign_client.py"),
+            str(TESTS / "support" / "versions" / "foreign_client.py"),
             url,
             queue,
             stdin=subprocess.PIPE,

@@ -11,7 +11,7 @@ import torch
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
-from support.planning import Segment, pack, sharing
+from support.engine.planning import Segment, pack, sharing
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
