@@ -31,6 +31,8 @@ WORKER = WorkerStatus(
     prefix_hit_rate=0.31,
     started_ms=1_795_375_129_141,
     device="cuda:0",
+    self_check="attention off by at most 0.004",
+    fallbacks="cuda graphs off since an illegal memory access",
     package="0.2.0",
     versions=(1, 2),
 )
@@ -79,6 +81,8 @@ def test_a_full_queue_on_one_page(width: int, monkeypatch: pytest.MonkeyPatch) -
         "  tokens/s  1,203.4 prompt, 17,088.1 output",
         "  KV cache  46% used, 20% cached of 65,000 tokens, 31% prefix hits",
         "  version   millstream 0.2.0, messages 1 to 2",
+        "  checked   attention off by at most 0.004",
+        "  slower    cuda graphs off since an illegal memory access",
     ]
 
 

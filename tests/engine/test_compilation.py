@@ -22,6 +22,7 @@ from millstream_worker.engine.runner.compiled.cache import CompileCache
 from millstream_worker.engine.runner.compiled.compile import CannotCompile
 from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+from millstream_worker.engine.runner.self_check.findings import Findings
 
 # Forked children die at once: what other threads hold does not matter to them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -34,10 +35,11 @@ class Compiler:
         self.calls = 0
         self.error: Exception | None = None
 
-    def __call__(self, loaded: LoadedModel, cache: Path, *_: object) -> None:
+    def __call__(self, loaded: LoadedModel, cache: Path, *_: object) -> float:
         self.calls += 1
         if self.error is not None:
             raise self.error
+        return 0.0
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def start(folder: str, tmp_path: Path, said: list[str], compiler: Compiler) -> C
     def start(name: str = "auto", device: str = "cpu", free: int = 2**33) -> Compilation:
         config = EngineConfig(folder, compile_model=name, cache_dir=str(tmp_path))
         model = replace(loaded, device=torch.device(device))
-        begun = Compilation(config, model, said.append, lambda: None, compiler, lambda _: free)
+        begun = Compilation(config, model, Findings(said.append), lambda: None, compiler, lambda _: free)
         begun.at_start()
         return begun
 

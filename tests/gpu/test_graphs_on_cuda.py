@@ -25,6 +25,7 @@ from millstream_worker.engine.runner.cuda_graphs.recording import record
 from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
+from millstream_worker.engine.runner.self_check.findings import Findings
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,7 +59,7 @@ def strict() -> Iterator[None]:
 
 def recorded(loaded: LoadedModel) -> Runner:
     runner, _ = runner_of(loaded, blocks=40, block_size=4)
-    runner.model = record(eager_of(runner), CudaRecorder(DEVICE), LIMITS, lambda _: None)
+    runner.model = record(eager_of(runner), CudaRecorder(DEVICE), LIMITS, Findings(lambda _: None))
     return runner
 
 

@@ -24,6 +24,14 @@ def test_graphs_go_first_then_compiled_code_and_own_kernels() -> None:
     ]
 
 
+def test_without_graphs_to_begin_with_compiled_code_and_own_kernels_go_first() -> None:
+    mode = SafeMode(GIVEN)
+    mode.device = "cpu"
+    assert mode.step_down("a fault")
+    assert mode.config == replace(GIVEN, compile_model="off", attention="torch")
+    assert not mode.step_down("another")
+
+
 def test_what_the_operator_has_set_stays() -> None:
     mode = SafeMode(replace(GIVEN, cuda_graphs="on", attention="native"))
     assert mode.step_down("a fault")

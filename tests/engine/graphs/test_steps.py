@@ -22,9 +22,11 @@ from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphL
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.runner import Runner
+from millstream_worker.engine.runner.self_check.findings import Findings
 
 Load = Callable[[str], LoadedModel]
 LIMITS = GraphLimits(rows=8, tokens=24, width=40)
+SILENT = Findings(lambda _: None)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ class Counted:
 
 def recorded(loaded: LoadedModel, **pool: int) -> tuple[Runner, KVStorage]:
     runner, storage = runner_of(loaded, **pool)
-    runner.model = record(eager_of(runner), CpuRecorder(), LIMITS, lambda _: None)
+    runner.model = record(eager_of(runner), CpuRecorder(), LIMITS, SILENT)
     return runner, storage
 
 
@@ -63,13 +65,16 @@ def requests() -> list[tuple[int, EngineRequest]]:
 
 
 def serve_recorded(
-    loaded: LoadedModel, limits: GraphLimits = LIMITS, recorder: type[CpuRecorder] = CpuRecorder
+    loaded: LoadedModel,
+    limits: GraphLimits = LIMITS,
+    recorder: type[CpuRecorder] = CpuRecorder,
+    findings: Findings = SILENT,
 ) -> tuple[Served, Counter[str]]:
     """Served by a runner that replays, and what became of its steps."""
     counted: list[Counted] = []
 
     def prepare(runner: Runner) -> None:
-        counted.append(Counted(record(eager_of(runner), recorder(), limits, lambda _: None)))
+        counted.append(Counted(record(eager_of(runner), recorder(), limits, findings)))
         runner.model = counted[0]
 
     served = serve(loaded, requests(), blocks=20, pipeline_depth=1, prepare=prepare)
@@ -158,7 +163,7 @@ def test_sizes_are_told_and_all_are_recorded(load_static: Load) -> None:
     runner, _ = runner_of(loaded, blocks=9, block_size=4)
     eager_of(runner).mark = lambda: marks.append(None)
 
-    runner.model = record(eager_of(runner), recorder, LIMITS, told.append)
+    runner.model = record(eager_of(runner), recorder, LIMITS, Findings(told.append))
 
     assert told[0] == "recording CUDA graphs: 4 sizes up to 8 rows; 2 sizes up to 24 tokens"
     assert told[1].startswith("recorded CUDA graphs in ")
@@ -176,7 +181,7 @@ class Broken(CpuRecorder):
     ("case", "recorder", "reason"),
     [
         ("llama-dynamic", CpuRecorder(), "waits for values of the device"),
-        ("llama", Broken(), "RuntimeError: the driver is in a mood$"),
+        ("llama", Broken(), "RuntimeError: the driver is in a mood and says more$"),
     ],
 )
 def test_a_model_that_cannot_be_recorded_goes_on(
@@ -186,7 +191,7 @@ def test_a_model_that_cannot_be_recorded_goes_on(
     plan = pack([Segment(0, [3, 9, 8, 77, 6], 0, [1, 2])], 4)
     want = logits_of(runner, plan)
     with pytest.raises(CannotRecord, match=reason):
-        runner.model = record(eager_of(runner), recorder, LIMITS, lambda _: None)
+        runner.model = record(eager_of(runner), recorder, LIMITS, SILENT)
     assert torch.equal(logits_of(runner, plan), want)
     assert recorder._tape is None, "it would record for ever"
 
@@ -197,12 +202,30 @@ class Careless(CpuRecorder):
     strict = CpuRecorder.apart
 
 
-def test_what_is_kept_by_value_would_be_seen(load_static: Load) -> None:
-    """The check of the checks: a body that looks at its positions on the host."""
-    want = serve(load_static("llama"), requests(), blocks=20)
+def test_steps_that_compute_something_else_are_not_replayed(load_static: Load) -> None:
+    """A body that looks at its positions on the host: what is kept by value is wrong for other positions."""
     loaded = load_static("llama")
     rope = loaded.model.model.rotary_emb
     honest = rope.forward
     rope.forward = lambda states, position_ids: honest(states, torch.tensor(position_ids.tolist()))
-    found, _ = serve_recorded(loaded, recorder=Careless)
-    assert found.tokens != want.tokens
+    runner, _ = runner_of(loaded, blocks=9, block_size=4)
+    with pytest.raises(CannotRecord, match=r"a recorded step of 1 rows and 4 tokens is off by 0\.\d+ of"):
+        record(eager_of(runner), Careless(), LIMITS, SILENT)
+
+
+class MixedBroken(CpuRecorder):
+    """Records no step with gaps at the attention: those take places."""
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_steps_with_prompts_that_cannot_be_recorded_cost_no_decode_step_its_graph(load_static: Load) -> None:
+    want = serve(load_static("llama"), requests(), blocks=20)
+    findings = Findings(lambda _: None)
+    found, replayed = serve_recorded(load_static("llama"), recorder=MixedBroken, findings=findings)
+    assert found.tokens == want.tokens
+    assert replayed["decode"] > 5
+    assert not replayed["mixed"]
+    assert findings.fallbacks == ["CUDA graphs of decode steps only: OutOfMemoryError: CUDA out of memory"]
+    assert findings.checks[0].startswith("CUDA graphs off by at most ")

@@ -19,11 +19,12 @@ from millstream_worker.engine.runner.attention.native.native_backend import Nati
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
-from millstream_worker.engine.runner.model import attention_choice, self_check
-from millstream_worker.engine.runner.model.self_check import Mismatch
+from millstream_worker.engine.runner.model import attention_choice
 from millstream_worker.engine.runner.native import build as building
 from millstream_worker.engine.runner.native.build import CannotBuild, build
 from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.self_check import library_check
+from millstream_worker.engine.runner.self_check.deviation import Mismatch
 
 CPU = torch.device("cpu")
 STORAGE = KVStorage([LayerSpec(2, 1, 8, 8, scale=1.0)], 2, 4, torch.float32, CPU)
@@ -200,25 +201,24 @@ def test_a_library_that_is_not_whole_is_compiled_anew(share: float, tmp_path: Pa
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"attend": lambda dtype: lambda *given: None}, "attention is wrong: off by"),
         ({"most_likely": {torch.float32: lambda *given: None}}, "most likely token is wrong"),
     ],
 )
 def test_a_library_that_computes_something_else_is_not_used(
     wrong: dict[str, object], says: str, library: Library
 ) -> None:
-    self_check.check(library)
+    library_check.check(library)
     other = copy.copy(library)
     vars(other).update(wrong)
     with pytest.raises(Mismatch, match=says):
-        self_check.check(other)
+        library_check.check(other)
 
 
 def test_it_computes_with_torchs_threads_and_no_others(cache: Path, library: Library) -> None:
     """One OpenMP runtime in the process, one team in it."""
     code = (
         "import os, pathlib, sys, torch\n"
-        "from millstream_worker.engine.runner.model.self_check import check\n"
+        "from millstream_worker.engine.runner.self_check.library_check import check\n"
         "from millstream_worker.engine.runner.native.build import build\n"
         "torch.set_num_threads(3)\n"
         "torch.ones(2_000_000).exp_()\n"

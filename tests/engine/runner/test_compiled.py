@@ -145,3 +145,13 @@ def test_a_model_whose_code_cannot_be_traced_goes_on_without(case: str, load: Lo
     with pytest.raises(CannotCompile, match="Data-dependent branching"):
         compile_model(loaded, tmp_path, lambda message: None, backend="aot_eager")
     assert run(loaded).tokens == want.tokens
+
+
+def test_code_that_computes_something_else_is_not_used(load: Load, tmp_path: Path) -> None:
+    def wrong(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        return lambda *given: [part * 1.1 if part.is_floating_point() else part for part in graph(*given)]
+
+    want, loaded = run(load("llama")), load("llama")
+    with pytest.raises(CannotCompile, match=r"a step of 1 tokens, is off by 0.1 of the largest value"):
+        compile_model(loaded, tmp_path, lambda message: None, backend=wrong)
+    assert run(loaded).tokens == want.tokens

@@ -26,6 +26,7 @@ pytest.importorskip("triton")
         ("static_kernels.py", 8),
         ("flash_kernels.py", 3),
         ("shared_tokens.py", 1),
+        ("checked_kernels.py", 2),
     ],
 )
 def test_the_kernels_compute_attention(checks: str, least: int) -> None:

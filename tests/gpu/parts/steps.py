@@ -28,6 +28,7 @@ from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.runner import Runner
 from millstream_worker.engine.runner.sampling.sampler import Sampler
+from millstream_worker.engine.runner.self_check.findings import Findings
 
 _TOLERANCE = 2e-2  # of the largest logit: rounding of bfloat16 through all layers
 _MOST_SHOWN = 10  # kernels of a profile
@@ -119,7 +120,7 @@ class _Ways:
             eager_of(runner),
             CudaRecorder(self.device),
             GraphLimits(self.rows, self.rows + 1024, 64),
-            said.append,
+            Findings(said.append),
         )
         return "; ".join(said)
 

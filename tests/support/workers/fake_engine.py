@@ -260,7 +260,7 @@ def build(
         model="counting",
         architecture="Counting",
         dtype="float32",
-        device="cpu",
+        device="cuda:0" if max(model.graph_fault, model.device_fault) >= 0 else "cpu",
         attention="none",
         vocab_size=1000,
         context_length=model.context,

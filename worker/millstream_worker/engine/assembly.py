@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import torch
 
@@ -23,6 +24,7 @@ from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
 from millstream_worker.engine.runner.kv.pool_size import capacity_line, free_bytes, pool_blocks
 from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
+from millstream_worker.engine.runner.model.checked_attention import checked_attention
 from millstream_worker.engine.runner.model.dtypes import DTYPES, computed_in
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 from millstream_worker.engine.runner.model.support import UnsupportedModel
@@ -31,6 +33,7 @@ from millstream_worker.engine.runner.profiling import step_needs
 from millstream_worker.engine.runner.replay.cpu_replay import replayed, workspace_bytes
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampling.sampler import Sampler
+from millstream_worker.engine.runner.self_check.findings import Findings
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
     "triton": SharingCosts(),
@@ -68,7 +71,10 @@ def _build(
     device = _device(config.device)
     records = recording.wanted(config.cuda_graphs, device)
     loaded = _load(config, checkpoint, device, report, mark)
-    compilation = Compilation(config, loaded, report, mark)
+    findings = Findings(report)
+    findings.fallbacks += loaded.fallbacks
+    loaded = checked_attention(loaded, config.attention, config.block_size, findings)
+    compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
     info = _info(config, checkpoint, loaded, _blocks(config, loaded, records, mark))
     for line in (*loaded.notes, capacity_line(info)):
@@ -77,14 +83,15 @@ def _build(
     swap = open_swap(config, storage, report)
     sampler = Sampler(loaded.vocab_size, config.max_rows, device, loaded.library)
     eager = Eager(loaded, storage, sampler.last_tokens, mark)
-    runner = Runner(_forward(config, info, eager, compilation, report), sampler, mark, swap)
+    runner = Runner(_forward(config, info, eager, compilation, findings), sampler, mark, swap)
 
     def compiled_later() -> None:
         eager.reconnect()
-        runner.model = _forward(config, info, eager, compilation, report)
+        runner.model = _forward(config, info, eager, compilation, findings)
 
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
     scheduler = _scheduler(config, info, depth, swap)
+    info = replace(info, self_check=", ".join(findings.checks), fallbacks=tuple(findings.fallbacks))
     return Engine(scheduler, runner, depth=depth, later=compilation.later(compiled_later)), info
 
 
@@ -125,27 +132,28 @@ def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
 
 
 def _forward(
-    config: EngineConfig, info: EngineInfo, eager: Eager, compilation: Compilation, report: Report
+    config: EngineConfig, info: EngineInfo, eager: Eager, compilation: Compilation, findings: Findings
 ) -> Forward:
     """How steps are computed: called from Python, or replayed where that is possible."""
     device = eager.loaded.device
     if recording.wanted(config.cuda_graphs, device):
-        return _cuda_graphs(config, info, eager, report)
+        return _cuda_graphs(config, info, eager, findings)
     if device.type == "cpu" and compilation.done:
-        return replayed(eager, report)
+        return replayed(eager, findings.report)
     return eager
 
 
-def _cuda_graphs(config: EngineConfig, info: EngineInfo, eager: Eager, report: Report) -> Forward:
+def _cuda_graphs(config: EngineConfig, info: EngineInfo, eager: Eager, findings: Findings) -> Forward:
     width = min(-(-info.context_length // config.block_size), info.blocks)
     limits = GraphLimits(config.max_rows, config.max_step_tokens, width)
     try:
-        return recording.record(eager, CudaRecorder(torch.device(info.device)), limits, report)
+        graphs = recording.record(eager, CudaRecorder(torch.device(info.device)), limits, findings)
     except CannotRecord as error:
         if config.cuda_graphs == "on":
             raise ValueError(f"cuda_graphs 'on': the model cannot be recorded: {error}") from error
-        report(f"no CUDA graphs, steps are launched one operation at a time: {error}")
+        findings.fall_back(f"no CUDA graphs, steps are launched one operation at a time: {error}")
         return eager
+    return graphs
 
 
 def _device(name: str) -> torch.device:

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 import torch
 
 from millstream_worker.engine.engine import Later
-from millstream_worker.engine.process import Report
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, cache_folder
 from millstream_worker.engine.runner.compiled.cache import CompileCache
 from millstream_worker.engine.runner.compiled.compile import CannotCompile, compile_model
 from millstream_worker.engine.runner.kv.pool_size import free_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
+from millstream_worker.engine.runner.self_check.findings import Findings
 
 NAMES = ("auto", "on", "off")
 BUSY_S = 60.0  # of computing before it is done
 _LAYER_S = 0.008  # of the mean step, for each layer: compiled code saved 9 % of 6.5 ms, none of 55
+_NOT = "the model is not compiled:"
 _ROOM = 2**30  # bytes that the compiler may take beside the engine: it took 0.6 GiB
 
 
@@ -34,9 +35,9 @@ class Compilation:
 
     config: EngineConfig
     loaded: LoadedModel
-    report: Report
+    findings: Findings
     mark: Mark
-    compiler: Callable[..., None] = compile_model
+    compiler: Callable[..., float] = compile_model
     free: Callable[[torch.device], int] = free_bytes
     done: bool = False
     _tried: bool = False
@@ -91,7 +92,7 @@ class Compilation:
     def _compile_unless_abandoned(self) -> None:
         self._tried = True
         if self._kept.abandoned:
-            self._go_without("earlier attempts ended badly; MILLSTREAM_COMPILE_MODEL=on tries again")
+            self._fall_back("earlier attempts ended badly; MILLSTREAM_COMPILE_MODEL=on tries again")
         else:
             self._compile()
 
@@ -99,10 +100,14 @@ class Compilation:
         kept = self._kept
         try:
             with kept.compilation():
-                self.compiler(self.loaded, kept.folder, self.report, self.mark)
+                worst = self.compiler(self.loaded, kept.folder, self.findings.report, self.mark)
+            self.findings.passed("compiled model", worst)
             self.done = True
         except (CannotCompile, OSError) as error:
-            self._go_without(str(error))
+            self._fall_back(str(error))
 
     def _go_without(self, reason: str) -> None:
-        self.report(f"the model is not compiled: {reason}")
+        self.findings.report(f"{_NOT} {reason}")
+
+    def _fall_back(self, reason: str) -> None:
+        self.findings.fall_back(f"{_NOT} {reason}")

@@ -12,16 +12,19 @@ _SETTINGS = ("cuda_graphs", "compile_model", "attention")
 
 
 class SafeMode:
-    """`config`: of the next engine. `reasons`: one for each step down."""
+    """`config`: of the next engine. `reasons`: one for each step down. `device`: the last engine's, once it
+    is known."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
+        self.device = config.device
         self.reasons: list[str] = []
 
     def step_down(self, reason: str) -> bool:
         """Returns False if no safer configuration is left."""
         before = self.config
-        self.config = _without_graphs(before)
+        if self.device != "cpu":
+            self.config = _without_graphs(before)
         if self.config == before:
             self.config = _plain(before)
         changed = [name for name in _SETTINGS if getattr(self.config, name) != getattr(before, name)]

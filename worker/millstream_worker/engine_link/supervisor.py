@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -180,7 +180,9 @@ class Supervisor:
             case Loading(message):
                 _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
             case Ready(info):
-                await self._ready(link, info)
+                self._safe_mode.device = info.device
+                fallbacks = (*self._safe_mode.reasons, *info.fallbacks)
+                await self._ready(link, replace(info, fallbacks=fallbacks))
             case LoadFailed(message):
                 self._fail(message)
 
@@ -201,6 +203,8 @@ class Supervisor:
             attention=info.attention,
             token_capacity=info.token_capacity,
             max_rows=info.max_rows,
+            self_check=info.self_check,
+            fallbacks=info.fallbacks,
         )
         try:
             await self._callbacks.ready(info)

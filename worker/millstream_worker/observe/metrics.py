@@ -91,6 +91,10 @@ class Metrics:
         self.step_time = make.histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
         self.step_tokens = make.histogram("step_tokens", "New tokens computed, per step", _TOKENS)
         self.engine_restarts = make.counter("engine_restarts", "Engines that died and were started again")
+        self._fallbacks = make.gauge(
+            "engine_fallbacks",
+            "Slower ways of computing that the running engine had to take; its log says why",
+        )
         self._info = make.gauges(
             "engine_info", "The running engine", "model", "architecture", "dtype", "device", "attention"
         )
@@ -127,6 +131,7 @@ class Metrics:
         self._info.clear()
         values = (info.model, info.architecture, info.dtype, info.device, info.attention)
         self._info.labels(self._queue, *values).set(1)
+        self._fallbacks.set(len(info.fallbacks))
 
     def engine_gone(self) -> None:
         """No engine, and no cache, until the next one is ready."""

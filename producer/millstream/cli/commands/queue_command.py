@@ -152,6 +152,8 @@ def _worker(one: WorkerStatus, at_ms: int) -> Text:
         f"  tokens/s  {one.prompt_tokens_per_s:,.1f} prompt, {one.output_tokens_per_s:,.1f} output",
         f"  KV cache  {_cache(one)}",
         f"  version   millstream {one.package or '?'}, messages {messages}",
+        *([f"  checked   {one.self_check}"] if one.self_check else []),
+        *([f"  slower    {one.fallbacks}"] if one.fallbacks else []),
     )
     return Text("\n".join(plain(line) for line in ("", *lines)))
 

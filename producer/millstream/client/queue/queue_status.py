@@ -51,6 +51,8 @@ class WorkerStatus:
     prefix_hit_rate: float | None  # share of the prompt tokens found in the KV cache; None: none looked up
     started_ms: int | None  # Unix milliseconds of the server's clock
     device: str
+    self_check: str  # what was checked on the device when its engine started, and how far it was off
+    fallbacks: str  # what is slower than it could be, with the reasons; "": nothing
     package: str  # version of millstream
     versions: tuple[int, int]  # the first and the last message version that it takes
 
@@ -184,6 +186,8 @@ def _worker(beat: Heartbeat) -> WorkerStatus:
         prefix_hit_rate=beat.prefix_hit / beat.prefix_queried if beat.prefix_queried else None,
         started_ms=beat.started_ms or None,
         device=beat.device,
+        self_check=beat.self_check,
+        fallbacks=beat.fallbacks,
         package=beat.package,
         versions=(beat.version_min, beat.version_max),
     )

@@ -42,6 +42,8 @@ class Heartbeat:
     state: str = SERVING
     started_ms: int = 0
     device: str = ""
+    self_check: str = ""  # what was checked on the device when its engine started, and how far it was off
+    fallbacks: str = ""  # what is slower than it could be, with the reasons
     package: str = ""  # its version
     oldest_interactive_ms: int = 0  # submission time of the lane's oldest waiting job; 0: none waits
     oldest_batch_ms: int = 0

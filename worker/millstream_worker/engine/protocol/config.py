@@ -57,6 +57,8 @@ class EngineInfo:
     kv_bytes_per_token: int
     parameters: int
     tokenizer: str  # folder that holds the tokenizer files
+    self_check: str = ""  # what was checked on the device at start, and how far it was off
+    fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason
 
     @property
     def token_capacity(self) -> int:

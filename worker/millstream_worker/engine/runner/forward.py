@@ -36,6 +36,7 @@ class Eager:
         mark: Callable[[], None] = lambda: None,
     ) -> None:
         self.loaded = loaded
+        self.storage = storage
         self.last_tokens = last_tokens
         self.mark = mark
         self.attention = HookableAttention(loaded.attend_over(storage))

@@ -1,8 +1,8 @@
 """Compiles a model with torch.compile: one graph for any number of tokens, in which each kind of layer is
 compiled once and attention is an operation that the compiler does not look into.
 
-Nothing is compiled on the way: a step that the code does not fit is computed without it. Measure with
-`python -m ops.bench layers`.
+The compiled code is checked beside the model as it was. Nothing is compiled on the way: a step that the code
+does not fit is computed without it. Measure with `python -m ops.bench layers`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import types
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from torch import Tensor, nn
 
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
+from millstream_worker.engine.runner.self_check.deviation import LOGITS_TOLERANCE, compare
+from millstream_worker.engine.runner.self_check.findings import short
 
 # Dynamo takes two dimensions of one size for the same one, and the sizes 0 and 1 for constants: no dimension
 # of a model has these sizes.
 _TOKENS, _LOGITS = 61, 59
+_CHECKED = (1, 2, _TOKENS)  # token counts of the steps that compiled code is checked with
 
 
 class CannotCompile(Exception):
@@ -35,33 +39,39 @@ def compile_model(
     mark: Callable[[], None] = lambda: None,
     *,
     backend: str | Callable[..., Any] = "inductor",
-) -> None:
+) -> float:
     """Have the model computed by compiled code, which is kept in `cache`; its attention modules are connected
-    afterwards. `mark` is called as it gets on. A process has one compiled model. Raises CannotCompile."""
+    afterwards. `mark` is called as it gets on. A process has one compiled model. Returns the logits' largest
+    deviation from the plain model's. Raises CannotCompile."""
     begun, layers = time.perf_counter(), loaded.anatomy.layers
     if layers is None:
         raise CannotCompile("its layers are not the members of one list")
     report(f"compiling {type(loaded.model).__name__} of {len(layers)} layers")
 
-    def zeros(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
+    def stand_in(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
+        """Attention as quick as zeros, and a function of all that it is given."""
         mark()
-        return value.new_zeros(len(query), query.shape[1], value.shape[2])
+        key, value = (tensor.repeat_interleave(query.shape[1] // key.shape[1], 1) for tensor in (key, value))
+        return value * (query * key).mean(-1, keepdim=True).tanh()
 
     for module in loaded.anatomy.attention_modules:
-        occupy(module, zeros)
+        occupy(module, stand_in)
     try:
+        expected = [_run_step(loaded, tokens) for tokens in _CHECKED]
         torch.compiler.reset()
         torch.compiler.set_stance("default")
         torch_internals.configure_compiler(cache)
         _share_code(layers)
         for tokens in _install(loaded, backend):
             _run_step(loaded, tokens)
+        worst = max(map(partial(_checked, loaded), _CHECKED, expected))
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
         _restore(loaded, layers)
-        raise CannotCompile(_short(error)) from error
+        raise CannotCompile(short(error)) from error
     finally:
         torch.compiler.set_stance("eager_on_recompile")
     report(f"model compiled in {time.perf_counter() - begun:.1f} s")
+    return worst
 
 
 def _share_code(layers: Sequence[nn.Module]) -> None:
@@ -94,10 +104,18 @@ def _compiled(function: Callable[..., Any], backend: str | Callable[..., Any]) -
 
 
 @torch.inference_mode()
-def _run_step(loaded: LoadedModel, tokens: int) -> None:
-    """Inputs are of a step's types: the guards of the code would not hold for a step otherwise."""
-    sizes = (tokens, tokens, _LOGITS)
-    loaded.logits(*(torch.zeros(size, dtype=torch.int64, device=loaded.model.device) for size in sizes))
+def _run_step(loaded: LoadedModel, tokens: int) -> Tensor:
+    """Returns logits [_LOGITS, vocabulary]. Inputs are of a step's types: the guards of the code would not
+    hold for a step otherwise."""
+    positions = torch.arange(tokens, device=loaded.model.device)
+    wanted = torch.arange(_LOGITS, device=loaded.model.device) % tokens
+    return loaded.logits(positions * 7919 % loaded.vocab_size, positions, wanted).clone()
+
+
+def _checked(loaded: LoadedModel, tokens: int, expected: Tensor) -> float:
+    """Returns the deviation. Raises Mismatch."""
+    what = f"compiled code, in a step of {tokens} tokens,"
+    return compare(_run_step(loaded, tokens), expected, what, LOGITS_TOLERANCE[loaded.dtype])
 
 
 def _restore(loaded: LoadedModel, layers: Sequence[nn.Module]) -> None:
@@ -105,7 +123,3 @@ def _restore(loaded: LoadedModel, layers: Sequence[nn.Module]) -> None:
     body = loaded.anatomy.body
     for module in (*layers, *([body.module] if body else [])):
         vars(module).pop("forward", None)
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

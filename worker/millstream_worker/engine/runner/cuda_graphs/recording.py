@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 
 from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder
+from millstream_worker.engine.runner.cuda_graphs.replay_check import check_replay
 from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.forward import Eager
+from millstream_worker.engine.runner.self_check.findings import Findings, short
 
 NAMES = ("auto", "on", "off")
 _MIB = 2**20
@@ -26,24 +27,22 @@ def wanted(name: str, device: torch.device) -> bool:
 
 
 @torch.inference_mode()
-def record(
-    eager: Eager, recorder: Recorder, limits: GraphLimits, report: Callable[[str], None]
-) -> CudaGraphs:
-    """The recorded steps of a model. Raises `CannotRecord`; everything works without."""
-
+def record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Findings) -> CudaGraphs:
+    """Returns the recorded and checked steps of a model. Raises `CannotRecord`; everything works without."""
     before, start = recorder.used_bytes(), time.monotonic()
     try:
         graphs = CudaGraphs(eager, Body(eager.loaded), recorder, limits)
         rows, tokens = graphs.sizes
-        report(f"recording CUDA graphs: {_ladder('rows', rows)}; {_ladder('tokens', tokens)}")
-        graphs.record(eager.mark)
+        findings.report(f"recording CUDA graphs: {_ladder('rows', rows)}; {_ladder('tokens', tokens)}")
+        graphs.record(eager.mark, findings.fall_back)
+        worst = check_replay(eager, graphs.replay, limits.rows)
     except CannotRecord:
         raise
-    except Exception as error:  # of the model's code, a compiler, a library: steps can do without
-        reason = str(error).strip().partition("\n")[0]
-        raise CannotRecord(f"{type(error).__name__}: {reason}") from error
+    except Exception as error:  # of the model's code, a compiler, a library, or a mismatch
+        raise CannotRecord(short(error)) from error
     used = (recorder.used_bytes() - before) / _MIB
-    report(f"recorded CUDA graphs in {time.monotonic() - start:.1f} s, {used:,.0f} MiB")
+    findings.report(f"recorded CUDA graphs in {time.monotonic() - start:.1f} s, {used:,.0f} MiB")
+    findings.passed("CUDA graphs", worst)
     return graphs
 
 

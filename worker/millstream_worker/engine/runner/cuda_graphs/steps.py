@@ -23,6 +23,7 @@ from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rung
 from millstream_worker.engine.runner.cuda_graphs.recorder import Recorder, Replay
 from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.forward import Eager, sampled_in, token_ids
+from millstream_worker.engine.runner.self_check.findings import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,26 @@ class CudaGraphs:
         return self._row_rungs, self._token_rungs
 
     @torch.inference_mode()
-    def record(self, mark: Callable[[], None] = lambda: None) -> None:
-        """All sizes, the largest first: the smaller ones compute in its memory. Raises `CannotRecord`, or
-        whatever the model's code or the device make of it."""
+    def record(self, mark: Callable[[], None], fall_back: Callable[[str], None]) -> None:
+        """Record all sizes, the largest first: the smaller ones compute in its memory. Where steps with
+        prompts cannot be recorded, `fall_back` gets the reason. Raises what goes wrong with the others."""
         with self._recorder.apart():
-            for index, tokens in enumerate(reversed(self._token_rungs)):
-                self._mixed[tokens] = self._record_mixed(tokens, strict=index == 0)
-                mark()
+            try:
+                self._record_steps_with_prompts(mark)
+            except Exception as error:
+                if not self._row_rungs:
+                    raise
+                self._mixed, self._token_rungs = {}, []
+                fall_back(f"CUDA graphs of decode steps only: {short(error)}")
             for rows in reversed(self._row_rungs):
                 for prefix_groups in (True, False) if rows > 1 else (False,):
                     self._decodes[rows, prefix_groups] = self._record_decode(rows, prefix_groups)
                     mark()
+
+    def _record_steps_with_prompts(self, mark: Callable[[], None]) -> None:
+        for index, tokens in enumerate(reversed(self._token_rungs)):
+            self._mixed[tokens] = self._record_mixed(tokens, strict=index == 0)
+            mark()
 
     def run(self, plan: Plan) -> Tensor:
         logits = self.replay(plan)

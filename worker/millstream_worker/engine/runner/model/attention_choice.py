@@ -26,6 +26,7 @@ class AttentionChoice:
     reason: str  # for the operator
     build: Callable[[KVStorage], AttentionBackend]
     library: Library | None = None  # native's, which multiplies matrices as well
+    fallback: bool = False  # a faster one cannot be had
 
 
 def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "") -> AttentionChoice:
@@ -53,8 +54,9 @@ def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str =
 
 def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> AttentionChoice:
     from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
-    from millstream_worker.engine.runner.model.self_check import Mismatch, check
     from millstream_worker.engine.runner.native.build import CannotBuild, build
+    from millstream_worker.engine.runner.self_check.deviation import Mismatch
+    from millstream_worker.engine.runner.self_check.library_check import check
 
     try:
         if dtype not in ENTRIES:
@@ -65,7 +67,7 @@ def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> AttentionChoice:
         if name == "native":
             raise ValueError(f"attention 'native' cannot be had: {error}; use 'torch' or 'auto'") from error
         reason = f"plain PyTorch, as native code, which is faster, cannot be had: {error}"
-        return AttentionChoice("torch", reason, TorchAttention)
+        return AttentionChoice("torch", reason, TorchAttention, fallback=True)
     reason = "compiled for this processor"
     if dtype == torch.bfloat16:
         reason += f", multiplies bfloat16 as {library.bfloat16_products}"

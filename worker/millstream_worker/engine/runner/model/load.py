@@ -50,6 +50,7 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     notes: tuple[str, ...] = ()  # what the operator should know
+    fallbacks: tuple[str, ...] = ()  # those of the notes that say what is slower than it could be
 
     @property
     def layer_specs(self) -> tuple[LayerSpec, ...]:
@@ -88,6 +89,7 @@ def load_model(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     linear_layers = replace_linear_layers(model, chosen.library)
     note = support.context_note(config)
+    attention_line = f"attention: {chosen.reason}"
     return LoadedModel(
         model=model,
         logits=LogitsFunction(model),
@@ -101,7 +103,8 @@ def load_model(
         parameters=parameters,
         dtype=dtype,
         device=device,
-        notes=(*([note] if note else []), f"attention: {chosen.reason}", linear_layers),
+        notes=(*([note] if note else []), attention_line, linear_layers),
+        fallbacks=(attention_line,) if chosen.fallback else (),
     )
 
 

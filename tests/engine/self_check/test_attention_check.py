@@ -1,0 +1,103 @@
+"""Attention at start beside plain PyTorch: kernels that compute or store something else are noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.model.attention_choice import choose
+from millstream_worker.engine.runner.self_check.attention_check import check_attention
+from millstream_worker.engine.runner.self_check.attention_steps import attention_steps
+from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch
+
+CPU = torch.device("cpu")
+LAYERS = (
+    LayerSpec(6, 2, 40, 40, scale=0.2),
+    LayerSpec(4, 2, 64, 32, scale=0.2, window=20, softcap=4.0, sinks=True),
+)
+CONTEXTS = (1, 15, 16, 17, 40, 70)
+
+
+def check(backend: Callable[[KVStorage], AttentionBackend], dtype: torch.dtype = torch.float32) -> float:
+    return check_attention(backend, LAYERS, dtype, CPU, 16, CONTEXTS)
+
+
+class Altered(TorchAttention):
+    """Plain PyTorch with one mistake."""
+
+    def __init__(self, storage: KVStorage, mistake: Callable[[Altered, Plan, Tensor], Tensor]) -> None:
+        super().__init__(storage)
+        self.storage = storage
+        self.mistake = mistake
+
+    def begin(self, plan: Plan) -> None:
+        super().begin(plan)
+        self.plan = plan
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
+    ) -> Tensor:
+        return self.mistake(self, self.plan, super().attend(layer, query, key, value, sinks))
+
+
+def of_all(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
+    return out * 1.01
+
+
+def of_one_token_of_a_later_chunk(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
+    if plan.decodes and plan.token_count > len(plan.query_lens):
+        out[-1] = out[-2]
+    return out
+
+
+def of_prefix_groups(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
+    return out.flip(0) if len(plan.prefix_group_lens) else out
+
+
+def without_a_number(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
+    out[0, 0, 0] = torch.nan
+    return out
+
+
+def stored_elsewhere(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
+    backend.storage.keys[0][-1, -1, -1, -1] = 1.0
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_backend_of_this_machine_is_right(dtype: torch.dtype) -> None:
+    assert 0 < check(choose("auto", CPU, dtype).build, dtype) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (of_all, "attention of 6 heads .2 KV. of 40, float32 is off by 0.01 of the largest value; the limit"),
+        (of_one_token_of_a_later_chunk, "is off by"),
+        (of_prefix_groups, "is off by"),
+        (without_a_number, "is off by inf"),
+        (stored_elsewhere, "what is stored of the keys and values of 6 heads"),
+    ],
+)
+def test_a_mistake_is_found(mistake: Callable[[Altered, Plan, Tensor], Tensor], says: str) -> None:
+    with pytest.raises(Mismatch, match=says):
+        check(lambda storage: Altered(storage, mistake))
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 256, 1024])
+def test_the_steps_have_what_goes_wrong(block_size: int) -> None:
+    """Decoding rows, later chunks, a row alone; and, where a prefix is as long as a block, prefix groups."""
+    steps, blocks = attention_steps(block_size)
+    assert max(int(table.max()) for step in steps for table in step.block_tables) == blocks - 1
+    assert any(step.decodes == len(step.query_lens) == 1 for step in steps)
+    assert any(0 < step.decodes < len(step.query_lens) for step in steps)
+    groups = [len(step.prefix_group_segments) for step in steps if len(step.prefix_group_lens)]
+    assert groups == ([3, 70] if block_size <= 700 else [])

@@ -1,0 +1,34 @@
+"""Attention that has been checked on its device with the loaded model's layers, or PyTorch's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
+from millstream_worker.engine.runner.model.load import LoadedModel
+from millstream_worker.engine.runner.self_check.attention_check import check_attention
+from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, SHORT_CONTEXTS
+from millstream_worker.engine.runner.self_check.findings import Findings, short
+
+
+def checked_attention(loaded: LoadedModel, named: str, block_size: int, findings: Findings) -> LoadedModel:
+    """Returns the model, with PyTorch's attention where its own fails in whatever way. Raises ValueError if
+    the one that fails is what the operator has `named` ("auto": nothing)."""
+    if loaded.attention == "torch":
+        return loaded
+    contexts = SHORT_CONTEXTS if loaded.device.type == "cpu" else CONTEXTS
+    given = (loaded.attend_over, loaded.layer_specs, loaded.dtype, loaded.device, block_size, contexts)
+    try:
+        findings.passed("attention", check_attention(*given))
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # of a compiler, a driver, a library, or a mismatch
+        if named != "auto":
+            raise ValueError(
+                f"attention {named!r} does not work here: {short(error)}; use 'torch' or 'auto'"
+            ) from error
+        findings.fall_back(f"attention: plain PyTorch, slower than {loaded.attention}: {short(error)}")
+        return replace(loaded, attention="torch", attend_over=TorchAttention)
+    return loaded

@@ -1,0 +1,72 @@
+"""Checks an attention backend on its device: each kind of layer of the loaded model, in its dtype, beside
+plain PyTorch in float32; and that it has stored its keys and values, and nothing else, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, attention_steps
+from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare
+
+
+@torch.inference_mode()
+def check_attention(
+    backend_over: Callable[[KVStorage], AttentionBackend],
+    layers: Sequence[LayerSpec],
+    dtype: torch.dtype,
+    device: torch.device,
+    block_size: int,
+    contexts: Sequence[int] = CONTEXTS,
+) -> float:
+    """Returns the largest deviation, as a share of the largest expected value. Raises Mismatch, or what the
+    backend raises."""
+    kinds = tuple(dict.fromkeys(replace(layer, group=0) for layer in layers))
+    steps, blocks = attention_steps(block_size, contexts)
+    storage, exact = (KVStorage(kinds, blocks, block_size, type_, device) for type_ in (dtype, torch.float32))
+    backend, reference = backend_over(storage), TorchAttention(exact)
+    random, worst = torch.Generator().manual_seed(0), 0.0
+    for plan in steps:
+        backend.begin(plan)
+        reference.begin(plan)
+        for layer, kind in enumerate(kinds):
+            query, key, value, sinks = _inputs(kind, plan.token_count, dtype, device, random)
+            got = backend.attend(layer, query, key, value, sinks)
+            want = reference.attend(layer, query.float(), key.float(), value.float(), sinks)
+            worst = max(worst, compare(got, want, f"attention of {_named(kind, dtype)}", TOLERANCE[dtype]))
+    for kind, *parts in zip(kinds, storage.keys, exact.keys, storage.values, exact.values, strict=True):
+        keys, exact_keys, values, exact_values = parts
+        if not (torch.equal(keys.float(), exact_keys) and torch.equal(values.float(), exact_values)):
+            raise Mismatch(f"what is stored of the keys and values of {_named(kind, dtype)} is wrong")
+    return worst
+
+
+def _inputs(
+    kind: LayerSpec, tokens: int, dtype: torch.dtype, device: torch.device, random: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Query, key, value and sinks, as views of one tensor: what a fused linear layer hands over."""
+    widths = [kind.heads * kind.key_dim, kind.kv_heads * kind.key_dim, kind.kv_heads * kind.value_dim]
+    fused = torch.randn(tokens, sum(widths), generator=random).to(dtype).to(device)
+    query, key, value = torch.split(fused, widths, dim=1)
+    sinks = torch.randn(kind.heads, generator=random).to(dtype).to(device) if kind.sinks else None
+    return (
+        query.view(tokens, kind.heads, kind.key_dim),
+        key.view(tokens, kind.kv_heads, kind.key_dim),
+        value.view(tokens, kind.kv_heads, kind.value_dim),
+        sinks,
+    )
+
+
+def _named(kind: LayerSpec, dtype: torch.dtype) -> str:
+    window = f", window {kind.window}" if kind.window else ""
+    return (
+        f"{kind.heads} heads ({kind.kv_heads} KV) of {kind.key_dim}{window}, "
+        f"{str(dtype).removeprefix('torch.')}"
+    )
