@@ -16,6 +16,10 @@ from millstream_worker.engine import assembly
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest
+from millstream_worker.engine.runner.device.gpu import GIB, Gpu
+
+H200 = Gpu("NVIDIA H200", (9, 0), 140 * GIB, 139 * GIB)
+T4 = Gpu("Tesla T4", (7, 5), 15 * GIB, 14 * GIB)
 
 
 @pytest.fixture
@@ -50,25 +54,26 @@ def test_the_device_that_is_asked_for_becomes_the_current_one(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("own", "supported", "device", "runs_in"),
+    ("own", "supported", "gpu", "runs_in"),
     [
-        ("bfloat16", True, "cpu", torch.bfloat16),
-        ("bfloat16", False, "cpu", torch.float32),
-        ("bfloat16", False, "cuda", torch.bfloat16),
-        ("float16", True, "cpu", torch.float32),
-        ("float16", True, "cuda", torch.float16),
-        ("float32", True, "cpu", torch.float32),
-        (None, True, "cpu", torch.float32),  # it has none that could be computed badly
+        ("bfloat16", True, None, torch.bfloat16),
+        ("bfloat16", False, None, torch.float32),
+        ("bfloat16", False, H200, torch.bfloat16),
+        ("bfloat16", True, T4, torch.float32),
+        ("float16", True, None, torch.float32),
+        ("float16", True, T4, torch.float16),
+        ("float32", True, None, torch.float32),
+        (None, True, H200, torch.float32),  # it has none that could be computed badly
     ],
 )
 def test_a_precision_that_the_processor_lacks_becomes_float32(
-    own: str | None, supported: bool, device: str, runs_in: torch.dtype,
+    own: str | None, supported: bool, gpu: Gpu | None, runs_in: torch.dtype,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": own}))
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)
     said: list[str] = []
-    assert assembly._dtype("auto", str(tmp_path), torch.device(device), said.append) == runs_in
+    assert assembly._dtype("auto", str(tmp_path), gpu, said.append) == runs_in
     assert bool(said) == (own is not None and str(runs_in) != f"torch.{own}")
 
 

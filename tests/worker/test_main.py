@@ -28,7 +28,7 @@ def test_a_missing_extra_is_one_line(
 
 
 def test_every_bad_setting_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", "", "--max-rows", "0", "--lease-s", "soon"]) == 2
+    assert main(["--model", "", "--max-rows", "-1", "--lease-s", "soon"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(":")[1].strip() for line in lines] == ["model", "max_rows", "lease_s"]
     assert all("MILLSTREAM_" in line for line in lines)

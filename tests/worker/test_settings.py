@@ -56,7 +56,7 @@ def test_sizes_that_the_engine_can_read(size: str) -> None:
 def test_all_bad_settings_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_BLOCK_SIZE", "zero")
     with pytest.raises(settings.BadSettings) as bad:
-        settings.load(["--max-rows", "0", "--flush-ms", "0"])
+        settings.load(["--max-rows", "-1", "--flush-ms", "0"])
     assert [line.partition(":")[0] for line in bad.value.lines] == [
         "model",
         "block_size",

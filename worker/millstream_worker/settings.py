@@ -85,10 +85,12 @@ class Settings(BaseSettings):
     """Size of the KV cache: auto, bytes (2GiB) or a share of the free memory (0.6)."""
     block_size: int = Field(16, ge=1, le=1024)
     """Number of tokens per KV cache block."""
-    max_rows: int = Field(64, ge=1, le=65_536)
-    """Largest batch size: sequences that run at the same time."""
-    max_step_tokens: int = Field(2048, ge=1)
-    """Step token budget: most new tokens, prefill and decode, computed in one step."""
+    max_rows: int = Field(0, ge=0, le=65_536)
+    """Largest batch size: sequences that run at the same time; 0 uses 64, on a GPU up to 256: as many as
+    the KV cache has 512 tokens for."""
+    max_step_tokens: int = Field(0, ge=0)
+    """Step token budget: most new tokens, prefill and decode, computed in one step; 0 uses 2,048, on a GPU
+    32 for each sequence of the largest batch."""
     max_context: int = Field(0, ge=0)
     """Max model length: most tokens per sequence, prompt and output together; 0 uses the model's own
     limit."""

@@ -50,10 +50,11 @@ def _computable(folder: Path, device: str) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from millstream_worker.engine.runner.device.gpu import gpu_of
     from millstream_worker.engine.runner.model.dtypes import computed_in
 
     own = AutoConfig.from_pretrained(folder, local_files_only=True).dtype
-    dtype = computed_in(own, torch.device(device))
+    dtype = computed_in(own, gpu_of(torch.device(device)))
     if own in (None, dtype):
         return folder
     copy = cache() / f"{own_name(folder)}-float32"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from millstream_worker.engine.batch_limits import fitting
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.compilation import Compilation
@@ -20,6 +21,7 @@ from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
+from millstream_worker.engine.runner.device.gpu import Gpu, gpu_of
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
 from millstream_worker.engine.runner.kv.pool_size import capacity_line, free_bytes, pool_blocks
@@ -76,7 +78,8 @@ def _build(
     loaded = checked_attention(loaded, config.attention, config.block_size, findings)
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
-    info = _info(config, checkpoint, loaded, _blocks(config, loaded, records, mark))
+    config, blocks = fitting(config, device.type, lambda sized: _blocks(sized, loaded, records, mark))
+    info = _info(config, checkpoint, loaded, blocks)
     for line in (*loaded.notes, capacity_line(info)):
         report(line)
     storage = KVStorage(loaded.layer_specs, info.blocks, config.block_size, loaded.dtype, device)
@@ -98,16 +101,18 @@ def _build(
 def _load(
     config: EngineConfig, checkpoint: Checkpoint, device: torch.device, report: Report, mark: Mark
 ) -> LoadedModel:
-    if device.type == "cpu":
-        report(f"using {use_threads(config.threads)} CPU threads")
+    gpu = gpu_of(device)
+    for line in (gpu.line, *gpu.warnings()) if gpu else (f"using {use_threads(config.threads)} CPU threads",):
+        report(line)
     report(f"loading {checkpoint.name} from {checkpoint.folder}")
     folder = str(checkpoint.folder)
     return load_model(
         folder,
-        dtype=_dtype(config.dtype, folder, device, report),
+        dtype=_dtype(config.dtype, folder, gpu, report),
         device=device,
         attention=config.attention,
         cache_dir=config.cache_dir,
+        gpu=gpu,
         mark=mark,
     )
 
@@ -170,11 +175,11 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, folder: str, device: torch.device, report: Report) -> torch.dtype:
+def _dtype(name: str, folder: str, gpu: Gpu | None, report: Report) -> torch.dtype:
     if name != "auto":
         return DTYPES[name]
     own: torch.dtype | None = load_config(folder).dtype
-    chosen = computed_in(own, device)
+    chosen = computed_in(own, gpu)
     if own not in (None, chosen):
         report(f"the checkpoint's precision, {own}, is not computed well here: it becomes {chosen}")
     return chosen

@@ -16,8 +16,8 @@ class EngineConfig:
     threads: int = 0  # torch threads on the CPU; 0: from the cores really available
     kv_memory: str = "auto"  # auto | bytes ("2GiB") | share of free memory ("0.6")
     block_size: int = 16  # tokens per KV block
-    max_rows: int = 64  # rows in the batch
-    max_step_tokens: int = 2048  # new tokens computed in one step
+    max_rows: int = 0  # rows in the batch; 0: 64, on a GPU up to 256
+    max_step_tokens: int = 0  # new tokens computed in one step; 0: 2,048, on a GPU up to 8,192
     max_context: int = 0  # tokens per row, prompt and output; 0: the model's own
     step_time_target_ms: int = 200  # of steps in which rows decode, see step_time_for; 0: any
     step_time_for: str = "interactive"  # interactive | all: sequences whose decoding enforces it

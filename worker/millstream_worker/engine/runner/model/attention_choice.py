@@ -12,6 +12,7 @@ import torch
 from millstream_worker.engine.protocol.config import cache_folder
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
+from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.library import ENTRIES, Library
 
@@ -29,11 +30,16 @@ class AttentionChoice:
     fallback: bool = False  # a faster one cannot be had
 
 
-def choose(name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "") -> AttentionChoice:
+def choose(
+    name: str, device: torch.device, dtype: torch.dtype, cache_dir: str = "", gpu: Gpu | None = None
+) -> AttentionChoice:
     """What to use for what was asked ("auto" or a name), with keys and values of `dtype`. ValueError if it
     cannot run here. What is compiled is kept in `cache_dir` ("": ~/.cache/millstream)."""
     if name not in NAMES:
         raise ValueError(f"attention is {name!r}; it must be one of {', '.join(NAMES)}")
+    if name == "auto" and gpu is not None and not gpu.runs_our_kernels:
+        reason = "plain PyTorch: the kernels need compute capability 8.0, this GPU has {}.{}"
+        return AttentionChoice("torch", reason.format(*gpu.capability), TorchAttention, fallback=True)
     if device.type == "cuda" and name in ("auto", "triton"):
         os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder(cache_dir) / "triton"))  # read on import
         return AttentionChoice("triton", "Triton kernels on CUDA", _triton)

@@ -17,6 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.linear.fused import fuse
@@ -70,6 +71,7 @@ def load_model(
     device: torch.device,
     attention: str = "auto",
     cache_dir: str = "",
+    gpu: Gpu | None = None,
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """The model of a folder with config.json and safetensors. `mark` is called with each weight read. What
@@ -78,7 +80,7 @@ def load_model(
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
     ValueError for an attention backend that the device does not have.
     """
-    chosen = choose(attention, device, dtype, cache_dir)
+    chosen = choose(attention, device, dtype, cache_dir, gpu)
     config = load_config(folder)
     support.check(config)
     context_length = support.context_length(config)

@@ -1,0 +1,69 @@
+"""Rows and tokens of a step on devices of several sizes, for what the operator leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from millstream_worker.engine.batch_limits import ROW_TOKENS, fitting
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.runner.kv.pool_size import BadKVMemory
+
+OPEN = EngineConfig("model", max_rows=0, max_step_tokens=0)
+GIB = 2**30
+
+
+def device_of(gigabytes: int, weights: int, kv_bytes_per_token: int) -> Callable[[EngineConfig], int]:
+    """A GPU's memory, with a model of `weights` gigabytes whose steps take 300 KB for each new token and 4 MB
+    for each row."""
+
+    def blocks(config: EngineConfig) -> int:
+        step = config.max_step_tokens * 300_000 + config.max_rows * 4_000_000
+        free = int((gigabytes - weights) * GIB - 2 * step)  # recorded steps compute in memory of their own
+        if free < kv_bytes_per_token * config.block_size:
+            raise BadKVMemory("kv_memory 'auto': a step is too large")
+        return int(free * 0.9) // (kv_bytes_per_token * config.block_size)
+
+    return blocks
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "weights", "kv_bytes", "rows"),
+    [
+        (80, 16, 131_072, 256),  # 8B
+        (24, 16, 131_072, 64),
+        (16, 1, 114_688, 128),  # 0.6B: 256 rows leave 88,000 tokens, and 131,072 are wanted
+        (8, 3, 114_688, 32),
+        (8, 7, 131_072, 8),
+    ],
+)
+def test_a_gpu_gets_as_many_rows_as_its_cache_has_room_for(
+    gigabytes: int, weights: int, kv_bytes: int, rows: int
+) -> None:
+    config, blocks = fitting(OPEN, "cuda", device_of(gigabytes, weights, kv_bytes))
+    assert (config.max_rows, config.max_step_tokens) == (rows, rows * 32)
+    assert blocks == device_of(gigabytes, weights, kv_bytes)(config)
+    assert rows == 8 or blocks * config.block_size >= rows * ROW_TOKENS
+
+
+def test_what_the_operator_has_set_stays() -> None:
+    small = device_of(8, 3, 114_688)
+    given = replace(OPEN, max_rows=100, max_step_tokens=1000)
+    assert fitting(given, "cuda", small)[0] == given
+    config, _ = fitting(replace(OPEN, max_rows=100), "cuda", small)
+    assert (config.max_rows, config.max_step_tokens) == (100, 256)
+    config, _ = fitting(replace(OPEN, max_step_tokens=1000), "cuda", small)
+    assert config.max_step_tokens == 1000
+    assert config.max_rows < 256
+
+
+def test_a_cpu_gets_what_it_computes_well() -> None:
+    config, blocks = fitting(OPEN, "cpu", lambda _: 9)
+    assert (config.max_rows, config.max_step_tokens, blocks) == (64, 2048, 9)
+
+
+def test_the_error_of_the_smallest_steps_is_the_one_that_is_told() -> None:
+    with pytest.raises(BadKVMemory, match="too large"):
+        fitting(OPEN, "cuda", device_of(8, 8, 131_072))
