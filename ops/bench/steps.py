@@ -91,8 +91,8 @@ def watched(config: EngineConfig) -> tuple[Engine[Any], EngineInfo, Watch]:
     from millstream_worker.engine.assembly import build
 
     engine, info = build(config, lambda message: None)
-    watch = Watch(engine._runner, clock_of(torch.device(info.device)))
-    engine._runner = watch
+    watch = Watch(engine.runner, clock_of(torch.device(info.device)))
+    engine.runner = watch
     return engine, info, watch
 
 

@@ -133,7 +133,7 @@ def test_a_step_without_memory_is_a_memory_error_and_another_error_stays_what_it
     uncompiled = replace(config, compile_model="off")  # the compiled model calls no hooks
     engine, _ = assembly.build(uncompiled, lambda _: None)
     engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
-    engine._runner.model.loaded.model.get_input_embeddings().register_forward_pre_hook(fail)
+    engine.runner.model.loaded.model.get_input_embeddings().register_forward_pre_hook(fail)
     with pytest.raises(becomes) as raised:
         engine.step()
     assert str(raised.value) == str(error)

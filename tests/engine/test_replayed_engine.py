@@ -47,10 +47,10 @@ def test_draws_what_it_draws_without(tmp_path: Path) -> None:
         engine.check()
         return drawn
 
-    recorded = engine._runner.model  # type: ignore[attr-defined]
+    recorded = engine.runner.model  # type: ignore[attr-defined]
     assert isinstance(recorded, CpuReplay)
     got = tokens()
     assert {1, 2, 4} <= set(recorded._steps)
     assert not [line for line in said if "from Python" in line]
-    engine._runner.model = recorded._eager  # type: ignore[attr-defined]
+    engine.runner.model = recorded.eager  # type: ignore[attr-defined]
     assert tokens() == got

@@ -23,8 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(importlib.util.find_spec(module) is None for module in NEEDED):
         sys.stderr.write(f"millstream-worker: {MissingExtra('worker', 'the worker')}\n")
         return 2
-    from millstream_worker.command import run
+    from millstream_worker.command import check, run
 
+    if "--check" in given:
+        return check([argument for argument in given if argument != "--check"])
     return run(given)
 
 

@@ -30,12 +30,10 @@ _log = structlog.get_logger(__name__)
 
 
 def run(arguments: Sequence[str]) -> int:
+    """Serve. Returns the exit status."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one request is one text: threads only cost
-    try:
-        chosen = settings.load(arguments)
-    except settings.BadSettings as error:
-        for line in error.lines:
-            sys.stderr.write(f"millstream-worker: {line}\n")
+    chosen = _load(arguments)
+    if chosen is None:
         return 2
     _return_large_blocks()
     logs.configure(chosen.log_format, chosen.log_level)
@@ -53,6 +51,27 @@ def run(arguments: Sequence[str]) -> int:
         _log.error("worker ends", reason=str(error))
         return threads.leave(1)
     return threads.leave(0)
+
+
+def check(arguments: Sequence[str]) -> int:
+    """Start an engine with these settings, without a queue, and print what it finds about model and device.
+    Returns the exit status: 1 if it cannot be started."""
+    chosen = _load(arguments)
+    if chosen is None:
+        return 2
+    from millstream_worker.engine.check_page import print_page
+
+    return threads.leave(print_page(chosen.engine_config(), sys.stdout))
+
+
+def _load(arguments: Sequence[str]) -> settings.Settings | None:
+    """The settings; None after writing what is wrong with them."""
+    try:
+        return settings.load(arguments)
+    except settings.BadSettings as error:
+        for line in error.lines:
+            sys.stderr.write(f"millstream-worker: {line}\n")
+        return None
 
 
 def _return_large_blocks() -> None:

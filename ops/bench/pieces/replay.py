@@ -40,12 +40,12 @@ def measure(model: str, rows: int, options: argparse.Namespace, limits: Limits) 
     engine = _engine(str(folder), size, rows, context, options.threads)
     work = make("a", size.vocab_size, 1.0)
     _fill(engine, work, rows, context - PROMPT)
-    recorded = engine._runner.model  # type: ignore[attr-defined]
+    recorded = engine.runner.model  # type: ignore[attr-defined]
     assert rows in getattr(recorded, "_steps", ()), f"{rows} rows of {model} are not recorded here"
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(2 * options.turns):
         replayed = turn % 2 == 1
-        engine._runner.model = recorded if replayed else recorded._eager  # type: ignore[attr-defined]
+        engine.runner.model = recorded if replayed else recorded.eager  # type: ignore[attr-defined]
         seconds[replayed] += [_step_s(engine) for _ in range(TURN)][1:]
     called, replayed_s = (statistics.median(seconds[replayed]) for replayed in (False, True))
     least = rows / decode_tokens_s(size, rows, PROMPT + TURN * options.turns, limits)

@@ -21,7 +21,7 @@ class Recorded:
     """Has steps computed as before, and counts them."""
 
     def __init__(self) -> None:
-        self._eager: Any = None
+        self.eager: Any = None
         self.steps = 0
         self._seen: Counter[int] = Counter()
         self._steps: set[int] = set()
@@ -32,7 +32,7 @@ class Recorded:
             self._seen[plan.decodes] += 1
             if self._seen[plan.decodes] > cpu_replay._PASSED:
                 self._steps.add(plan.decodes)
-        return self._eager.run(plan)
+        return self.eager.run(plan)
 
 
 def test_turns_are_taken_in_one_engine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +40,8 @@ def test_turns_are_taken_in_one_engine(tiny: Path, monkeypatch: pytest.MonkeyPat
 
     def build(config: Any, report: Any) -> Any:
         engine, info = assembly.build(replace(config, compile_model="off"), report)
-        recorded._eager = engine._runner.model  # type: ignore[attr-defined]
-        engine._runner.model = recorded  # type: ignore[attr-defined]
+        recorded.eager = engine.runner.model  # type: ignore[attr-defined]
+        engine.runner.model = recorded  # type: ignore[attr-defined]
         return engine, info
 
     monkeypatch.setattr(replay, "build", build)

@@ -60,7 +60,7 @@ def test_an_engine_starts_and_generates(
     said: list[str] = []
     engine = engine_on("cpu", checkpoint, said.append, cache_dir=str(cache))
     assert [line for line in said if reason in line]
-    kinds = {type(module) for module in engine._runner.model.loaded.model.modules()}
+    kinds = {type(module) for module in engine.runner.model.loaded.model.modules()}
     assert nn.Linear in kinds
     assert PanelLinear not in kinds
     assert tokens_of(engine) == want

@@ -50,11 +50,11 @@ def _run(engine: Engine[Any], info: EngineInfo, name: str, scale: float, spec: S
     workload, warm = (make(name, info.vocab_size, scale, seed) for seed in (0, -1))
     lengths = [min(length, _WARM_TOKENS) for length in warm.output_lengths]
     _pass(engine, dataclasses.replace(warm, output_lengths=lengths), spec, "warm")
-    runner, clock = engine._runner, clock_of(torch.device(info.device))
+    runner, clock = engine.runner, clock_of(torch.device(info.device))
     if clock is not None:
-        engine._runner = TimedRunner(runner, clock)
+        engine.runner = TimedRunner(runner, clock)
     found = _pass(engine, workload, spec, f"{workload.name} {spec.top_p} {spec.temperature}")
-    engine._runner = runner
+    engine.runner = runner
     return found + (f", device idle {clock.times.idle_share:.1%}" if clock is not None else "")
 
 

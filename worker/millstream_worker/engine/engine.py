@@ -53,7 +53,7 @@ class Engine(Generic[H]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler = scheduler
-        self._runner = runner
+        self.runner = runner
         self._depth = depth
         self._later = later
         self._clock = clock
@@ -84,7 +84,7 @@ class Engine(Generic[H]):
         if not self._in_flight:
             over = self.scheduler.take_finished()
             return self.report(over) if over else None
-        sampled = self._runner.settle(self._in_flight.popleft())
+        sampled = self.runner.settle(self._in_flight.popleft())
         step = self.scheduler.settle(sampled, self._clock())
         self._busy_s += step.stats.step_s
         self._steps += 1
@@ -109,6 +109,6 @@ class Engine(Generic[H]):
             plan = self.scheduler.plan(self._clock())
             if plan is None:
                 return
-            handle = self._runner.forward(plan)
-            self._runner.sample(handle)
+            handle = self.runner.forward(plan)
+            self.runner.sample(handle)
             self._in_flight.append(handle)

@@ -18,7 +18,10 @@ from millstream_worker.engine.runner.model.load import LoadedModel, connect
 
 
 class Forward(Protocol):
-    """What the runner needs of a model."""
+    """What the runner needs of a model. `eager`: the form without recorded steps."""
+
+    @property
+    def eager(self) -> Eager: ...
 
     def run(self, plan: Plan) -> Tensor:
         """Logits [L, vocabulary] of a step, valid until the next; its keys and values are in the storage."""
@@ -45,6 +48,10 @@ class Eager:
     def reconnect(self) -> None:
         """Connect the attention modules, again after a compilation has replaced them."""
         connect(self.loaded, self.attention, self.mark)
+
+    @property
+    def eager(self) -> Eager:
+        return self
 
     def run(self, plan: Plan) -> Tensor:
         self.attention.begin(plan)

@@ -53,7 +53,7 @@ class CudaGraphs:
 
     def __init__(self, eager: Eager, body: Body, recorder: Recorder, limits: GraphLimits) -> None:
         device = eager.last_tokens.device
-        self._eager = eager
+        self.eager = eager
         self._body = body
         self._attention = eager.attention
         self._recorder = recorder
@@ -95,7 +95,7 @@ class CudaGraphs:
 
     def run(self, plan: Plan) -> Tensor:
         logits = self.replay(plan)
-        return self._eager.run(plan) if logits is None else logits
+        return self.eager.run(plan) if logits is None else logits
 
     def replay(self, plan: Plan) -> Tensor | None:
         """Logits [L, vocabulary] of a step by replaying it; None: none of its size is recorded."""
@@ -155,7 +155,7 @@ class CudaGraphs:
         return _Decode(inputs, step, replay)
 
     def _compute(self, inputs: Arena, tokens: int) -> None:
-        ids = token_ids(inputs["tokens"], inputs["sources"], self._eager.last_tokens)
+        ids = token_ids(inputs["tokens"], inputs["sources"], self.eager.last_tokens)
         self._hidden[:tokens].copy_(self._body.hidden(ids, inputs["positions"]))
 
 

@@ -84,7 +84,7 @@ class CpuReplay:
         loaded, backend = eager.loaded, eager.attention.backend
         if not isinstance(backend, NativeAttention) or not backend.library.replayed_arguments:
             raise CannotReplay("attention is not computed by our library")
-        self._eager = eager
+        self.eager = eager
         self._loaded = loaded
         self._attention = eager.attention
         self._library = backend.library
@@ -103,7 +103,7 @@ class CpuReplay:
 
     def run(self, plan: Plan) -> Tensor:
         logits = self.replay(plan)
-        return self._eager.run(plan) if logits is None else logits
+        return self.eager.run(plan) if logits is None else logits
 
     def replay(self, plan: Plan) -> Tensor | None:
         """Logits [rows, vocabulary], in place until the next step; None for a step that is not of ours."""

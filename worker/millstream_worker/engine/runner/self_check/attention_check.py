@@ -37,7 +37,7 @@ def check_attention(
         backend.begin(plan)
         reference.begin(plan)
         for layer, kind in enumerate(kinds):
-            query, key, value, sinks = _inputs(kind, plan.token_count, dtype, device, random)
+            query, key, value, sinks = random_inputs(kind, plan.token_count, dtype, device, random)
             got = backend.attend(layer, query, key, value, sinks)
             want = reference.attend(layer, query.float(), key.float(), value.float(), sinks)
             worst = max(worst, compare(got, want, f"attention of {_named(kind, dtype)}", TOLERANCE[dtype]))
@@ -48,8 +48,12 @@ def check_attention(
     return worst
 
 
-def _inputs(
-    kind: LayerSpec, tokens: int, dtype: torch.dtype, device: torch.device, random: torch.Generator
+def random_inputs(
+    kind: LayerSpec,
+    tokens: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    random: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Query, key, value and sinks, as views of one tensor: what a fused linear layer hands over."""
     widths = [kind.heads * kind.key_dim, kind.kv_heads * kind.key_dim, kind.kv_heads * kind.value_dim]

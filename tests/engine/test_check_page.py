@@ -1,0 +1,56 @@
+"""`millstream-worker --check`: the page of a real engine, of one whose kernels are missing, and of none."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def check(model: Path | str, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "millstream_worker", "--check", "--model", str(model)]
+    command += ["--kv-memory", "1MiB", "--cache-dir", str(cache)]
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=110
+    )
+
+
+@pytest.mark.slow
+def test_what_is_checked_chosen_and_how_fast_it_is(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    found = check(checkpoint("llama"), tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"^Python 3\S+, millstream \S+, torch \S+, ", found.stdout)
+    assert re.search(r"^  checked     attention off by at most \de-\d\d$", found.stdout, re.MULTILINE)
+    assert "slower" not in found.stdout
+    times = re.findall(
+        r"^  (.{44}) *[\d,]+ us +[\d,.]+ G(B|FLOP)/s(?: +\d+% of the bound)?$", found.stdout, re.M
+    )
+    assert [what.split(",")[0].split(" of")[0] for what, _ in times] == [
+        "copy", "matrix product", "decode", "decode", "prompt", "chunk",
+    ]  # fmt: skip
+    assert [unit for _, unit in times] == ["B", "FLOP", "B", "B", "FLOP", "FLOP"]
+
+
+def test_what_is_slower_and_why(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    found = check(checkpoint("llama"), tmp_path, CXX="no-such-compiler")
+    assert found.returncode == 0, found.stderr
+    assert re.search(
+        r"^  slower      attention: plain PyTorch, .*no C\+\+ compiler", found.stdout, re.MULTILINE
+    )
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+    found = check("/no/such", tmp_path)
+    assert found.returncode == 1
+    assert found.stdout.endswith("cannot start: model '/no/such': no such file or folder\n")
+
+
+def test_a_wrong_setting(tmp_path: Path) -> None:
+    found = check("", tmp_path)
+    assert found.returncode == 2
+    assert found.stderr.startswith("millstream-worker: model: ")
