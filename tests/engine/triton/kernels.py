@@ -68,8 +68,7 @@ def test_precisions(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("layer", [spec(), spec(sinks=True), spec(window=600), spec(4, 1, 80, softcap=9.0)])
 def test_long_contexts_are_split_and_put_together(layer: LayerSpec) -> None:
     step = Step(layer, [(1500, 1), (3, 1), (0, 1), (511, 1), (900, 1)])
-    backend = TritonAttention(step.storage)
-    backend._programs = 64  # as if on a device with many processors
+    backend = TritonAttention(step.storage, programs=64)  # as if on a device with many processors
     backend.begin(step.plan)
     assert next(iter(backend._steps.values())).parts > 1
     step.check(backend, error=1e-5)
@@ -127,7 +126,8 @@ def test_tiles_cover_each_new_token_once() -> None:
     assert sorted(zip(segments.tolist(), firsts.tolist(), strict=True)) == [
         (2, 0), (2, 16), (2, 32), (3, 0), (4, 0), (4, 16),
     ]  # fmt: skip
-    assert segments[0] == 3, "the longest context starts first"
+    assert segments[0] == 3, "the tile that sees most keys starts first"
+    assert firsts[1:3].tolist() == [32, 16], "and of a long prompt its last one"
     assert len(prefill_tiles(plan_of([(5, 1)]), 16)[0]) == 0
 
 

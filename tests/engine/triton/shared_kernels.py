@@ -9,7 +9,7 @@ import torch
 from support.engine.attention_step import DTYPES, Lens, PrefixGroupRows, Step, spec
 from support.engine.planning import Segment, pack, sharing
 
-from millstream_worker.engine.runner.attention.triton import device_step
+from millstream_worker.engine.runner.attention.triton.device_step import StepLayout
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
@@ -28,13 +28,12 @@ def shared(
 
 
 def numbers(step: Step, programs: int) -> dict[str, int]:
-    vectors = device_step.arrays(step.plan, step.layer)
-    return device_step.numbers(step.plan, step.layer, vectors, programs)
+    layout = StepLayout(step.layer, step.storage.dtype.itemsize, programs)
+    return layout.numbers(step.plan, layout.arrays(step.plan))
 
 
 def check(step: Step, programs: int = 1, error: float | None = None) -> TritonAttention:
-    backend = TritonAttention(step.storage)
-    backend._programs = programs
+    backend = TritonAttention(step.storage, programs)
     step.check(backend, error)
     return backend
 
@@ -83,10 +82,10 @@ def test_precisions(dtype: torch.dtype) -> None:
 
 
 def test_a_prefix_group_of_more_rows_than_a_tile_holds() -> None:
-    layer = spec(20, 1, 16)  # three rows a tile
+    layer = spec(10, 1, 16)  # three rows a tile
     lens = [(16 + row, 1) for row in range(5)]
     step = shared(layer, lens, [(1, range(5))])
-    _, firsts, counts = device_step.shared_tiles(step.plan, layer)
+    _, firsts, counts = StepLayout(layer, 4, 1).shared_tiles(step.plan)
     assert (firsts.tolist(), counts.tolist()) == ([0, 3], [3, 2])
 
 
@@ -124,7 +123,8 @@ def test_tiles_fit_into_the_vectors_of_a_step_of_that_many_rows() -> None:
             pack([Segment(slot, [0], 16, [0, slot + 1]) for slot in range(rows)], 16),
             [(16, part) for part in np.split(np.arange(rows), np.cumsum(counts)[:-1])],
         )
-        most = device_step.decode_sizes(rows, 2, layer)
-        arrays = device_step.arrays(plan, layer)
+        layout = StepLayout(layer, 4, 1)
+        most = layout.decode_sizes(rows, 2)
+        arrays = layout.arrays(plan)
         assert all(array.size <= most[name] for name, array in arrays.items())
         assert arrays["shared_counts"].sum() == rows

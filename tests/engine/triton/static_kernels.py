@@ -27,8 +27,7 @@ def padded(tensor: Tensor) -> Tensor:
 
 
 def check(step: Step, *, prefix_groups: bool, programs: int = 4) -> None:
-    backend = TritonAttention(step.storage)
-    backend._programs = programs
+    backend = TritonAttention(step.storage, programs)
     assert isinstance(backend, StaticAttention)
     held = backend.reserve(ROWS, WIDTH, prefix_groups=prefix_groups)
     backend.hold(held)

@@ -1,94 +1,77 @@
-"""The kernels compile for a GPU that is not here: an H200 (compute capability 9.0)."""
+"""The kernels compile for GPUs that are not here, as they are launched there: they fit into the shared memory
+of each, and threads keep their numbers in registers."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+import torch
+from support.engine.attention_step import Step, spec
+from support.engine.kernel_resources import SHARED_BYTES, compiled, launches_of
 
-from millstream_worker.engine.runner.attention.triton.decode import (
-    combine_kernel,
-    decode_kernel,
-    shared_kernel,
-)
-from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
-from millstream_worker.engine.runner.attention.triton.store import store_kernel
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
-pytestmark = pytest.mark.slow
-
-CONSTANTS = {
-    "HEADS": 8,
-    "KV_HEADS": 2,
-    "GROUP": 4,
-    "KEY_DIM": 80,
-    "VALUE_DIM": 80,
-    "PAD_KEY": 128,
-    "PAD_VALUE": 128,
-    "BLOCK_SIZE": 16,
-    "KEYS": 64,
-    "WINDOW": 512,
-    "SOFTCAP": 50.0,
-    "SINKS": True,
-    "TOKENS": 16,
-    "LEAST": 256,
-    "ALONE": False,
-    "PAD_PARTS": 8,
+LAYERS = {
+    "llama": spec(32, 8, 128),
+    "gemma": spec(16, 8, 256, softcap=50.0),
+    "gpt-oss": spec(64, 8, 64, window=128, sinks=True),
+    "phi": spec(32, 32, 80),
 }
-NOT_HALF = {"slots": "*i64", "parts": "*fp32", "part_sums": "*fp32", "scale": "fp32"}
-HALF = {"query", "key", "value", "keys", "values", "sinks", "out"}
-INDEX = {"tables", "kv_lens", "query_lens", "query_starts", "tile_segments", "tile_firsts"} | {
-    "shared_lens", "members", "tile_counts",
-}  # fmt: skip
+STACK = {torch.float32: 448, torch.bfloat16: 288}  # bytes of a thread that have no register
+AHEAD = {"decode_kernel", "shared_kernel", "prefill_kernel"}  # load keys before they are needed
+LENS = [(600, 1), (600, 1), (5, 1), (0, 70), (40, 33)]
+GROUPS = [(2, (0, 1))]
 
 
-PLAIN = {"WINDOW": 0, "SOFTCAP": 0.0, "SINKS": False, "ALONE": True}
-MODELS = {
-    "everything": {},
-    "llama": PLAIN | {"KEY_DIM": 128, "VALUE_DIM": 128},
-    "gemma": PLAIN | {"KEY_DIM": 256, "VALUE_DIM": 256, "PAD_KEY": 256, "PAD_VALUE": 256, "KEYS": 32},
-}
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(
-    ("kernel", "rows"),
-    [(decode_kernel, 16), (combine_kernel, 0), (prefill_kernel, 64), (store_kernel, 0), (shared_kernel, 64)],
-)
-def test_it_compiles(
-    kernel: Any, rows: int, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # else some versions warn that it will change
-    constants = CONSTANTS | MODELS[model] | {"ROWS": rows}
-    signature = {name: _type(name) for name in kernel.arg_names}
-    constexprs = {
-        (place,): constants[name] for place, name in enumerate(kernel.arg_names) if name in constants
-    }
-    aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(kernel.arg_names)
-        if signature[name].startswith("*") or name.endswith("_stride")
-    }
-    compiled = triton.compile(
-        ASTSource(kernel, signature, constexprs, aligned), target=GPUTarget("cuda", 90, warp_size=32)
-    )
-
-    assert len(compiled.asm["cubin"]) > 0
-    assert compiled.metadata.shared < 227 * 1024, "more than a processor has"
-    if model != "gemma":
-        assert compiled.metadata.shared < 100_000  # bytes: several programs to a processor
 
 
-def _type(name: str) -> str:
-    if name in CONSTANTS or name == "ROWS":
-        return "constexpr"
-    if name in HALF:
-        return "*bf16"
-    return NOT_HALF.get(name) or ("*i32" if name in INDEX else "i32")
+def check(model: str, dtype: torch.dtype, capability: int, *, programs: int = 528) -> set[str]:
+    """Returns the names of the kernels that a step launches with as many programs, all of which fit."""
+    layer: LayerSpec = LAYERS[model]
+    step = Step(layer, LENS, dtype=dtype, prefix_groups=[] if layer.window else GROUPS)
+    launched = launches_of(step, programs)
+    for launch in launched:
+        found = compiled(launch, capability)
+        about = f"{launch.name}, {model}, {dtype}, compute capability {capability}: {found}"
+        ahead = launch.name in AHEAD and (dtype == torch.float32 or layer.key_dim <= 128)
+        assert not ahead or max(found.waits) > 0, about
+        assert found.shared <= SHARED_BYTES[capability], about
+        assert found.stack <= STACK[dtype], about
+    return {launch.name for launch in launched}
+
+
+def test_for_an_h200() -> None:
+    assert len(check("llama", torch.bfloat16, 90)) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("capability", SHARED_BYTES.keys() - {90})
+def test_for_other_gpus(capability: int) -> None:
+    check("llama", torch.bfloat16, capability)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("capability", [80, 86, 90])
+@pytest.mark.parametrize("model", ["llama", "gemma"])
+def test_in_float32(model: str, capability: int) -> None:
+    """Eight warps for a tile, and half as many queries where heads are wide."""
+    check(model, torch.float32, capability)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("capability", [86, 90])
+@pytest.mark.parametrize("model", ["gemma", "gpt-oss", "phi"])
+def test_other_kinds_of_layers(model: str, capability: int) -> None:
+    check(model, torch.bfloat16, capability)
+    check(model, torch.bfloat16, capability, programs=1)  # contexts in one part

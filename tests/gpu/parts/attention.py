@@ -101,8 +101,7 @@ def _off(step: Step, programs: int) -> float:
     expected = [
         _stored(step, *pair) for pair in zip((storage.keys, storage.values), tensors[1:], strict=True)
     ]
-    ours, theirs = TritonAttention(storage), TorchAttention(wide)
-    ours._programs = programs
+    ours, theirs = TritonAttention(storage, programs), TorchAttention(wide)
     for backend in (ours, theirs):
         backend.begin(step.plan)
     sinks = None if step.sinks is None else step.sinks.float()

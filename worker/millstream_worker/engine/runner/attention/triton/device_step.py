@@ -2,9 +2,9 @@
 how many programs start.
 
 A captured graph keeps the numbers and the places of the vectors. So all that depends on lengths is read from
-the vectors, and for every step that decodes so many rows vectors of the same sizes do (`decode_sizes`), with
-anything beyond the step's own values blank: a row of 0 keys, a slot of -1 and a tile of 0 members cost next
-to nothing and change nothing.
+the vectors, and for every step that decodes so many rows vectors of the same sizes do
+(`StepLayout.decode_sizes`), with anything beyond the step's own values blank: a row of 0 keys, a slot of -1
+and a tile of 0 members cost next to nothing and change nothing.
 """
 
 from __future__ import annotations
@@ -55,65 +55,86 @@ class DeviceStep:
     longest_context: int
 
 
-def arrays(plan: Plan, spec: LayerSpec) -> Vectors:
-    """A step's vectors by the names of `DeviceStep`'s fields."""
-    segments, firsts = prefill_tiles(plan, tile_tokens(spec))
-    shared_lens, shared_firsts, shared_counts = shared_tiles(plan, spec)
-    return {
-        "slots": plan.slot_mapping[spec.group],
-        "tables": plan.block_tables[spec.group],
-        "kv_lens": plan.kv_lens,
-        "query_lens": plan.query_lens,
-        "query_starts": plan.query_starts[:-1],
-        "tile_segments": segments,
-        "tile_firsts": firsts,
-        "prefill_starts": plan.query_starts[plan.decodes :] - np.int32(plan.decodes),
-        "shared_lens": shared_lens,
-        "members": plan.prefix_group_segments,
-        "shared_firsts": shared_firsts,
-        "shared_counts": shared_counts,
-    }
+@dataclass(frozen=True, slots=True)
+class StepLayout:
+    """Lays steps out for the layers of one shape, whose keys and values have numbers of `itemsize` bytes, on
+    a device that wants so many `programs` of a kernel."""
 
+    shape: LayerSpec
+    itemsize: int
+    programs: int
 
-def decode_sizes(rows: int, width: int, spec: LayerSpec) -> dict[str, int]:
-    """The most numbers in each vector of a step that decodes up to `rows` rows of up to `width` blocks, and
-    does nothing else."""
-    segments = ("slots", "kv_lens", "query_lens", "query_starts", "shared_lens", "members")
-    tiles = rows // 2 + rows // tile_tokens(spec)  # prefix groups of two, or as many full tiles as there are
-    return dict.fromkeys(segments, rows) | {
-        "tables": rows * width,
-        "tile_segments": 0,
-        "tile_firsts": 0,
-        "prefill_starts": 1,
-        "shared_firsts": tiles,
-        "shared_counts": tiles,
-    }
+    @property
+    def tile(self) -> int:
+        return tile_tokens(self.shape, self.itemsize)
 
+    def arrays(self, plan: Plan) -> Vectors:
+        """A step's vectors by the names of `DeviceStep`'s fields."""
+        segments, firsts = prefill_tiles(plan, self.tile)
+        shared_lens, shared_firsts, shared_counts = self.shared_tiles(plan)
+        return {
+            "slots": plan.slot_mapping[self.shape.group],
+            "tables": plan.block_tables[self.shape.group],
+            "kv_lens": plan.kv_lens,
+            "query_lens": plan.query_lens,
+            "query_starts": plan.query_starts[:-1],
+            "tile_segments": segments,
+            "tile_firsts": firsts,
+            "prefill_starts": plan.query_starts[plan.decodes :] - np.int32(plan.decodes),
+            "shared_lens": shared_lens,
+            "members": plan.prefix_group_segments,
+            "shared_firsts": shared_firsts,
+            "shared_counts": shared_counts,
+        }
 
-def numbers(plan: Plan, spec: LayerSpec, vectors: Vectors, programs: int) -> dict[str, int]:
-    """The numbers of `DeviceStep` that suit this step best on a device that wants so many programs.
-    `vectors`: what `arrays` made of it."""
-    shared_lens, tiles = vectors["shared_lens"], vectors["shared_counts"]
-    longest = int((plan.kv_lens - shared_lens)[: plan.decodes].max(initial=1))
-    longest = longest if spec.window is None else min(longest, spec.window)
-    own, shared = parts_for(plan.decodes, longest, spec, programs)
-    if len(tiles):
-        _, shared = parts_for(len(plan.prefix_group_segments), int(shared_lens.max()), spec, programs)
-    return {
-        "decodes": plan.decodes,
-        "parts": own,
-        "shared_parts": shared if len(tiles) else 0,
-        "longest_query": int(plan.query_lens[plan.decodes :].max(initial=0)),
-        "longest_context": int(plan.kv_lens[plan.decodes :].max(initial=0)),
-    }
+    def decode_sizes(self, rows: int, width: int) -> dict[str, int]:
+        """The most numbers in each vector of a step that decodes up to `rows` rows of up to `width` blocks,
+        and does nothing else."""
+        segments = ("slots", "kv_lens", "query_lens", "query_starts", "shared_lens", "members")
+        tiles = rows // 2 + rows // self.tile  # prefix groups of two, or as many full tiles as there are
+        return dict.fromkeys(segments, rows) | {
+            "tables": rows * width,
+            "tile_segments": 0,
+            "tile_firsts": 0,
+            "prefill_starts": 1,
+            "shared_firsts": tiles,
+            "shared_counts": tiles,
+        }
 
+    def numbers(self, plan: Plan, vectors: Vectors) -> dict[str, int]:
+        """The numbers of `DeviceStep` that suit this step best. `vectors`: what `arrays` made of it."""
+        shared_lens, tiles = vectors["shared_lens"], vectors["shared_counts"]
+        longest = int((plan.kv_lens - shared_lens)[: plan.decodes].max(initial=1))
+        own, shared = self.parts_for(plan.decodes, min(longest, self.shape.window or longest))
+        if len(tiles):
+            _, shared = self.parts_for(len(plan.prefix_group_segments), int(shared_lens.max()))
+        return {
+            "decodes": plan.decodes,
+            "parts": own,
+            "shared_parts": shared if len(tiles) else 0,
+            "longest_query": int(plan.query_lens[plan.decodes :].max(initial=0)),
+            "longest_context": int(plan.kv_lens[plan.decodes :].max(initial=0)),
+        }
 
-def parts_for(rows: int, longest: int, spec: LayerSpec, programs: int) -> tuple[int, int]:
-    """In how many parts `rows` decoding rows read what each reads alone, of up to `longest` keys; and what
-    they read in prefix groups, whose tiles are fewer, and compute so much that half as many programs do."""
-    tiles = -(-rows // tile_tokens(spec))
-    own = split(longest, rows * spec.kv_heads, programs)
-    return own, split(longest, tiles * spec.kv_heads, programs // 2)
+    def parts_for(self, rows: int, longest: int) -> tuple[int, int]:
+        """In how many parts `rows` decoding rows read what each reads alone, of up to `longest` keys; and
+        what they read in prefix groups, whose tiles are fewer, and compute so much that half as many programs
+        do."""
+        tiles, heads = -(-rows // self.tile), self.shape.kv_heads
+        own = split(longest, rows * heads, self.programs)
+        return own, split(longest, tiles * heads, self.programs // 2)
+
+    def shared_tiles(self, plan: Plan) -> tuple[Int32, Int32, Int32]:
+        """Tokens that each segment shares, and first member and members of each tile of a prefix group. A
+        layer with a window shares nothing: what a row sees of the beginning is its own."""
+        shared = np.zeros(len(plan.kv_lens), np.int32)
+        if self.shape.window is not None or not len(plan.prefix_group_lens):
+            none = np.empty(0, np.int32)
+            return shared, none, none
+        counts = np.diff(plan.prefix_group_starts)
+        shared[plan.prefix_group_segments] = np.repeat(plan.prefix_group_lens, counts)
+        owner, firsts, members = tiles(counts, self.tile)
+        return shared, (plan.prefix_group_starts[owner] + firsts).astype(np.int32), members.astype(np.int32)
 
 
 def split(longest: int, programs: int, wanted: int) -> int:
@@ -123,29 +144,20 @@ def split(longest: int, programs: int, wanted: int) -> int:
 
 
 def prefill_tiles(plan: Plan, tokens: int) -> tuple[Int32, Int32]:
-    """Segment and first token of each prefill tile of up to so many new tokens, long segments first."""
+    """Segment and first token of each prefill tile of up to so many new tokens; those that see most keys come
+    first, so that none of them is computed alone at the end."""
     lens = plan.query_lens[plan.decodes :]
-    order = np.argsort(-plan.kv_lens[plan.decodes :], kind="stable")
-    owner, firsts, _ = tiles(lens[order], tokens)
-    return (order[owner] + plan.decodes).astype(np.int32), firsts.astype(np.int32)
+    cached = plan.kv_lens[plan.decodes :] - lens
+    owner, firsts, counts = tiles(lens, tokens)
+    order = np.argsort(-(cached[owner] + firsts + counts), kind="stable")
+    return (owner[order] + plan.decodes).astype(np.int32), firsts[order].astype(np.int32)
 
 
-def shared_tiles(plan: Plan, spec: LayerSpec) -> tuple[Int32, Int32, Int32]:
-    """Tokens that each segment shares, and first member and members of each tile of a prefix group. A
-    layer with a window shares nothing: what a row sees of the beginning is its own."""
-    shared = np.zeros(len(plan.kv_lens), np.int32)
-    if spec.window is not None or not len(plan.prefix_group_lens):
-        none = np.empty(0, np.int32)
-        return shared, none, none
-    counts = np.diff(plan.prefix_group_starts)
-    shared[plan.prefix_group_segments] = np.repeat(plan.prefix_group_lens, counts)
-    owner, firsts, members = tiles(counts, tile_tokens(spec))
-    return shared, (plan.prefix_group_starts[owner] + firsts).astype(np.int32), members.astype(np.int32)
-
-
-def tile_tokens(spec: LayerSpec) -> int:
-    """Tokens of a tile: their query heads of one KV head fill its rows."""
-    return max(1, TILE_QUERIES // (spec.heads // spec.kv_heads))
+def tile_tokens(spec: LayerSpec, itemsize: int) -> int:
+    """Tokens of a tile: their query heads of one KV head fill its rows. In float32 they are half as many:
+    more have no room in registers, nor, 256 wide, in the shared memory of compute capability 8.6."""
+    rows = TILE_QUERIES if itemsize < 4 else TILE_QUERIES // 2
+    return max(1, rows // (spec.heads // spec.kv_heads))
 
 
 def padded(size: int, least: int) -> int:
@@ -154,23 +166,23 @@ def padded(size: int, least: int) -> int:
 
 
 class StaticDecode:
-    """`StaticStep` of `rows` rows of up to `width` blocks, for layers of these shapes: what a recorded step
+    """`StaticStep` of `rows` rows of up to `width` blocks, for layers of these layouts: what a recorded step
     reads, at places that stay."""
 
     def __init__(
         self,
-        shapes: Sequence[LayerSpec],
+        layouts: Sequence[StepLayout],
         rows: int,
         width: int,
         parts: Sequence[tuple[int, int]],  # of each shape: own and shared ones
         device: torch.device,
     ) -> None:
-        self._shapes = list(shapes)
+        self._layouts = list(layouts)
         self._tables = {
             group: torch.zeros(rows, width, dtype=torch.int32, device=device)
-            for group in {shape.group for shape in shapes}
+            for group in {layout.shape.group for layout in layouts}
         }
-        sizes = [decode_sizes(rows, width, shape) for shape in shapes]
+        sizes = [layout.decode_sizes(rows, width) for layout in layouts]
         self._arena = Arena(
             {
                 _name(index, name): Field(
@@ -183,8 +195,8 @@ class StaticDecode:
             device,
         )
         self.steps = {
-            shape: DeviceStep(
-                tables=self._tables[shape.group],
+            layout.shape: DeviceStep(
+                tables=self._tables[layout.shape.group],
                 **{name: self._arena[_name(index, name)] for name in named if name != "tables"},
                 decodes=rows,
                 parts=own,
@@ -192,14 +204,14 @@ class StaticDecode:
                 longest_query=0,
                 longest_context=0,
             )
-            for index, (shape, named, (own, shared)) in enumerate(zip(shapes, sizes, parts, strict=True))
+            for index, (layout, named, (own, shared)) in enumerate(zip(layouts, sizes, parts, strict=True))
         }
 
     def fill(self, plan: Plan) -> None:
         vectors = {
             _name(index, name): array
-            for index, shape in enumerate(self._shapes)
-            for name, array in arrays(plan, shape).items()
+            for index, layout in enumerate(self._layouts)
+            for name, array in layout.arrays(plan).items()
             if name != "tables"
         }
         self._arena.fill(**vectors)

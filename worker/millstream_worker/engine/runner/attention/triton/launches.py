@@ -77,10 +77,24 @@ class LayerLaunch:
         }
 
     @property
+    def _head_bytes(self) -> int:
+        return max(self.spec.key_dim, self.spec.value_dim) * self.query.element_size()
+
+    @property
     def _keys_at_once(self) -> int:
         """As many as a processor's shared memory holds several times over, queries beside them."""
-        width = max(self.spec.key_dim, self.spec.value_dim) * self.query.element_size()  # bytes
-        return 64 if width <= 256 else 32 if width <= 512 else 16
+        return 64 if self._head_bytes <= 256 else 32 if self._head_bytes <= 512 else 16
+
+    @property
+    def tile(self) -> dict[str, int]:
+        """Of a kernel whose programs compute several tokens. In float32 four warps had too few registers for
+        a tile: each thread spilled 17 KB. In others wide heads leave no room for keys loaded ahead."""
+        tokens, wide = tile_tokens(self.spec, self.query.element_size()), self.query.dtype == torch.float32
+        return {
+            "ROWS": padded(tokens * self.group, LEAST_DOT),
+            "num_warps": 8 if wide else 4,
+            "num_stages": 3 if wide or self._head_bytes <= 256 else 2,
+        }
 
     @property
     def parts(self) -> tuple[int, int]:
@@ -149,7 +163,7 @@ def _share(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
         spec.scale,
         *launch.parts,
         *launch.strides,
-        ROWS=padded(tile_tokens(spec) * launch.group, LEAST_DOT),
+        **launch.tile,
         **launch.shape,
         LEAST=LEAST_PART_KEYS,
     )
@@ -174,7 +188,6 @@ def _combine(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
 
 def prefill(launch: LayerLaunch) -> None:
     spec, step = launch.spec, launch.step
-    tokens = tile_tokens(spec)
     prefill_kernel[len(step.tile_segments), spec.kv_heads](
         *launch.inputs,
         step.kv_lens,
@@ -186,8 +199,8 @@ def prefill(launch: LayerLaunch) -> None:
         launch.out,
         spec.scale,
         *launch.strides,
-        TOKENS=tokens,
-        ROWS=padded(tokens * launch.group, LEAST_DOT),
+        TOKENS=tile_tokens(spec, launch.query.element_size()),
+        **launch.tile,
         **launch.shape,
         **launch.visible,
     )

@@ -98,10 +98,14 @@ def attend_range(
     key_place = tl.arange(0, PAD_KEY)
     value_place = tl.arange(0, PAD_VALUE)
     seen = tl.zeros([ROWS, PAD_VALUE], tl.float32)  # sum of the weighted values, relative to `highest`
+    place = start + tl.arange(0, KEYS)
+    # Blocks are looked up one turn ahead: else a turn waits for its blocks before it can ask for their keys.
+    ahead = tl.load(table + place // BLOCK_SIZE, mask=place < end, other=0)
     for first in range(start, end, KEYS):
         place = first + tl.arange(0, KEYS)
         inside = place < end
-        block = tl.load(table + place // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+        block = ahead.to(tl.int64)
+        ahead = tl.load(table + (place + KEYS) // BLOCK_SIZE, mask=place + KEYS < end, other=0)
         row = (block * (HEADS // GROUP) + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE
 
         key = tl.load(

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticStep
-from millstream_worker.engine.runner.attention.triton import device_step, flash_prefill, launches
-from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep, StaticDecode
+from millstream_worker.engine.runner.attention.triton import flash_prefill, launches
+from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep, StaticDecode, StepLayout
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -27,35 +27,36 @@ _PROGRAMS_PER_PROCESSOR = 4
 class TritonAttention:
     """`AttentionBackend` over one storage. What `attend` launches depends on the step's numbers and on the
     sizes of its tensors alone, so that a graph captured with a step serves every step whose vectors are put
-    into the same places."""
+    into the same places. `programs`: of a kernel, that keep the device busy; None: as it says itself."""
 
-    def __init__(self, storage: KVStorage) -> None:
+    def __init__(self, storage: KVStorage, programs: int | None = None) -> None:
         self._storage = storage
         self._shapes = [layer.shape for layer in storage.layers]
         self._steps: dict[LayerSpec, DeviceStep] = {}
         self._flash = [flash_prefill.choose(layer, storage) for layer in storage.layers]
-        self._programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
+        if programs is None:
+            programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
+        self._layouts = [
+            StepLayout(shape, storage.dtype.itemsize, programs) for shape in dict.fromkeys(self._shapes)
+        ]
 
     def begin(self, plan: Plan) -> None:
-        shapes = dict.fromkeys(self._shapes)
-        vectors = [device_step.arrays(plan, shape) for shape in shapes]
+        vectors = [layout.arrays(plan) for layout in self._layouts]
         tensors = iter(
             together([array for named in vectors for array in named.values()], self._storage.device)
         )
         self._steps = {}
-        for shape, named in zip(shapes, vectors, strict=True):
+        for layout, named in zip(self._layouts, vectors, strict=True):
             fields: dict[str, Any] = {name: next(tensors) for name in named}
-            fields |= device_step.numbers(plan, shape, named, self._programs)
-            self._steps[shape] = DeviceStep(**fields)
+            self._steps[layout.shape] = DeviceStep(**fields | layout.numbers(plan, named))
 
     def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> StaticDecode:
-        shapes = list(dict.fromkeys(self._shapes))
         parts = []
-        for shape in shapes:
-            longest = min(width * self._storage.block_size, shape.window or inf)
-            own, shared = device_step.parts_for(rows, int(longest), shape, self._programs)
-            parts.append((own, shared if prefix_groups and shape.window is None else 0))
-        return StaticDecode(shapes, rows, width, parts, self._storage.device)
+        for layout in self._layouts:
+            longest = min(width * self._storage.block_size, layout.shape.window or inf)
+            own, shared = layout.parts_for(rows, int(longest))
+            parts.append((own, shared if prefix_groups and layout.shape.window is None else 0))
+        return StaticDecode(self._layouts, rows, width, parts, self._storage.device)
 
     def hold(self, step: StaticStep) -> None:
         assert isinstance(step, StaticDecode), "a step of another backend"

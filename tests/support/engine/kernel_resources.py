@@ -1,0 +1,115 @@
+"""What a Triton kernel takes of a GPU that is not here: it is compiled as it would be launched there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from millstream_worker.engine.runner.attention.triton import launches
+from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from support.engine.attention_step import Step
+
+# Bytes of shared memory that one program may have, by compute capability (CUDA C++ Programming Guide, 20).
+SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
+_KERNELS = ("decode_kernel", "combine_kernel", "shared_kernel", "prefill_kernel", "store_kernel")
+_POINTERS = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+_CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+@dataclass(frozen=True)
+class Launch:
+    kernel: Any
+    given: tuple[Any, ...]
+    constants: dict[str, Any]
+    options: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel.fn.__name__)
+
+
+@dataclass(frozen=True)
+class Resources:
+    registers: int  # of a thread
+    stack: int  # bytes of a thread: numbers that have no register
+    shared: int  # bytes of a program
+    waits: tuple[int, ...]  # for copies to shared memory: as many may still be under way
+
+
+def launches_of(step: Step, programs: int) -> list[Launch]:
+    """Those of one layer's attention on a GPU that wants so many programs."""
+    found: list[Launch] = []
+
+    def recorded(kernel: Any) -> mock.MagicMock:
+        def launch(*given: Any, num_warps: int = 4, num_stages: int = 3, **constants: Any) -> None:
+            options = {"num_warps": num_warps, "num_stages": num_stages}
+            found.append(Launch(kernel, given, constants, options))
+
+        stand_in = mock.MagicMock()
+        stand_in.__getitem__.return_value = launch
+        return stand_in
+
+    with mock.patch.multiple(launches, **{name: recorded(getattr(launches, name)) for name in _KERNELS}):
+        backend = TritonAttention(step.storage, programs)
+        backend.begin(step.plan)
+        backend.attend(0, step.query, *step.new, step.sinks)
+    return found
+
+
+def compiled(launch: Launch, capability: int) -> Resources:
+    """Raises what Triton and ptxas raise."""
+    names, values = launch.kernel.arg_names, launch.given
+    free = {launch.kernel.params[place].name for place in _specialized(launch.kernel)}
+    signature, constants, aligned = {}, {}, {}
+    for place, name in enumerate(names):
+        value = values[place] if place < len(values) else launch.constants[name]
+        if place >= len(values) or (name in free and isinstance(value, int) and value == 1):
+            signature[name], constants[(place,)] = "constexpr", value
+            continue
+        signature[name] = _type(value)
+        if isinstance(value, torch.Tensor) or (name in free and isinstance(value, int) and value % 16 == 0):
+            aligned[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(launch.kernel, signature, constants, aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", capability, warp_size=32), options=launch.options)
+    waits = re.findall(r"async_wait.*?num = (\d+)", made.asm["ttgir"])
+    registers, stack = _usage(made.asm["cubin"])
+    return Resources(registers, stack, made.metadata.shared, tuple(map(int, waits)))
+
+
+def _specialized(kernel: Any) -> Iterator[int]:
+    return (place for place, one in enumerate(kernel.params) if not one.do_not_specialize)
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return _POINTERS[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def _usage(cubin: bytes) -> tuple[int, int]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [os.fspath(_CUOBJDUMP), "-res-usage", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout + done.stderr)
+    assert found is not None, done.stdout
+    return int(found[1]), int(found[2])
