@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rungs, token_rungs
+from millstream_worker.engine.runner.cuda_graphs.ladder import MOST_TOKENS, fitting, row_rungs, token_rungs
 
 MOST = st.integers(1, 8192)
 
@@ -16,8 +16,9 @@ def test_rungs() -> None:
     assert row_rungs(64) == [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64]
     assert row_rungs(256)[-5:] == [128, 160, 192, 224, 256]
     assert token_rungs(40) == [16, 24, 32, 40]
-    assert token_rungs(2048)[-4:] == [1280, 1536, 1792, 2048]
-    assert len(token_rungs(2048)) < 30
+    assert token_rungs(800)[-4:] == [512, 640, 768, 800]
+    assert token_rungs(8192)[-4:] == [640, 768, 896, 1024]
+    assert len(token_rungs(8192)) < 30
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 8, 15, 16])
@@ -28,12 +29,12 @@ def test_small_limits_are_rungs_themselves(most: int) -> None:
 
 @given(MOST)
 def test_rungs_rise_to_the_limit(most: int) -> None:
-    for rungs in (row_rungs(most), token_rungs(most)):
+    for rungs, last in ((row_rungs(most), most), (token_rungs(most), min(most, MOST_TOKENS))):
         assert rungs == sorted(set(rungs))
-        assert rungs[-1] == most
+        assert rungs[-1] == last
 
 
-@given(MOST, st.data())
+@given(st.integers(1, MOST_TOKENS), st.data())
 def test_a_step_runs_in_the_smallest_that_holds_it(most: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, most))
     rungs = token_rungs(most)

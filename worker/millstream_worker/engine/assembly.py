@@ -18,6 +18,7 @@ from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
 from millstream_worker.engine.runner.cuda_graphs import recording
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
+from millstream_worker.engine.runner.cuda_graphs.ladder import MOST_TOKENS
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
 from millstream_worker.engine.runner.cuda_graphs.steps import GraphLimits
 from millstream_worker.engine.runner.device.cpu_threads import use_threads
@@ -124,8 +125,8 @@ def _blocks(config: EngineConfig, loaded: LoadedModel, records: bool, mark: Mark
     needed = step_needs(
         loaded, tokens=config.max_step_tokens, rows=rows, block_size=config.block_size, mark=mark
     )
-    if records:  # what is recorded computes in memory of its own, in as much as a step does
-        needed *= 2
+    if records:  # what is recorded computes in memory of its own
+        needed += needed * min(config.max_step_tokens, MOST_TOKENS) // config.max_step_tokens
     needed += copy_bytes(config, block_bytes, device)
     if device.type == "cpu" and config.compile_model != "off":
         needed += workspace_bytes(loaded.vocab_size)

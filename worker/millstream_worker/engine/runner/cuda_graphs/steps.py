@@ -58,11 +58,11 @@ class CudaGraphs:
         self._attention = eager.attention
         self._recorder = recorder
         self._width = limits.width
-        most = max(limits.tokens, limits.rows)
-        self._hidden = torch.zeros(most, body.width, dtype=body.dtype, device=device)
         static = isinstance(eager.attention.backend, StaticAttention)
         self._row_rungs = row_rungs(min(limits.rows, limits.tokens)) if static else []
         self._token_rungs = token_rungs(limits.tokens)
+        most = max(self._row_rungs + self._token_rungs)
+        self._hidden = torch.zeros(most, body.width, dtype=body.dtype, device=device)
         self._decodes: dict[tuple[int, bool], _Decode] = {}
         self._mixed: dict[int, _Mixed] = {}
 

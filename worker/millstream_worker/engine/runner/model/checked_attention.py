@@ -30,5 +30,6 @@ def checked_attention(loaded: LoadedModel, named: str, block_size: int, findings
                 f"attention {named!r} does not work here: {short(error)}; use 'torch' or 'auto'"
             ) from error
         findings.fall_back(f"attention: plain PyTorch, slower than {loaded.attention}: {short(error)}")
-        return replace(loaded, attention="torch", attend_over=TorchAttention)
+        notes = tuple(note for note in loaded.notes if not note.startswith("attention: "))
+        return replace(loaded, attention="torch", attend_over=TorchAttention, notes=notes)
     return loaded
