@@ -209,7 +209,7 @@ def test_steps_that_compute_something_else_are_not_replayed(load_static: Load) -
     honest = rope.forward
     rope.forward = lambda states, position_ids: honest(states, torch.tensor(position_ids.tolist()))
     runner, _ = runner_of(loaded, blocks=9, block_size=4)
-    with pytest.raises(CannotRecord, match=r"a recorded step of 1 rows and 4 tokens is off by 0\.\d+ of"):
+    with pytest.raises(CannotRecord, match=r"a recorded step of 1 rows and 4 tokens has other logits"):
         record(eager_of(runner), Careless(), LIMITS, SILENT)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
-from millstream_worker.engine.runner.self_check.deviation import LOGITS_TOLERANCE, compare
+from millstream_worker.engine.runner.self_check.deviation import compare_logits
 from millstream_worker.engine.runner.self_check.findings import short
 
 # Dynamo takes two dimensions of one size for the same one, and the sizes 0 and 1 for constants: no dimension
@@ -114,8 +114,9 @@ def _run_step(loaded: LoadedModel, tokens: int) -> Tensor:
 
 def _checked(loaded: LoadedModel, tokens: int, expected: Tensor) -> float:
     """Returns the deviation. Raises Mismatch."""
-    what = f"compiled code, in a step of {tokens} tokens,"
-    return compare(_run_step(loaded, tokens), expected, what, LOGITS_TOLERANCE[loaded.dtype])
+    return compare_logits(
+        _run_step(loaded, tokens), expected, f"a compiled step of {tokens} tokens", loaded.dtype
+    )
 
 
 def _restore(loaded: LoadedModel, layers: Sequence[nn.Module]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.self_check.attention_steps import sharing
-from millstream_worker.engine.runner.self_check.deviation import LOGITS_TOLERANCE, compare
+from millstream_worker.engine.runner.self_check.deviation import compare_logits
 
 _CHUNK = 21  # tokens
 
@@ -24,14 +24,13 @@ def check_replay(eager: Eager, replay: Callable[[Plan], Tensor | None], rows: in
     """Returns the largest deviation of the logits, of steps of up to so many rows. Raises Mismatch. `replay`
     returns None for a step that is not recorded. Writes to the pool, in which no row may have a block."""
     loaded, storage, worst = eager.loaded, eager.storage, 0.0
-    limit = LOGITS_TOLERANCE[loaded.dtype]
     for number, plan in enumerate(replay_steps(min(rows, storage.blocks - 1), storage.block_size)):
         given = replace(plan, tokens=_tokens(plan.token_count, number, loaded.vocab_size))
         expected = eager.run(given).clone()
         got = replay(given)
         if got is not None:
             what = f"a recorded step of {len(plan.query_lens)} rows and {plan.token_count} tokens"
-            worst = max(worst, compare(got, expected, what, limit))
+            worst = max(worst, compare_logits(got, expected, what, loaded.dtype))
     return worst
 
 
