@@ -53,7 +53,7 @@ def test_what_the_operator_has_set_stays() -> None:
     given = replace(OPEN, max_rows=100, max_step_tokens=1000)
     assert fitting(given, "cuda", small)[0] == given
     config, _ = fitting(replace(OPEN, max_rows=100), "cuda", small)
-    assert (config.max_rows, config.max_step_tokens) == (100, 256)
+    assert (config.max_rows, config.max_step_tokens) == (100, 4096)  # 8,192 leave nothing
     config, _ = fitting(replace(OPEN, max_step_tokens=1000), "cuda", small)
     assert config.max_step_tokens == 1000
     assert config.max_rows < 256

@@ -15,7 +15,7 @@ T4 = Gpu("Tesla T4", (7, 5), 15 * GIB, 14 * GIB)
     ("gpu", "says"),
     [
         (Gpu("NVIDIA H200", (9, 0), 140 * GIB, 139 * GIB), []),
-        (T4, ["compute capability 7.5 is below 8.0: no bfloat16"]),
+        (T4, ["compute capability 7.5 is below 8.0: bfloat16 becomes float32"]),
         (Gpu("AMD Instinct MI300X", (9, 4), 191 * GIB, 190 * GIB, "6.4"), ["ROCm: no such device"]),
         (
             Gpu("NVIDIA A100 MIG 1g.10gb", (8, 0), 10 * GIB, 9 * GIB),

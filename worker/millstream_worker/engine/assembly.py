@@ -76,7 +76,7 @@ def _build(
     loaded = _load(config, checkpoint, device, report, mark)
     findings = Findings(report)
     findings.fallbacks += loaded.fallbacks
-    loaded = checked_attention(loaded, config.attention, config.block_size, findings)
+    loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
     config, blocks = fitting(config, device.type, lambda sized: _blocks(sized, loaded, records, mark))
@@ -126,7 +126,8 @@ def _blocks(config: EngineConfig, loaded: LoadedModel, records: bool, mark: Mark
         loaded, tokens=config.max_step_tokens, rows=rows, block_size=config.block_size, mark=mark
     )
     if records:  # what is recorded computes in memory of its own
-        needed += needed * min(config.max_step_tokens, MOST_TOKENS) // config.max_step_tokens
+        recorded = min(config.max_step_tokens, max(config.max_rows, MOST_TOKENS))
+        needed += needed * recorded // config.max_step_tokens
     needed += copy_bytes(config, block_bytes, device)
     if device.type == "cpu" and config.compile_model != "off":
         needed += workspace_bytes(loaded.vocab_size)

@@ -11,7 +11,7 @@ from millstream_worker.engine.runner.kv.pool_size import BadKVMemory
 
 ON_CPU = (64, 2048)  # rows, new tokens in a step
 ON_GPU = (256, 8192)
-ROW_TOKENS = 512  # KV tokens that the pool holds for each row
+ROW_TOKENS = 512  # KV tokens that the pool holds for each row, unless the operator has set their number
 _LEAST_ROWS = 8
 
 
@@ -26,7 +26,7 @@ def fitting(
             blocks = blocks_beside(candidate)
         except BadKVMemory:  # a step is too large for what is free
             continue
-        if blocks * config.block_size >= candidate.max_rows * ROW_TOKENS:
+        if config.max_rows or blocks * config.block_size >= candidate.max_rows * ROW_TOKENS:
             return candidate, blocks
     return smallest, blocks_beside(smallest)
 

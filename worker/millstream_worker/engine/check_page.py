@@ -4,7 +4,7 @@ send: versions, what was checked and chosen, and how fast attention is beside wh
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, TextIO
 
@@ -14,6 +14,7 @@ from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 
 if TYPE_CHECKING:
     from millstream_worker.engine.runner.forward import Eager
+    from millstream_worker.engine.runner.self_check.kernel_speed import Speed
 
 _PACKAGES = ("millstream", "torch", "transformers", "triton")
 
@@ -60,10 +61,20 @@ def _print_speeds(eager: Eager, line: Callable[[str], None]) -> None:
 
     loaded = eager.loaded
     layer, block_size = loaded.layer_specs[0], eager.storage.block_size
-    for speed in kernel_speeds(loaded.attend_over, layer, loaded.dtype, loaded.device, block_size):
+    speeds = kernel_speeds(loaded.attend_over, layer, loaded.dtype, loaded.device, block_size)
+    for speed in _while_memory_lasts(speeds, line):
         share = "" if speed.share is None else f"{speed.share:8.0%} of the bound"
         rate = f"{speed.rate / 1e9:,.1f} G{speed.unit}/s"
         line(f"  {speed.what:<44}{speed.seconds * 1e6:>12,.0f} us{rate:>18}{share}")
+
+
+def _while_memory_lasts(speeds: Iterator[Speed], line: Callable[[str], None]) -> Iterator[Speed]:
+    import torch
+
+    try:
+        yield from speeds
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        line(f"  not measured: {error}")
 
 
 def _versioned(package: str) -> str:

@@ -139,6 +139,7 @@ class Metrics:
             gauge.set(0)
         self._set_blocks(used=0, cached=0, free=0)
         self._info.clear()
+        self._fallbacks.set(0)
 
     def observe_step(self, stats: EngineStats) -> None:
         self.rows_running.set(stats.rows_running)

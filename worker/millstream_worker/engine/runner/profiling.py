@@ -83,14 +83,17 @@ def run_largest_step(
 
 
 def largest_step(tokens: int, rows: int, *, context: int, block_size: int, vocab_size: int) -> Plan:
-    """One half of the rows decodes, the other has the rest of the tokens, in chunks of like size. Each row
-    ends where the context does, and all of its blocks are block 0."""
+    """One half of the rows decodes, the other has the rest of the tokens, in chunks of like size. One row of
+    each kind ends where the context does: more would take longer, and no more memory. All blocks are block 0.
+    """
     rows = min(rows, tokens)
     decodes = rows // 2
     chunks = [len(part) for part in np.array_split(np.arange(tokens - decodes), rows - decodes)]
     lens = [1] * decodes + [min(chunk, context) for chunk in chunks]
+    ends = np.array(lens)
+    ends[[0, -1]] = context
     table = np.zeros((rows, -(-context // block_size)), np.int32)
-    plan = packed_plan(lens, np.full(rows, context), table, block_size, samples=True)
+    plan = packed_plan(lens, ends, table, block_size, samples=True)
     return replace(
         plan,
         loads=tuple(RowLoad(slot, _DEAREST, (1, 2, 3), ()) for slot in range(rows)),

@@ -10,6 +10,7 @@ from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder
 from millstream_worker.engine.runner.cuda_graphs.replay_check import check_replay
 from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
+from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.forward import Eager
 from millstream_worker.engine.runner.self_check.findings import Findings, short
 
@@ -39,6 +40,7 @@ def record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Find
     except CannotRecord:
         raise
     except Exception as error:  # of the model's code, a compiler, a library, or a mismatch
+        settle(eager.loaded.device)
         raise CannotRecord(short(error)) from error
     used = (recorder.used_bytes() - before) / _MIB
     findings.report(f"recorded CUDA graphs in {time.monotonic() - start:.1f} s, {used:,.0f} MiB")

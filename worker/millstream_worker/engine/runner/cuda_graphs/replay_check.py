@@ -24,6 +24,8 @@ def check_replay(eager: Eager, replay: Callable[[Plan], Tensor | None], rows: in
     """Returns the largest deviation of the logits, of steps of up to so many rows. Raises Mismatch. `replay`
     returns None for a step that is not recorded. Writes to the pool, in which no row may have a block."""
     loaded, storage, worst = eager.loaded, eager.storage, 0.0
+    if storage.blocks < 2 or loaded.context_length < storage.block_size + 2:
+        return worst  # no room for the steps
     for number, plan in enumerate(replay_steps(min(rows, storage.blocks - 1), storage.block_size)):
         given = replace(plan, tokens=_tokens(plan.token_count, number, loaded.vocab_size))
         expected = eager.run(given).clone()

@@ -20,7 +20,7 @@ from millstream_worker.engine.runner.attention.interface import StaticAttention,
 from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.chain import Chain, record_chain
 from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rungs, token_rungs
-from millstream_worker.engine.runner.cuda_graphs.recorder import Recorder, Replay
+from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder, Replay
 from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.forward import Eager, sampled_in, token_ids
 from millstream_worker.engine.runner.self_check.findings import short
@@ -75,18 +75,22 @@ class CudaGraphs:
     def record(self, mark: Callable[[], None], fall_back: Callable[[str], None]) -> None:
         """Record all sizes, the largest first: the smaller ones compute in its memory. Where steps with
         prompts cannot be recorded, `fall_back` gets the reason. Raises what goes wrong with the others."""
+        without = ""
         with self._recorder.apart():
             try:
                 self._record_steps_with_prompts(mark)
+            except CannotRecord:  # nor can decode steps be: the model's code waits for the device
+                raise
             except Exception as error:
                 if not self._row_rungs:
                     raise
-                self._mixed, self._token_rungs = {}, []
-                fall_back(f"CUDA graphs of decode steps only: {short(error)}")
+                self._mixed, self._token_rungs, without = {}, [], short(error)
             for rows in reversed(self._row_rungs):
                 for prefix_groups in (True, False) if rows > 1 else (False,):
                     self._decodes[rows, prefix_groups] = self._record_decode(rows, prefix_groups)
                     mark()
+        if without:
+            fall_back(f"CUDA graphs of decode steps only: {without}")
 
     def _record_steps_with_prompts(self, mark: Callable[[], None]) -> None:
         for index, tokens in enumerate(reversed(self._token_rungs)):

@@ -36,8 +36,10 @@ class Gpu:
             found.append("ROCm: no such device has been tested; what fails the check at start is not used")
         if not self.runs_our_kernels:
             found.append(
-                "compute capability {}.{} is below 8.0: no bfloat16, and PyTorch's attention, which is slow; "
-                "use a GPU of the Ampere generation or newer".format(*self.capability)
+                "compute capability {}.{} is below 8.0: bfloat16 becomes float32 (MILLSTREAM_DTYPE=float16 "
+                "takes half of its memory), and attention is PyTorch's, which is slow".format(
+                    *self.capability
+                )
             )
         if " MIG " in f" {self.name} ":
             found.append(f"a MIG instance: the worker sees {self.total / GIB:.1f} GiB of the GPU")
@@ -47,6 +49,12 @@ class Gpu:
                 "takes 90% of what is free: run one worker on a GPU, or give each a size (kv_memory 20GiB)"
             )
         return found
+
+
+def settle(device: torch.device) -> None:
+    """Wait for a GPU. Raises its fault, if there is one: after that only another process can use it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def gpu_of(device: torch.device) -> Gpu | None:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
+from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.self_check.attention_check import check_attention
 from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, SHORT_CONTEXTS
 from millstream_worker.engine.runner.self_check.findings import Findings, short
 
 
-def checked_attention(loaded: LoadedModel, named: str, block_size: int, findings: Findings) -> LoadedModel:
+def checked_attention(
+    loaded: LoadedModel,
+    named: str,
+    block_size: int,
+    findings: Findings,
+    mark: Callable[[], None] = lambda: None,
+) -> LoadedModel:
     """Returns the model, with PyTorch's attention where its own fails in whatever way. Raises ValueError if
     the one that fails is what the operator has `named` ("auto": nothing)."""
     if loaded.attention == "torch":
         return loaded
     contexts = SHORT_CONTEXTS if loaded.device.type == "cpu" else CONTEXTS
-    given = (loaded.attend_over, loaded.layer_specs, loaded.dtype, loaded.device, block_size, contexts)
+    given = (loaded.attend_over, loaded.layer_specs, loaded.dtype, loaded.device, block_size, contexts, mark)
     try:
         findings.passed("attention", check_attention(*given))
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # of a compiler, a driver, a library, or a mismatch
+        settle(loaded.device)
         if named != "auto":
             raise ValueError(
                 f"attention {named!r} does not work here: {short(error)}; use 'torch' or 'auto'"

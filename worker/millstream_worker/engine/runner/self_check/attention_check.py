@@ -25,26 +25,30 @@ def check_attention(
     device: torch.device,
     block_size: int,
     contexts: Sequence[int] = CONTEXTS,
+    mark: Callable[[], None] = lambda: None,
 ) -> float:
-    """Returns the largest deviation, as a share of the largest expected value. Raises Mismatch, or what the
-    backend raises."""
-    kinds = tuple(dict.fromkeys(replace(layer, group=0) for layer in layers))
+    """Returns the largest deviation, as a share of the largest expected value. `mark` is called on the way.
+    Raises Mismatch, or what the backend raises."""
     steps, blocks = attention_steps(block_size, contexts)
-    storage, exact = (KVStorage(kinds, blocks, block_size, type_, device) for type_ in (dtype, torch.float32))
-    backend, reference = backend_over(storage), TorchAttention(exact)
-    random, worst = torch.Generator().manual_seed(0), 0.0
-    for plan in steps:
-        backend.begin(plan)
-        reference.begin(plan)
-        for layer, kind in enumerate(kinds):
+    worst = 0.0
+    for kind in dict.fromkeys(replace(layer, group=0) for layer in layers):
+        storage, exact = (
+            KVStorage([kind], blocks, block_size, one, device) for one in (dtype, torch.float32)
+        )
+        about = _named(kind, dtype)
+        backend, reference = backend_over(storage), TorchAttention(exact)
+        random = torch.Generator().manual_seed(0)
+        for plan in steps:
+            backend.begin(plan)
+            reference.begin(plan)
             query, key, value, sinks = random_inputs(kind, plan.token_count, dtype, device, random)
-            got = backend.attend(layer, query, key, value, sinks)
-            want = reference.attend(layer, query.float(), key.float(), value.float(), sinks)
-            worst = max(worst, compare(got, want, f"attention of {_named(kind, dtype)}", TOLERANCE[dtype]))
-    for kind, *parts in zip(kinds, storage.keys, exact.keys, storage.values, exact.values, strict=True):
-        keys, exact_keys, values, exact_values = parts
-        if not (torch.equal(keys.float(), exact_keys) and torch.equal(values.float(), exact_values)):
-            raise Mismatch(f"what is stored of the keys and values of {_named(kind, dtype)} is wrong")
+            got = backend.attend(0, query, key, value, sinks)
+            want = reference.attend(0, query.float(), key.float(), value.float(), sinks)
+            worst = max(worst, compare(got, want, f"attention of {about}", TOLERANCE[dtype]))
+            mark()
+        for stored, right in zip((*storage.keys, *storage.values), (*exact.keys, *exact.values), strict=True):
+            if not torch.equal(stored.float(), right):
+                raise Mismatch(f"what is stored of the keys and values of {about} is wrong")
     return worst
 
 
