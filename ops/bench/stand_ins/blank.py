@@ -25,6 +25,7 @@ from millstream_worker.engine.protocol.channel import Channel
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 
 BLOCKS = 4096
+ROWS, TOKENS = 64, 2048  # of a step, unless the settings say so
 CONTEXT = 8192
 
 
@@ -46,9 +47,10 @@ class Blank:
 
 
 def build(step_s: float, config: EngineConfig, *_: object) -> tuple[Engine[Any], EngineInfo]:
+    rows, tokens = config.max_rows or ROWS, config.max_step_tokens or TOKENS
     scheduler = SchedulerConfig(
-        max_rows=config.max_rows,
-        max_step_tokens=config.max_step_tokens,
+        max_rows=rows,
+        max_step_tokens=tokens,
         block_size=config.block_size,
         blocks=BLOCKS,
         context_length=CONTEXT,
@@ -66,7 +68,7 @@ def build(step_s: float, config: EngineConfig, *_: object) -> tuple[Engine[Any],
         eos_ids=(),
         block_size=config.block_size,
         blocks=BLOCKS,
-        max_rows=config.max_rows,
+        max_rows=rows,
         kv_bytes_per_token=0,
         parameters=0,
         tokenizer=config.model,

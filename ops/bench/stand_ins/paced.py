@@ -29,6 +29,7 @@ from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
 BLOCK_SIZE = 16
+ROWS = 64  # unless the settings say so
 CONTEXT = 8192
 
 
@@ -111,6 +112,7 @@ def build(
     step_s: float, context: int, config: EngineConfig, _report: Report, _mark: Mark
 ) -> tuple[Any, EngineInfo]:
     vocab_size = Tokenizer.from_file(f"{config.model}/tokenizer.json").get_vocab_size()
+    rows = config.max_rows or ROWS
     info = EngineInfo(
         model="stand-in",
         architecture="none",
@@ -121,13 +123,13 @@ def build(
         context_length=context,
         eos_ids=(),
         block_size=BLOCK_SIZE,
-        blocks=config.max_rows * context // BLOCK_SIZE,
-        max_rows=config.max_rows,
+        blocks=rows * context // BLOCK_SIZE,
+        max_rows=rows,
         kv_bytes_per_token=0,
         parameters=0,
         tokenizer=config.model,
     )
-    return StandIn(vocab_size, config.max_rows, step_s), info
+    return StandIn(vocab_size, rows, step_s), info
 
 
 if __name__ == "__main__":
