@@ -41,7 +41,7 @@ def choose(
         reason = "plain PyTorch: the kernels need compute capability 8.0, this GPU has {}.{}"
         return AttentionChoice("torch", reason.format(*gpu.capability), TorchAttention, fallback=True)
     if device.type == "cuda" and name in ("auto", "triton"):
-        os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder(cache_dir) / "triton"))  # read on import
+        os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder(cache_dir) / "triton"))  # Triton reads it
         return AttentionChoice("triton", "Triton kernels on CUDA", _triton)
     if name == "triton":
         raise ValueError(
