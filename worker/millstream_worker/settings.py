@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     the KV cache has 512 tokens for."""
     max_step_tokens: int = Field(0, ge=0)
     """Step token budget: most new tokens, prefill and decode, computed in one step; 0 uses 2,048, on a GPU
-    32 for each sequence of the largest batch."""
+    up to 8,192: as many as leave the KV cache enough memory."""
     max_context: int = Field(0, ge=0)
     """Max model length: most tokens per sequence, prompt and output together; 0 uses the model's own
     limit."""

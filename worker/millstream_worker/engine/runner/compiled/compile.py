@@ -89,17 +89,19 @@ def _install(loaded: LoadedModel, backend: str | Callable[..., Any]) -> Sequence
     counts to compile for."""
     body = loaded.anatomy.body
     if loaded.device.type == "cpu" or body is None:
-        loaded.logits.compile(lambda function: _compiled(function, backend))
+        loaded.logits.compile(lambda function: _compiled(function, loaded.device, backend))
         return (_TOKENS,)
-    body.module.forward = _compiled(body.module.forward, backend)
+    body.module.forward = _compiled(body.module.forward, loaded.device, backend)
     return _TOKENS, 1
 
 
-def _compiled(function: Callable[..., Any], backend: str | Callable[..., Any]) -> Callable[..., Any]:
+def _compiled(
+    function: Callable[..., Any], device: torch.device, backend: str | Callable[..., Any]
+) -> Callable[..., Any]:
     # The model is what it was when it was compiled: guards on its modules would be looked at in each step.
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.keep_portable_guards_unsafe}
     if backend == "inductor":
-        options |= torch_internals.compiler_options()
+        options |= torch_internals.compiler_options(device)
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=True, options=options)
 
 

@@ -25,8 +25,7 @@ _MOST_DIM = 256
 
 def choose(spec: LayerSpec, storage: KVStorage) -> Attend | None:
     """Torch's function for a layer that it can prefill; None: our kernel does. Where it can, it is taken for
-    the faster one: FlashAttention 2 is known for 350 to 400 TFLOP/s on Hopper, of our kernel 120 to 200 are
-    expected. It can where
+    the faster one, which no measurement has shown yet. It can where
     - this torch's takes block tables (2.13),
     - the GPU is of compute capability 8.0 or later,
     - blocks are of a multiple of 256 tokens (FlashAttention 2 refuses others, so the default of 16),
