@@ -141,7 +141,7 @@ def _item(tensor: torch.Tensor, index: Any) -> torch.Tensor:
         elif isinstance(part, slice):
             tensor = torch.ops.aten.slice(tensor, dim, part.start, part.stop, part.step or 1)
         else:
-            tensor = tensor.index_select(dim, part)
+            tensor = torch.ops.aten.index(tensor, [None] * dim + [part])
         dim += 1
     return tensor
 
