@@ -5,21 +5,19 @@ step by step. All methods block: from asynchronous tests call them by `asyncio.t
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import redis
 from redis.crc import key_slot
 
+from support.servers.lifetime import Startable, wait_for
 from support.servers.servers import Server, free_port
 
 SLOTS = 16384
 TAGS = [f"{{{letter}}}" for letter in "abcdefgh"]  # their slots are on all nodes of three
 
 
-class Cluster:
+class Cluster(Startable):
     """`start` (or `with`) and `remove`. `servers` are the masters, each with an equal share of the slots.
 
     `kind` is "valkey" or "redis"; `options` go to the servers (`appendonly="yes"`). A server that was killed
@@ -30,18 +28,6 @@ class Cluster:
         self.kind = kind
         self.servers = [ClusterServer(kind, **options) for _ in range(masters)]
         self._moved: set[int] = set()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.remove()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
 
     @property
     def url(self) -> str:
@@ -79,7 +65,7 @@ class Cluster:
 
     def wait_ok(self) -> None:
         """Until every node knows all others and serves all slots."""
-        _until(lambda: all(self._is_ok(server) for server in self.servers), "the cluster is whole")
+        wait_for(lambda: all(self._is_ok(server) for server in self.servers), "the cluster is whole")
 
     def owner(self, key: str) -> Server:
         """The node that serves the key's slot, as the nodes themselves say."""
@@ -172,14 +158,3 @@ class Migration:
         for server in (to, *others):
             if server.process is not None:
                 server.ask("CLUSTER", "SETSLOT", self.slot, "NODE", to.id)
-
-
-def _until(condition: Callable[[], bool], what: str, wait_s: float = 30.0) -> None:
-    deadline = time.monotonic() + wait_s
-    while True:
-        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
-            if condition():
-                return
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"not within {wait_s:g} s: {what}")
-        time.sleep(0.02)

@@ -7,13 +7,11 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
-import time
-from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import redis
 
+from support.servers.lifetime import Startable, wait_for
 from support.servers.servers import Server, binary
 
 SERVICE = "main"
@@ -30,7 +28,7 @@ PACE = {
 REPLICATION = {"repl_diskless_sync_delay": "0", "repl_ping_replica_period": "1"}
 
 
-class Sentinels:
+class Sentinels(Startable):
     """`start` (or `with`) and `remove`; `servers[0]` is the first master. `url` finds whoever is master now.
 
     `kind` is "valkey" or "redis"; `options` go to the servers (`appendonly="yes"`). `password` is that of the
@@ -42,18 +40,6 @@ class Sentinels:
         self.password = password
         self.servers = [Server(kind, **(REPLICATION | options)) for _ in range(1 + replicas)]
         self.sentinels = [SentinelServer(kind) for _ in range(3)]
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.remove()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
 
     @property
     def url(self) -> str:
@@ -71,7 +57,7 @@ class Sentinels:
         for sentinel in self.sentinels:
             sentinel.start(master.port, [one.port for one in replicas], self.sentinels, self.password)
         try:
-            _until(self._settled, "the Sentinels know all replicas and each other")
+            wait_for(self._settled, "the Sentinels know all replicas and each other")
         except RuntimeError as error:
             logs = "\n".join(one.log_tail() for one in (*self.servers, *self.sentinels))
             raise RuntimeError(f"{error}\n{logs}") from error
@@ -106,7 +92,7 @@ class Sentinels:
         What the old one had acknowledged and not yet replicated is lost, as in any failover."""
         self.wait_settled()
         old = self.master
-        _until(lambda: self._fail_over(), "a Sentinel begins a failover")
+        wait_for(lambda: self._fail_over(), "a Sentinel begins a failover")
         if wait:
             self.wait_for_new_master(old)
         return old
@@ -114,7 +100,7 @@ class Sentinels:
     def wait_settled(self) -> None:
         """Until every server that runs follows the master. One that has just come back is not made a replica
         before a second or two, and with too few of them nobody can take over."""
-        _until(self._all_follow, "all servers that run follow the master")
+        wait_for(self._all_follow, "all servers that run follow the master")
 
     def _all_follow(self) -> bool:
         master = self.master
@@ -126,7 +112,7 @@ class Sentinels:
 
     def wait_for_new_master(self, old: Server) -> Server:
         """The master that follows `old`, once all Sentinels name it and it takes writes."""
-        _until(lambda: self._has_replaced(old), "another master takes writes")
+        wait_for(lambda: self._has_replaced(old), "another master takes writes")
         return self.master
 
     def _fail_over(self) -> bool:
@@ -194,7 +180,7 @@ class SentinelServer(Server):
         with (self.folder / "server.log").open("ab") as log:
             command = [executable, str(configuration), "--sentinel"]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        _until(lambda: self._hurry(password), f"{self.kind} runs as a Sentinel")
+        wait_for(lambda: self._hurry(password), f"{self.kind} runs as a Sentinel")
         return self
 
     def _hurry(self, password: str) -> bool:
@@ -214,14 +200,3 @@ def _ask(port: int, *command: Any, to: Sentinels | None = None, password: str = 
 def _fields(row: list[bytes]) -> dict[str, str]:
     words = [word.decode() for word in row]
     return dict(zip(words[::2], words[1::2], strict=True))
-
-
-def _until(condition: Callable[[], bool], what: str, wait_s: float = 30.0) -> None:
-    deadline = time.monotonic() + wait_s
-    while True:
-        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
-            if condition():
-                return
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"not within {wait_s:g} s: {what}")
-        time.sleep(0.02)

@@ -17,6 +17,8 @@ from typing import Self
 import pytest
 import redis
 
+from support.servers.lifetime import Startable
+
 KINDS = ("valkey", "redis")
 
 
@@ -48,7 +50,7 @@ def free_port() -> int:
             return port
 
 
-class Server:
+class Server(Startable):
     """One server with its own port and folder, for a `with` or by `start` and `remove`. `options` are its
     command line flags, without the dashes."""
 
@@ -60,12 +62,6 @@ class Server:
             name.replace("_", "-"): value for name, value in options.items()
         }
         self.process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.remove()
 
     @property
     def url(self) -> str:
