@@ -35,8 +35,9 @@ def test_block_sizes(block_size: int) -> None:
     Step(spec(), RAGGED, block_size).check()
 
 
-@pytest.mark.parametrize("window", [1, 2, 7, 16, 17, 1000])
+@pytest.mark.parametrize("window", [1, 2, 7, 16, 17, 150, 193, 1000])
 def test_sliding_windows(window: int) -> None:
+    """In the wide ones some keys are seen by all queries of a tile, between those that only some see."""
     Step(spec(window=window), [*RAGGED, (150, 70), (200, 1)]).check()
 
 
@@ -54,10 +55,11 @@ def test_window_soft_cap_and_sinks_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "lens", [[(0, 1)], [(63, 1)], [(64, 1)], [(0, 64)], [(0, 65)], [(63, 2)], [(1, 130)]]
+    "lens", [[(0, 1)], [(63, 1)], [(64, 1)], [(0, 64)], [(0, 65)], [(63, 2)], [(64, 2)], [(1, 130)]]
 )
 def test_edges_of_tiles(lens: Lens) -> None:
     Step(spec(), lens).check()
+    Step(spec(4, 4), lens, dtype=torch.float16).check()  # tiles of 128 tokens
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -83,9 +83,10 @@ def decode_kernel(
     asked = load_queries(query, row, head, mine, query_token_stride, query_head_stride, KEY_DIM, PAD_KEY)
     highest, total = empty_sums(sinks, head, mine, ROWS, SINKS and ALONE)
     answer, log_sum = attend_range(
-        asked, tl.zeros([ROWS], tl.int32) + (end - 1), start, tl.minimum(start + size, end),
+        asked, tl.zeros([ROWS], tl.int32) + (end - 1), start, tl.minimum(start + size, end), start, start,
         keys, values, kv_head, tables + row * table_stride, scale, highest, total,
-        ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS, WINDOW, SOFTCAP,
+        ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
+        False, WINDOW, SOFTCAP,
     )  # fmt: skip
     place = row * HEADS + head
     if ALONE:
@@ -139,6 +140,7 @@ def shared_kernel(
     start = part * size
     if start >= length:
         return
+    end = tl.minimum(start + size, length)
 
     place = tl.arange(0, ROWS)
     mine = place < count * GROUP
@@ -147,9 +149,10 @@ def shared_kernel(
     asked = load_queries(query, row, head, mine, query_token_stride, query_head_stride, KEY_DIM, PAD_KEY)
     highest, total = empty_sums(query, head, mine, ROWS, False)
     answer, log_sum = attend_range(
-        asked, tl.zeros([ROWS], tl.int32) + length, start, tl.minimum(start + size, length),
+        asked, tl.zeros([ROWS], tl.int32) + length, start, end, start, start + (end - start) // KEYS * KEYS,
         keys, values, kv_head, tables + leader * table_stride, scale, highest, total,
-        ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS, 0, SOFTCAP,
+        ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
+        True, 0, SOFTCAP,
     )  # fmt: skip
     target = (row * HEADS + head) * (shared_parts + own_parts) + part
     store_answers(parts, target, answer, mine, VALUE_DIM, PAD_VALUE)

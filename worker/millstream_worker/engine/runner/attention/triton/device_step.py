@@ -26,7 +26,9 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 LEAST_PART_KEYS = 256  # a shorter part costs more to put together than it saves
 MOST_PARTS = 64
 LEAST_DOT = 16  # sides of a tensor core's matrix product
-TILE_QUERIES = 64  # query heads of a tile where several tokens share its keys
+TILE_QUERIES = 64  # query heads of a tile, of several rows that share keys
+PREFILL_QUERIES = 128  # of several tokens of a row
+NARROW_HEAD = 256  # bytes of a head's key or value
 Vectors = dict[str, NDArray[Any]]
 _BLANKS = {"slots": -1}  # what stands beyond a step's own values; else 0
 
@@ -66,11 +68,11 @@ class StepLayout:
 
     @property
     def tile(self) -> int:
-        return tile_tokens(self.shape, self.itemsize)
+        return tile_rows(self.shape, self.itemsize)
 
     def arrays(self, plan: Plan) -> Vectors:
         """A step's vectors by the names of `DeviceStep`'s fields."""
-        segments, firsts = prefill_tiles(plan, self.tile)
+        segments, firsts = prefill_tiles(plan, tile_tokens(self.shape, self.itemsize))
         shared_lens, shared_firsts, shared_counts = self.shared_tiles(plan)
         return {
             "slots": plan.slot_mapping[self.shape.group],
@@ -153,11 +155,24 @@ def prefill_tiles(plan: Plan, tokens: int) -> tuple[Int32, Int32]:
     return (owner[order] + plan.decodes).astype(np.int32), firsts[order].astype(np.int32)
 
 
+def tile_rows(spec: LayerSpec, itemsize: int) -> int:
+    """Rows of a tile of a prefix group: their query heads of one KV head fill it. In float32 they are half as
+    many: more have no room in registers, nor, 256 wide, in the shared memory of compute capability 8.6."""
+    queries = TILE_QUERIES if itemsize < 4 else TILE_QUERIES // 2
+    return max(1, queries // (spec.heads // spec.kv_heads))
+
+
 def tile_tokens(spec: LayerSpec, itemsize: int) -> int:
-    """Tokens of a tile: their query heads of one KV head fill its rows. In float32 they are half as many:
-    more have no room in registers, nor, 256 wide, in the shared memory of compute capability 8.6."""
-    rows = TILE_QUERIES if itemsize < 4 else TILE_QUERIES // 2
-    return max(1, rows // (spec.heads // spec.kv_heads))
+    """Tokens of a prefill tile. Those of narrow heads are twice as large, for eight warps, so that keys are
+    read half as often. Few new tokens leave most of such a tile empty, and cost little more for it: what a
+    tile reads then takes longer than what it computes. So there is one size, and one kernel to compile."""
+    if itemsize == 4 or head_bytes(spec, itemsize) > NARROW_HEAD:
+        return tile_rows(spec, itemsize)
+    return max(1, PREFILL_QUERIES // (spec.heads // spec.kv_heads))
+
+
+def head_bytes(spec: LayerSpec, itemsize: int) -> int:
+    return max(spec.key_dim, spec.value_dim) * itemsize
 
 
 def padded(size: int, least: int) -> int:

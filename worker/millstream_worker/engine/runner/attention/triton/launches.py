@@ -17,8 +17,11 @@ from millstream_worker.engine.runner.attention.triton.decode import (
 from millstream_worker.engine.runner.attention.triton.device_step import (
     LEAST_DOT,
     LEAST_PART_KEYS,
+    NARROW_HEAD,
     DeviceStep,
+    head_bytes,
     padded,
+    tile_rows,
     tile_tokens,
 )
 from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
@@ -78,22 +81,22 @@ class LayerLaunch:
 
     @property
     def _head_bytes(self) -> int:
-        return max(self.spec.key_dim, self.spec.value_dim) * self.query.element_size()
+        return head_bytes(self.spec, self.query.element_size())
 
     @property
     def _keys_at_once(self) -> int:
         """As many as a processor's shared memory holds several times over, queries beside them."""
-        return 64 if self._head_bytes <= 256 else 32 if self._head_bytes <= 512 else 16
+        return 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= 512 else 16
 
-    @property
-    def tile(self) -> dict[str, int]:
-        """Of a kernel whose programs compute several tokens. In float32 four warps had too few registers for
-        a tile: each thread spilled 17 KB. In others wide heads leave no room for keys loaded ahead."""
-        tokens, wide = tile_tokens(self.spec, self.query.element_size()), self.query.dtype == torch.float32
+    def tile(self, members: int) -> dict[str, int]:
+        """Of a kernel whose programs compute so many rows or tokens. In float32 four warps had too few
+        registers for a tile: each thread spilled 17 KB. In others wide heads leave no room for keys loaded
+        ahead."""
+        rows, float32 = padded(members * self.group, LEAST_DOT), self.query.dtype == torch.float32
         return {
-            "ROWS": padded(tokens * self.group, LEAST_DOT),
-            "num_warps": 8 if wide else 4,
-            "num_stages": 3 if wide or self._head_bytes <= 256 else 2,
+            "ROWS": rows,
+            "num_warps": 8 if float32 or rows > 64 else 4,
+            "num_stages": 3 if float32 or self._head_bytes <= NARROW_HEAD else 2,
         }
 
     @property
@@ -163,7 +166,7 @@ def _share(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
         spec.scale,
         *launch.parts,
         *launch.strides,
-        **launch.tile,
+        **launch.tile(tile_rows(spec, launch.query.element_size())),
         **launch.shape,
         LEAST=LEAST_PART_KEYS,
     )
@@ -188,6 +191,7 @@ def _combine(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
 
 def prefill(launch: LayerLaunch) -> None:
     spec, step = launch.spec, launch.step
+    tokens = tile_tokens(spec, launch.query.element_size())
     prefill_kernel[len(step.tile_segments), spec.kv_heads](
         *launch.inputs,
         step.kv_lens,
@@ -199,8 +203,8 @@ def prefill(launch: LayerLaunch) -> None:
         launch.out,
         spec.scale,
         *launch.strides,
-        TOKENS=tile_tokens(spec, launch.query.element_size()),
-        **launch.tile,
+        TOKENS=tokens,
+        **launch.tile(tokens),
         **launch.shape,
         **launch.visible,
     )

@@ -16,6 +16,17 @@ from millstream_worker.engine.runner.attention.triton.tile import (
 )
 
 
+@triton.jit
+def clear_range(start, end, own, KEYS: tl.constexpr, WINDOW: tl.constexpr):
+    """The whole turns of [start, end) that are seen by each of the queries whose own places are
+    [own, end)."""
+    clear_end = start + tl.maximum(tl.minimum(own + 1, end) - start, 0) // KEYS * KEYS
+    if WINDOW == 0:
+        return start, clear_end
+    hidden = tl.maximum(end - WINDOW - start, 0)  # keys from `start` on that the last query does not see
+    return tl.minimum(start + tl.cdiv(hidden, KEYS) * KEYS, clear_end), clear_end
+
+
 @triton.jit(do_not_specialize=["table_stride"])
 def prefill_kernel(
     query,  # [tokens, heads, KEY_DIM]
@@ -55,6 +66,7 @@ def prefill_kernel(
     cached = tl.load(kv_lens + segment) - query_len  # keys from before this step
     start = tl.maximum(cached + first + 1 - WINDOW, 0) if WINDOW > 0 else 0
     end = cached + tl.minimum(first + TOKENS, query_len)
+    clear_start, clear_end = clear_range(start, end, cached + first, KEYS, WINDOW)
 
     member = tl.arange(0, ROWS)
     token = first + member // GROUP
@@ -64,8 +76,9 @@ def prefill_kernel(
     asked = load_queries(query, packed, head, mine, query_token_stride, query_head_stride, KEY_DIM, PAD_KEY)
     highest, total = empty_sums(sinks, head, mine, ROWS, SINKS)
     answer, _ = attend_range(
-        asked, cached + token, start, end,
+        asked, cached + token, start, end, clear_start, clear_end,
         keys, values, kv_head, tables + segment * table_stride, scale, highest, total,
-        ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS, WINDOW, SOFTCAP,
+        ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
+        True, WINDOW, SOFTCAP,
     )  # fmt: skip
     store_answers(out, packed * HEADS + head, answer, mine, VALUE_DIM, PAD_VALUE)
