@@ -23,7 +23,7 @@ from support.engine.attention_step import Step
 
 # Bytes of shared memory that one program may have, by compute capability (CUDA C++ Programming Guide, 20).
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
-_KERNELS = ("decode_kernel", "combine_kernel", "shared_kernel", "prefill_kernel", "store_kernel")
+_KERNELS = ("decode_kernel", "merge_kernel", "shared_kernel", "prefill_kernel", "store_kernel")
 _POINTERS = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",

@@ -9,23 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.triton.decode import (
-    combine_kernel,
-    decode_kernel,
-    shared_kernel,
-)
-from millstream_worker.engine.runner.attention.triton.device_step import (
+from millstream_worker.engine.runner.attention.triton.decode import decode_kernel, shared_kernel
+from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
+from millstream_worker.engine.runner.attention.triton.partials import merge_kernel
+from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
+from millstream_worker.engine.runner.attention.triton.store import store_kernel
+from millstream_worker.engine.runner.attention.triton.tile_sizes import (
     LEAST_DOT,
-    LEAST_PART_KEYS,
     NARROW_HEAD,
-    DeviceStep,
     head_bytes,
     padded,
     tile_rows,
     tile_tokens,
 )
-from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
-from millstream_worker.engine.runner.attention.triton.store import store_kernel
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 
@@ -99,13 +95,14 @@ class LayerLaunch:
             "num_stages": 3 if float32 or self._head_bytes <= NARROW_HEAD else 2,
         }
 
-    @property
-    def parts(self) -> tuple[int, int]:
-        return self.step.shared_parts, self.step.parts
-
-    @property
-    def visible(self) -> dict[str, Any]:
-        return {"WINDOW": self.spec.window or 0, "SINKS": self.sinks is not None}
+    def partials(self, count: int) -> tuple[Tensor, Tensor]:
+        """Room for so many."""
+        heads, value_dim = self.spec.heads, self.spec.value_dim
+        new = self.out.new_empty
+        return (
+            new(count, heads, value_dim, dtype=torch.float32),
+            new(count, heads, dtype=torch.float32),
+        )
 
 
 def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
@@ -125,86 +122,73 @@ def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
 
 def decode(launch: LayerLaunch) -> None:
     spec, step = launch.spec, launch.step
-    parts = sums = launch.out  # unused where a row has one part
-    count = step.shared_parts + step.parts
-    if count > 1:
-        parts = launch.out.new_empty(step.decodes, spec.heads, count, spec.value_dim, dtype=torch.float32)
-        sums = launch.out.new_empty(step.decodes, spec.heads, count, dtype=torch.float32)
-    if step.shared_parts:
-        _share(launch, parts, sums)
-    decode_kernel[step.decodes, spec.kv_heads, step.parts](
+    partials = launch.partials(step.decode_partials)
+    if len(step.shared_parts):
+        _share(launch, *partials)
+    decode_kernel[len(step.decode_parts), spec.kv_heads](
         *launch.inputs,
-        step.kv_lens,
-        step.shared_lens,
+        step.decode_parts,
         launch.learned_sinks,
         launch.out,
-        parts,
-        sums,
+        *partials,
         spec.scale,
-        *launch.parts,
         *launch.strides,
         ROWS=padded(launch.group, LEAST_DOT),
         **launch.shape,
-        LEAST=LEAST_PART_KEYS,
-        ALONE=count == 1,
-        **launch.visible,
+        SINKS=launch.sinks is not None,
     )
-    if count > 1:
-        _combine(launch, parts, sums)
+    _merge(launch, step.decode_merges, *partials)
 
 
-def _share(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
+def _share(launch: LayerLaunch, partials: Tensor, sums: Tensor) -> None:
     spec, step = launch.spec, launch.step
-    shared_kernel[len(step.shared_counts), spec.kv_heads, step.shared_parts](
+    shared_kernel[len(step.shared_parts), spec.kv_heads](
         *launch.inputs,
-        step.shared_lens,
+        step.shared_parts,
         step.members,
-        step.shared_firsts,
-        step.shared_counts,
-        parts,
+        step.member_partials,
+        partials,
         sums,
         spec.scale,
-        *launch.parts,
         *launch.strides,
         **launch.tile(tile_rows(spec, launch.query.element_size())),
         **launch.shape,
-        LEAST=LEAST_PART_KEYS,
-    )
-
-
-def _combine(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
-    spec, step = launch.spec, launch.step
-    combine_kernel[step.decodes, spec.heads](
-        parts,
-        sums,
-        step.kv_lens,
-        step.shared_lens,
-        launch.learned_sinks,
-        launch.out,
-        *launch.parts,
-        PAD_PARTS=padded(step.shared_parts + step.parts, 1),
-        **{name: launch.shape[name] for name in ("HEADS", "VALUE_DIM", "PAD_VALUE", "KEYS")},
-        LEAST=LEAST_PART_KEYS,
-        **launch.visible,
     )
 
 
 def prefill(launch: LayerLaunch) -> None:
     spec, step = launch.spec, launch.step
     tokens = tile_tokens(spec, launch.query.element_size())
-    prefill_kernel[len(step.tile_segments), spec.kv_heads](
+    partials = launch.partials(step.prefill_partials)
+    prefill_kernel[len(step.prefill_parts), spec.kv_heads](
         *launch.inputs,
         step.kv_lens,
         step.query_lens,
         step.query_starts,
-        step.tile_segments,
-        step.tile_firsts,
+        step.prefill_parts,
         launch.learned_sinks,
         launch.out,
+        *partials,
         spec.scale,
         *launch.strides,
         TOKENS=tokens,
         **launch.tile(tokens),
         **launch.shape,
-        **launch.visible,
+        WINDOW=spec.window or 0,
+        SINKS=launch.sinks is not None,
+    )
+    _merge(launch, step.prefill_merges, *partials)
+
+
+def _merge(launch: LayerLaunch, merges: Tensor, partials: Tensor, sums: Tensor) -> None:
+    if not len(merges):
+        return
+    merge_kernel[len(merges), launch.spec.heads](
+        partials,
+        sums,
+        merges,
+        launch.learned_sinks,
+        launch.out,
+        **{name: launch.shape[name] for name in ("HEADS", "VALUE_DIM", "PAD_VALUE")},
+        SINKS=launch.sinks is not None,
     )

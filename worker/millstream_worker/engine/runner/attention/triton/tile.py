@@ -17,14 +17,6 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def part_keys(length, parts, LEAST: tl.constexpr, KEYS: tl.constexpr):
-    """Keys of a part, whole loads of KEYS: `length` keys are read in at most `parts` parts, and in fewer
-    where they would be shorter than LEAST. Parts beyond the end are empty."""
-    used = tl.maximum(tl.minimum(tl.cdiv(length, LEAST), parts), 1)
-    return tl.cdiv(tl.cdiv(length, used), KEYS) * KEYS
-
-
-@triton.jit
 def load_queries(
     query,  # [tokens, heads, KEY_DIM]
     token,  # [ROWS], or one for all of them
@@ -57,14 +49,30 @@ def store_answers(
 
 
 @triton.jit
+def store_partials(
+    partials,  # [partials, heads, VALUE_DIM] float32
+    partial_sums,  # [partials, heads] float32
+    place,  # [ROWS] number of each row in both
+    answer,  # [ROWS, PAD_VALUE]
+    log_sum,  # [ROWS]
+    mine,
+    VALUE_DIM: tl.constexpr,
+    PAD_VALUE: tl.constexpr,
+):
+    store_answers(partials, place, answer, mine, VALUE_DIM, PAD_VALUE)
+    tl.store(partial_sums + place, log_sum, mask=mine)
+
+
+@triton.jit
 def empty_sums(sinks, head, mine, ROWS: tl.constexpr, SINKS: tl.constexpr):
     """[ROWS] highest score, and sum of the weights relative to it, before any key: a sink weighs and has no
-    value."""
+    value. Rows that are not `mine` have none."""
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     if SINKS:
-        highest = tl.load(sinks + head, mask=mine, other=0.0).to(tl.float32) * LOG2_E
-        total += 1.0
+        sink = tl.load(sinks + head, mask=mine, other=float("-inf")).to(tl.float32)
+        highest = sink * LOG2_E
+        total = tl.where(mine, 1.0, 0.0)
     return highest, total
 
 

@@ -7,7 +7,6 @@ is how they are tested where there is no GPU.
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import torch
@@ -16,7 +15,9 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticStep
 from millstream_worker.engine.runner.attention.triton import flash_prefill, launches
-from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep, StaticDecode, StepLayout
+from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
+from millstream_worker.engine.runner.attention.triton.static_decode import StaticDecode
+from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -41,22 +42,20 @@ class TritonAttention:
         ]
 
     def begin(self, plan: Plan) -> None:
-        vectors = [layout.arrays(plan) for layout in self._layouts]
+        laid_out = [layout.arrays(plan) for layout in self._layouts]
         tensors = iter(
-            together([array for named in vectors for array in named.values()], self._storage.device)
+            together([array for named, _ in laid_out for array in named.values()], self._storage.device)
         )
         self._steps = {}
-        for layout, named in zip(self._layouts, vectors, strict=True):
+        for layout, (named, numbers) in zip(self._layouts, laid_out, strict=True):
             fields: dict[str, Any] = {name: next(tensors) for name in named}
-            self._steps[layout.shape] = DeviceStep(**fields | layout.numbers(plan, named))
+            self._steps[layout.shape] = DeviceStep(**fields | numbers)
 
     def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> StaticDecode:
-        parts = []
-        for layout in self._layouts:
-            longest = min(width * self._storage.block_size, layout.shape.window or inf)
-            own, shared = layout.parts_for(rows, int(longest))
-            parts.append((own, shared if prefix_groups and layout.shape.window is None else 0))
-        return StaticDecode(self._layouts, rows, width, parts, self._storage.device)
+        storage = self._storage
+        return StaticDecode(
+            self._layouts, rows, width, storage.block_size, storage.device, prefix_groups=prefix_groups
+        )
 
     def hold(self, step: StaticStep) -> None:
         assert isinstance(step, StaticDecode), "a step of another backend"
@@ -72,7 +71,7 @@ class TritonAttention:
         launches.store(launch, key, value)
         if step.decodes:
             launches.decode(launch)
-        if len(step.tile_segments):
+        if len(step.prefill_parts):
             flash = self._flash[layer]
             if flash is None:
                 launches.prefill(launch)
