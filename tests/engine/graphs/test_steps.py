@@ -3,6 +3,7 @@ with again: every step with other tokens, places and lengths would come out wron
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -166,7 +167,9 @@ def test_sizes_are_told_and_all_are_recorded(load_static: Load) -> None:
     runner.model = record(eager_of(runner), recorder, LIMITS, Findings(told.append))
 
     assert told[0] == "recording CUDA graphs: 4 sizes up to 8 rows; 2 sizes up to 24 tokens"
-    assert told[1].startswith("recorded CUDA graphs in ")
+    assert re.fullmatch(
+        r"recorded CUDA graphs in \S+ s: they take 0 MiB, 0 MiB are free, a step may need 0 MiB", told[1]
+    )
     decodes, chains, gaps = 4 + 3, 2, len(loaded.layer_specs)  # of one row there are no prefix groups
     assert recorder.recordings == decodes + chains * (gaps + 1)
     assert len(marks) == decodes + chains
@@ -202,15 +205,79 @@ class Careless(CpuRecorder):
     strict = CpuRecorder.apart
 
 
-def test_steps_that_compute_something_else_are_not_replayed(load_static: Load) -> None:
-    """A body that looks at its positions on the host: what is kept by value is wrong for other positions."""
-    loaded = load_static("llama")
+def careless(loaded: LoadedModel, at: Callable[[int], bool]) -> Runner:
+    """Of a body that looks at its positions on the host, in steps of such sizes: what is kept by value is
+    wrong for other positions."""
     rope = loaded.model.model.rotary_emb
     honest = rope.forward
-    rope.forward = lambda states, position_ids: honest(states, torch.tensor(position_ids.tolist()))
-    runner, _ = runner_of(loaded, blocks=9, block_size=4)
-    with pytest.raises(CannotRecord, match=r"a recorded step of 1 rows and 4 tokens has other logits"):
-        record(eager_of(runner), Careless(), LIMITS, SILENT)
+
+    def forward(states: torch.Tensor, position_ids: torch.Tensor) -> object:
+        kept = torch.tensor(position_ids.tolist()) if at(position_ids.shape[1]) else position_ids
+        return honest(states, kept)
+
+    rope.forward = forward
+    return runner_of(loaded, blocks=9, block_size=4)[0]
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        (lambda tokens: tokens <= 8, "of steps with prompts only: a recorded step of 1 rows and 1 tokens"),
+        (lambda tokens: tokens > 8, "of decode steps only: a recorded step of 1 rows and 4 tokens has"),
+    ],
+)
+def test_steps_that_are_replayed_wrongly_cost_those_of_their_kind(
+    at: Callable[[int], bool], says: str, load_static: Load
+) -> None:
+    findings = Findings(lambda _: None)
+    runner = careless(load_static("llama"), at)
+    graphs = record(eager_of(runner), Careless(), LIMITS, findings)
+    [reason] = findings.fallbacks
+    assert f"CUDA graphs {says}" in reason
+    rows, tokens = graphs.sizes
+    assert bool(rows) != bool(tokens)
+    assert findings.checks[0].startswith("CUDA graphs off by at most ")
+
+
+def test_if_all_are_replayed_wrongly_none_is(load_static: Load) -> None:
+    runner = careless(load_static("llama"), lambda tokens: True)
+    with pytest.raises(CannotRecord, match=r"^a recorded step of 1 rows and \d tokens has other logits"):
+        record(eager_of(runner), Careless(), LIMITS, Findings(lambda _: None))
+
+
+def test_a_pool_too_small_for_the_check_is_told(load_static: Load) -> None:
+    findings = Findings(lambda _: None)
+    runner, _ = runner_of(load_static("llama"), blocks=1, block_size=4)
+    record(eager_of(runner), CpuRecorder(), LIMITS, findings)
+    assert findings.checks == ["CUDA graphs not checked: the KV cache has no room for their steps"]
+
+
+class Hungry(CpuRecorder):
+    """Leaves 3 MiB with the first recordings, and 9 with others."""
+
+    left = 3 << 20
+
+    def free_bytes(self) -> int:
+        return self.left
+
+    def another(self) -> CpuRecorder:
+        again = Hungry()
+        again.left = 9 << 20
+        return again
+
+
+def test_recordings_leave_the_memory_that_other_steps_need(load_static: Load) -> None:
+    findings = Findings(lambda _: None)
+    runner, _ = runner_of(load_static("llama"), blocks=9, block_size=4)
+    graphs = record(eager_of(runner), Hungry(), replace(LIMITS, spare=3 << 20), findings)
+    assert graphs.sizes == ([1, 2, 4, 8], [16, 24])
+    assert not findings.fallbacks
+    graphs = record(eager_of(runner), Hungry(), replace(LIMITS, spare=4 << 20), findings)
+    assert graphs.sizes == ([1, 2, 4, 8], [])
+    assert findings.fallbacks == [
+        "CUDA graphs of decode steps only: beside those of steps with prompts 3 MiB are free, and a step may "
+        "need 4 MiB"
+    ]
 
 
 class MixedBroken(CpuRecorder):

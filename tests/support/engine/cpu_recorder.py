@@ -50,8 +50,11 @@ class CpuRecorder:
     def drop(self) -> None:
         self._close()
 
-    def used_bytes(self) -> int:
+    def free_bytes(self) -> int:
         return 0
+
+    def another(self) -> CpuRecorder:
+        return type(self)()
 
     def place(self, tensor: Tensor) -> Tensor:
         assert self._tape is None, "places are taken between recordings"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
 from millstream_worker.engine.runner.device import torch_internals
+from millstream_worker.engine.runner.kv.pool_size import free_bytes
 
 _INTEGERS = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}  # by bytes, as the array interface names them
 
@@ -22,6 +23,7 @@ class CudaRecorder:
     on one stream."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -76,9 +78,11 @@ class CudaRecorder:
             torch_internals.end_allocation(torch.cuda.current_device(), self._pool)
         self._pool = torch.cuda.graph_pool_handle()
 
-    def used_bytes(self) -> int:
-        free, total = torch.cuda.mem_get_info()
-        return total - free
+    def free_bytes(self) -> int:
+        return free_bytes(self._device)
+
+    def another(self) -> CudaRecorder:
+        return CudaRecorder(self._device)
 
     def place(self, tensor: Tensor) -> Tensor:
         return torch.as_tensor(_Place(tensor), device=tensor.device).view(tensor.dtype)

@@ -39,8 +39,12 @@ class Recorder(Protocol):
         """End a recording that something has gone wrong in, if there is one."""
         ...
 
-    def used_bytes(self) -> int:
-        """Of the device's memory, by whomever."""
+    def free_bytes(self) -> int:
+        """Of the device's memory, for other work than recordings."""
+        ...
+
+    def another(self) -> Recorder:
+        """One of the same device, whose recordings share no memory with this one's."""
         ...
 
     def place(self, tensor: Tensor) -> Tensor:

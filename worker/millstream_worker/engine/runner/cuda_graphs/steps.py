@@ -33,6 +33,8 @@ class GraphLimits:
     rows: int  # that decode in one step
     tokens: int  # computed in one step
     width: int  # blocks of the longest row
+    spare: int = 0  # bytes of the device's memory that computing a step from Python takes
+    prompts: bool = True  # whether steps with prompts are recorded, too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +62,7 @@ class CudaGraphs:
         self._width = limits.width
         static = isinstance(eager.attention.backend, StaticAttention)
         self._row_rungs = row_rungs(min(limits.rows, limits.tokens)) if static else []
-        self._token_rungs = token_rungs(limits.tokens)
+        self._token_rungs = token_rungs(limits.tokens) if limits.prompts else []
         most = max(self._row_rungs + self._token_rungs)
         self._hidden = torch.zeros(most, body.width, dtype=body.dtype, device=device)
         self._decodes: dict[tuple[int, bool], _Decode] = {}
@@ -70,6 +72,14 @@ class CudaGraphs:
     def sizes(self) -> tuple[list[int], list[int]]:
         """Rows of the decode steps and tokens of the others that are recorded, or will be."""
         return self._row_rungs, self._token_rungs
+
+    def forget_decodes(self) -> None:
+        """From now on they are computed from Python, or padded to another recorded step."""
+        self._decodes, self._row_rungs = {}, []
+
+    def forget_mixed(self) -> None:
+        """The same of steps with prompts."""
+        self._mixed, self._token_rungs = {}, []
 
     @torch.inference_mode()
     def record(self, mark: Callable[[], None], fall_back: Callable[[str], None]) -> None:
@@ -84,7 +94,8 @@ class CudaGraphs:
             except Exception as error:
                 if not self._row_rungs:
                     raise
-                self._mixed, self._token_rungs, without = {}, [], short(error)
+                self.forget_mixed()
+                without = short(error)
             for rows in reversed(self._row_rungs):
                 for prefix_groups in (True, False) if rows > 1 else (False,):
                     self._decodes[rows, prefix_groups] = self._record_decode(rows, prefix_groups)

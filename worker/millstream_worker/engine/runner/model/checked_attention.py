@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.model.load import LoadedModel
@@ -22,23 +23,34 @@ def checked_attention(
     findings: Findings,
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
-    """Returns the model, with PyTorch's attention where its own fails in whatever way. Raises ValueError if
-    the one that fails is what the operator has `named` ("auto": nothing)."""
+    """Returns the model, with PyTorch's attention where its own fails in whatever way, or its own with less
+    that can fail where that is enough. Raises ValueError if the one that fails is what the operator has
+    `named` ("auto": nothing)."""
     if loaded.attention == "torch":
         return loaded
+    findings.report(f"{Tried.ATTENTION} of {loaded.attention}")
     contexts = SHORT_CONTEXTS if loaded.device.type == "cpu" else CONTEXTS
-    given = (loaded.attend_over, loaded.layer_specs, loaded.dtype, loaded.device, block_size, contexts, mark)
-    try:
-        findings.passed("attention", check_attention(*given))
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:  # of a compiler, a driver, a library, or a mismatch
-        settle(loaded.device)
-        if named != "auto":
-            raise ValueError(
-                f"attention {named!r} does not work here: {short(error)}; use 'torch' or 'auto'"
-            ) from error
-        findings.fall_back(f"attention: plain PyTorch, slower than {loaded.attention}: {short(error)}")
-        notes = tuple(note for note in loaded.notes if not note.startswith("attention: "))
-        return replace(loaded, attention="torch", attend_over=TorchAttention, notes=notes)
-    return loaded
+    given = (loaded.layer_specs, loaded.dtype, loaded.device, block_size, contexts, mark)
+    backends = [loaded.attend_over, *([loaded.plainer] if loaded.plainer else [])]
+    reason = ""
+    for attend_over in backends:
+        try:
+            worst = check_attention(attend_over, *given)
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            findings.unchecked("attention", short(error))
+        except Exception as error:  # of a compiler, a driver, a library, or a mismatch
+            settle(loaded.device)
+            reason = short(error)
+            if named != "auto" and attend_over is backends[-1]:
+                raise ValueError(
+                    f"attention {named!r} does not work here: {reason}; use 'torch' or 'auto'"
+                ) from error
+            continue
+        else:
+            findings.passed("attention", worst)
+        if reason:
+            findings.fall_back(f"attention: our own kernel for prompts, not FlashAttention: {reason}")
+        return replace(loaded, attend_over=attend_over)
+    findings.fall_back(f"attention: plain PyTorch, slower than {loaded.attention}: {reason}")
+    notes = tuple(note for note in loaded.notes if not note.startswith("attention: "))
+    return replace(loaded, attention="torch", attend_over=TorchAttention, notes=notes)

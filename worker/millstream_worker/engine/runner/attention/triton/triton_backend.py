@@ -28,13 +28,14 @@ _PROGRAMS_PER_PROCESSOR = 4
 class TritonAttention:
     """`AttentionBackend` over one storage. What `attend` launches depends on the step's numbers and on the
     sizes of its tensors alone, so that a graph captured with a step serves every step whose vectors are put
-    into the same places. `programs`: of a kernel, that keep the device busy; None: as it says itself."""
+    into the same places. `programs`: of a kernel, that keep the device busy; None: as it says itself.
+    `flash`: torch's FlashAttention takes the part of prompts that it can."""
 
-    def __init__(self, storage: KVStorage, programs: int | None = None) -> None:
+    def __init__(self, storage: KVStorage, programs: int | None = None, *, flash: bool = True) -> None:
         self._storage = storage
         self._shapes = [layer.shape for layer in storage.layers]
         self._steps: dict[LayerSpec, DeviceStep] = {}
-        self._flash = [flash_prefill.choose(layer, storage) for layer in storage.layers]
+        self._flash = [flash_prefill.choose(layer, storage) if flash else None for layer in storage.layers]
         if programs is None:
             programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
         self._layouts = [
