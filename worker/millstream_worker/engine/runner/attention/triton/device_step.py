@@ -36,7 +36,6 @@ class DeviceStep:
     kv_lens: Tensor  # [S]
     query_lens: Tensor  # [S]
     query_starts: Tensor  # [S]
-    prefill_starts: Tensor  # [P + 1] where the segments that do not decode start, counted from the first
     decode_parts: Tensor  # [I, 4] segment; begin and end of the keys; partial, or -1: the only part
     decode_merges: Tensor  # [C, 3] token, first of its partials, how many
     members: Tensor  # [M] segments of prefix groups
@@ -51,5 +50,3 @@ class DeviceStep:
     decodes: int
     decode_partials: int
     prefill_partials: int
-    longest_query: int  # of the segments that do not decode: new tokens
-    longest_context: int

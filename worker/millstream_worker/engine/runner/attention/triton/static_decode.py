@@ -59,8 +59,6 @@ class StaticDecode:
                 decodes=rows,
                 decode_partials=partials,
                 prefill_partials=0,
-                longest_query=0,
-                longest_context=0,
             )
             for index, (layout, (named, partials)) in enumerate(zip(layouts, sizes, strict=True))
         }

@@ -43,25 +43,25 @@ class StepLayout:
         """And where each computes a tile, which is so much that half as many do."""
         return max(1, self.programs // 2 // self.shape.kv_heads)
 
-    def arrays(self, plan: Plan) -> tuple[Vectors, dict[str, int]]:
-        """A step's vectors and numbers by the names of `DeviceStep`'s fields."""
+    def arrays(self, plan: Plan, prompts: Int64 | None = None) -> tuple[Vectors, dict[str, int]]:
+        """A step's vectors and numbers by the names of `DeviceStep`'s fields. `prompts`: the segments that do
+        not decode and are our kernel's; None: all of them."""
+        if prompts is None:
+            prompts = np.arange(plan.decodes, len(plan.query_lens))
         vectors: Vectors = {
             "slots": plan.slot_mapping[self.shape.group],
             "tables": plan.block_tables[self.shape.group],
             "kv_lens": plan.kv_lens,
             "query_lens": plan.query_lens,
             "query_starts": plan.query_starts[:-1],
-            "prefill_starts": plan.query_starts[plan.decodes :] - np.int32(plan.decodes),
             "members": plan.prefix_group_segments,
         }
         decode, decode_partials = self._decode(plan)
-        prefill, prefill_partials = self._prefill(plan)
+        prefill, prefill_partials = self._prefill(plan, prompts)
         return vectors | decode | prefill, {
             "decodes": plan.decodes,
             "decode_partials": decode_partials,
             "prefill_partials": prefill_partials,
-            "longest_query": int(plan.query_lens[plan.decodes :].max(initial=0)),
-            "longest_context": int(plan.kv_lens[plan.decodes :].max(initial=0)),
         }
 
     def decode_sizes(self, rows: int, longest: int, *, prefix_groups: bool) -> tuple[dict[str, int], int]:
@@ -77,7 +77,6 @@ class StepLayout:
             merges, tiles = rows, tiles + min(tiles * most, self.tile_programs)
         rowed = ("slots", "kv_lens", "query_lens", "query_starts", "members", "member_partials")
         return dict.fromkeys(rowed, rows) | {
-            "prefill_starts": 1,
             "decode_parts": parts,
             "decode_merges": merges,
             "shared_parts": tiles,
@@ -118,14 +117,14 @@ class StepLayout:
         shared_parts = _rows(places[parts.runs], members[parts.runs], parts.begins, parts.ends, parts.numbers)
         return lens, counts, shared_parts
 
-    def _prefill(self, plan: Plan) -> tuple[Vectors, int]:
+    def _prefill(self, plan: Plan, prompts: Int64) -> tuple[Vectors, int]:
         """Those parts come first that see most keys, so that none of them is computed alone at the end."""
-        lens = plan.query_lens[plan.decodes :]
-        if not len(lens):
+        if not len(prompts):
             return {name: _none(name) for name in ("prefill_parts", "prefill_merges")}, 0
-        cached = (plan.kv_lens[plan.decodes :] - lens).astype(np.int64)
+        lens = plan.query_lens[prompts]
+        cached = (plan.kv_lens[prompts] - lens).astype(np.int64)
         owner, first_tokens, tokens = tiles(lens, tile_tokens(self.shape, self.itemsize))
-        own, segments = cached[owner] + first_tokens, owner + plan.decodes
+        own, segments = cached[owner] + first_tokens, prompts[owner]
         window = self.shape.window
         begins = np.zeros_like(own) if window is None else np.maximum(own + 1 - window, 0)
         parts = cut(begins, own + tokens, self.tile_programs, LEAST_TILE_KEYS)

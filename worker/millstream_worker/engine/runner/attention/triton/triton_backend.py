@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import StaticStep
 from millstream_worker.engine.runner.attention.triton import flash_prefill, launches
 from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
+from millstream_worker.engine.runner.attention.triton.flash_prefill import FlashStep
 from millstream_worker.engine.runner.attention.triton.static_decode import StaticDecode
 from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
 from millstream_worker.engine.runner.device.transfer import together
@@ -29,13 +31,14 @@ class TritonAttention:
     """`AttentionBackend` over one storage. What `attend` launches depends on the step's numbers and on the
     sizes of its tensors alone, so that a graph captured with a step serves every step whose vectors are put
     into the same places. `programs`: of a kernel, that keep the device busy; None: as it says itself.
-    `flash`: torch's FlashAttention takes the part of prompts that it can."""
+    `flash`: torch's FlashAttention takes the part of prompts that it can, in steps that are not recorded."""
 
     def __init__(self, storage: KVStorage, programs: int | None = None, *, flash: bool = True) -> None:
         self._storage = storage
         self._shapes = [layer.shape for layer in storage.layers]
         self._steps: dict[LayerSpec, DeviceStep] = {}
-        self._flash = [flash_prefill.choose(layer, storage) if flash else None for layer in storage.layers]
+        self._flash = flash_prefill.choose(storage) if flash else [None] * len(storage.layers)
+        self._flash_steps: dict[int, FlashStep] = {}
         if programs is None:
             programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
         self._layouts = [
@@ -43,14 +46,22 @@ class TritonAttention:
         ]
 
     def begin(self, plan: Plan) -> None:
-        laid_out = [layout.arrays(plan) for layout in self._layouts]
-        tensors = iter(
-            together([array for named, _ in laid_out for array in named.values()], self._storage.device)
-        )
+        taken = flash_prefill.taken(plan)
+        shapes = {shape for shape, attend in zip(self._shapes, self._flash, strict=True) if attend}
+        left = plan.decodes + np.flatnonzero(~taken)
+        laid_out = [layout.arrays(plan, left if layout.shape in shapes else None) for layout in self._layouts]
+        groups = sorted({shape.group for shape in shapes}) if taken.any() else []
+        flash = [flash_prefill.arrays(plan, group, self._storage.block_size) for group in groups]
+        arrays = [array for named, _ in laid_out for array in named.values()]
+        tensors = iter(together([*arrays, *(array for one in flash for array in one)], self._storage.device))
         self._steps = {}
         for layout, (named, numbers) in zip(self._layouts, laid_out, strict=True):
             fields: dict[str, Any] = {name: next(tensors) for name in named}
             self._steps[layout.shape] = DeviceStep(**fields | numbers)
+        self._flash_steps = {
+            group: flash_prefill.flash_step(plan, [next(tensors) for _ in one])
+            for group, one in zip(groups, flash, strict=True)
+        }
 
     def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> StaticDecode:
         storage = self._storage
@@ -60,24 +71,23 @@ class TritonAttention:
 
     def hold(self, step: StaticStep) -> None:
         assert isinstance(step, StaticDecode), "a step of another backend"
-        self._steps = step.steps
+        self._steps, self._flash_steps = step.steps, {}
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
     ) -> Tensor:
         spec, step = self._storage.layers[layer], self._steps[self._shapes[layer]]
+        flash, flash_step = self._flash[layer], self._flash_steps.get(spec.group)
         keys, values = self._storage.keys[layer], self._storage.values[layer]
         out = values.new_empty(len(query), spec.heads, spec.value_dim)
         launch = launches.LayerLaunch(spec, step, query.to(keys.dtype), keys, values, sinks, out)
         launches.store(launch, key, value)
         if step.decodes:
             launches.decode(launch)
+        if flash and flash_step:
+            flash_prefill.prefill(flash, flash_step, launch, key, value)
         if len(step.prefill_parts):
-            flash = self._flash[layer]
-            if flash is None:
-                launches.prefill(launch)
-            else:
-                flash_prefill.prefill(flash, launch)
+            launches.prefill(launch)
         return out
 
 
