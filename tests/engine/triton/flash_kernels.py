@@ -17,6 +17,7 @@ from support.models import checkpoints
 from torch import Tensor
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.attention.interface import StaticSize
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.attention.triton import flash_prefill
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
@@ -193,6 +194,20 @@ def test_this_torch_takes_what_it_is_given() -> None:
     starts = torch.zeros(4, dtype=torch.int32, device="meta")
     with torch.inference_mode():
         assert attend(query, key, key, starts, starts, 23, 23).shape == query.shape
+
+
+def test_recorded_steps_are_our_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording would keep how long the longest prompt was."""
+    called = Called(monkeypatch)
+    step = Step(spec(dim=16), FRESH)
+    backend = TritonAttention(step.storage)
+    held = backend.reserve(StaticSize(4, 30, 4, 8, prefix_groups=True))
+    backend.begin(step.plan)
+    backend.hold(held)
+    held.fill(step.plan)
+    found = backend.attend(0, step.query, *step.new)
+    assert torch.allclose(found.double(), step.expected(), atol=1e-5)
+    assert not called.keys
 
 
 def test_all_of_a_ragged_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from support.engine.planning import sharing
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
+from millstream_worker.engine.runner.attention.interface import StaticSize
 from millstream_worker.engine.runner.attention.triton.device_step import WIDTHS
 from millstream_worker.engine.runner.attention.triton.key_parts import STEP, cut
 from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
@@ -159,20 +160,19 @@ def test_few_new_tokens_after_many_are_read_by_many_programs(chunk: tuple[int, i
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_parts_fit_into_the_vectors_and_the_partials_of_recorded_steps(layer: LayerSpec) -> None:
+@pytest.mark.parametrize("chunks", [False, True])
+def test_steps_fit_into_the_vectors_and_the_partials_of_recorded_ones(layer: LayerSpec, chunks: bool) -> None:
     random = np.random.default_rng(2)
     for _ in range(100):
-        plan, step = random_plan(random, chunks=False), layout(layer, int(random.choice([1, 20, 80, H200])))
-        rows = len(plan.kv_lens)
-        most, partials = step.decode_sizes(rows, int(plan.kv_lens.max()), prefix_groups=True)
-        vectors, numbers = step.arrays(plan)
-        assert numbers["decode_partials"] <= partials
-        assert all(len(vectors[name]) <= size for name, size in most.items())
-
-        apart, numbers = step.arrays(sharing(plan, []))
-        most, partials = step.decode_sizes(rows, int(plan.kv_lens.max()), prefix_groups=False)
-        assert numbers["decode_partials"] <= partials
-        assert all(len(apart[name]) <= size for name, size in most.items())
+        plan, step = random_plan(random, chunks=chunks), layout(layer, int(random.choice([1, 20, 80, H200])))
+        rows, longest = len(plan.kv_lens), int(plan.kv_lens.max())
+        for given, groups in ((plan, True), (sharing(plan, []), False)):
+            size = StaticSize(rows, plan.token_count, rows - plan.decodes, longest, prefix_groups=groups)
+            most, most_numbers = step.static_sizes(size, block_size=1)
+            vectors, numbers = step.arrays(given)
+            assert most.keys() == vectors.keys() - {"tables"}
+            assert all(len(vectors[name]) <= count for name, count in most.items())
+            assert all(numbers[name] <= count for name, count in most_numbers.items())
 
 
 def test_what_is_never_cut_needs_no_merges() -> None:

@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.interface import StaticSize
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -96,6 +97,11 @@ def test_the_check_at_start_asks_for_all_of_them(
         plan = random_step(random)
         backend.begin(plan)
         attend(backend, layer, plan.token_count, dtype)
-        backend.hold(backend.reserve(int(random.integers(1, 40)), 512, prefix_groups=number % 2 == 0))
-        attend(backend, layer, plan.token_count, dtype)
+        rows, prompts = int(random.integers(1, 40)), int(random.integers(1, 9))
+        for size in (
+            StaticSize(rows, rows, 0, 512, prefix_groups=number % 2 == 0),
+            StaticSize(rows, rows + 16 * prompts, prompts, 512, prefix_groups=True),
+        ):
+            backend.hold(backend.reserve(size))
+            attend(backend, layer, size.tokens, dtype)
     assert asked == at_start

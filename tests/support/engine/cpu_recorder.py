@@ -56,10 +56,6 @@ class CpuRecorder:
     def another(self) -> CpuRecorder:
         return type(self)()
 
-    def place(self, tensor: Tensor) -> Tensor:
-        assert self._tape is None, "places are taken between recordings"
-        return tensor
-
     def _close(self) -> _Tape | None:
         tape, self._tape = self._tape, None
         if tape is not None:

@@ -6,16 +6,11 @@ import contextlib
 import gc
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
 from millstream_worker.engine.runner.device import torch_internals
-from millstream_worker.engine.runner.kv.pool_size import free_bytes
-
-_INTEGERS = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}  # by bytes, as the array interface names them
 
 
 class CudaRecorder:
@@ -79,26 +74,9 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def free_bytes(self) -> int:
-        return free_bytes(self._device)
+        torch.cuda.empty_cache()  # what torch keeps for recordings is not free, if no tensor is in it
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return free
 
     def another(self) -> CudaRecorder:
         return CudaRecorder(self._device)
-
-    def place(self, tensor: Tensor) -> Tensor:
-        return torch.as_tensor(_Place(tensor), device=tensor.device).view(tensor.dtype)
-
-
-class _Place:
-    """Where a tensor lies, without holding it: what the CUDA array interface needs
-    (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html). As integers of the same size,
-    since it has no bfloat16."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        size = tensor.element_size()
-        self.__cuda_array_interface__: dict[str, Any] = {
-            "shape": tuple(tensor.shape),
-            "strides": tuple(stride * size for stride in tensor.stride()),
-            "typestr": _INTEGERS[size],
-            "data": (tensor.data_ptr(), False),
-            "version": 2,
-        }

@@ -1,9 +1,9 @@
 """What the Triton kernels must know of a step: vectors that lie on the device, and a few numbers.
 
 A captured graph keeps the numbers and the places of the vectors. So all that depends on lengths is read from
-the vectors, and for every step that decodes so many rows vectors of the same sizes do
-(`StepLayout.decode_sizes`), with anything beyond the step's own values blank: a slot, a part or a merge of -1
-costs next to nothing and changes nothing.
+the vectors, and for every step of a size vectors of the same lengths do (`StepLayout.static_sizes`), with
+anything beyond the step's own values blank: a slot, a part or a merge of -1 costs next to nothing and changes
+nothing.
 """
 
 from __future__ import annotations

@@ -63,6 +63,8 @@ def prefill_kernel(
     part = prefill_parts + tl.program_id(0) * 6
     kv_head = tl.program_id(1).to(tl.int64)
     segment = tl.load(part).to(tl.int64)
+    if segment < 0:
+        return
     first = tl.load(part + 1)
     start = tl.load(part + 2)
     end = tl.load(part + 3)

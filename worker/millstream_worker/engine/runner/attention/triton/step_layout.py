@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.plan import Int32, Int64, Plan
+from millstream_worker.engine.runner.attention.interface import StaticSize
 from millstream_worker.engine.runner.attention.tiles import tiles
 from millstream_worker.engine.runner.attention.triton.device_step import WIDTHS
 from millstream_worker.engine.runner.attention.triton.key_parts import KeyParts, cut
@@ -64,9 +65,21 @@ class StepLayout:
             "prefill_partials": prefill_partials,
         }
 
+    def static_sizes(self, size: StaticSize, block_size: int) -> tuple[dict[str, int], dict[str, int]]:
+        """The most numbers in each vector of a step of that size; and the numbers of `DeviceStep` for all
+        such steps."""
+        longest = size.width * block_size
+        decode, decode_partials = self.decode_sizes(size.rows, longest, prefix_groups=size.prefix_groups)
+        prefill, prefill_partials = self.prefill_sizes(size.tokens, size.prompts, longest)
+        rowed = ("kv_lens", "query_lens", "query_starts", "members", "member_partials")
+        return {"slots": size.tokens} | dict.fromkeys(rowed, size.rows) | decode | prefill, {
+            "decodes": size.rows,
+            "decode_partials": decode_partials,
+            "prefill_partials": prefill_partials,
+        }
+
     def decode_sizes(self, rows: int, longest: int, *, prefix_groups: bool) -> tuple[dict[str, int], int]:
-        """The most numbers in each vector of a step that decodes up to `rows` rows of up to `longest` tokens,
-        and does nothing else; and the most partials."""
+        """Of up to `rows` decoding rows of up to `longest` tokens; and the most partials."""
         most = min(longest, self.shape.window or longest) // LEAST_PART_KEYS  # parts of a row
         partials = min(rows * most, self.row_programs) if most > 1 else 0
         parts, merges, tiles = rows + max(0, partials - 1), min(rows, partials // 2), 0
@@ -75,14 +88,18 @@ class StepLayout:
             # Each row may have one of what it reads alone, and one of what it shares, without being cut.
             partials += 2 * rows + min(rows * most, self.tile * self.tile_programs)
             merges, tiles = rows, tiles + min(tiles * most, self.tile_programs)
-        rowed = ("slots", "kv_lens", "query_lens", "query_starts", "members", "member_partials")
-        return dict.fromkeys(rowed, rows) | {
-            "decode_parts": parts,
-            "decode_merges": merges,
-            "shared_parts": tiles,
-            "prefill_parts": 0,
-            "prefill_merges": 0,
-        }, partials
+        return {"decode_parts": parts, "decode_merges": merges, "shared_parts": tiles}, partials
+
+    def prefill_sizes(self, tokens: int, prompts: int, longest: int) -> tuple[dict[str, int], int]:
+        """Of up to so many new tokens in so many segments that do not decode."""
+        tile = tile_tokens(self.shape, self.itemsize)
+        tiles = min(tokens // tile + prompts, tokens) if prompts else 0
+        most = min(longest, (self.shape.window or longest) + tile) // LEAST_TILE_KEYS  # parts of a tile
+        parts = min(tiles * most, self.tile_programs) if most > 1 else 0
+        return {
+            "prefill_parts": tiles + max(0, parts - 1),
+            "prefill_merges": min(tokens, parts // 2 * tile),
+        }, parts * tile
 
     def _decode(self, plan: Plan) -> tuple[Vectors, int]:
         shared_lens, shared_counts, shared_parts = self._shared(plan)

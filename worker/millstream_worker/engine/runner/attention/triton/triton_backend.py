@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.interface import StaticStep
+from millstream_worker.engine.runner.attention.interface import StaticSize, StaticStep
 from millstream_worker.engine.runner.attention.triton import flash_prefill, launches
 from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
 from millstream_worker.engine.runner.attention.triton.flash_prefill import FlashStep
-from millstream_worker.engine.runner.attention.triton.static_decode import StaticDecode
+from millstream_worker.engine.runner.attention.triton.held_step import HeldStep
 from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
@@ -39,6 +39,7 @@ class TritonAttention:
         self._steps: dict[LayerSpec, DeviceStep] = {}
         self._flash = flash_prefill.choose(storage) if flash else [None] * len(storage.layers)
         self._flash_steps: dict[int, FlashStep] = {}
+        self._tables: dict[int, Tensor] = {}
         if programs is None:
             programs = _PROGRAMS_PER_PROCESSOR * _processors(storage.device)
         self._layouts = [
@@ -63,14 +64,12 @@ class TritonAttention:
             for group, one in zip(groups, flash, strict=True)
         }
 
-    def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> StaticDecode:
-        storage = self._storage
-        return StaticDecode(
-            self._layouts, rows, width, storage.block_size, storage.device, prefix_groups=prefix_groups
-        )
+    def reserve(self, size: StaticSize) -> HeldStep:
+        tables = {shape.group: self._table(shape.group, size) for shape in self._shapes}
+        return HeldStep(self._layouts, size, tables, self._storage.block_size)
 
     def hold(self, step: StaticStep) -> None:
-        assert isinstance(step, StaticDecode), "a step of another backend"
+        assert isinstance(step, HeldStep), "a step of another backend"
         self._steps, self._flash_steps = step.steps, {}
 
     def attend(
@@ -89,6 +88,15 @@ class TritonAttention:
         if len(step.prefill_parts):
             launches.prefill(launch)
         return out
+
+    def _table(self, group: int, size: StaticSize) -> Tensor:
+        """[rows, width] int32, the same for all sizes if the largest comes first."""
+        table = self._tables.get(group)
+        if table is None or table.shape[0] < size.rows or table.shape[1] != size.width:
+            shape = (size.rows, size.width)
+            table = torch.zeros(shape, dtype=torch.int32, device=self._storage.device)
+            self._tables[group] = table
+        return table[: size.rows]
 
 
 def _processors(device: torch.device) -> int:
