@@ -115,6 +115,14 @@ def test_if_the_plainer_one_fails_as_well_its_reason_is_told(loaded: LoadedModel
     assert findings.fallbacks == ["attention: plain PyTorch, slower than triton: RuntimeError: no gcc"]
 
 
+def test_the_plainer_one_must_be_right_although_the_other_is(loaded: LoadedModel) -> None:
+    """Recorded steps are computed by it."""
+    findings = Findings(lambda _: None)
+    broken = replace(loaded, attention="triton", attend_over=TorchAttention, plainer=Wrong)
+    assert checked_attention(broken, "auto", 16, findings).attention == "torch"
+    assert "float32 is off by 0.01 of the largest value" in findings.fallbacks[0]
+
+
 def test_what_is_right_is_said(checkpoint: Callable[[str], Path]) -> None:
     loaded = load_model(str(checkpoint("llama")), dtype=torch.float32, device=torch.device("cpu"))
     said: list[str] = []
