@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.triton import device_step, launches
+from millstream_worker.engine.runner.attention.triton import launches, tile_sizes
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
@@ -80,13 +80,13 @@ class _Launched:
 
 
 @contextlib.contextmanager
-def _launched(PREFILL_QUERIES: int = device_step.PREFILL_QUERIES, **more: int) -> Iterator[None]:
+def _launched(PREFILL_QUERIES: int = tile_sizes.PREFILL_QUERIES, **more: int) -> Iterator[None]:
     kernels = {
         name: _Launched(getattr(launches, name), more)
         for name in ("decode_kernel", "prefill_kernel", "shared_kernel")
     }
     with mock.patch.multiple(launches, **kernels):
-        with mock.patch.object(device_step, "PREFILL_QUERIES", PREFILL_QUERIES):
+        with mock.patch.object(tile_sizes, "PREFILL_QUERIES", PREFILL_QUERIES):
             yield
 
 
