@@ -22,7 +22,7 @@ def check(model: Path | str, cache: Path, **environment: str) -> subprocess.Comp
 
 @pytest.mark.slow
 def test_what_is_checked_chosen_and_how_fast_it_is(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    found = check(checkpoint("llama"), tmp_path)
+    found = check(checkpoint("gemma2"), tmp_path)
     assert found.returncode == 0, found.stderr
     assert re.search(r"^Python 3\S+, millstream \S+, torch \S+, ", found.stdout)
     assert re.search(r"^  checked     attention off by at most \de-\d\d$", found.stdout, re.MULTILINE)
@@ -31,9 +31,13 @@ def test_what_is_checked_chosen_and_how_fast_it_is(checkpoint: Callable[[str], P
         r"^  (.{44}) *[\d,]+ us +[\d,.]+ G(B|FLOP)/s(?: +\d+% of the bound)?$", found.stdout, re.M
     )
     assert [what.split(",")[0].split(" of")[0] for what, _ in times] == [
-        "copy", "matrix product", "decode", "decode", "prompt", "chunk",
+        "copy", "matrix product", "decode", "prompt", "chunk", "decode", "decode", "prompt", "chunk",
     ]  # fmt: skip
-    assert [unit for _, unit in times] == ["B", "FLOP", "B", "B", "FLOP", "FLOP"]
+    assert "".join(unit[0] for _, unit in times) == "BFBFFBBFF"
+    assert re.findall(r"^attention of a layer of .*$", found.stdout, re.M) == [
+        "attention of a layer of 4 heads (2 KV) of 16, window 12, float32",
+        "attention of a layer of 4 heads (2 KV) of 16, float32",
+    ]
 
 
 def test_what_is_slower_and_why(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

@@ -46,6 +46,15 @@ async def test_a_fault_of_recorded_steps_costs_no_job_anything(
     assert reason == REASON
 
 
+async def test_a_fault_at_start_costs_what_was_being_tried(valkey: Server, tokenizer: Path) -> None:
+    model = model_name(tokenizer, check_fault=1)
+    async with AsyncClient(valkey.url) as client, serving(valkey, model) as worker:
+        job = await client.submit("w1", max_tokens=3)
+        assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(2, 3)
+        assert worker.metric("engine_restarts_total") == 1
+        await until(lambda: slower(client, f"attention torch since {FAULT}"))
+
+
 @pytest.mark.parametrize(("fault", "deaths"), [("device_assert", 4), ("device_fault", 6)])
 async def test_a_job_that_makes_every_engine_fault_is_a_dead_letter(
     valkey: Server, tokenizer: Path, fault: str, deaths: int

@@ -3,6 +3,7 @@ with again: every step with other tokens, places and lengths would come out wron
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,8 @@ from support.engine.static_attention import PlainStatic
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord
+from millstream_worker.engine.runner.cuda_graphs import steps
+from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
 from millstream_worker.engine.runner.cuda_graphs.recording import record
 from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -43,9 +45,10 @@ class Counted:
         self.counts: Counter[str] = Counter()
 
     def run(self, plan: Plan) -> torch.Tensor:
-        decode, logits = self._graphs._decode_for(plan), self._graphs.replay(plan)
-        self.counts["computed" if logits is None else "mixed" if decode is None else "decode"] += 1
-        return self._graphs.run(plan) if logits is None else logits
+        recorded = self._graphs.recorded_for(plan)
+        kind = "computed" if recorded is None else "mixed" if recorded.size.prompts else "decode"
+        self.counts[kind] += 1
+        return self._graphs.run(plan)
 
 
 def recorded(loaded: LoadedModel, **pool: int) -> tuple[Runner, KVStorage]:
@@ -92,11 +95,10 @@ def test_replayed_steps_give_the_tokens_of_computed_ones(case: str, load_static:
     assert not replayed["computed"]
 
 
-def test_a_backend_that_cannot_be_recorded_leaves_gaps_in_decode_steps_as_well(load: Load) -> None:
-    want = serve(load("gemma2"), requests(), blocks=20)
-    found, replayed = serve_recorded(load("gemma2"))
-    assert found.tokens == want.tokens
-    assert set(replayed) == {"mixed"}
+def test_a_backend_without_static_steps_is_not_recorded(load: Load) -> None:
+    runner, _ = runner_of(load("gemma2"), blocks=9, block_size=4)
+    with pytest.raises(CannotRecord, match=r"^attention \(torch\) computes from values of the host$"):
+        record(eager_of(runner), CpuRecorder(), LIMITS, SILENT)
 
 
 def test_steps_above_the_ladder_are_computed(load_static: Load) -> None:
@@ -105,6 +107,16 @@ def test_steps_above_the_ladder_are_computed(load_static: Load) -> None:
     assert found.tokens == want.tokens
     assert replayed["computed"] > 0
     assert replayed["decode"] > 0
+
+
+def test_steps_of_more_prompts_than_are_recorded_are_computed(
+    load_static: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "MOST_PROMPTS", 1)
+    want = serve(load_static("llama"), requests(), blocks=20)
+    found, replayed = serve_recorded(load_static("llama"))
+    assert found.tokens == want.tokens
+    assert min(replayed["computed"], replayed["mixed"], replayed["decode"]) > 0
 
 
 def test_padding_changes_nothing_of_the_storage(load_static: Load) -> None:
@@ -133,7 +145,7 @@ def test_a_row_without_numbers_is_gone_with_its_step(case: str, load_static: Loa
     with torch.no_grad():
         loaded.model.get_input_embeddings().weight[99] = torch.nan
     runner, _ = recorded(loaded, blocks=9, block_size=4)
-    for count in (1, 6):  # tokens of a row: replayed whole, and with gaps
+    for count in (1, 6):  # tokens of a row
         sound, non_finite = (Segment(slot, [7] * count, 0, [slot, slot + 4]) for slot in (0, 1))
         non_finite = replace(non_finite, tokens=[99] * count)
         alone = runner.settle(launch(runner, pack([sound], 4, greedy_loads([0, 1, 2]))))
@@ -166,14 +178,16 @@ def test_sizes_are_told_and_all_are_recorded(load_static: Load) -> None:
     runner.model = record(eager_of(runner), recorder, LIMITS, Findings(told.append))
 
     assert told[0] == "recording CUDA graphs: 4 sizes up to 8 rows; 2 sizes up to 24 tokens"
-    assert told[1].startswith("recorded CUDA graphs in ")
-    decodes, chains, gaps = 4 + 3, 2, len(loaded.layer_specs)  # of one row there are no prefix groups
-    assert recorder.recordings == decodes + chains * (gaps + 1)
-    assert len(marks) == decodes + chains
+    assert re.fullmatch(
+        r"recorded CUDA graphs in \S+ s: they take 0 MiB, 0 MiB are free, a step may need 0 MiB", told[1]
+    )
+    decodes, mixed = 4 + 3, 2  # of one row there are no prefix groups
+    assert recorder.recordings == len(marks) == decodes + mixed
 
 
 class Broken(CpuRecorder):
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+    def end(self) -> Replay:
+        super().end()
         raise RuntimeError("the driver is in a mood\nand says more")
 
 
@@ -185,9 +199,9 @@ class Broken(CpuRecorder):
     ],
 )
 def test_a_model_that_cannot_be_recorded_goes_on(
-    case: str, recorder: CpuRecorder, reason: str, load: Load
+    case: str, recorder: CpuRecorder, reason: str, load_static: Load
 ) -> None:
-    runner, _ = runner_of(load(case), blocks=9, block_size=4)
+    runner, _ = runner_of(load_static(case), blocks=9, block_size=4)
     plan = pack([Segment(0, [3, 9, 8, 77, 6], 0, [1, 2])], 4)
     want = logits_of(runner, plan)
     with pytest.raises(CannotRecord, match=reason):
@@ -202,22 +216,89 @@ class Careless(CpuRecorder):
     strict = CpuRecorder.apart
 
 
-def test_steps_that_compute_something_else_are_not_replayed(load_static: Load) -> None:
-    """A body that looks at its positions on the host: what is kept by value is wrong for other positions."""
-    loaded = load_static("llama")
+def careless(loaded: LoadedModel, at: Callable[[int], bool]) -> Runner:
+    """Of a body that looks at its positions on the host, in steps of such sizes: what is kept by value is
+    wrong for other positions."""
     rope = loaded.model.model.rotary_emb
     honest = rope.forward
-    rope.forward = lambda states, position_ids: honest(states, torch.tensor(position_ids.tolist()))
-    runner, _ = runner_of(loaded, blocks=9, block_size=4)
-    with pytest.raises(CannotRecord, match=r"a recorded step of 1 rows and 4 tokens has other logits"):
-        record(eager_of(runner), Careless(), LIMITS, SILENT)
+
+    def forward(states: torch.Tensor, position_ids: torch.Tensor) -> object:
+        kept = torch.tensor(position_ids.tolist()) if at(position_ids.shape[1]) else position_ids
+        return honest(states, kept)
+
+    rope.forward = forward
+    return runner_of(loaded, blocks=9, block_size=4)[0]
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        (lambda tokens: tokens <= 8, "of steps with prompts only: a recorded step of 1 rows and 1 tokens"),
+        (lambda tokens: tokens > 8, "of decode steps only: a recorded step of 1 rows and 4 tokens has"),
+    ],
+)
+def test_steps_that_are_replayed_wrongly_cost_those_of_their_kind(
+    at: Callable[[int], bool], says: str, load_static: Load
+) -> None:
+    findings = Findings(lambda _: None)
+    runner = careless(load_static("llama"), at)
+    graphs = record(eager_of(runner), Careless(), LIMITS, findings)
+    [reason] = findings.fallbacks
+    assert f"CUDA graphs {says}" in reason
+    rows, tokens = graphs.sizes
+    assert bool(rows) != bool(tokens)
+    assert findings.checks[0].startswith("CUDA graphs off by at most ")
+
+
+def test_if_all_are_replayed_wrongly_none_is(load_static: Load) -> None:
+    runner = careless(load_static("llama"), lambda tokens: True)
+    with pytest.raises(CannotRecord, match=r"^a recorded step of 1 rows and \d tokens has other logits"):
+        record(eager_of(runner), Careless(), LIMITS, Findings(lambda _: None))
+
+
+def test_a_pool_too_small_for_the_check_is_told(load_static: Load) -> None:
+    findings = Findings(lambda _: None)
+    runner, _ = runner_of(load_static("llama"), blocks=1, block_size=4)
+    record(eager_of(runner), CpuRecorder(), LIMITS, findings)
+    assert findings.checks == ["CUDA graphs not checked: the KV cache has no room for their steps"]
+
+
+class Hungry(CpuRecorder):
+    """Leaves 3 MiB with the first recordings, and 9 with others."""
+
+    left = 3 << 20
+
+    def free_bytes(self) -> int:
+        return self.left
+
+    def another(self) -> CpuRecorder:
+        again = Hungry()
+        again.left = 9 << 20
+        return again
+
+
+def test_recordings_leave_the_memory_that_other_steps_need(load_static: Load) -> None:
+    findings = Findings(lambda _: None)
+    runner, _ = runner_of(load_static("llama"), blocks=9, block_size=4)
+    graphs = record(eager_of(runner), Hungry(), replace(LIMITS, spare=3 << 20), findings)
+    assert graphs.sizes == ([1, 2, 4, 8], [16, 24])
+    assert not findings.fallbacks
+    graphs = record(eager_of(runner), Hungry(), replace(LIMITS, spare=4 << 20), findings)
+    assert graphs.sizes == ([1, 2, 4, 8], [])
+    assert findings.fallbacks == [
+        "CUDA graphs of decode steps only: beside those of steps with prompts 3 MiB are free, and a step may "
+        "need 4 MiB"
+    ]
 
 
 class MixedBroken(CpuRecorder):
-    """Records no step with gaps at the attention: those take places."""
+    """Records nothing at first: steps with prompts come first."""
 
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    def begin(self) -> None:
+        if not self.recordings:
+            self.recordings += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        super().begin()
 
 
 def test_steps_with_prompts_that_cannot_be_recorded_cost_no_decode_step_its_graph(load_static: Load) -> None:

@@ -76,7 +76,7 @@ def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path)
     for handle, logprobs in want.logprobs.items():
         assert got.logprobs[handle] == pytest.approx(logprobs, abs=5e-5)
     assert compilations() == before == 1
-    assert said[0].startswith("compiling ")
+    assert said[0].startswith("compiling the model, ")
     assert said[1].startswith("model compiled in ")
 
 

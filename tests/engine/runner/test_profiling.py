@@ -11,6 +11,7 @@ import torch
 from support.engine.serving import serve
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.attention.triton.flash_prefill import MOST_CACHED
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.profiling import largest_step, run_largest_step, step_needs
@@ -20,7 +21,7 @@ Load = Callable[[str], LoadedModel]
 
 @pytest.mark.parametrize(
     ("tokens", "rows", "context"),
-    [(1, 1, 1), (1, 8, 64), (64, 1, 64), (100, 7, 64), (100, 100, 5), (999, 3, 20)],
+    [(1, 1, 1), (1, 8, 64), (64, 1, 64), (100, 7, 64), (100, 7, 999), (100, 100, 5), (999, 3, 20)],
 )
 def test_the_largest_step_has_as_many_tokens_and_draws_as_any_may_have(
     tokens: int, rows: int, context: int
@@ -33,6 +34,8 @@ def test_the_largest_step_has_as_many_tokens_and_draws_as_any_may_have(
     assert plan.token_count == plan.query_starts[-1] == plan.query_lens.sum()
     if tokens <= rows * context // 2:
         assert plan.token_count == tokens
+    chunks = slice(max(plan.decodes, 1), -1)
+    assert (plan.kv_lens[chunks] == np.minimum(plan.query_lens[chunks] * (1 + MOST_CACHED), context)).all()
     assert plan.positions.max() == context - 1
     assert plan.positions.min() >= 0
     assert (plan.logit_indices == np.cumsum(plan.query_lens) - 1).all()

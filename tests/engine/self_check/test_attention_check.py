@@ -14,6 +14,7 @@ from millstream_worker.engine.runner.attention.torch_backend import TorchAttenti
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.attention_choice import choose
+from millstream_worker.engine.runner.self_check import attention_check
 from millstream_worker.engine.runner.self_check.attention_check import check_attention
 from millstream_worker.engine.runner.self_check.attention_steps import attention_steps
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch
@@ -90,6 +91,25 @@ def test_the_backend_of_this_machine_is_right(dtype: torch.dtype) -> None:
 def test_a_mistake_is_found(mistake: Callable[[Altered, Plan, Tensor], Tensor], says: str) -> None:
     with pytest.raises(Mismatch, match=says):
         check(lambda storage: Altered(storage, mistake))
+
+
+def test_the_reference_is_exact_where_the_process_multiplies_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As TORCH_ALLOW_TF32_CUBLAS_OVERRIDE of NVIDIA's images has it."""
+    found = set()
+
+    class Reference(TorchAttention):
+        def attend(self, layer: int, *given: Tensor | None) -> Tensor:
+            found.add(torch.get_float32_matmul_precision())
+            return super().attend(layer, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attention_check, "TorchAttention", Reference)
+    torch.set_float32_matmul_precision("high")
+    try:
+        check(TorchAttention)
+        assert torch.get_float32_matmul_precision() == "high", "the model's own products stay as they are"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert found == {"highest"}
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 256, 1024])

@@ -86,13 +86,47 @@ def test_what_the_operator_has_named_is_not_replaced(loaded: LoadedModel) -> Non
 
 
 def test_too_little_memory_is_no_reason_to_compute_more_slowly(loaded: LoadedModel) -> None:
-    full = failing(torch.OutOfMemoryError("CUDA out of memory"))
-    with pytest.raises(torch.OutOfMemoryError):
-        checked_attention(replace(loaded, attention="triton", attend_over=full), "auto", 16, Findings(print))
+    full, findings = failing(torch.OutOfMemoryError("CUDA out of memory")), Findings(lambda _: None)
+    served = checked_attention(replace(loaded, attention="triton", attend_over=full), "auto", 16, findings)
+    assert (served.attention, served.attend_over) == ("triton", full)
+    assert findings.checks == ["attention not checked: OutOfMemoryError: CUDA out of memory"]
+    assert not findings.fallbacks
+
+
+@pytest.mark.parametrize("named", ["auto", "triton"])
+def test_what_can_fail_alone_goes_alone(named: str, loaded: LoadedModel) -> None:
+    """FlashAttention for prompts, whose part our own kernel can take."""
+    findings = Findings(lambda _: None)
+    broken = replace(loaded, attention="triton", attend_over=Wrong, plainer=TorchAttention)
+    served = checked_attention(broken, named, 16, findings)
+    assert (served.attention, served.attend_over) == ("triton", TorchAttention)
+    [reason] = findings.fallbacks
+    assert reason.startswith("attention: our own kernel for prompts, not FlashAttention: attention of 4 ")
+    assert findings.checks[0].startswith("attention off by at most ")
+
+
+def test_if_the_plainer_one_fails_as_well_its_reason_is_told(loaded: LoadedModel) -> None:
+    findings = Findings(lambda _: None)
+    gcc = failing(RuntimeError("no gcc"))
+    served = checked_attention(
+        replace(loaded, attention="triton", attend_over=Wrong, plainer=gcc), "auto", 16, findings
+    )
+    assert served.attention == "torch"
+    assert findings.fallbacks == ["attention: plain PyTorch, slower than triton: RuntimeError: no gcc"]
+
+
+def test_the_plainer_one_must_be_right_although_the_other_is(loaded: LoadedModel) -> None:
+    """Recorded steps are computed by it."""
+    findings = Findings(lambda _: None)
+    broken = replace(loaded, attention="triton", attend_over=TorchAttention, plainer=Wrong)
+    assert checked_attention(broken, "auto", 16, findings).attention == "torch"
+    assert "float32 is off by 0.01 of the largest value" in findings.fallbacks[0]
 
 
 def test_what_is_right_is_said(checkpoint: Callable[[str], Path]) -> None:
     loaded = load_model(str(checkpoint("llama")), dtype=torch.float32, device=torch.device("cpu"))
     said: list[str] = []
-    assert checked_attention(loaded, "auto", 16, Findings(said.append)) is loaded
-    assert said[0].startswith("attention checked: off by at most ")
+    served = checked_attention(loaded, "auto", 16, Findings(said.append))
+    assert (served.attention, served.attend_over) == (loaded.attention, loaded.attend_over)
+    assert said[0] == "checking attention of native"
+    assert said[1].startswith("attention checked: off by at most ")

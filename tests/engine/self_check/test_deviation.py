@@ -34,4 +34,8 @@ def test_rows_that_are_expected_not_to_be_finite_count_for_nothing() -> None:
     want = WANT.clone()
     want[3] = torch.nan
     assert compare_logits(WANT, want, "it", torch.float32) == 0
-    assert compare_logits(WANT[:1], torch.full_like(WANT[:1], torch.nan), "it", torch.float32) == 0
+
+
+def test_nothing_to_compare_is_no_success() -> None:
+    with pytest.raises(Mismatch, match="it cannot be compared: no row of its logits"):
+        compare_logits(WANT[:1], torch.full_like(WANT[:1], torch.nan), "it", torch.float32)

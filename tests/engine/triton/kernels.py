@@ -6,11 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 from support.engine.attention_step import DEVICE, DTYPES, RAGGED, Lens, Step, spec
-from support.engine.planning import Segment, pack
 
-from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.attention.triton.device_step import prefill_tiles, split
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -35,8 +32,9 @@ def test_block_sizes(block_size: int) -> None:
     Step(spec(), RAGGED, block_size).check()
 
 
-@pytest.mark.parametrize("window", [1, 2, 7, 16, 17, 1000])
+@pytest.mark.parametrize("window", [1, 2, 7, 16, 17, 150, 193, 1000])
 def test_sliding_windows(window: int) -> None:
+    """In the wide ones some keys are seen by all queries of a tile, between those that only some see."""
     Step(spec(window=window), [*RAGGED, (150, 70), (200, 1)]).check()
 
 
@@ -54,10 +52,11 @@ def test_window_soft_cap_and_sinks_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "lens", [[(0, 1)], [(63, 1)], [(64, 1)], [(0, 64)], [(0, 65)], [(63, 2)], [(1, 130)]]
+    "lens", [[(0, 1)], [(63, 1)], [(64, 1)], [(0, 64)], [(0, 65)], [(63, 2)], [(64, 2)], [(1, 130)]]
 )
 def test_edges_of_tiles(lens: Lens) -> None:
     Step(spec(), lens).check()
+    Step(spec(4, 4), lens, dtype=torch.float16).check()  # tiles of 128 tokens
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -70,8 +69,42 @@ def test_long_contexts_are_split_and_put_together(layer: LayerSpec) -> None:
     step = Step(layer, [(1500, 1), (3, 1), (0, 1), (511, 1), (900, 1)])
     backend = TritonAttention(step.storage, programs=64)  # as if on a device with many processors
     backend.begin(step.plan)
-    assert next(iter(backend._steps.values())).parts > 1
+    assert len(next(iter(backend._steps.values())).decode_merges)
     step.check(backend, error=1e-5)
+
+
+LONG: Lens = [(1500, 1), (3, 1), (1100, 16), (600, 2), (0, 7), (1060, 33)]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        spec(dim=16),
+        spec(6, 2, 80, sinks=True),
+        spec(4, 2, 24, window=1070, sinks=True),
+        spec(8, 1, 16, softcap=9.0, value_dim=40),
+        spec(2, 2, 16),
+    ],
+)
+def test_a_long_context_is_read_in_parts_for_few_new_tokens(layer: LayerSpec) -> None:
+    step = Step(layer, LONG)
+    backend = TritonAttention(step.storage, programs=64)
+    backend.begin(step.plan)
+    assert len(next(iter(backend._steps.values())).prefill_merges)
+    step.check(backend, error=1e-5)
+
+
+def test_more_partial_answers_than_are_merged_at_once() -> None:
+    step = Step(spec(8, 1, 16), [(6700, 1), (5, 1)])
+    backend = TritonAttention(step.storage, programs=64)
+    step.check(backend, error=1e-5)
+    assert next(iter(backend._steps.values())).decode_merges.tolist() == [[0, 0, 26]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_precisions_of_partial_answers(dtype: torch.dtype) -> None:
+    step = Step(spec(8, 2, 128, sinks=True), [(1500, 1), (3, 1), (1300, 40)], dtype=dtype)
+    step.check(TritonAttention(step.storage, programs=64))
 
 
 def test_tensors_that_are_views_of_a_fused_projection() -> None:
@@ -113,29 +146,3 @@ def test_layers_of_several_kinds_in_one_step_as_the_plain_backend_has_them() -> 
 
     for ours, plain in zip(*answers, strict=True):
         assert torch.allclose(ours, plain, atol=3e-6)
-
-
-def plan_of(lens: Lens) -> Plan:
-    return pack([Segment(0, [0] * new, cached, range(100)) for cached, new in lens], 16)
-
-
-def test_tiles_cover_each_new_token_once() -> None:
-    plan = plan_of([(5, 1), (0, 40), (9, 1), (100, 16), (0, 17)])
-    segments, firsts = prefill_tiles(plan, 16)
-
-    assert sorted(zip(segments.tolist(), firsts.tolist(), strict=True)) == [
-        (2, 0), (2, 16), (2, 32), (3, 0), (4, 0), (4, 16),
-    ]  # fmt: skip
-    assert segments[0] == 3, "the tile that sees most keys starts first"
-    assert firsts[1:3].tolist() == [32, 16], "and of a long prompt its last one"
-    assert len(prefill_tiles(plan_of([(5, 1)]), 16)[0]) == 0
-
-
-def test_splits() -> None:
-    assert split(1, 8, 500) == 1
-    assert split(255, 1, 500) == 1
-    assert split(4096, 8, 528) == 16
-    assert split(4096, 256, 528) == 2
-    assert split(4096, 75, 528) == 7
-    assert split(4096, 2048, 528) == 1
-    assert split(10**6, 1, 10**4) == 64

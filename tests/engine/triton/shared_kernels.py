@@ -3,13 +3,12 @@ test_kernels.py, as kernels.py is."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from support.engine.attention_step import DTYPES, Lens, PrefixGroupRows, Step, spec
-from support.engine.planning import Segment, pack, sharing
+from support.engine.planning import sharing
 
-from millstream_worker.engine.runner.attention.triton.device_step import StepLayout
+from millstream_worker.engine.runner.attention.triton.step_layout import StepLayout
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
@@ -27,9 +26,10 @@ def shared(
     return step
 
 
-def numbers(step: Step, programs: int) -> dict[str, int]:
+def shared_parts(step: Step, programs: int) -> list[list[int]]:
     layout = StepLayout(step.layer, step.storage.dtype.itemsize, programs)
-    return layout.numbers(step.plan, layout.arrays(step.plan))
+    parts: list[list[int]] = layout.arrays(step.plan)[0]["shared_parts"].tolist()
+    return parts
 
 
 def check(step: Step, programs: int = 1, error: float | None = None) -> TritonAttention:
@@ -67,7 +67,7 @@ def test_soft_cap_and_sinks_together(programs: int) -> None:
 @pytest.mark.parametrize("window", [1, 60])
 def test_a_layer_with_a_window_reads_alone(window: int) -> None:
     step = shared(spec(2, 1, 16, window=window))
-    assert numbers(step, 64)["shared_parts"] == 0
+    assert not shared_parts(step, 64)
 
 
 @pytest.mark.parametrize("block_size", [1, 12, 32])
@@ -85,8 +85,7 @@ def test_a_prefix_group_of_more_rows_than_a_tile_holds() -> None:
     layer = spec(10, 1, 16)  # three rows a tile
     lens = [(16 + row, 1) for row in range(5)]
     step = shared(layer, lens, [(1, range(5))])
-    _, firsts, counts = StepLayout(layer, 4, 1).shared_tiles(step.plan)
-    assert (firsts.tolist(), counts.tolist()) == ([0, 3], [3, 2])
+    assert shared_parts(step, 1) == [[0, 3, 0, 16, 0], [3, 2, 0, 16, 0]]
 
 
 @pytest.mark.parametrize("programs", [1, 8, 64])
@@ -95,7 +94,7 @@ def test_long_beginnings_are_read_in_parts(programs: int) -> None:
     lens: Lens = [(1100, 1), (1040, 1), (300, 1), (600, 1), (280, 1), (3, 1)]
     step = Step(spec(2, 1, 16, sinks=True), lens, prefix_groups=[(64, (0, 1)), (17, (2, 4))])
     check(step, programs, error=1e-5)
-    assert (numbers(step, programs)["shared_parts"] > 1) == (programs > 1)
+    assert (len(shared_parts(step, programs)) > 2) == (programs > 1)
 
 
 def test_a_row_whose_own_part_is_its_new_token_only() -> None:
@@ -111,20 +110,3 @@ def test_prefix_groups_change_nothing_but_who_reads() -> None:
         backend = check(one)
         answers.append(backend.attend(0, one.query, *one.new))
     assert torch.allclose(*answers, atol=3e-6)
-
-
-def test_tiles_fit_into_the_vectors_of_a_step_of_that_many_rows() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(100):
-        layer = spec(int(random.choice([1, 4, 16, 21, 32, 70])), 1, 16)
-        counts = random.integers(2, 9, random.integers(1, 9))
-        rows = int(counts.sum())
-        plan = sharing(
-            pack([Segment(slot, [0], 16, [0, slot + 1]) for slot in range(rows)], 16),
-            [(16, part) for part in np.split(np.arange(rows), np.cumsum(counts)[:-1])],
-        )
-        layout = StepLayout(layer, 4, 1)
-        most = layout.decode_sizes(rows, 2)
-        arrays = layout.arrays(plan)
-        assert all(array.size <= most[name] for name, array in arrays.items())
-        assert arrays["shared_counts"].sum() == rows

@@ -1,14 +1,17 @@
-"""Decode steps in tensors that stay, larger than the step, with what earlier steps left in them. Run by
+"""Steps in tensors that stay, larger than the step, with what earlier steps left in them. Run by
 test_kernels.py in a process of its own."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 import torch
 from support.engine.attention_step import RAGGED, Lens, PrefixGroupRows, Step, spec
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.interface import StaticAttention
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.interface import StaticAttention, StaticSize
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
@@ -20,22 +23,32 @@ DECODES: Lens = [(0, 1), (37, 1), (96, 1), (70, 1)]
 PREFIX_GROUPS: PrefixGroupRows = [(2, (1, 2, 3))]
 
 
-def padded(tensor: Tensor) -> Tensor:
-    """Rows of another kind follow, and of no number."""
-    more = tensor.new_full((ROWS - len(tensor), *tensor.shape[1:]), torch.nan)
+def padded(tensor: Tensor, size: int) -> Tensor:
+    """Tokens of another kind follow, and of no number."""
+    more = tensor.new_full((size - len(tensor), *tensor.shape[1:]), torch.nan)
     return torch.cat([tensor, more])
 
 
+def size_of(*, prefix_groups: bool) -> StaticSize:
+    return StaticSize(ROWS, ROWS, 0, WIDTH, prefix_groups=prefix_groups)
+
+
 def check(step: Step, *, prefix_groups: bool, programs: int = 4) -> None:
+    check_in(size_of(prefix_groups=prefix_groups), step, programs, [EARLIER])
+
+
+def check_in(size: StaticSize, step: Step, programs: int, earlier: Sequence[Plan]) -> None:
     backend = TritonAttention(step.storage, programs)
     assert isinstance(backend, StaticAttention)
-    held = backend.reserve(ROWS, WIDTH, prefix_groups=prefix_groups)
+    held = backend.reserve(size)
     backend.hold(held)
-    held.fill(EARLIER)
-    held.fill(step.plan)
+    for plan in (*earlier, step.plan):
+        assert size.holds(plan)
+        held.fill(plan)
     before = step.storage.keys[0].clone()
 
-    found = backend.attend(0, padded(step.query), *map(padded, step.new), step.sinks)
+    tensors = (padded(tensor, size.tokens) for tensor in (step.query, *step.new))
+    found = backend.attend(0, *tensors, step.sinks)
 
     expected = step.expected()
     assert torch.allclose(found[: len(expected)].double(), expected, atol=1e-5)
@@ -72,5 +85,48 @@ def test_a_full_step_and_a_step_of_one() -> None:
 def test_a_step_that_begins_is_not_the_one_held() -> None:
     step = Step(spec(dim=16), RAGGED)
     backend = TritonAttention(step.storage)
-    backend.hold(backend.reserve(ROWS, WIDTH, prefix_groups=False))
+    backend.hold(backend.reserve(size_of(prefix_groups=False)))
     step.check(backend)
+
+
+MIXED = StaticSize(ROWS, 300, 4, WIDTH, prefix_groups=True)
+LONG: Lens = [(700, 1), (3, 1), (600, 40)]  # cut into parts
+
+
+@pytest.mark.parametrize("programs", [4, 64])
+@pytest.mark.parametrize(
+    "lens",
+    [
+        [*DECODES, (0, 70), (40, 33)],
+        [(0, 90)],
+        DECODES,
+        LONG,
+        [(5, 1), (0, 2), (0, 3), (9, 2), (30, 2)],  # as many prompts as it holds
+        [(0, 300)],  # and as many tokens
+    ],
+)
+def test_steps_with_prompts(lens: Lens, programs: int) -> None:
+    earlier = [EARLIER, Step(spec(dim=16), [(0, 100), (0, 90), (600, 90), (3, 1)]).plan]
+    check_in(MIXED, Step(spec(dim=16), lens), programs, earlier)
+
+
+@pytest.mark.parametrize(
+    "layer", [spec(dim=16, window=9), spec(6, 2, 80, window=300, softcap=20.0, sinks=True)]
+)
+def test_every_kind_of_layer_beside_prompts_and_prefix_groups(layer: LayerSpec) -> None:
+    step = Step(layer, [*DECODES, (0, 70), (600, 20)], prefix_groups=PREFIX_GROUPS)
+    check_in(MIXED, step, 64, [EARLIER])
+
+
+def test_what_a_size_does_not_hold() -> None:
+    assert not MIXED.holds(Step(spec(dim=16), [(0, 2)] * 5).plan), "5 prompts"
+    assert not MIXED.holds(Step(spec(dim=16), [(0, 301)]).plan)
+    assert not MIXED.holds(Step(spec(dim=16), [(0, 1)] * 9).plan)
+    assert not MIXED.holds(Step(spec(dim=16), [(WIDTH * 16, 1)]).plan)
+    assert not size_of(prefix_groups=True).holds(Step(spec(dim=16), [(0, 2)]).plan)
+
+
+def test_steps_share_their_tables() -> None:
+    backend = TritonAttention(Step(spec(dim=16), DECODES).storage)
+    larger, smaller = (backend.reserve(size) for size in (MIXED, size_of(prefix_groups=False)))
+    assert larger._tables[0].data_ptr() == smaller._tables[0].data_ptr()

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.triton import device_step, launches
+from millstream_worker.engine.runner.attention.triton import launches, tile_sizes
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
@@ -42,7 +42,7 @@ _TINY: dict[str, Rows] = {"decode 2 x 20": [(19, 1)] * 2, "prefill 1 x 20": [(0,
 _TINY_LAYER = LayerSpec(2, 1, 16, 16, 0.25)
 VARIANTS: tuple[dict[str, int], ...] = (
     {"num_warps": 8}, {"num_stages": 2}, {"num_stages": 4}, {"num_stages": 5},
-    {"num_warps": 8, "TILE_QUERIES": 128},
+    {"num_warps": 4, "PREFILL_QUERIES": 64},
 )  # fmt: skip
 
 
@@ -62,9 +62,10 @@ def variants(survey: Survey) -> None:
         words = ", ".join(f"{key} {value}" for key, value in variant.items())
         with _launched(**variant):
             for name, rows in cases.items():
-                if "TILE_QUERIES" not in variant or rows[0][1] > 1:
+                if "PREFILL_QUERIES" not in variant or rows[0][1] > 1:
                     survey.attempt(f"{name}, {words}", partial(_timed, survey, rows))
-            survey.attempt(f"shared, {words}", partial(_shared, survey))
+            if "PREFILL_QUERIES" not in variant:
+                survey.attempt(f"shared, {words}", partial(_shared, survey))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,13 @@ class _Launched:
 
 
 @contextlib.contextmanager
-def _launched(TILE_QUERIES: int = device_step.TILE_QUERIES, **more: int) -> Iterator[None]:
+def _launched(PREFILL_QUERIES: int = tile_sizes.PREFILL_QUERIES, **more: int) -> Iterator[None]:
     kernels = {
         name: _Launched(getattr(launches, name), more)
         for name in ("decode_kernel", "prefill_kernel", "shared_kernel")
     }
     with mock.patch.multiple(launches, **kernels):
-        with mock.patch.object(device_step, "TILE_QUERIES", TILE_QUERIES):
+        with mock.patch.object(tile_sizes, "PREFILL_QUERIES", PREFILL_QUERIES):
             yield
 
 

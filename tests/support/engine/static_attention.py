@@ -1,5 +1,5 @@
-"""An attention backend that can be recorded, in plain operations: each row gathers its whole table and hides
-what it may not see. For tests on the CPU, where the Triton kernels cannot be recorded."""
+"""An attention backend that can be recorded, in plain operations: each token gathers its row's whole table
+and hides what it may not see. For tests on the CPU, where the Triton kernels cannot be recorded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.attention.interface import StaticSize
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
@@ -26,8 +27,8 @@ class PlainStatic:
         self._held = None
         self._plain.begin(plan)
 
-    def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> PlainStep:
-        return PlainStep(rows, width, self._storage.blocks)
+    def reserve(self, size: StaticSize) -> PlainStep:
+        return PlainStep(size)
 
     def hold(self, step: PlainStep) -> None:
         self._held = step
@@ -47,23 +48,26 @@ class PlainStatic:
         slots = step.arena["slots"]
         _store(keys, slots, key)
         _store(values, slots, value)
-        held = step.tables.view(len(slots), -1).long()
-        mine = keys[held].transpose(1, 2).flatten(2, 3)  # [rows, kv_heads, width * size, dim]
+        held = step.tables[step.arena["segments"]].long()  # [tokens, width]
+        mine = keys[held].transpose(1, 2).flatten(2, 3)  # [tokens, kv_heads, width * size, dim]
         scores = torch.einsum("rkgd,rknd->rkgn", query.unflatten(1, (spec.kv_heads, -1)) * spec.scale, mine)
-        weights = _weights(scores.flatten(1, 2), step.arena["kv_lens"], spec, sinks)
+        weights = _weights(scores.flatten(1, 2), step.arena["seen"], spec, sinks)
         seen = values[held].transpose(1, 2).flatten(2, 3)
         return torch.einsum("rkgn,rknd->rkgd", weights.view_as(scores), seen).flatten(1, 2).contiguous()
 
 
 class PlainStep:
-    """Rows beyond the step's have 0 keys, and a slot of -1."""
+    """Tokens beyond the step's see 0 keys, and have a slot of -1."""
 
-    def __init__(self, rows: int, width: int, blocks: int) -> None:
-        self.arena = Arena({"slots": Field(rows, blank=-1), "kv_lens": Field(rows)}, torch.device("cpu"))
-        self.tables = torch.zeros(rows, width, dtype=torch.int32)
+    def __init__(self, size: StaticSize) -> None:
+        fields = {"slots": Field(size.tokens, blank=-1)}
+        fields |= {name: Field(size.tokens) for name in ("seen", "segments")}
+        self.arena = Arena(fields, torch.device("cpu"))
+        self.tables = torch.zeros(size.rows, size.width, dtype=torch.int32)
 
     def fill(self, plan: Plan) -> None:
-        self.arena.fill(slots=plan.slot_mapping[0], kv_lens=plan.kv_lens)
+        segments = np.repeat(np.arange(len(plan.query_lens)), plan.query_lens)
+        self.arena.fill(slots=plan.slot_mapping[0], seen=plan.positions + 1, segments=segments)
         table = torch.from_numpy(np.ascontiguousarray(plan.block_tables[0]))
         self.tables[: len(table), : table.shape[1]].copy_(table)
 
@@ -76,14 +80,14 @@ def _store(cache: Tensor, slots: Tensor, new: Tensor) -> None:
     cache[block, :, offset] = torch.where(slots[0] < 0, there, new[source])
 
 
-def _weights(scores: Tensor, kv_lens: Tensor, spec: LayerSpec, sinks: Tensor | None) -> Tensor:
-    """Softmax of [rows, heads, N]; a row that sees nothing weighs nothing."""
+def _weights(scores: Tensor, seen: Tensor, spec: LayerSpec, sinks: Tensor | None) -> Tensor:
+    """Softmax of [tokens, heads, N]; one that sees nothing weighs nothing."""
     if spec.softcap is not None:
         scores = torch.tanh(scores / spec.softcap) * spec.softcap
     place = torch.arange(scores.shape[-1])
-    visible = place < kv_lens[:, None]
+    visible = place < seen[:, None]
     if spec.window is not None:
-        visible &= place >= kv_lens[:, None] - spec.window
+        visible &= place >= seen[:, None] - spec.window
     scores = scores.masked_fill(~visible[:, None], -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks.view(1, -1, 1).expand(len(scores), -1, 1)], -1)

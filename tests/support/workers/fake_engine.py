@@ -21,11 +21,13 @@ from pathlib import Path
 from millstream_worker.engine.process import CannotLoad, serve
 from millstream_worker.engine.protocol.channel import Channel
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
 COMMAND = f"{sys.executable} {Path(__file__)}"
 EOS = 999
+DEVICE_FAULT = "CUDA error: an illegal memory access was encountered\nIt may be reported late."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Counting:
     stall: int = -1  # drawing this one stops the process, as a debugger would
     exhaust: int = -1  # drawing this one finds no memory
     graph_fault: int = -1  # sampling this one is a device fault, unless CUDA graphs are off
+    check_fault: int = 0  # whether its start is a device fault, unless attention is plain PyTorch's
     device_fault: int = -1  # sampling this one is a device fault
     device_assert: int = -1  # sampling this one fails an assertion on the device
     nan: int = -1  # where this token would be drawn, the logits are no numbers
@@ -211,9 +214,7 @@ class CountingEngine:
         if token == self.model.exhaust:
             raise MemoryError(f"no memory for token {token}")
         if token == self.model.device_fault or (token == self.model.graph_fault and self.graphs):
-            raise RuntimeError(
-                "CUDA error: an illegal memory access was encountered\nIt may be reported late."
-            )
+            raise RuntimeError(DEVICE_FAULT)
         if token == self.model.device_assert:
             raise RuntimeError("CUDA error: device-side assert triggered")
         while token == self.model.hang:
@@ -251,6 +252,9 @@ def build(
     pause(model.load_s, mark)
     if model.broken:
         raise CannotLoad(model.broken)
+    if model.check_fault and config.attention != "torch":
+        report(f"{Tried.ATTENTION} of none")
+        raise RuntimeError(DEVICE_FAULT)
     if model.stillborn and (left := list(Path(model.stillborn).iterdir())):
         left[0].unlink()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -79,7 +79,8 @@ def _build(
     loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
-    config, blocks = fitting(config, device.type, lambda sized: _blocks(sized, loaded, records, mark))
+    room = _Room(loaded, records, mark)
+    config, blocks = fitting(config, device.type, room.blocks)
     info = _info(config, checkpoint, loaded, blocks)
     for line in (*loaded.notes, capacity_line(info)):
         report(line)
@@ -87,11 +88,13 @@ def _build(
     swap = open_swap(config, storage, report)
     sampler = Sampler(loaded.vocab_size, config.max_rows, device, loaded.library)
     eager = Eager(loaded, storage, sampler.last_tokens, mark)
-    runner = Runner(_forward(config, info, eager, compilation, findings), sampler, mark, swap)
+    width = min(-(-info.context_length // config.block_size), info.blocks)
+    limits = GraphLimits(config.max_rows, config.max_step_tokens, width, room.step_bytes)
+    runner = Runner(_forward(config, limits, eager, compilation, findings), sampler, mark, swap)
 
     def compiled_later() -> None:
         eager.reconnect()
-        runner.model = _forward(config, info, eager, compilation, findings)
+        runner.model = _forward(config, limits, eager, compilation, findings)
 
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
     scheduler = _scheduler(config, info, depth, swap)
@@ -118,20 +121,28 @@ def _load(
     )
 
 
-def _blocks(config: EngineConfig, loaded: LoadedModel, records: bool, mark: Mark) -> int:
-    """Size of the KV pool, with as much memory kept aside as steps need."""
-    device, block_bytes = loaded.device, _block_bytes(config, loaded)
-    rows = min(config.max_rows, config.max_step_tokens)
-    needed = step_needs(
-        loaded, tokens=config.max_step_tokens, rows=rows, block_size=config.block_size, mark=mark
-    )
-    if records:  # what is recorded computes in memory of its own
-        recorded = min(config.max_step_tokens, max(config.max_rows, MOST_TOKENS))
-        needed += needed * recorded // config.max_step_tokens
-    needed += copy_bytes(config, block_bytes, device)
-    if device.type == "cpu" and config.compile_model != "off":
-        needed += workspace_bytes(loaded.vocab_size)
-    return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=needed)
+@dataclass(slots=True, eq=False)
+class _Room:
+    """Sizes the KV pool, with as much memory kept aside as steps need: `step_bytes` for one that is computed
+    from Python, of the configuration that was asked for last."""
+
+    loaded: LoadedModel
+    records: bool
+    mark: Mark
+    step_bytes: int = 0
+
+    def blocks(self, config: EngineConfig) -> int:
+        loaded, device = self.loaded, self.loaded.device
+        rows, tokens = min(config.max_rows, config.max_step_tokens), config.max_step_tokens
+        block_bytes = _block_bytes(config, loaded)
+        needed = step_needs(loaded, tokens=tokens, rows=rows, block_size=config.block_size, mark=self.mark)
+        self.step_bytes = needed
+        if self.records:  # what is recorded computes in memory of its own
+            needed += needed * min(tokens, max(config.max_rows, MOST_TOKENS)) // tokens
+        needed += copy_bytes(config, block_bytes, device)
+        if device.type == "cpu" and config.compile_model != "off":
+            needed += workspace_bytes(loaded.vocab_size)
+        return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=needed)
 
 
 def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
@@ -139,22 +150,20 @@ def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
 
 
 def _forward(
-    config: EngineConfig, info: EngineInfo, eager: Eager, compilation: Compilation, findings: Findings
+    config: EngineConfig, limits: GraphLimits, eager: Eager, compilation: Compilation, findings: Findings
 ) -> Forward:
     """How steps are computed: called from Python, or replayed where that is possible."""
     device = eager.loaded.device
     if recording.wanted(config.cuda_graphs, device):
-        return _cuda_graphs(config, info, eager, findings)
+        return _cuda_graphs(config, limits, eager, findings)
     if device.type == "cpu" and compilation.done:
         return replayed(eager, findings.report)
     return eager
 
 
-def _cuda_graphs(config: EngineConfig, info: EngineInfo, eager: Eager, findings: Findings) -> Forward:
-    width = min(-(-info.context_length // config.block_size), info.blocks)
-    limits = GraphLimits(config.max_rows, config.max_step_tokens, width)
+def _cuda_graphs(config: EngineConfig, limits: GraphLimits, eager: Eager, findings: Findings) -> Forward:
     try:
-        graphs = recording.record(eager, CudaRecorder(torch.device(info.device)), limits, findings)
+        graphs = recording.record(eager, CudaRecorder(eager.loaded.device), limits, findings)
     except CannotRecord as error:
         if config.cuda_graphs == "on":
             raise ValueError(f"cuda_graphs 'on': the model cannot be recorded: {error}") from error

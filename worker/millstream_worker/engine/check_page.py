@@ -36,7 +36,6 @@ def print_page(config: EngineConfig, out: TextIO) -> int:
     line("\nchosen")
     for name, text in _chosen(info):
         line(f"  {name:<12}{text}")
-    line("\nattention of one layer, and what bounds it")
     _print_speeds(engine.runner.model.eager, line)  # type: ignore[attr-defined]
     return 0
 
@@ -57,11 +56,19 @@ def _chosen(info: EngineInfo) -> list[tuple[str, str]]:
 
 def _print_speeds(eager: Eager, line: Callable[[str], None]) -> None:
     """Each as it comes: a fault of the device ends this process."""
-    from millstream_worker.engine.runner.self_check.kernel_speed import kernel_speeds
+    from millstream_worker.engine.runner.self_check.attention_check import kinds_of, named
+    from millstream_worker.engine.runner.self_check.kernel_speed import KernelSpeeds
 
-    loaded = eager.loaded
-    layer, block_size = loaded.layer_specs[0], eager.storage.block_size
-    speeds = kernel_speeds(loaded.attend_over, layer, loaded.dtype, loaded.device, block_size)
+    loaded, block_size = eager.loaded, eager.storage.block_size
+    speeds = KernelSpeeds(loaded.attend_over, loaded.dtype, loaded.device, block_size)
+    line("\nwhat bounds attention")
+    _print_each(speeds.bounds(), line)
+    for kind in kinds_of(loaded.layer_specs):
+        line(f"\nattention of a layer of {named(kind, loaded.dtype)}")
+        _print_each(speeds.of(kind), line)
+
+
+def _print_each(speeds: Iterator[Speed], line: Callable[[str], None]) -> None:
     for speed in _while_memory_lasts(speeds, line):
         share = "" if speed.share is None else f"{speed.share:8.0%} of the bound"
         rate = f"{speed.rate / 1e9:,.1f} G{speed.unit}/s"

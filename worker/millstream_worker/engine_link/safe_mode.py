@@ -5,10 +5,12 @@ one with less that can fail. Each step down is for the life of the worker. It kn
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.frames import Tried
 
-_SETTINGS = ("cuda_graphs", "compile_model", "attention")
+_SAFE = {"cuda_graphs": "off", "compile_model": "off", "attention": "torch"}
 
 
 class SafeMode:
@@ -20,30 +22,24 @@ class SafeMode:
         self.device = config.device
         self.reasons: list[str] = []
 
-    def step_down(self, reason: str) -> bool:
-        """Returns False if no safer configuration is left."""
+    def step_down(self, reason: str, tried: Tried | None = None) -> bool:
+        """Without what the engine had `tried` last when it died at its start; None: it died later. Returns
+        False if no safer configuration is left."""
         before = self.config
-        if self.device != "cpu":
-            self.config = _without_graphs(before)
+        if tried is not None:
+            self.config = _without(before, tried.setting)
+        if self.config == before and self.device != "cpu":
+            self.config = _without(before, "cuda_graphs")
         if self.config == before:
-            self.config = _plain(before)
-        changed = [name for name in _SETTINGS if getattr(self.config, name) != getattr(before, name)]
+            self.config = _without(before, "compile_model", "attention")
+        changed = [name for name in _SAFE if getattr(self.config, name) != getattr(before, name)]
         if changed:
             values = ", ".join(f"{name} {getattr(self.config, name)}" for name in changed)
             self.reasons.append(f"{values.replace('_', ' ')} since {reason}")
         return bool(changed)
 
 
-def _without_graphs(config: EngineConfig) -> EngineConfig:
-    return replace(config, cuda_graphs=_safer(config.cuda_graphs, "off"))
-
-
-def _plain(config: EngineConfig) -> EngineConfig:
-    """Neither compiled code nor kernels of our own."""
-    compile_model, attention = _safer(config.compile_model, "off"), _safer(config.attention, "torch")
-    return replace(config, compile_model=compile_model, attention=attention)
-
-
-def _safer(value: str, safe: str) -> str:
+def _without(config: EngineConfig, *settings: str) -> EngineConfig:
     """A value that the operator has set stays."""
-    return safe if value == "auto" else value
+    safe: dict[str, Any] = {name: _SAFE[name] for name in settings if getattr(config, name) == "auto"}
+    return replace(config, **safe)

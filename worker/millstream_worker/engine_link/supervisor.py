@@ -26,6 +26,7 @@ from millstream_worker.engine.protocol.frames import (
     LoadFailed,
     Loading,
     Ready,
+    Tried,
 )
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
@@ -107,6 +108,7 @@ class Supervisor:
         self._deaths = 0  # in a row, without a step between them
         self._aside = False  # it does its own work (compiles, say)
         self._last_words: LastWords | None = None
+        self._tried: Tried | None = None  # last, by an engine that starts
 
     async def run(self) -> None:
         """Until `stop`, or until starting another engine makes no sense."""
@@ -128,7 +130,7 @@ class Supervisor:
         return [self._link.pid] if self._link is not None else []
 
     async def _run_one(self) -> None:
-        self._aside, self._last_words = False, None
+        self._aside, self._last_words, self._tried = False, None, None
         try:
             self._link = link = await EngineLink.start(self._argv, self._safe_mode.config)
         except OSError as error:
@@ -178,8 +180,10 @@ class Supervisor:
                 self._aside = True
                 _log.info("engine pauses", step=message)
             case Loading(message):
+                self._tried = frame.tried or self._tried
                 _log.info("engine loading", step=message, seconds=round(link.age_s, 1))
             case Ready(info):
+                self._tried = None
                 self._safe_mode.device = info.device
                 fallbacks = (*self._safe_mode.reasons, *info.fallbacks)
                 await self._ready(link, replace(info, fallbacks=fallbacks))
@@ -220,7 +224,7 @@ class Supervisor:
         self._deaths += 1
         how = f"{exit_}: {self._last_words.message}" if self._last_words else exit_
         fault = self._last_words.fault if self._last_words else Fault.NONE
-        safer = (fault is not Fault.NONE or self._deaths > 1) and self._safe_mode.step_down(how)
+        safer = (fault is not Fault.NONE or self._deaths > 1) and self._safe_mode.step_down(how, self._tried)
         innocent = self._aside or not self._queue.engine_proved or (safer and fault is Fault.DEVICE)
         charged = [] if innocent else lost
         _log.error("engine died", how=how, jobs=len(charged), deaths_in_a_row=self._deaths)

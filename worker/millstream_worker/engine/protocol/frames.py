@@ -51,9 +51,27 @@ class Stop:
     pass
 
 
+class Tried(StrEnum):
+    """What an engine can do without, by the words that its report begins with when it tries it; named as the
+    settings are."""
+
+    ATTENTION = "checking attention"
+    COMPILE_MODEL = "compiling the model"
+    CUDA_GRAPHS = "recording CUDA graphs"
+
+    @property
+    def setting(self) -> str:
+        return self.name.lower()
+
+
 @dataclass(frozen=True, slots=True)
 class Loading:
     message: str
+
+    @property
+    def tried(self) -> Tried | None:
+        """What the engine is about to try."""
+        return next((one for one in Tried if self.message.startswith(one)), None)
 
 
 @dataclass(frozen=True, slots=True)

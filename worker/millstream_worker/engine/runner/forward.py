@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Int64, Plan
-from millstream_worker.engine.runner.attention.hook import HookableAttention
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel, connect
@@ -42,7 +41,7 @@ class Eager:
         self.storage = storage
         self.last_tokens = last_tokens
         self.mark = mark
-        self.attention = HookableAttention(loaded.attend_over(storage))
+        self.attention = loaded.attend_over(storage)
         self.reconnect()
 
     def reconnect(self) -> None:

@@ -6,6 +6,7 @@ A backend owns how a step's attention is computed, and writes the step's keys an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -37,23 +38,43 @@ class AttentionBackend(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StaticSize:
+    """The most of each that a recorded step holds."""
+
+    rows: int  # segments
+    tokens: int  # new ones
+    prompts: int  # segments that do not decode; 0: the step decodes, and no more
+    width: int  # blocks of a row
+    prefix_groups: bool  # whether they are read together; else a step that has some is computed as if not
+
+    def holds(self, plan: Plan) -> bool:
+        segments = len(plan.query_lens)
+        return (
+            segments <= self.rows
+            and segments - plan.decodes <= self.prompts
+            and plan.token_count <= self.tokens
+            and max(table.shape[1] for table in plan.block_tables) <= self.width
+        )
+
+
 class StaticStep(Protocol):
-    """What the layers share in a decode step of a fixed number of rows, at addresses that stay."""
+    """What the layers share in a step of a fixed size, at addresses that stay."""
 
     def fill(self, plan: Plan) -> None:
-        """Take in a step of at most so many rows, one new token each. Of the rows beyond its own nothing is
-        stored, and their answer means nothing."""
+        """Take in a step that the size holds. Of the tokens beyond its own nothing is stored, and their
+        answers mean nothing."""
         ...
 
 
 @runtime_checkable
 class StaticAttention(AttentionBackend, Protocol):
-    """A backend whose decode steps can be recorded: all that depends on the step stands in tensors that never
+    """A backend whose steps can be recorded: all that depends on the step stands in tensors that never
     move."""
 
-    def reserve(self, rows: int, width: int, *, prefix_groups: bool) -> StaticStep:
-        """For `rows` rows of up to `width` blocks; no row is in it yet. Without `prefix_groups` a step
-        that has some is computed as if it had none."""
+    def reserve(self, size: StaticSize) -> StaticStep:
+        """For steps of up to that size, one at a time; no row is in it yet. Steps may share memory: the one
+        filled last is the one that counts."""
         ...
 
     def hold(self, step: StaticStep) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 from millstream_worker.engine.runner.self_check.deviation import compare_logits
@@ -46,7 +47,7 @@ def compile_model(
     begun, layers = time.perf_counter(), loaded.anatomy.layers
     if layers is None:
         raise CannotCompile("its layers are not the members of one list")
-    report(f"compiling {type(loaded.model).__name__} of {len(layers)} layers")
+    report(f"{Tried.COMPILE_MODEL}, {type(loaded.model).__name__} of {len(layers)} layers")
 
     def stand_in(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
         """Attention as quick as zeros, and a function of all that it is given."""

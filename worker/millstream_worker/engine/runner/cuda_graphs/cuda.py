@@ -6,15 +6,11 @@ import contextlib
 import gc
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Replay
 from millstream_worker.engine.runner.device import torch_internals
-
-_INTEGERS = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}  # by bytes, as the array interface names them
 
 
 class CudaRecorder:
@@ -22,6 +18,7 @@ class CudaRecorder:
     on one stream."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -76,25 +73,10 @@ class CudaRecorder:
             torch_internals.end_allocation(torch.cuda.current_device(), self._pool)
         self._pool = torch.cuda.graph_pool_handle()
 
-    def used_bytes(self) -> int:
-        free, total = torch.cuda.mem_get_info()
-        return total - free
+    def free_bytes(self) -> int:
+        torch.cuda.empty_cache()  # what torch keeps for recordings is not free, if no tensor is in it
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return free
 
-    def place(self, tensor: Tensor) -> Tensor:
-        return torch.as_tensor(_Place(tensor), device=tensor.device).view(tensor.dtype)
-
-
-class _Place:
-    """Where a tensor lies, without holding it: what the CUDA array interface needs
-    (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html). As integers of the same size,
-    since it has no bfloat16."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        size = tensor.element_size()
-        self.__cuda_array_interface__: dict[str, Any] = {
-            "shape": tuple(tensor.shape),
-            "strides": tuple(stride * size for stride in tensor.stride()),
-            "typestr": _INTEGERS[size],
-            "data": (tensor.data_ptr(), False),
-            "version": 2,
-        }
+    def another(self) -> CudaRecorder:
+        return CudaRecorder(self._device)

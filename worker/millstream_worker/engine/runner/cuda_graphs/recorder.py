@@ -6,8 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from torch import Tensor
-
 Replay = Callable[[], None]
 
 
@@ -20,7 +18,7 @@ class Recorder(Protocol):
     that live on from before are read anew, values of the host are as they were when it was recorded.
 
     All recordings share the memory for what they compute in between: a tensor made in one is valid only
-    until the next one, of whatever chain, is replayed.
+    until the next one is replayed.
     """
 
     def apart(self) -> AbstractContextManager[None]:
@@ -39,11 +37,10 @@ class Recorder(Protocol):
         """End a recording that something has gone wrong in, if there is one."""
         ...
 
-    def used_bytes(self) -> int:
-        """Of the device's memory, by whomever."""
+    def free_bytes(self) -> int:
+        """Of the device's memory, for other work than recordings."""
         ...
 
-    def place(self, tensor: Tensor) -> Tensor:
-        """A tensor made in a recording as it will be found there after a replay. It does not keep the
-        memory, which later recordings may use for what they compute."""
+    def another(self) -> Recorder:
+        """One of the same device, whose recordings share no memory with this one's."""
         ...

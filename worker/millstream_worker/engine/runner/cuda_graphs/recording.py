@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 
+from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder
-from millstream_worker.engine.runner.cuda_graphs.replay_check import check_replay
+from millstream_worker.engine.runner.cuda_graphs.replay_check import (
+    check_replay,
+    decode_steps,
+    mixed_steps,
+    most_rows,
+)
 from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.forward import Eager
+from millstream_worker.engine.runner.self_check.deviation import Mismatch
 from millstream_worker.engine.runner.self_check.findings import Findings, short
 
 NAMES = ("auto", "on", "off")
-_MIB = 2**20
+_DECODES_ONLY = "CUDA graphs of decode steps only"
 
 
 def wanted(name: str, device: torch.device) -> bool:
@@ -30,22 +38,67 @@ def wanted(name: str, device: torch.device) -> bool:
 @torch.inference_mode()
 def record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Findings) -> CudaGraphs:
     """Returns the recorded and checked steps of a model. Raises `CannotRecord`; everything works without."""
-    before, start = recorder.used_bytes(), time.monotonic()
     try:
-        graphs = CudaGraphs(eager, Body(eager.loaded), recorder, limits)
-        rows, tokens = graphs.sizes
-        findings.report(f"recording CUDA graphs: {_ladder('rows', rows)}; {_ladder('tokens', tokens)}")
-        graphs.record(eager.mark, findings.fall_back)
-        worst = check_replay(eager, graphs.replay, limits.rows)
+        graphs = _record(eager, recorder, limits, findings)
+        free = recorder.free_bytes()
+        if free < limits.spare and limits.prompts:
+            del graphs  # and with it its memory
+            findings.fall_back(
+                f"{_DECODES_ONLY}: beside those of steps with prompts {_mib(free)} are free, and a step may "
+                f"need {_mib(limits.spare)}"
+            )
+            graphs = _record(eager, recorder.another(), replace(limits, prompts=False), findings)
+        _check(eager, graphs, limits.rows, findings)
     except CannotRecord:
         raise
     except Exception as error:  # of the model's code, a compiler, a library, or a mismatch
         settle(eager.loaded.device)
         raise CannotRecord(short(error)) from error
-    used = (recorder.used_bytes() - before) / _MIB
-    findings.report(f"recorded CUDA graphs in {time.monotonic() - start:.1f} s, {used:,.0f} MiB")
-    findings.passed("CUDA graphs", worst)
     return graphs
+
+
+def _record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Findings) -> CudaGraphs:
+    before, start = recorder.free_bytes(), time.monotonic()
+    graphs = CudaGraphs(eager, Body(eager.loaded), recorder, limits)
+    rows, tokens = graphs.sizes
+    findings.report(f"{Tried.CUDA_GRAPHS}: {_ladder('rows', rows)}; {_ladder('tokens', tokens)}")
+    graphs.record(eager.mark, findings.fall_back)
+    free = recorder.free_bytes()
+    findings.report(
+        f"recorded CUDA graphs in {time.monotonic() - start:.1f} s: they take {_mib(before - free)}, "
+        f"{_mib(free)} are free, a step may need {_mib(limits.spare)}"
+    )
+    return graphs
+
+
+def _check(eager: Eager, graphs: CudaGraphs, rows: int, findings: Findings) -> None:
+    """Forgets the kind of steps that is replayed wrongly. Raises Mismatch if that is both."""
+    most = most_rows(eager, rows)
+    if not most:
+        findings.unchecked("CUDA graphs", "the KV cache has no room for their steps")
+        return
+    found, wrong = [], None
+    for steps, forget, line in (
+        (decode_steps, graphs.forget_decodes, "CUDA graphs of steps with prompts only"),
+        (mixed_steps, graphs.forget_mixed, _DECODES_ONLY),
+    ):
+        try:
+            found.append(check_replay(eager, graphs.replay, steps(most, eager.storage.block_size)))
+        except Mismatch as error:
+            if wrong or not all(graphs.sizes):
+                raise
+            forget()
+            wrong = error
+            findings.fall_back(f"{line}: {error}")
+    compared = [worst for worst in found if worst is not None]
+    if compared:
+        findings.passed("CUDA graphs", max(compared))
+    else:
+        findings.unchecked("CUDA graphs", "no step of theirs fits into the check")
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
 
 
 def _ladder(what: str, rungs: list[int]) -> str:

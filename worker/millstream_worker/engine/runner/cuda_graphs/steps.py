@@ -1,5 +1,5 @@
-"""Steps that are replayed. Decoding rows alone are one recording, attention included, where the attention
-backend can keep what it needs in place; any other step is a chain with gaps at the attention.
+"""Steps that are replayed, attention included: one recording for each number of decoding rows, and one for
+each number of tokens of a step with prompts. The attention backend keeps what it needs of a step in place.
 
 A step is padded to the next rung of its ladder. What pads it are tokens 0 at position 0, of no row: nothing
 is stored for them, and nothing is computed from them for others.
@@ -16,60 +16,69 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan
-from millstream_worker.engine.runner.attention.interface import StaticAttention, StaticStep
+from millstream_worker.engine.runner.attention.interface import StaticAttention, StaticSize, StaticStep
 from millstream_worker.engine.runner.cuda_graphs.body import Body
-from millstream_worker.engine.runner.cuda_graphs.chain import Chain, record_chain
 from millstream_worker.engine.runner.cuda_graphs.ladder import fitting, row_rungs, token_rungs
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder, Replay
 from millstream_worker.engine.runner.device.transfer import Arena, Field
 from millstream_worker.engine.runner.forward import Eager, sampled_in, token_ids
 from millstream_worker.engine.runner.self_check.findings import short
 
+# Segments with prompts in one step. A recording starts programs for as many, if most of them do nothing.
+MOST_PROMPTS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class GraphLimits:
     """Of the steps that may come."""
 
-    rows: int  # that decode in one step
+    rows: int  # in one step
     tokens: int  # computed in one step
     width: int  # blocks of the longest row
+    spare: int = 0  # bytes of the device's memory that computing a step from Python takes
+    prompts: bool = True  # whether steps with prompts are recorded, too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Decode:
+class _Recorded:
+    size: StaticSize
     inputs: Arena
     step: StaticStep
     replay: Replay
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Mixed:
-    inputs: Arena
-    chain: Chain
-
-
 class CudaGraphs:
-    """The recorded steps of one model over one storage. Recording needs the device for itself."""
+    """The recorded steps of one model over one storage. Recording needs the device for itself. Raises
+    CannotRecord for an attention backend without static steps."""
 
     def __init__(self, eager: Eager, body: Body, recorder: Recorder, limits: GraphLimits) -> None:
         device = eager.last_tokens.device
+        if not isinstance(eager.attention, StaticAttention):
+            raise CannotRecord(f"attention ({eager.loaded.attention}) computes from values of the host")
         self.eager = eager
         self._body = body
         self._attention = eager.attention
         self._recorder = recorder
-        self._width = limits.width
-        static = isinstance(eager.attention.backend, StaticAttention)
-        self._row_rungs = row_rungs(min(limits.rows, limits.tokens)) if static else []
-        self._token_rungs = token_rungs(limits.tokens)
+        self._limits = limits
+        self._row_rungs = row_rungs(min(limits.rows, limits.tokens))
+        self._token_rungs = token_rungs(limits.tokens) if limits.prompts else []
         most = max(self._row_rungs + self._token_rungs)
         self._hidden = torch.zeros(most, body.width, dtype=body.dtype, device=device)
-        self._decodes: dict[tuple[int, bool], _Decode] = {}
-        self._mixed: dict[int, _Mixed] = {}
+        self._decodes: dict[tuple[int, bool], _Recorded] = {}
+        self._mixed: dict[int, _Recorded] = {}
 
     @property
     def sizes(self) -> tuple[list[int], list[int]]:
         """Rows of the decode steps and tokens of the others that are recorded, or will be."""
         return self._row_rungs, self._token_rungs
+
+    def forget_decodes(self) -> None:
+        """From now on they are computed from Python, or padded to another recorded step."""
+        self._decodes, self._row_rungs = {}, []
+
+    def forget_mixed(self) -> None:
+        """The same of steps with prompts."""
+        self._mixed, self._token_rungs = {}, []
 
     @torch.inference_mode()
     def record(self, mark: Callable[[], None], fall_back: Callable[[str], None]) -> None:
@@ -78,24 +87,13 @@ class CudaGraphs:
         without = ""
         with self._recorder.apart():
             try:
-                self._record_steps_with_prompts(mark)
-            except CannotRecord:  # nor can decode steps be: the model's code waits for the device
-                raise
-            except Exception as error:
-                if not self._row_rungs:
-                    raise
-                self._mixed, self._token_rungs, without = {}, [], short(error)
-            for rows in reversed(self._row_rungs):
-                for prefix_groups in (True, False) if rows > 1 else (False,):
-                    self._decodes[rows, prefix_groups] = self._record_decode(rows, prefix_groups)
-                    mark()
+                self._record_mixed(mark)
+            except RuntimeError as error:  # as when memory runs out
+                self.forget_mixed()
+                without = short(error)
+            self._record_decodes(mark)
         if without:
             fall_back(f"CUDA graphs of decode steps only: {without}")
-
-    def _record_steps_with_prompts(self, mark: Callable[[], None]) -> None:
-        for index, tokens in enumerate(reversed(self._token_rungs)):
-            self._mixed[tokens] = self._record_mixed(tokens, strict=index == 0)
-            mark()
 
     def run(self, plan: Plan) -> Tensor:
         logits = self.replay(plan)
@@ -103,60 +101,55 @@ class CudaGraphs:
 
     def replay(self, plan: Plan) -> Tensor | None:
         """Logits [L, vocabulary] of a step by replaying it; None: none of its size is recorded."""
-        decode = self._decode_for(plan)
-        if decode is not None:
-            decode.inputs.fill(**_inputs_of(plan))
-            decode.step.fill(plan)
-            decode.replay()
-            return self._logits(plan, decode.inputs)
-        tokens = fitting(self._token_rungs, plan.token_count)
-        mixed = None if tokens is None else self._mixed.get(tokens)
-        if mixed is None:
+        recorded = self.recorded_for(plan)
+        if recorded is None:
             return None
-        mixed.inputs.fill(**_inputs_of(plan))
-        self._attention.begin(plan)
-        mixed.chain.replay(self._attention, plan.token_count)
-        return self._logits(plan, mixed.inputs)
+        recorded.inputs.fill(**_inputs_of(plan))
+        recorded.step.fill(plan)
+        recorded.replay()
+        return self._logits(plan, recorded.inputs)
 
-    def _decode_for(self, plan: Plan) -> _Decode | None:
-        rows = len(plan.query_lens)
-        if plan.decodes < rows or plan.block_tables[0].shape[1] > self._width:
-            return None
-        rung = fitting(self._row_rungs, rows)
-        return None if rung is None else self._decodes.get((rung, len(plan.prefix_group_lens) > 0))
+    def recorded_for(self, plan: Plan) -> _Recorded | None:
+        """The smallest recorded step that holds this one; decode steps may find one of those with prompts."""
+        rows = fitting(self._row_rungs, len(plan.query_lens)) or 0
+        tokens = fitting(self._token_rungs, plan.token_count) or 0
+        found = (self._decodes.get((rows, len(plan.prefix_group_lens) > 0)), self._mixed.get(tokens))
+        return next((one for one in found if one and one.size.holds(plan)), None)
 
     def _logits(self, plan: Plan, inputs: Arena) -> Tensor:
         count, wanted = plan.token_count, len(plan.logit_indices)
         everything = wanted == count and bool((plan.logit_indices[1:] > plan.logit_indices[:-1]).all())
         return self._body.logits(self._hidden[:count], None if everything else inputs["wanted"][:wanted])
 
-    def _record_mixed(self, tokens: int, *, strict: bool) -> _Mixed:
-        inputs = _inputs(tokens, self._hidden.device)
+    def _record_mixed(self, mark: Callable[[], None]) -> None:
+        for index, tokens in enumerate(reversed(self._token_rungs)):
+            rows = min(self._limits.rows, tokens)
+            size = StaticSize(rows, tokens, min(rows, MOST_PROMPTS), self._limits.width, prefix_groups=True)
+            self._mixed[tokens] = self._record(size, strict=index == 0)
+            mark()
 
-        def run() -> None:
-            self._compute(inputs, tokens)
+    def _record_decodes(self, mark: Callable[[], None]) -> None:
+        for rows in reversed(self._row_rungs):
+            for prefix_groups in (True, False) if rows > 1 else (False,):
+                size = StaticSize(rows, rows, 0, self._limits.width, prefix_groups=prefix_groups)
+                self._decodes[rows, prefix_groups] = self._record(size)
+                mark()
 
-        with self._attention.left_out():
-            run()  # libraries and compilers do at first what no recording may hold
-            if strict:
-                with self._recorder.strict():
-                    run()
-        return _Mixed(inputs, record_chain(run, self._attention, self._recorder))
-
-    def _record_decode(self, rows: int, prefix_groups: bool) -> _Decode:
-        inputs = _inputs(rows, self._hidden.device)
-        backend = self._attention.backend
-        assert isinstance(backend, StaticAttention), "decode steps are recorded with their attention"
-        step = backend.reserve(rows, self._width, prefix_groups=prefix_groups)
-        backend.hold(step)
-        self._compute(inputs, rows)
+    def _record(self, size: StaticSize, *, strict: bool = False) -> _Recorded:
+        inputs = _inputs(size.tokens, self._hidden.device)
+        step = self._attention.reserve(size)
+        self._attention.hold(step)
+        self._compute(inputs, size.tokens)  # libraries and compilers do at first what no recording may hold
+        if strict:
+            with self._recorder.strict():
+                self._compute(inputs, size.tokens)
         self._recorder.begin()
         try:
-            self._compute(inputs, rows)
+            self._compute(inputs, size.tokens)
             replay = self._recorder.end()
         finally:
             self._recorder.drop()
-        return _Decode(inputs, step, replay)
+        return _Recorded(size, inputs, step, replay)
 
     def _compute(self, inputs: Arena, tokens: int) -> None:
         ids = token_ids(inputs["tokens"], inputs["sources"], self.eager.last_tokens)

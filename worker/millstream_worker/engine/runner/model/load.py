@@ -44,6 +44,7 @@ class LoadedModel:
     architecture: str
     attention: str  # backend: torch | native | triton
     attend_over: Callable[[KVStorage], AttentionBackend]  # makes the backend
+    plainer: Callable[[KVStorage], AttentionBackend] | None  # makes it with less that can fail
     library: Library | None  # native code, on a CPU that has a compiler
     context_length: int  # most tokens of a row
     eos_ids: tuple[int, ...]
@@ -99,6 +100,7 @@ def load_model(
         architecture=type(model).__name__,
         attention=chosen.name,
         attend_over=chosen.build,
+        plainer=chosen.plainer,
         library=chosen.library,
         context_length=context_length,
         eos_ids=end_ids(folder, config),

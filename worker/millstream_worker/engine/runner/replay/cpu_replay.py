@@ -81,7 +81,7 @@ class CpuReplay:
     def __init__(
         self, eager: Eager, report: Callable[[str], None], recorder: type[CallRecorder] = CallRecorder
     ) -> None:
-        loaded, backend = eager.loaded, eager.attention.backend
+        loaded, backend = eager.loaded, eager.attention
         if not isinstance(backend, NativeAttention) or not backend.library.replayed_arguments:
             raise CannotReplay("attention is not computed by our library")
         self.eager = eager

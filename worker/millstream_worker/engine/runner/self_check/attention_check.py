@@ -3,7 +3,8 @@ plain PyTorch in float32; and that it has stored its keys and values, and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -31,11 +32,11 @@ def check_attention(
     Raises Mismatch, or what the backend raises."""
     steps, blocks = attention_steps(block_size, contexts)
     worst = 0.0
-    for kind in dict.fromkeys(replace(layer, group=0) for layer in layers):
+    for kind in kinds_of(layers):
         storage, exact = (
             KVStorage([kind], blocks, block_size, one, device) for one in (dtype, torch.float32)
         )
-        about = _named(kind, dtype)
+        about = named(kind, dtype)
         backend, reference = backend_over(storage), TorchAttention(exact)
         random = torch.Generator().manual_seed(0)
         for plan in steps:
@@ -43,13 +44,26 @@ def check_attention(
             reference.begin(plan)
             query, key, value, sinks = random_inputs(kind, plan.token_count, dtype, device, random)
             got = backend.attend(0, query, key, value, sinks)
-            want = reference.attend(0, query.float(), key.float(), value.float(), sinks)
+            with exact_products():
+                want = reference.attend(0, query.float(), key.float(), value.float(), sinks)
             worst = max(worst, compare(got, want, f"attention of {about}", TOLERANCE[dtype]))
             mark()
         for stored, right in zip((*storage.keys, *storage.values), (*exact.keys, *exact.values), strict=True):
             if not torch.equal(stored.float(), right):
                 raise Mismatch(f"what is stored of the keys and values of {about} is wrong")
     return worst
+
+
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """Has torch multiply float32 as such: NVIDIA's images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, with which a
+    process begins with TF32, whose products have 10 bits."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def random_inputs(
@@ -72,7 +86,12 @@ def random_inputs(
     )
 
 
-def _named(kind: LayerSpec, dtype: torch.dtype) -> str:
+def kinds_of(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
+    """One layer of each kind, in the first group."""
+    return list(dict.fromkeys(replace(layer, group=0) for layer in layers))
+
+
+def named(kind: LayerSpec, dtype: torch.dtype) -> str:
     window = f", window {kind.window}" if kind.window else ""
     return (
         f"{kind.heads} heads ({kind.kv_heads} KV) of {kind.key_dim}{window}, "

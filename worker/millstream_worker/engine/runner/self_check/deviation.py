@@ -36,10 +36,11 @@ def compare(got: Tensor, want: Tensor, what: str, limit: float) -> float:
 
 def compare_logits(got: Tensor, want: Tensor, what: str, dtype: torch.dtype) -> float:
     """Returns the largest deviation of a row, as a share of its length; of rows that are expected to be
-    finite. Raises Mismatch if that, or the median, is beyond the limits of the model's `dtype`."""
+    finite. Raises Mismatch if that, or the median, is beyond the limits of the model's `dtype`, or if there
+    is no such row."""
     finite = want.isfinite().all(-1)
     if not finite.any():
-        return 0.0
+        raise Mismatch(f"{what} cannot be compared: no row of its logits is expected to be finite")
     got, expected = got[finite].float(), want[finite].float()
     off = (got - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-6)
     median, largest = float(off.median()), float(off.max())

@@ -10,7 +10,8 @@ _MOST = 300  # characters of a reason
 
 
 class Findings:
-    """`checks`: what computes as it should. `fallbacks`: what is slower, with the reasons."""
+    """`checks`: what computes as it should, or could not be checked. `fallbacks`: what is slower, with the
+    reasons."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self.report = report
@@ -21,6 +22,11 @@ class Findings:
         """`worst`: the largest deviation, as a share of the largest value."""
         self.checks.append(f"{what} off by at most {worst:.1g}")
         self.report(f"{what} checked: off by at most {worst:.1g} of the largest value")
+
+    def unchecked(self, what: str, reason: str) -> None:
+        """It is used all the same."""
+        self.checks.append(f"{what} not checked: {reason}")
+        self.report(self.checks[-1])
 
     def fall_back(self, line: str) -> None:
         self.fallbacks.append(line)

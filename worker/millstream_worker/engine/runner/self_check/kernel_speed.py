@@ -1,11 +1,11 @@
-"""Times attention, one layer of a model, and what bounds it on this device: a copy of memory, and a large
+"""Times attention, layer by layer, and what bounds it on this device: a copy of memory, and a large
 matrix product."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -39,42 +39,56 @@ class Speed:
         return self.rate / self.bound if self.bound else None
 
 
-@torch.inference_mode()
-def kernel_speeds(
-    backend_over: Callable[[KVStorage], AttentionBackend],
-    layer: LayerSpec,
-    dtype: torch.dtype,
-    device: torch.device,
-    block_size: int,
-) -> Iterator[Speed]:
-    """The bounds, then the attention of a layer, each time that of a whole step."""
-    spec, limit = replace(layer, group=0), layer.window or CONTEXT
-    yield (copy := _copy(device))
-    yield (product := _product(device, dtype))
-    decode, prefix_group, prompt, chunk = _plans(block_size)
-    token_bytes = spec.block_elements(1) * dtype.itemsize
-    pair_flops = 2 * spec.heads * (spec.key_dim + spec.value_dim)  # of a query and a key
-    work = [
-        (
-            f"decode, {ROWS} rows of {CONTEXT:,} tokens",
-            decode,
-            ROWS * min(CONTEXT, limit) * token_bytes,
-            copy,
-        ),
-        (f"prompt of {PROMPT:,} tokens", prompt, _pairs(0, PROMPT, spec) * pair_flops, product),
-        (f"chunk of {CHUNK} after {PROMPT:,}", chunk, _pairs(PROMPT, CHUNK, spec) * pair_flops, product),
-    ]
-    if len(prefix_group.prefix_group_lens) and spec.window is None:
-        shared = int(prefix_group.prefix_group_lens[0])
-        read = (shared + ROWS * (CONTEXT - shared)) * token_bytes
-        work.insert(1, (f"decode, {ROWS} rows that share {shared} of them", prefix_group, read, copy))
-    blocks = 1 + max(int(plan.block_tables[0].max()) for _, plan, _, _ in work)
-    backend = backend_over(KVStorage((spec,), blocks, block_size, dtype, device))
-    for what, plan, amount, bound in work:
-        query, key, value, sinks = random_inputs(spec, plan.token_count, dtype, device)
-        backend.begin(plan)
-        seconds = seconds_of(partial(backend.attend, 0, query, key, value, sinks), device)
-        yield Speed(what, seconds, amount / seconds, bound.unit, bound.rate)
+class KernelSpeeds:
+    """Of one backend. `bounds` comes first."""
+
+    def __init__(
+        self,
+        backend_over: Callable[[KVStorage], AttentionBackend],
+        dtype: torch.dtype,
+        device: torch.device,
+        block_size: int,
+    ) -> None:
+        self._backend_over = backend_over
+        self._dtype = dtype
+        self._device = device
+        self._block_size = block_size
+        self._bounds: list[Speed] = []
+
+    @torch.inference_mode()
+    def bounds(self) -> Iterator[Speed]:
+        for bound in (_copy(self._device), _product(self._device, self._dtype)):
+            self._bounds.append(bound)
+            yield bound
+
+    @torch.inference_mode()
+    def of(self, kind: LayerSpec) -> Iterator[Speed]:
+        """The attention of one layer, each time that of a whole step."""
+        work = list(self._work(kind))
+        blocks = 1 + max(int(plan.block_tables[0].max()) for _, plan, _, _ in work)
+        storage = KVStorage((kind,), blocks, self._block_size, self._dtype, self._device)
+        backend = self._backend_over(storage)
+        for what, plan, amount, bound in work:
+            query, key, value, sinks = random_inputs(kind, plan.token_count, self._dtype, self._device)
+            backend.begin(plan)
+            seconds = seconds_of(partial(backend.attend, 0, query, key, value, sinks), self._device)
+            yield Speed(what, seconds, amount / seconds, bound.unit, bound.rate)
+
+    def _work(self, kind: LayerSpec) -> Iterator[tuple[str, Plan, int, Speed]]:
+        """Steps, with the bytes read or the operations done in each, and what bounds that."""
+        copy, product = self._bounds
+        decode, prefix_group, prompt, chunk = _plans(self._block_size)
+        token_bytes = kind.block_elements(1) * self._dtype.itemsize
+        pair_flops = 2 * kind.heads * (kind.key_dim + kind.value_dim)  # of a query and a key
+        read = ROWS * min(CONTEXT, kind.window or CONTEXT) * token_bytes
+        yield f"decode, {ROWS} rows of {CONTEXT:,} tokens", decode, read, copy
+        if len(prefix_group.prefix_group_lens) and kind.window is None:
+            shared = int(prefix_group.prefix_group_lens[0])
+            read = (shared + ROWS * (CONTEXT - shared)) * token_bytes
+            yield f"decode, {ROWS} rows that share {shared} of them", prefix_group, read, copy
+        yield f"prompt of {PROMPT:,} tokens", prompt, _pairs(0, PROMPT, kind) * pair_flops, product
+        work = _pairs(PROMPT, CHUNK, kind) * pair_flops
+        yield f"chunk of {CHUNK} after {PROMPT:,}", chunk, work, product
 
 
 def _plans(block_size: int) -> tuple[Plan, Plan, Plan, Plan]:

@@ -9,20 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from millstream_worker.engine.runner.attention.triton.decode import (
-    combine_kernel,
-    decode_kernel,
-    shared_kernel,
-)
-from millstream_worker.engine.runner.attention.triton.device_step import (
-    LEAST_DOT,
-    LEAST_PART_KEYS,
-    DeviceStep,
-    padded,
-    tile_tokens,
-)
+from millstream_worker.engine.runner.attention.triton.decode import decode_kernel, shared_kernel
+from millstream_worker.engine.runner.attention.triton.device_step import DeviceStep
+from millstream_worker.engine.runner.attention.triton.partials import merge_kernel
 from millstream_worker.engine.runner.attention.triton.prefill import prefill_kernel
 from millstream_worker.engine.runner.attention.triton.store import store_kernel
+from millstream_worker.engine.runner.attention.triton.tile_sizes import (
+    LEAST_DOT,
+    NARROW_HEAD,
+    head_bytes,
+    padded,
+    tile_rows,
+    tile_tokens,
+)
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 
@@ -78,31 +77,32 @@ class LayerLaunch:
 
     @property
     def _head_bytes(self) -> int:
-        return max(self.spec.key_dim, self.spec.value_dim) * self.query.element_size()
+        return head_bytes(self.spec, self.query.element_size())
 
     @property
     def _keys_at_once(self) -> int:
         """As many as a processor's shared memory holds several times over, queries beside them."""
-        return 64 if self._head_bytes <= 256 else 32 if self._head_bytes <= 512 else 16
+        return 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= 512 else 16
 
-    @property
-    def tile(self) -> dict[str, int]:
-        """Of a kernel whose programs compute several tokens. In float32 four warps had too few registers for
-        a tile: each thread spilled 17 KB. In others wide heads leave no room for keys loaded ahead."""
-        tokens, wide = tile_tokens(self.spec, self.query.element_size()), self.query.dtype == torch.float32
+    def tile(self, members: int) -> dict[str, int]:
+        """Of a kernel whose programs compute so many rows or tokens. In float32 four warps had too few
+        registers for a tile: each thread spilled 17 KB. In others wide heads leave no room for keys loaded
+        ahead."""
+        rows, float32 = padded(members * self.group, LEAST_DOT), self.query.dtype == torch.float32
         return {
-            "ROWS": padded(tokens * self.group, LEAST_DOT),
-            "num_warps": 8 if wide else 4,
-            "num_stages": 3 if wide or self._head_bytes <= 256 else 2,
+            "ROWS": rows,
+            "num_warps": 8 if float32 or rows > 64 else 4,
+            "num_stages": 3 if float32 or self._head_bytes <= NARROW_HEAD else 2,
         }
 
-    @property
-    def parts(self) -> tuple[int, int]:
-        return self.step.shared_parts, self.step.parts
-
-    @property
-    def visible(self) -> dict[str, Any]:
-        return {"WINDOW": self.spec.window or 0, "SINKS": self.sinks is not None}
+    def partials(self, count: int) -> tuple[Tensor, Tensor]:
+        """Room for so many."""
+        heads, value_dim = self.spec.heads, self.spec.value_dim
+        new = self.out.new_empty
+        return (
+            new(count, heads, value_dim, dtype=torch.float32),
+            new(count, heads, dtype=torch.float32),
+        )
 
 
 def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
@@ -122,85 +122,73 @@ def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
 
 def decode(launch: LayerLaunch) -> None:
     spec, step = launch.spec, launch.step
-    parts = sums = launch.out  # unused where a row has one part
-    count = step.shared_parts + step.parts
-    if count > 1:
-        parts = launch.out.new_empty(step.decodes, spec.heads, count, spec.value_dim, dtype=torch.float32)
-        sums = launch.out.new_empty(step.decodes, spec.heads, count, dtype=torch.float32)
-    if step.shared_parts:
-        _share(launch, parts, sums)
-    decode_kernel[step.decodes, spec.kv_heads, step.parts](
+    partials = launch.partials(step.decode_partials)
+    if len(step.shared_parts):
+        _share(launch, *partials)
+    decode_kernel[len(step.decode_parts), spec.kv_heads](
         *launch.inputs,
-        step.kv_lens,
-        step.shared_lens,
+        step.decode_parts,
         launch.learned_sinks,
         launch.out,
-        parts,
-        sums,
+        *partials,
         spec.scale,
-        *launch.parts,
         *launch.strides,
         ROWS=padded(launch.group, LEAST_DOT),
         **launch.shape,
-        LEAST=LEAST_PART_KEYS,
-        ALONE=count == 1,
-        **launch.visible,
+        SINKS=launch.sinks is not None,
     )
-    if count > 1:
-        _combine(launch, parts, sums)
+    _merge(launch, step.decode_merges, *partials)
 
 
-def _share(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
+def _share(launch: LayerLaunch, partials: Tensor, sums: Tensor) -> None:
     spec, step = launch.spec, launch.step
-    shared_kernel[len(step.shared_counts), spec.kv_heads, step.shared_parts](
+    shared_kernel[len(step.shared_parts), spec.kv_heads](
         *launch.inputs,
-        step.shared_lens,
+        step.shared_parts,
         step.members,
-        step.shared_firsts,
-        step.shared_counts,
-        parts,
+        step.member_partials,
+        partials,
         sums,
         spec.scale,
-        *launch.parts,
         *launch.strides,
-        **launch.tile,
+        **launch.tile(tile_rows(spec, launch.query.element_size())),
         **launch.shape,
-        LEAST=LEAST_PART_KEYS,
-    )
-
-
-def _combine(launch: LayerLaunch, parts: Tensor, sums: Tensor) -> None:
-    spec, step = launch.spec, launch.step
-    combine_kernel[step.decodes, spec.heads](
-        parts,
-        sums,
-        step.kv_lens,
-        step.shared_lens,
-        launch.learned_sinks,
-        launch.out,
-        *launch.parts,
-        PAD_PARTS=padded(step.shared_parts + step.parts, 1),
-        **{name: launch.shape[name] for name in ("HEADS", "VALUE_DIM", "PAD_VALUE", "KEYS")},
-        LEAST=LEAST_PART_KEYS,
-        **launch.visible,
     )
 
 
 def prefill(launch: LayerLaunch) -> None:
     spec, step = launch.spec, launch.step
-    prefill_kernel[len(step.tile_segments), spec.kv_heads](
+    tokens = tile_tokens(spec, launch.query.element_size())
+    partials = launch.partials(step.prefill_partials)
+    prefill_kernel[len(step.prefill_parts), spec.kv_heads](
         *launch.inputs,
         step.kv_lens,
         step.query_lens,
         step.query_starts,
-        step.tile_segments,
-        step.tile_firsts,
+        step.prefill_parts,
         launch.learned_sinks,
         launch.out,
+        *partials,
         spec.scale,
         *launch.strides,
-        TOKENS=tile_tokens(spec, launch.query.element_size()),
-        **launch.tile,
+        TOKENS=tokens,
+        **launch.tile(tokens),
         **launch.shape,
-        **launch.visible,
+        WINDOW=spec.window or 0,
+        SINKS=launch.sinks is not None,
+    )
+    _merge(launch, step.prefill_merges, *partials)
+
+
+def _merge(launch: LayerLaunch, merges: Tensor, partials: Tensor, sums: Tensor) -> None:
+    if not len(merges):
+        return
+    merge_kernel[len(merges), launch.spec.heads](
+        partials,
+        sums,
+        merges,
+        launch.learned_sinks,
+        launch.out,
+        **{name: launch.shape[name] for name in ("HEADS", "VALUE_DIM", "PAD_VALUE")},
+        SINKS=launch.sinks is not None,
     )

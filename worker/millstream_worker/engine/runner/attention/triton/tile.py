@@ -17,14 +17,6 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def part_keys(length, parts, LEAST: tl.constexpr, KEYS: tl.constexpr):
-    """Keys of a part, whole loads of KEYS: `length` keys are read in at most `parts` parts, and in fewer
-    where they would be shorter than LEAST. Parts beyond the end are empty."""
-    used = tl.maximum(tl.minimum(tl.cdiv(length, LEAST), parts), 1)
-    return tl.cdiv(tl.cdiv(length, used), KEYS) * KEYS
-
-
-@triton.jit
 def load_queries(
     query,  # [tokens, heads, KEY_DIM]
     token,  # [ROWS], or one for all of them
@@ -57,14 +49,30 @@ def store_answers(
 
 
 @triton.jit
+def store_partials(
+    partials,  # [partials, heads, VALUE_DIM] float32
+    partial_sums,  # [partials, heads] float32
+    place,  # [ROWS] number of each row in both
+    answer,  # [ROWS, PAD_VALUE]
+    log_sum,  # [ROWS]
+    mine,
+    VALUE_DIM: tl.constexpr,
+    PAD_VALUE: tl.constexpr,
+):
+    store_answers(partials, place, answer, mine, VALUE_DIM, PAD_VALUE)
+    tl.store(partial_sums + place, log_sum, mask=mine)
+
+
+@triton.jit
 def empty_sums(sinks, head, mine, ROWS: tl.constexpr, SINKS: tl.constexpr):
     """[ROWS] highest score, and sum of the weights relative to it, before any key: a sink weighs and has no
-    value."""
+    value. Rows that are not `mine` have none."""
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     if SINKS:
-        highest = tl.load(sinks + head, mask=mine, other=0.0).to(tl.float32) * LOG2_E
-        total += 1.0
+        sink = tl.load(sinks + head, mask=mine, other=float("-inf")).to(tl.float32)
+        highest = sink * LOG2_E
+        total = tl.where(mine, 1.0, 0.0)
     return highest, total
 
 
@@ -74,6 +82,8 @@ def attend_range(
     own,  # [ROWS] each query's own place in its row: it sees keys up to there
     start,  # places in the row, [start, end)
     end,
+    clear_start,  # every query sees all keys in [clear_start, clear_end): whole turns, counted from `start`
+    clear_end,
     keys,  # [blocks, kv_heads, BLOCK_SIZE, KEY_DIM]
     values,  # [blocks, kv_heads, BLOCK_SIZE, VALUE_DIM]
     kv_head,
@@ -89,49 +99,90 @@ def attend_range(
     PAD_KEY: tl.constexpr,
     PAD_VALUE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    KEYS: tl.constexpr,  # keys taken at a time
+    KEYS: tl.constexpr,  # keys of a turn
+    CLEAR: tl.constexpr,  # there are turns without a mask; else [clear_start, clear_end) is empty
     WINDOW: tl.constexpr,  # 0: none
     SOFTCAP: tl.constexpr,  # 0: none
 ):
     """[ROWS, PAD_VALUE] the weighted mean of the values, and [ROWS] the logarithm of the weights' sum, in
-    base 2; what has seen nothing answers 0."""
-    key_place = tl.arange(0, PAD_KEY)
-    value_place = tl.arange(0, PAD_VALUE)
+    base 2; what has seen nothing answers 0. Turns without a mask come first: the order changes nothing."""
+    turn = tl.arange(0, KEYS)
     seen = tl.zeros([ROWS, PAD_VALUE], tl.float32)  # sum of the weighted values, relative to `highest`
-    place = start + tl.arange(0, KEYS)
+    factor = scale * (2 * LOG2_E / SOFTCAP if SOFTCAP > 0 else LOG2_E)
     # Blocks are looked up one turn ahead: else a turn waits for its blocks before it can ask for their keys.
+    if CLEAR:
+        place = clear_start + turn
+        ahead = tl.load(table + place // BLOCK_SIZE, mask=place < clear_end, other=0)
+        for first in range(clear_start, clear_end, KEYS):
+            place = first + turn
+            block = ahead.to(tl.int64)
+            ahead = tl.load(table + (place + KEYS) // BLOCK_SIZE, mask=place + KEYS < clear_end, other=0)
+            row = (block * (HEADS // GROUP) + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE
+            seen, highest, total = _turn(
+                queries, own, place, end, keys, values, row, factor, seen, highest, total,
+                KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, WINDOW, SOFTCAP, False,
+            )  # fmt: skip
+    jump = clear_end - clear_start
+    place = start + tl.where(start >= clear_start, jump, 0) + turn
     ahead = tl.load(table + place // BLOCK_SIZE, mask=place < end, other=0)
-    for first in range(start, end, KEYS):
-        place = first + tl.arange(0, KEYS)
-        inside = place < end
+    for first in range(start, end - jump, KEYS):
+        place = first + tl.where(first >= clear_start, jump, 0) + turn
         block = ahead.to(tl.int64)
-        ahead = tl.load(table + (place + KEYS) // BLOCK_SIZE, mask=place + KEYS < end, other=0)
+        later = first + KEYS + tl.where(first + KEYS >= clear_start, jump, 0) + turn
+        ahead = tl.load(table + later // BLOCK_SIZE, mask=later < end, other=0)
         row = (block * (HEADS // GROUP) + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE
-
-        key = tl.load(
-            keys + (row * KEY_DIM)[None, :] + key_place[:, None],
-            mask=inside[None, :] & (key_place < KEY_DIM)[:, None],
-            other=0.0,
-        )
-        scores = tl.dot(queries, key, input_precision="ieee") * scale
-        if SOFTCAP > 0:
-            scores = SOFTCAP * (1.0 - 2.0 / (tl.exp(2.0 * scores / SOFTCAP) + 1.0))  # tanh
-        visible = inside[None, :] & (place[None, :] <= own[:, None])
-        if WINDOW > 0:
-            visible = visible & (place[None, :] > own[:, None] - WINDOW)
-        scores = tl.where(visible, scores * LOG2_E, float("-inf"))
-
-        higher = tl.maximum(highest, tl.max(scores, 1))
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: no inf - inf
-        weights = tl.exp2(scores - base[:, None])
-        fade = tl.exp2(highest - base)
-        total = total * fade + tl.sum(weights, 1)
-        value = tl.load(
-            values + (row * VALUE_DIM)[:, None] + value_place[None, :],
-            mask=inside[:, None] & (value_place < VALUE_DIM)[None, :],
-            other=0.0,
-        )
-        seen = seen * fade[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
-        highest = higher
+        seen, highest, total = _turn(
+            queries, own, place, end, keys, values, row, factor, seen, highest, total,
+            KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, WINDOW, SOFTCAP, True,
+        )  # fmt: skip
     total = tl.where(total > 0, total, 1.0)
     return seen / total[:, None], highest + tl.log2(total)
+
+
+@triton.jit
+def _turn(
+    queries,
+    own,
+    place,  # [KEYS] of the turn's keys in the row
+    end,
+    keys,
+    values,
+    row,  # [KEYS] and in the storage
+    factor,  # of a product of query and key: its score in base 2; its place in tanh, for a soft cap
+    seen,
+    highest,
+    total,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    PAD_KEY: tl.constexpr,
+    PAD_VALUE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    key_place = tl.arange(0, PAD_KEY)
+    value_place = tl.arange(0, PAD_VALUE)
+    key_mask = (key_place < KEY_DIM)[:, None]
+    value_mask = (value_place < VALUE_DIM)[None, :]
+    if MASKED:
+        key_mask = key_mask & (place < end)[None, :]
+        value_mask = value_mask & (place < end)[:, None]
+    key = tl.load(keys + (row * KEY_DIM)[None, :] + key_place[:, None], mask=key_mask, other=0.0)
+    scores = tl.dot(queries, key, input_precision="ieee")
+    if SOFTCAP > 0:
+        scores = SOFTCAP * LOG2_E * (1.0 - 2.0 / (tl.exp2(scores * factor) + 1.0))  # tanh
+        factor = 1.0
+    if MASKED:
+        visible = (place < end)[None, :] & (place[None, :] <= own[:, None])
+        if WINDOW > 0:
+            visible = visible & (place[None, :] > own[:, None] - WINDOW)
+        scores = tl.where(visible, scores, float("-inf"))
+    higher = tl.maximum(highest, tl.max(scores, 1) * factor)
+    base = higher
+    if MASKED:
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: no inf - inf
+    weights = tl.exp2(scores * factor - base[:, None])
+    fade = tl.exp2(highest - base)
+    value = tl.load(values + (row * VALUE_DIM)[:, None] + value_place[None, :], mask=value_mask, other=0.0)
+    seen = seen * fade[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+    return seen, higher, total * fade + tl.sum(weights, 1)
