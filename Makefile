@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 CODE := producer worker tests ops
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow avx2 chaos fuzz lint type floors check bench format clean
+.PHONY: help setup demo test slow avx2 chaos fuzz lint type floors check bench gpu-matrix format clean
 
 help: ## Show what there is
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
 
 setup: $(STAMP) ## Create .venv and install everything into it (done once)
 
@@ -67,6 +67,9 @@ fuzz: $(STAMP) ## A million inputs of garbage for everything that reads from out
 
 bench: $(STAMP) ## Measure: brain, front, engine, queued, in some minutes (ops/bench)
 	@$(BIN)/python -m ops.bench default
+
+gpu-matrix: $(STAMP) ## What the Triton kernels take of each kind of GPU, without one: ops/bench/kernels.csv
+	@PYTHONPATH=tests $(BIN)/python -m support.engine.kernel_matrix
 
 format: $(STAMP) ## Format the code
 	@$(BIN)/ruff format $(CODE)

@@ -22,6 +22,7 @@ LAYERS = {
     "phi": spec(32, 32, 80),
 }
 STACK = {torch.float32: 448, torch.bfloat16: 288}  # bytes of a thread that have no register
+SPILLS = {torch.float32: 320, torch.bfloat16: 64}  # instructions that move these, in loops of 400 to 900
 AHEAD = {"decode_kernel", "shared_kernel", "prefill_kernel"}  # load keys before they are needed
 LENS = [(600, 1), (600, 1), (5, 1), (0, 70), (40, 33)]
 GROUPS = [(2, (0, 1))]
@@ -45,6 +46,7 @@ def check(model: str, dtype: torch.dtype, capability: int, *, programs: int = 52
         assert not ahead or max(found.waits) > 0, about
         assert found.shared <= SHARED_BYTES[capability], about
         assert found.stack <= STACK[dtype], about
+        assert found.spills <= SPILLS[dtype], about
     return {launch.name for launch in launched}
 
 

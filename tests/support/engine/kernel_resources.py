@@ -50,6 +50,7 @@ class Launch:
 class Resources:
     registers: int  # of a thread
     stack: int  # bytes of a thread: numbers that have no register
+    spills: int  # instructions of the loops that move such numbers
     shared: int  # bytes of a program
     waits: tuple[int, ...]  # for copies to shared memory: as many may still be under way
 
@@ -90,8 +91,7 @@ def compiled(launch: Launch, capability: int) -> Resources:
     source = ASTSource(launch.kernel, signature, constants, aligned)
     made = triton.compile(source, target=GPUTarget("cuda", capability, warp_size=32), options=launch.options)
     waits = re.findall(r"async_wait.*?num = (\d+)", made.asm["ttgir"])
-    registers, stack = _usage(made.asm["cubin"])
-    return Resources(registers, stack, made.metadata.shared, tuple(map(int, waits)))
+    return Resources(*_usage(made.asm["cubin"]), made.metadata.shared, tuple(map(int, waits)))
 
 
 def _specialized(kernel: Any) -> Iterator[int]:
@@ -104,12 +104,24 @@ def _type(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32"
 
 
-def _usage(cubin: bytes) -> tuple[int, int]:
+def _usage(cubin: bytes) -> tuple[int, int, int]:
+    """Registers, stack, spills."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [os.fspath(_CUOBJDUMP), "-res-usage", file.name]
+        command = [os.fspath(_CUOBJDUMP), "-res-usage", "-sass", file.name]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout + done.stderr)
-    assert found is not None, done.stdout
-    return int(found[1]), int(found[2])
+    assert found is not None, done.stdout[-2000:]
+    return int(found[1]), int(found[2]), _spills_in_loops(done.stdout)
+
+
+def _spills_in_loops(sass: str) -> int:
+    """Loads and stores of local memory between the target of a jump back and the jump."""
+    code = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,6})\*/\s+(.*?);", sass)]
+    jumps = [(at, re.search(r"\bBRA\b.*?0x([0-9a-f]+)", text)) for at, text in code]
+    loops = [(int(to[1], 16), at) for at, to in jumps if to is not None and int(to[1], 16) < at]
+    return sum(
+        re.search(r"\b(LDL|STL)\b", text) is not None and any(low <= at <= high for low, high in loops)
+        for at, text in code
+    )
