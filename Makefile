@@ -69,7 +69,7 @@ bench: $(STAMP) ## Measure: brain, front, engine, queued, in some minutes (ops/b
 	@$(BIN)/python -m ops.bench default
 
 gpu-matrix: $(STAMP) ## What the Triton kernels take of each kind of GPU, without one: ops/bench/kernels.csv
-	@$(BIN)/python -m ops.bench.pieces.kernel_matrix
+	@PYTHONPATH=tests $(BIN)/python -m support.engine.kernel_matrix
 
 format: $(STAMP) ## Format the code
 	@$(BIN)/ruff format $(CODE)

@@ -1,7 +1,7 @@
 """What the Triton kernels take of each kind of GPU, compiled by each version of Triton that they may meet.
 Needs no GPU.
 
-    make gpu-matrix     writes ops/bench/kernels.csv, in about ten minutes; the tests must be on the path
+    make gpu-matrix     writes ops/bench/kernels.csv, in about ten minutes
 
 `stack` are bytes of a thread that have no register, `spills` the instructions inside of loops that move them,
 `waits` the most copies to shared memory that are under way while the program computes.
@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 VERSIONS = ("3.6.0", "3.7.1")  # of Triton: those of the supported versions of torch
-TABLE = Path(__file__).parents[1] / "kernels.csv"
+TABLE = Path(__file__).parents[3] / "ops/bench/kernels.csv"
 FOLDERS = Path("out")
 COLUMNS = (
     "triton", "layer", "dtype", "capability", "kernel", "rows", "warps", "stages",
@@ -33,6 +33,7 @@ def measured() -> Iterator[tuple[object, ...]]:
     """Rows of the table, by the Triton of this process."""
     import torch
     import triton
+
     from support.engine.attention_step import Step, spec
     from support.engine.kernel_resources import compiled, launches_of
 
@@ -84,7 +85,7 @@ def child(triton: str) -> subprocess.Popen[str]:
         "TRITON_CACHE_DIR": str((FOLDERS / f"triton-{triton}-cache").resolve()),
         "TRITON_DEFAULT_FP_FUSION": "1",
     }
-    command = [sys.executable, "-m", "ops.bench.pieces.kernel_matrix", "--rows"]
+    command = [sys.executable, "-m", "support.engine.kernel_matrix", "--rows"]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
