@@ -255,3 +255,23 @@ def draw_kernel(
             token = draw_by_id(row, peak, temperature, least, noise, VOCAB, BITS, BLOCKS)
     tl.store(tokens + draw, token.to(tl.int64))
     tl.store(non_finite + draw, sound == 0)
+
+
+@triton.jit
+def weights_kernel(
+    logits,  # [rows, VOCAB]
+    temperatures,  # [rows] float64
+    out,  # [rows, VOCAB] int64
+    row_stride,
+    VOCAB: tl.constexpr,
+    BITS: tl.constexpr,
+):
+    """For checks: the weights that are drawn from; of sound rows."""
+    row = tl.program_id(0).to(tl.int64)
+    temperature = tl.load(temperatures + row).to(tl.float32)
+    logits += row * row_stride
+    peak = tl.max(highest_logits(logits, VOCAB), 0)
+    for start in range(0, VOCAB, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        weights = load_weights(logits, start, peak, temperature, VOCAB, BITS).to(tl.int64)
+        tl.store(out + row * VOCAB + place, weights, mask=place < VOCAB)
