@@ -3,13 +3,11 @@ reads its row several times, and writes its token.
 
 By id: once for the highest logit, once for the sums of blocks of weights, and one block more.
 
-By rank: weights are whole numbers in float32, so that an order of their bits is an order of weights. A row's
-weights are counted and summed in bins of 64 for each power of two; the bin in which a running sum reaches
-what is looked for is read again in 4096 bins, and one of those, unless it holds a single token, in bins of one
-weight each. This finds the end of the top k, then that of the nucleus, then the token. Tokens that can be
-none of those are not counted: atomic additions are what is slow here. Of 128k tokens a row is read 3 to 5
-times, and at most 9 times: when top_k and top_p are given and tokens weigh the same at each of the three
-places.
+By rank: weights are whole numbers in float32, whose bits are in the order of the weights. A row's weights are
+counted and summed in bins, 64 for each power of two; the bin in which a running sum reaches what is looked
+for is counted again in 4096 bins, and one of those, unless it holds a single token, in bins of one weight
+each. This finds the end of the top k, then that of the nucleus, then the token, whose id takes a last look at
+the row. Tokens that can be none of those are not counted: atomic additions are slow.
 """
 
 # Triton's types are none of Python's:
@@ -175,7 +173,19 @@ def locate(row, peak, temperature, first, beyond, ordinal, VOCAB: tl.constexpr, 
 
 
 @triton.jit
-def draw_by_rank(row, best, peak, temperature, top_k, top_p, least, noise, bins, VOCAB: tl.constexpr, BITS: tl.constexpr):  # fmt: skip
+def draw_by_rank(
+    row,
+    best,
+    peak,
+    temperature,
+    top_k,
+    top_p,
+    least,
+    noise,
+    bins,
+    VOCAB: tl.constexpr,
+    BITS: tl.constexpr,
+):
     lowest = lowest_key(best, peak, temperature, top_k, top_p, VOCAB, BITS)
     summed = tl.where(top_k < VOCAB, lowest, 0)
     kept, not_less = count_weights(
@@ -203,7 +213,16 @@ def draw_by_rank(row, best, peak, temperature, top_k, top_p, least, noise, bins,
 
 
 @triton.jit
-def draw_by_id(row, peak, temperature, least, noise, VOCAB: tl.constexpr, BITS: tl.constexpr, BLOCKS: tl.constexpr):  # fmt: skip
+def draw_by_id(
+    row,
+    peak,
+    temperature,
+    least,
+    noise,
+    VOCAB: tl.constexpr,
+    BITS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
     blocks = tl.arange(0, BLOCKS)
     sums = tl.zeros([BLOCKS], tl.int64)
     for block in tl.range(0, tl.cdiv(VOCAB, BLOCK), num_stages=3):
@@ -248,12 +267,10 @@ def draw_kernel(
     if sound:
         if (top_k < VOCAB) | (top_p < 1):
             own = bins + draw.to(tl.int64) * (2 * BINS)
-            token = draw_by_rank(
-                row, best, peak, temperature, top_k, top_p, least, noise, own, VOCAB, BITS
-            )
+            token = draw_by_rank(row, best, peak, temperature, top_k, top_p, least, noise, own, VOCAB, BITS)
         else:
             token = draw_by_id(row, peak, temperature, least, noise, VOCAB, BITS, BLOCKS)
-    tl.store(tokens + draw, token.to(tl.int64))
+    tl.store(tokens + draw, token)
     tl.store(non_finite + draw, sound == 0)
 
 

@@ -20,7 +20,9 @@ class TritonDraws:
         from millstream_worker.engine.runner.sampling import draw_kernel  # needs triton
 
         if vocab_size > _MOST_TOKENS:
-            raise ValueError(f"a vocabulary of {vocab_size:,}; at most {_MOST_TOKENS:,} tokens can be drawn from")
+            raise ValueError(
+                f"a vocabulary of {vocab_size:,}; at most {_MOST_TOKENS:,} tokens can be drawn from"
+            )
         self._kernels = draw_kernel
         self._vocab_size = vocab_size
         self._sizes = {"VOCAB": vocab_size, "BITS": weight_bits(vocab_size)}

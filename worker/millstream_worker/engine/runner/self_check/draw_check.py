@@ -11,7 +11,7 @@ from torch import Tensor
 from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.sampling.draw import draw_by_id, draw_by_rank, weigh
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
-from millstream_worker.engine.runner.self_check.deviation import Mismatch
+from millstream_worker.engine.runner.self_check.deviation import Mismatch, deviation
 from millstream_worker.engine.runner.self_check.findings import Findings, short
 
 _WAYS = (  # temperature, top_p, min_p, top_k (0: off)
@@ -24,7 +24,7 @@ _WAYS = (  # temperature, top_p, min_p, top_k (0: off)
     (0.2, 1e-9, 0.0, 0),
 )
 _BROKEN = (torch.nan, torch.inf, -torch.inf)
-_WEIGHT_TOLERANCE = 1e-5  # of each weight; in units in which the least that counts is 1
+_WEIGHT_TOLERANCE = 1e-5  # a share of each weight
 
 
 def checked_draws(
@@ -41,7 +41,7 @@ def checked_draws(
         worst = max(check_draws(draws, vocab_size, one, device) for one in {dtype, torch.float32})
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # of a compiler, a driver, or a mismatch
+    except Exception as error:  # noqa: BLE001 - of a compiler, a driver, or a mismatch
         settle(device)
         findings.fall_back(f"sampling: plain PyTorch, slower than one kernel: {short(error)}")
         return None
@@ -51,9 +51,11 @@ def checked_draws(
 
 @torch.inference_mode()
 def check_draws(draws: TritonDraws, vocab_size: int, dtype: torch.dtype, device: torch.device) -> float:
-    """Returns the largest deviation of a weight, as a share of it. Raises Mismatch, or what Triton raises."""
-    sound = _logits(vocab_size)
-    logits = torch.cat([sound, _broken(vocab_size)]).to(dtype).to(device)
+    """Returns the largest deviation of a weight, as a share of the largest. Raises Mismatch, or what Triton
+    raises."""
+    logits = _logits(vocab_size)
+    sound = slice(len(logits))
+    logits = torch.cat([logits, _broken(vocab_size)]).to(dtype).to(device)
     ways = [_WAYS[row % len(_WAYS)] for row in range(len(logits))]
     random = torch.Generator().manual_seed(1)
     noise = torch.rand(len(logits), dtype=torch.float64, generator=random)
@@ -63,15 +65,15 @@ def check_draws(draws: TritonDraws, vocab_size: int, dtype: torch.dtype, device:
     order = torch.randperm(len(logits), generator=random).to(device)
 
     tokens, non_finite = draws.draw(logits, order, settings[:, order], top_k[order])
-    weights = draws.weights(logits[: len(sound)], settings[0])
-    expected = torch.arange(len(logits), device=device) >= len(sound)
+    weights = draws.weights(logits[sound], settings[0, sound])
+    expected = torch.arange(len(logits), device=device) >= len(weights)
     if not torch.equal(non_finite, expected[order]):
         raise Mismatch(f"rows of {dtype} that are not finite are not told from others")
     want = torch.zeros_like(tokens)
-    want[: len(sound)] = _drawn(weights, settings[:, : len(sound), None], top_k[: len(sound), None])
+    want[sound] = _drawn(weights, settings[:, sound, None], top_k[sound, None])
     if wrong := int((tokens != want[order]).sum()):
         raise Mismatch(f"{wrong} of {len(logits)} tokens drawn from logits of {dtype} are others")
-    return _deviation(weights, weigh(logits[: len(sound)].float(), settings[0, : len(sound), None].float()))
+    return _compare(weights, weigh(logits[sound].float(), settings[0, sound, None].float()))
 
 
 def _logits(vocab_size: int) -> Tensor:
@@ -98,10 +100,9 @@ def _drawn(weights: Tensor, settings: Tensor, top_k: Tensor) -> Tensor:
     return torch.where(unranked[:, 0], draw_by_id(weights, min_p, noise), ranked)
 
 
-def _deviation(got: Tensor, want: Tensor) -> float:
-    """Raises Mismatch beyond the tolerance. What is less than one unit is rounded off."""
-    off = ((got - want).abs() - 1).clamp(min=0) / want.clamp(min=1)
-    worst = float(off.max())
-    if not worst <= _WEIGHT_TOLERANCE:
-        raise Mismatch(f"the weight of a token is off by {worst:.2g} of it; the limit is {_WEIGHT_TOLERANCE}")
-    return worst
+def _compare(got: Tensor, want: Tensor) -> float:
+    """Weights, each of which may be off by its share; what is less than one unit is rounded off."""
+    off = float((((got - want).abs() - 1).clamp(min=0) / want.clamp(min=1)).max())
+    if off > _WEIGHT_TOLERANCE:
+        raise Mismatch(f"the weight of a token is off by {off:.2g} of it; the limit is {_WEIGHT_TOLERANCE}")
+    return deviation(got, want)
