@@ -23,7 +23,7 @@ LAYERS = {
     "phi": spec(32, 32, 80),
 }
 STACK = {torch.float32: 448, torch.bfloat16: 288}  # bytes of a thread that have no register
-DRAW_STACK = 160  # of them at most, of a thread that draws: none inside of its loops over a row
+DRAW_STACK = 288  # of a thread that draws, most of them outside of its loops over a row
 REGISTERS = 65_536  # of a processor
 AHEAD = {"decode_kernel", "shared_kernel", "prefill_kernel"}  # load keys before they are needed
 LENS = [(600, 1), (600, 1), (5, 1), (0, 70), (40, 33)]
