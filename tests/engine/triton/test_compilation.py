@@ -3,6 +3,7 @@ of each, and threads keep their numbers in registers."""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("triton")
 
 import torch
 from support.engine.attention_step import Step, spec
-from support.engine.kernel_resources import SHARED_BYTES, compiled, launches_of
+from support.engine.kernel_resources import SHARED_BYTES, compiled, launches_of, launches_of_draws
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
@@ -23,6 +24,8 @@ LAYERS = {
 }
 STACK = {torch.float32: 448, torch.bfloat16: 288}  # bytes of a thread that have no register
 SPILLS = {torch.float32: 320, torch.bfloat16: 64}  # instructions that move these, in loops of 400 to 900
+DRAW_STACK = 288  # of a thread that draws, most of them outside of its loops over a row
+REGISTERS = 65_536  # of a processor
 AHEAD = {"decode_kernel", "shared_kernel", "prefill_kernel"}  # load keys before they are needed
 LENS = [(600, 1), (600, 1), (5, 1), (0, 70), (40, 33)]
 GROUPS = [(2, (0, 1))]
@@ -50,8 +53,19 @@ def check(model: str, dtype: torch.dtype, capability: int, *, programs: int = 52
     return {launch.name for launch in launched}
 
 
+def check_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
+    """All warps that a processor has registers for; a block's sums stay in them."""
+    for launch in launches_of_draws(64, vocab_size, dtype):
+        found = compiled(launch, capability)
+        about = f"{launch.name}, {vocab_size}, {dtype}, compute capability {capability}: {found}"
+        assert found.registers * 32 * launch.options["num_warps"] <= REGISTERS, about
+        assert found.stack <= DRAW_STACK, about
+        assert found.shared <= SHARED_BYTES[capability], about
+
+
 def test_for_an_h200() -> None:
     assert len(check("llama", torch.bfloat16, 90)) == 5
+    check_draws(128_256, torch.bfloat16, 90)
 
 
 @pytest.mark.slow
@@ -77,3 +91,11 @@ def test_in_float32(model: str, capability: int) -> None:
 def test_other_kinds_of_layers(model: str, capability: int) -> None:
     check(model, torch.bfloat16, capability)
     check(model, torch.bfloat16, capability, programs=1)  # contexts in one part
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_draws(capability: int) -> None:
+    for vocab_size, dtype in product((1, 1000, 50_257, 151_936), (torch.float32, torch.bfloat16)):
+        check_draws(vocab_size, dtype, capability)

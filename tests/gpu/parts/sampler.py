@@ -13,6 +13,7 @@ from gpu.parts.timing import median_ms, plan_of
 from millstream_worker.engine.brain.batch.plan import RowLoad
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.sampling.sampler import Sampler
+from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 
 WAYS = {
     "greedy": SamplingSpec(temperature=0.0),
@@ -36,7 +37,8 @@ def draw(survey: Survey) -> None:
 
 def _timed(spec: SamplingSpec, logits: torch.Tensor) -> str:
     rows, vocabulary = logits.shape
-    sampler = Sampler(vocabulary, rows, logits.device)
+    draws = TritonDraws(vocabulary) if logits.is_cuda else None
+    sampler = Sampler(vocabulary, rows, logits.device, draws=draws)
     for slot in range(rows):
         sampler.load(RowLoad(slot, spec, tuple(range(3, 200)), ()))
     plan = plan_of([(199, 1)] * rows)

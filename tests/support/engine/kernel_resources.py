@@ -19,17 +19,22 @@ from triton.compiler import ASTSource
 
 from millstream_worker.engine.runner.attention.triton import launches
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.sampling import draw_kernel
+from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from support.engine.attention_step import Step
 
 # Bytes of shared memory that one program may have, by compute capability (CUDA C++ Programming Guide, 20).
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 _KERNELS = ("decode_kernel", "merge_kernel", "shared_kernel", "prefill_kernel", "store_kernel")
+_DRAW_KERNELS = ("draw_kernel", "weights_kernel")
 _POINTERS = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
     torch.int32: "*i32",
     torch.int64: "*i64",
+    torch.float64: "*fp64",
+    torch.bool: "*i1",
 }
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
@@ -58,21 +63,37 @@ class Resources:
 def launches_of(step: Step, programs: int) -> list[Launch]:
     """Those of one layer's attention on a GPU that wants so many programs."""
     found: list[Launch] = []
-
-    def recorded(kernel: Any) -> mock.MagicMock:
-        def launch(*given: Any, num_warps: int = 4, num_stages: int = 3, **constants: Any) -> None:
-            options = {"num_warps": num_warps, "num_stages": num_stages}
-            found.append(Launch(kernel, given, constants, options))
-
-        stand_in = mock.MagicMock()
-        stand_in.__getitem__.return_value = launch
-        return stand_in
-
-    with mock.patch.multiple(launches, **{name: recorded(getattr(launches, name)) for name in _KERNELS}):
+    kernels = {name: _recorded(getattr(launches, name), found) for name in _KERNELS}
+    with mock.patch.multiple(launches, **kernels):
         backend = TritonAttention(step.storage, programs)
         backend.begin(step.plan)
         backend.attend(0, step.query, *step.new, step.sinks)
     return found
+
+
+def launches_of_draws(rows: int, vocab_size: int, dtype: torch.dtype) -> list[Launch]:
+    """Those of a step's draws, and of their check."""
+    found: list[Launch] = []
+    logits = torch.empty(rows, vocab_size, dtype=dtype)
+    settings, rows_of = torch.empty(4, rows, dtype=torch.float64), torch.empty(rows, dtype=torch.int64)
+    kernels = {name: _recorded(getattr(draw_kernel, name), found) for name in _DRAW_KERNELS}
+    with mock.patch.multiple(draw_kernel, **kernels):
+        draws = TritonDraws(vocab_size)
+        draws.draw(logits, rows_of, settings, rows_of)
+        draws.weights(logits, settings[0])
+    return found
+
+
+def _recorded(kernel: Any, found: list[Launch]) -> mock.MagicMock:
+    """Stands in for a kernel, and only keeps what is launched."""
+
+    def launch(*given: Any, num_warps: int = 4, num_stages: int = 3, **constants: Any) -> None:
+        options = {"num_warps": num_warps, "num_stages": num_stages}
+        found.append(Launch(kernel, given, constants, options))
+
+    stand_in = mock.MagicMock()
+    stand_in.__getitem__.return_value = launch
+    return stand_in
 
 
 def compiled(launch: Launch, capability: int) -> Resources:

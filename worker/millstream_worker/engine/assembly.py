@@ -36,6 +36,8 @@ from millstream_worker.engine.runner.profiling import step_needs
 from millstream_worker.engine.runner.replay.cpu_replay import replayed, workspace_bytes
 from millstream_worker.engine.runner.runner import Launched, Runner
 from millstream_worker.engine.runner.sampling.sampler import Sampler
+from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
+from millstream_worker.engine.runner.self_check.draw_check import checked_draws
 from millstream_worker.engine.runner.self_check.findings import Findings
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
@@ -77,6 +79,7 @@ def _build(
     findings = Findings(report)
     findings.fallbacks += loaded.fallbacks
     loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
+    loaded = replace(loaded, draws=_draws(config, loaded, findings))
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
     room = _Room(loaded, records, mark)
@@ -86,7 +89,7 @@ def _build(
         report(line)
     storage = KVStorage(loaded.layer_specs, info.blocks, config.block_size, loaded.dtype, device)
     swap = open_swap(config, storage, report)
-    sampler = Sampler(loaded.vocab_size, config.max_rows, device, loaded.library)
+    sampler = Sampler(loaded.vocab_size, config.max_rows, device, loaded.library, loaded.draws)
     eager = Eager(loaded, storage, sampler.last_tokens, mark)
     width = min(-(-info.context_length // config.block_size), info.blocks)
     limits = GraphLimits(config.max_rows, config.max_step_tokens, width, room.step_bytes)
@@ -143,6 +146,14 @@ class _Room:
         if device.type == "cpu" and config.compile_model != "off":
             needed += workspace_bytes(loaded.vocab_size)
         return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=needed)
+
+
+def _draws(config: EngineConfig, loaded: LoadedModel, findings: Findings) -> TritonDraws | None:
+    """The kernel that draws, where kernels of our own are wanted and can run."""
+    gpu = gpu_of(loaded.device)
+    if gpu is None or not gpu.runs_our_kernels or config.attention == "torch":
+        return None
+    return checked_draws(loaded.vocab_size, loaded.dtype, loaded.device, findings)
 
 
 def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:

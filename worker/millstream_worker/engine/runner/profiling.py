@@ -75,7 +75,7 @@ def run_largest_step(
         tokens, rows, context=loaded.context_length, block_size=block_size, vocab_size=loaded.vocab_size
     )
     storage = KVStorage(loaded.layer_specs, 1, block_size, loaded.dtype, loaded.device)
-    sampler = Sampler(loaded.vocab_size, rows, loaded.device)
+    sampler = Sampler(loaded.vocab_size, rows, loaded.device, draws=loaded.draws)
     model = Eager(loaded, storage, sampler.last_tokens, mark)
     runner = Runner(model, sampler, mark)
     launched = runner.forward(plan)

@@ -28,6 +28,7 @@ from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.model.logits import LogitsFunction
 from millstream_worker.engine.runner.model.weights import end_ids, load_config, load_weights
 from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 
 ATTENTION = "millstream"  # our name among transformers' attention functions
 _SLOT = "paged_attention"  # the attribute through which an attention module finds its layer
@@ -53,6 +54,7 @@ class LoadedModel:
     device: torch.device
     notes: tuple[str, ...] = ()  # what the operator should know
     fallbacks: tuple[str, ...] = ()  # those of the notes that say what is slower than it could be
+    draws: TritonDraws | None = None  # samples on a GPU whose check it has passed
 
     @property
     def layer_specs(self) -> tuple[LayerSpec, ...]:

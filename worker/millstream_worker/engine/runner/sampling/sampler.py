@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, Sampled
-from millstream_worker.engine.runner.device.transfer import to_device, to_host
+from millstream_worker.engine.runner.device.transfer import to_device, to_host, together
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.sampling import draw_cpu, slot_settings
 from millstream_worker.engine.runner.sampling.bias import SlotBias
@@ -26,6 +26,7 @@ from millstream_worker.engine.runner.sampling.greedy import NativeGreedy, most_l
 from millstream_worker.engine.runner.sampling.logprobs import LogprobTensors, logprobs_of
 from millstream_worker.engine.runner.sampling.penalties import Penalties
 from millstream_worker.engine.runner.sampling.slot_settings import SamplingMethod, Settings
+from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 
 Slots = NDArray[np.int32]
 
@@ -48,11 +49,17 @@ class Sampler:
     """Load a row when it enters the batch, then sample at most one token per row and step."""
 
     def __init__(
-        self, vocab_size: int, max_rows: int, device: torch.device | str, library: Library | None = None
+        self,
+        vocab_size: int,
+        max_rows: int,
+        device: torch.device | str,
+        library: Library | None = None,
+        draws: TritonDraws | None = None,
     ) -> None:
         device = torch.device(device)
         self.last_tokens = torch.zeros(max_rows, dtype=torch.int64, device=device)  # by slot
         self._native = NativeGreedy(library, max_rows) if library else None
+        self._draws = draws
         self._device = device
         self._vocab_size = vocab_size
         self._piece_rows = max(1, PIECE_ELEMENTS[device.type] // vocab_size)
@@ -121,8 +128,18 @@ class Sampler:
         changed = self._changed(settings, plan.output_indices)
         tokens = torch.empty(len(logits), dtype=torch.int64, device=self._device)
         non_finite = torch.empty(len(logits), dtype=torch.bool, device=self._device)
+        left = np.ones(len(logits), np.bool_)
+        if self._draws is not None:
+            left = changed | slot_settings.greedy(settings)
+            rows = np.flatnonzero(~left)
+            if len(rows):
+                drawn = self._launch(self._draws, logits, rows, settings[rows], plan.noise[rows])
+                if len(rows) == len(logits):
+                    return drawn
+                index = self._there(rows)
+                tokens[index], non_finite[index] = drawn
         for method, members in slot_settings.methods(settings, self._vocab_size):
-            for rows in self._pieces(members):
+            for rows in self._pieces(members[left[members]]):
                 index = self._there(rows)
                 part = logits.index_select(0, index).float()
                 if changed[rows].any():
@@ -156,6 +173,8 @@ class Sampler:
         """Tokens [M] of float32 logits [M, V], and which of them mean nothing."""
         if method is SamplingMethod.GREEDY:
             return most_likely(logits, self._native)
+        if self._draws is not None:
+            return self._launch(self._draws, logits, np.arange(len(logits)), settings, noise)
         peak = logits.amax(-1)
         non_finite = peak.isfinite().logical_not_()
         if self._device.type == "cpu":
@@ -169,6 +188,18 @@ class Sampler:
         top_k = self._there(settings["top_k"])[:, None]
         most = int(settings["top_k"].max())
         return draw_by_rank(weights, top_k, top_p, min_p, uniform, most), non_finite
+
+    def _launch(
+        self,
+        draws: TritonDraws,
+        logits: Tensor,
+        rows: NDArray[np.int64],
+        settings: Settings,
+        noise: NDArray[np.float64],
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens [M] of these rows [M] of logits [L, V], and which of them mean nothing."""
+        columns = slot_settings.columns(settings, noise)
+        return draws.draw(logits, *together([rows, columns, settings["top_k"]], self._device))
 
     def _keep(self, tokens: Tensor, slots: Slots) -> None:
         self.last_tokens.index_copy_(0, self._there(slots.astype(np.int64)), tokens)

@@ -1,0 +1,54 @@
+"""Launches the kernel that draws: one launch for all rows, in whatever way each is sampled."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from millstream_worker.engine.runner.sampling.draw import weight_bits
+
+_MOST_TOKENS = 2**19  # of a vocabulary: mantissas of so many weights can be added up beside their number
+_LEAST_BLOCKS = 16
+_OPTIONS = {"num_warps": 32}  # with 64 registers each, which hold a block's sums; one program a processor
+
+
+class TritonDraws:
+    """Draws as `draw` does, from weights that may differ from `draw.weigh` in their last bits. Raises
+    ImportError without Triton, ValueError for vocabularies that are too large."""
+
+    def __init__(self, vocab_size: int) -> None:
+        from millstream_worker.engine.runner.sampling import draw_kernel  # needs triton
+
+        if vocab_size > _MOST_TOKENS:
+            raise ValueError(
+                f"a vocabulary of {vocab_size:,}; at most {_MOST_TOKENS:,} tokens can be drawn from"
+            )
+        self._kernels = draw_kernel
+        self._vocab_size = vocab_size
+        self._sizes = {"VOCAB": vocab_size, "BITS": weight_bits(vocab_size)}
+
+    def draw(self, logits: Tensor, rows: Tensor, settings: Tensor, top_k: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens [M] int64 of those `rows` [M] (int64) of logits [L, V] of any floating dtype; and which rows
+        [M] hold NaN or +inf, or nothing but -inf: their token is 0. `settings` [4, M] are temperature, top_p,
+        min_p and uniforms (float64), `top_k` [M] (int64) is at most V."""
+        logits, kernels = _dense(logits), self._kernels
+        tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+        non_finite = torch.empty(len(rows), dtype=torch.bool, device=logits.device)
+        bins = torch.empty(len(rows), 2, kernels.BINS.value, dtype=torch.int64, device=logits.device)
+        given = logits, rows, settings, top_k, tokens, non_finite, bins, logits.stride(0)
+        blocks = -(-self._vocab_size // kernels.BLOCK.value)
+        padded = max(_LEAST_BLOCKS, 1 << (blocks - 1).bit_length())
+        kernels.draw_kernel[len(rows),](*given, **self._sizes, BLOCKS=padded, **_OPTIONS)
+        return tokens, non_finite
+
+    def weights(self, logits: Tensor, temperature: Tensor) -> Tensor:
+        """Integer weights [L, V] of logits [L, V] at temperatures [L] (float64), as `draw` has them."""
+        logits = _dense(logits)
+        weights = torch.empty(logits.shape, dtype=torch.int64, device=logits.device)
+        kernel = self._kernels.weights_kernel[len(logits),]
+        kernel(logits, temperature, weights, logits.stride(0), **self._sizes, **_OPTIONS)
+        return weights
+
+
+def _dense(logits: Tensor) -> Tensor:
+    return logits if logits.stride(1) == 1 else logits.contiguous()
