@@ -19,7 +19,7 @@ import msgpack
 
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
-from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
@@ -141,8 +141,9 @@ def _decode(body: bytes) -> Frame:
         case "ready":
             return Ready(EngineInfo(*fields[0]))
         case "add":
-            handle, prompt, max_tokens, sampling, *rest = fields[0]
-            return Add(EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest))
+            handle, prompt, max_tokens, sampling, *rest, grammar = fields[0]
+            spec = None if grammar is None else GrammarSpec(*grammar)
+            return Add(EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest, spec))
         case "step":
             handles, tokens, finished, admitted, logprobs, stats = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats))
