@@ -135,9 +135,7 @@ def test_one_step_ahead_changes_nothing(engine: Engine[Any], end_id: int) -> Non
     assert (outputs.tokens, outputs.reasons) == (expected.tokens, expected.reasons)
 
 
-def test_neighbours_and_preemption_change_nothing(
-    folder: Path, engine: Engine[Any], end_id: int
-) -> None:
+def test_neighbours_and_preemption_change_nothing(folder: Path, engine: Engine[Any], end_id: int) -> None:
     requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
     alone = Outputs()
     for request in requests:

@@ -11,7 +11,6 @@ import torch
 from millstream_worker.engine.batch_limits import fitting
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler
-from millstream_worker.engine.brain.grammars.vocabulary import read_vocabulary
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.engine import Engine
@@ -20,6 +19,7 @@ from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
+from millstream_worker.engine.runner.checkpoint.vocabulary import read_vocabulary
 from millstream_worker.engine.runner.cuda_graphs import recording
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.ladder import MOST_TOKENS

@@ -252,9 +252,7 @@ class Scheduler:
                     ended.append((row, reason))
         return dropped, ended
 
-    def _append_forced(
-        self, launch: Launch, ended: list[tuple[Row, str]]
-    ) -> list[tuple[Row, list[int]]]:
+    def _append_forced(self, launch: Launch, ended: list[tuple[Row, str]]) -> list[tuple[Row, list[int]]]:
         """Append what grammars force; returns it by row, and adds to `ended` the rows that end with it."""
         if not self._constrained.sampled_in(launch):
             return []

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -141,9 +141,10 @@ def _decode(body: bytes) -> Frame:
         case "ready":
             return Ready(EngineInfo(*fields[0]))
         case "add":
-            handle, prompt, max_tokens, sampling, *rest, grammar = fields[0]
-            spec = None if grammar is None else GrammarSpec(*grammar)
-            return Add(EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest, spec))
+            *rest, grammar = fields[0]
+            handle, prompt, max_tokens, sampling, *rest = rest
+            request = EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest)
+            return Add(request if grammar is None else replace(request, grammar=GrammarSpec(*grammar)))
         case "step":
             handles, tokens, finished, admitted, logprobs, stats = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats))

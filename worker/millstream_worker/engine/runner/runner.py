@@ -58,7 +58,7 @@ class Runner:
 
     @torch.inference_mode()
     def sample(self, launched: Launched, masks: TokenMasks | None = None) -> None:
-        """Start to sample the step's tokens, before the next `forward`. `masks`: what the tokens may be; None:
+        """Start to sample the step's tokens, before the next `forward`. `masks`: what they may be; None:
         anything."""
         logits, launched.logits = launched.logits, None
         assert logits is not None, "a step is sampled once"

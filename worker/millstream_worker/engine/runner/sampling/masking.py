@@ -23,7 +23,8 @@ class Masking:
         """`logits` [L, vocabulary], of any floating dtype."""
         entry = self._entries.get(logits.dtype)
         if entry is None or logits.device.type != "cpu" or logits.stride(1) != 1:
-            return _apply(logits, masks)
+            _apply(logits, masks)
+            return
         bits, rows = np.ascontiguousarray(masks.bits), np.ascontiguousarray(masks.indices)
         entry(
             logits.data_ptr(), logits.shape[1], logits.stride(0),

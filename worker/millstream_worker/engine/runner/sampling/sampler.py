@@ -79,9 +79,7 @@ class Sampler:
         self._ends.load(slot, [(token, -torch.inf) for token in spec.end_ids] if spec.min_tokens else [])
 
     @torch.inference_mode()
-    def sample(
-        self, logits: Tensor, plan: Plan, masks: TokenMasks | None = None
-    ) -> SampledTensors | Sampled:
+    def sample(self, logits: Tensor, plan: Plan, masks: TokenMasks | None = None) -> SampledTensors | Sampled:
         """One token per row of `logits` [L, vocabulary], of any floating dtype, which stay as they are but
         where `masks` allow no token. Loads come first. `collect` knows what to do with the answer."""
         slots = plan.row_slots[plan.logit_segments]
