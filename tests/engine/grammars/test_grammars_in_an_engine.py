@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from support.engine.whole_engine import engine_on
-from support.models import checkpoints, tokenizers
+from support.models import tokenizers
+from support.models.spelling import spelling_checkpoint
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.engine import Engine
@@ -47,12 +47,8 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
-    """A checkpoint with three logits more than tokens."""
-    options = {"vocab_size": tokenizer.get_vocab_size() + 3, "eos_token_id": tokenizer.token_to_id("<end>")}
-    folder = checkpoints.build("llama", tmp_path_factory.mktemp("models"), **options)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(folder)
-    return folder
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spelling_checkpoint(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ class GrammarCompiler:
             earlier = request.outputs[choice] if choice < len(request.outputs) else ()
             if not matcher.consume(earlier):
                 raise InvalidGrammar(
-                    f"choice {choice} does not fit it after {len(earlier)} tokens of an earlier attempt, which "
+                    f"choice {choice} does not fit after {len(earlier)} tokens of an earlier attempt, which "
                     "another version of llguidance allowed; submit the request again"
                 )
         return matchers

@@ -1,4 +1,4 @@
-"""The batch's rows that follow a grammar: masks before their next token is sampled, forced tokens after it."""
+"""The batch's rows that follow a grammar: masks before they are sampled, forced tokens after it."""
 
 from __future__ import annotations
 
