@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from millstream_worker.engine.brain.batch.plan import Plan, Sampled
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 
 
 class Event(Protocol):
@@ -88,8 +88,8 @@ class TimedRunner:
         self._spans.append(self._clock.start())
         return self._runner.forward(plan)
 
-    def sample(self, launched: Any) -> None:
-        self._runner.sample(launched)
+    def sample(self, launched: Any, masks: TokenMasks | None = None) -> None:
+        self._runner.sample(launched, masks)
         self._spans[-1].ended.record()
 
     def settle(self, launched: Any) -> Sampled:

@@ -10,7 +10,7 @@ import torch
 from ops.bench.device_clock import DeviceClock, TimedRunner, clock_of
 from torch import Tensor
 
-from millstream_worker.engine.brain.batch.plan import Plan, Sampled
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
@@ -44,9 +44,9 @@ class Watch:
         self.computed += plan.token_count
         return launched
 
-    def sample(self, launched: Any) -> None:
+    def sample(self, launched: Any, masks: TokenMasks | None = None) -> None:
         before = time.perf_counter()
-        self.runner.sample(launched)
+        self.runner.sample(launched, masks)
         self.launch_s += time.perf_counter() - before
 
     def settle(self, launched: Any) -> Sampled:

@@ -19,6 +19,7 @@ from millstream.errors import (
     AccessDenied,
     Conflict,
     CursorExpired,
+    IncompleteAnswer,
     InvalidRequest,
     JobCancelled,
     JobError,
@@ -50,6 +51,7 @@ from millstream.wire.messages.messages import (
     Usage,
 )
 from millstream.wire.messages.replies import CancelOutcome
+from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.state.dead import DeadLetter
 from millstream.wire.state.durability import Durability
@@ -75,6 +77,7 @@ __all__ = [
     "EndEvent",
     "ErrorInfo",
     "Event",
+    "IncompleteAnswer",
     "InvalidRequest",
     "JobCancelled",
     "JobError",
@@ -96,6 +99,7 @@ __all__ = [
     "QueueMismatch",
     "QueueStatus",
     "Request",
+    "ResponseFormat",
     "Result",
     "RewindEvent",
     "SamplingFields",

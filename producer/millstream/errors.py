@@ -8,6 +8,7 @@ MillstreamError
 ├── Unavailable           the Redis server did not answer in time
 ├── AccessDenied          the Redis server refused the user, its password or one of its commands
 ├── MissingExtra          an optional part of the distribution is not installed
+├── IncompleteAnswer      an answer that is not whole cannot be parsed
 ├── ProtocolError         bytes from the wire that are not what the protocol says
 └── JobError              about one accepted job (`job_id`)
     ├── NotFound          no job of that id: never submitted, or its result has expired
@@ -29,6 +30,7 @@ __all__ = [
     "AccessDenied",
     "Conflict",
     "CursorExpired",
+    "IncompleteAnswer",
     "InvalidRequest",
     "JobCancelled",
     "JobError",
@@ -120,6 +122,18 @@ class ProtocolError(MillstreamError):
     """Bytes that violate the protocol: a foreign writer, or a damaged entry."""
 
 
+class IncompleteAnswer(MillstreamError):
+    """A choice is no whole answer, so that it cannot be parsed. `text` is what there is; `cut_by`: `length`
+    or `stop`; None: the job did not come to its end, or had no response format.
+    """
+
+    def __init__(self, index: int, text: str, cut_by: str | None) -> None:
+        self.index = index
+        self.text = text
+        self.cut_by = cut_by
+        super().__init__(f"choice {index} is no whole answer: {_CUT[cut_by]}")
+
+
 class JobError(MillstreamError):
     """About one accepted job."""
 
@@ -207,6 +221,13 @@ class JobExpired(JobError):
     def __init__(self, job_id: str, result: Any = None) -> None:
         self.result = result
         super().__init__(job_id, "its deadline passed")
+
+
+_CUT = {
+    "length": "it was cut at max_tokens or the end of the context; allow more tokens",
+    "stop": "it was cut by a stop string or a stop token; leave that out",
+    None: "its job did not come to its end, or had no response_format",
+}
 
 
 def _again(kind: type[MillstreamError], args: tuple[Any, ...], fields: dict[str, Any]) -> MillstreamError:

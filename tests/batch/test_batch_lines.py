@@ -84,3 +84,25 @@ def test_the_digest_is_of_custom_id_and_content() -> None:
     ]
     assert len({first.digest, *(row_of(other).digest for other in others)}) == 4
     check_own_id(f"run.{first.digest}.3")
+
+
+def test_the_keys_of_a_schema_are_content_in_their_order() -> None:
+    """And a line without a format has the digest that it had before there were formats: its run goes on."""
+    one, other = {"b": {}, "a": {}}, {"a": {}, "b": {}}
+
+    def openai(schema: object) -> dict[str, object]:
+        return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+    for make in (
+        lambda schema: {"response_format": openai(schema)},
+        lambda schema: {"structured_outputs": {"json": schema}},
+        lambda schema: {"guided_json": schema},
+    ):
+        digests = [row_of(completion("a", **make(schema))).digest for schema in (one, other)]
+        assert digests[0] != digests[1]
+        line = completion("a", **make(one))
+        assert row_of(dict(reversed(line.items()))).digest == digests[0]
+    plain = row_of(completion("a", max_tokens=5, temperature=0))
+    assert plain.digest == "4c1df6b36423a8aa8ee902ff57165bf2"
+    text = row_of(completion("a", response_format={"type": "text"}))
+    assert text.digest == "5eff258a9b0bcdadc3476fa81a667c7d"

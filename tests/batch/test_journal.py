@@ -280,7 +280,9 @@ def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) ->
         journal.write((), [failure("c", 3, "invalid_field", ran=False) | rows["c"]])
         journal.write((), [failure("a", 4, "duplicate_custom_id", ran=False)])
     with Journal(out) as journal:
-        assert journal.retry_failed() == 3
+        keys = journal.failures(failed=True, incomplete=True)
+        assert keys == {identity("b"), identity("c"), 4}
+        journal.retry(keys)
         assert [journal.has_id(name) for name in "abc"] == [True, False, False]
         assert not journal.has_line(4)
         second_try = journal.own_id("b", digests["b"])
@@ -291,6 +293,25 @@ def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) ->
         assert not journal.has_id("b")
         assert journal.errors.read_bytes() == b""
         assert journal.under_way == {}  # the job that failed has ended, though its row is gone
+
+
+def test_cut_answers_are_retried_apart(out: Path) -> None:
+    digest = row_id("b" * 32)
+    with Journal(out) as journal:
+        first = journal.own_id("b", "b" * 32)
+        journal.write((), [failure("a", 1), failure("b", 2, "incomplete_output") | {"id": digest}])
+        journal.write((), [failure(None, 3, "invalid_json", ran=False)])
+    with Journal(out) as journal:
+        assert journal.failures(failed=True, incomplete=False) == {identity("a"), 3}
+        assert journal.failures(failed=False, incomplete=True) == {identity("b")}
+        assert journal.failures(failed=False, incomplete=False) == set()
+        journal.retry(journal.failures(failed=False, incomplete=True))
+        assert [journal.has_failure("a"), journal.has_id("b"), journal.has_line(3)] == [True, False, True]
+        assert journal.own_id("b", "b" * 32) == f"{first}.1"
+        assert journal.cut == set()
+        journal.write((), [failure("c", 4)])  # the file is open again
+    with Journal(out) as journal:
+        assert [journal.has_id(name) for name in "abc"] == [True, False, True]
 
 
 def test_a_retry_of_an_earlier_version_is_known(out: Path) -> None:
@@ -306,7 +327,7 @@ def test_a_retry_takes_up_nothing_that_has_its_answer(out: Path) -> None:
     with Journal(out) as journal:  # the emptying of the error file was lost with the machine's power
         journal.write([answer("a")], [failure("a", 1)])
     with Journal(out) as journal:
-        journal.retry_failed()
+        journal.retry(journal.failures(failed=True, incomplete=False))
         assert journal.has_id("a")
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
-from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
+from millstream.batch.rows.output_rows import (
+    answer_row,
+    failure_row,
+    fault_row,
+    incomplete_row,
+    is_incomplete,
+    refusal_row,
+)
 from millstream.batch.rows.request_body import BatchEndpoint
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
 from millstream.wire.messages.messages import (
@@ -118,3 +125,28 @@ def test_lines_that_were_never_submitted_have_no_response() -> None:
     assert refused["response"] is None
     assert refused["error"]["param"] == "body.prompt"
     assert refusal_row(ROW, Conflict("0-abc"))["error"]["code"] == "conflict"
+
+
+def test_an_answer_that_was_cut_is_an_error_row_with_all_its_choices() -> None:
+    whole = Choice(index=0, text="{}", finish_reason="stop", complete=True)
+    cut = Choice(index=1, text="{", finish_reason="length", complete=False)
+    result = RESULT.model_copy(update={"choices": (whole, cut)})
+    assert is_incomplete(result)
+    assert not is_incomplete(RESULT)
+    assert not is_incomplete(RESULT.model_copy(update={"choices": (whole,)}))
+    for line, texts in ((ROW, ["{}", "{"]), (CHAT, [{"content": "{}"}, {"content": "{"}])):
+        row = incomplete_row(line, "0-abc", result)
+        assert (row["error"]["code"], row["error"]["param"], row["error"]["line"]) == (
+            "incomplete_output",
+            None,
+            7,
+        )
+        assert "--retry-incomplete" in row["error"]["message"]
+        assert (row["id"], row["response"]["status_code"]) == ("batch_req_d1", 200)
+        choices = row["response"]["body"]["choices"]
+        assert [(one["complete"], one["finish_reason"]) for one in choices] == [
+            (True, "stop"),
+            (False, "length"),
+        ]
+        shown = [one.get("text") or {"content": one["message"]["content"]} for one in choices]
+        assert shown == texts

@@ -10,6 +10,7 @@ from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.request_body import BatchEndpoint, read_body
 from millstream.wire.keys import Lane
 from millstream.wire.messages.messages import ChatMessage
+from millstream.wire.messages.response_format import ResponseFormat
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -105,7 +106,88 @@ def test_the_model_names_the_queue(model: str | None, queue: str) -> None:
 
 
 def test_unknown_fields_are_reported_and_ignored() -> None:
-    assert chat(guided_json={}, temprature=1).unknown == ("guided_json", "temprature")
+    assert chat(guided_decoding_backend="x", temprature=1).unknown == (
+        "guided_decoding_backend",
+        "temprature",
+    )
+
+
+SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
+TEXT = '{"type":"object","properties":{"b":{},"a":{}}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "made"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, {"type": "json_object"}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+            {"type": "json_schema", "text": TEXT},
+        ),
+        ({"structured_outputs": {"regex": "a+"}}, {"type": "regex", "text": "a+"}),
+        (
+            {"guided_json": SCHEMA, "guided_whitespace_pattern": " ?"},
+            {"type": "json_schema", "text": TEXT, "whitespace_pattern": " ?"},
+        ),
+        ({"guided_json": TEXT, "guided_regex": None}, {"type": "json_schema", "text": TEXT}),
+        ({"guided_regex": "a+"}, {"type": "regex", "text": "a+"}),
+        ({"guided_choice": ["a", "b"]}, {"type": "choice", "text": '["a","b"]'}),
+        ({"guided_grammar": "start: /a/"}, {"type": "grammar", "text": "start: /a/"}),
+    ],
+)
+def test_the_format_of_the_answer(body: dict[str, Any], made: dict[str, Any] | None) -> None:
+    for read in (chat, completion):
+        line = read(**body)
+        assert line.fields["response_format"] == (made and ResponseFormat(**made))
+        assert line.unknown == ()
+        assert line.deprecated == tuple(name for name in body if "guided" in name and body[name])
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "problem"),
+    [
+        (
+            {"response_format": {"type": "jsonobject"}},
+            "response_format.type",
+            "text, json_object, json_schema",
+        ),
+        ({"response_format": "json"}, "response_format", "give"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "a grammar"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "is no JSON"),
+        ({"guided_json": "{"}, "guided_json", "is no JSON"),
+        ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "beside guided_json"),
+        ({"guided_choice": ["a", "a"]}, "guided_choice", "more than once"),
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "give exactly one of json"),
+        (
+            {"guided_choice": ["a"], "guided_whitespace_pattern": " "},
+            "guided_whitespace_pattern",
+            "not for a choice",
+        ),
+        (
+            {"guided_regex": "a", "response_format": {"type": "json_object"}},
+            "guided_regex",
+            "beside response_format",
+        ),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+            "beside response_format",
+        ),
+        ({"guided_regex": "a", "min_tokens": 2}, "guided_regex", "min_tokens 2"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "text"}, "ignore_eos": True},
+            "structured_outputs",
+            "ignore_eos",
+        ),
+        ({"response_format": {"type": "json_object"}, "min_tokens": 2}, "response_format", "min_tokens 2"),
+    ],
+)
+def test_bad_formats(body: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(LineFault) as caught:
+        chat(**body)
+    assert (caught.value.code, caught.value.field) == ("invalid_field", f"body.{field}")
+    assert problem in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -169,7 +251,6 @@ def test_bad_fields_of_completions(body: dict[str, Any], field: str, problem: st
             "not supported",
         ),
         ({"tools": [{"type": "function"}]}, "body.tools", "not supported"),
-        ({"response_format": {"type": "json_object"}}, "body.response_format", "not supported"),
         ({"audio": {"voice": "x"}}, "body.audio", "not supported"),
         ({"modalities": ["text", "audio"]}, "body.modalities", "not supported"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "body.max_completion_tokens", "one of the two"),

@@ -14,7 +14,7 @@ import redis
 import redis.asyncio
 from support.batch_files import BatchFiles, answers_of, documents
 from support.servers.servers import Server, lasting_server
-from support.workers.answering_worker import answering, completion, read_rows
+from support.workers.answering_worker import CUT, answering, completion, read_rows
 from support.workers.counting_worker import until
 
 from millstream import (
@@ -26,10 +26,12 @@ from millstream import (
     Request,
     Unavailable,
 )
+from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.running import run as module
 from millstream.batch.running import sending
 from millstream.batch.running.run import RunOptions
+from millstream.batch.survey import begin
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read
@@ -140,10 +142,62 @@ async def test_failed_lines_are_retried_on_request_only(place: BatchFiles) -> No
     with answering(place.server.url, answer=lambda request: "better") as worker:
         assert (await place.run()).skipped == 3
         assert not worker.answered
-        await place.run(retry=True)
+        await place.run(retry="failed")
         assert len(worker.answered) == 2
     assert place.answers() == {"a": "HELLO", "b": "better", "c": "better"}
     assert place.faults() == []
+
+
+async def test_answers_that_were_cut_are_retried_on_their_own_request_only(place: BatchFiles) -> None:
+    formatted: dict[str, Any] = {"response_format": {"type": "json_object"}}
+    lines = [completion("whole", "a", **formatted), completion("cut", f"b{CUT}", **formatted)]
+    lines += [completion("plain", f"c{CUT}"), completion("failed", "fail")]
+    place.write(*lines)
+    with answering(place.server.url) as worker:
+        summary = await place.run()
+        assert place.answers() == {"whole": "A", "plain": f"C{CUT}"}
+        assert place.faults() == [(2, "incomplete_output", None), (4, "model_refused", "body.prompt")]
+        assert (summary.completed, summary.failed, summary.incomplete) == (2, 2, 1)
+        [row] = [row for row in read_rows(place.errors) if row["custom_id"] == "cut"]
+        assert row["response"]["body"]["choices"][0]["text"] == f"B{CUT}"
+        await place.run(retry="failed")
+        assert [sum(one.prompt == f"b{CUT}" for one in worker.requests.values()), len(worker.answered)] == [
+            1,
+            5,
+        ]
+    with answering(place.server.url, answer=lambda request: "{}") as worker:
+        summary = await place.run(retry="incomplete")
+        assert [request.prompt for request in worker.requests.values()] == [f"b{CUT}"]
+    assert (summary.completed, summary.failed, summary.skipped, summary.incomplete) == (1, 0, 3, 0)
+    assert place.answers() == {"whole": "A", "plain": f"C{CUT}", "cut": "{}"}
+    assert place.faults() == [(4, "model_refused", "body.prompt")]
+
+
+async def test_a_format_for_all_lines_that_have_none(place: BatchFiles) -> None:
+    """It is a part of them: with another one they are other lines."""
+    own = {"structured_outputs": {"regex": "a+"}}
+    place.write(completion("a"), completion("b", **own), completion("c", response_format={"type": "text"}))
+    options = RunOptions(response_format={"type": "json_object"})
+    with answering(place.server.url) as worker:
+        await place.run(options)
+        kinds = [one.response_format and one.response_format.type for one in worker.requests.values()]
+        assert sorted(kinds, key=str) == [None, "json_object", "regex"]
+        assert (await place.run(options)).skipped == 3
+    with Journal(place.out) as journal:
+        assert len(begin(place.source, journal, options).changed) == 0
+        with pytest.raises(InvalidRequest, match=r"1 line has changed since it was answered \(1\)"):
+            begin(place.source, journal, RunOptions())
+
+
+async def test_older_names_of_fields_are_counted(place: BatchFiles) -> None:
+    place.write(
+        completion("a", guided_json={}, guided_whitespace_pattern=" "),
+        completion("b", guided_json={}, guided_decoding_backend="x"),
+    )
+    with answering(place.server.url):
+        summary = await place.run()
+    assert summary.deprecated_fields == (("guided_json", 2), ("guided_whitespace_pattern", 1))
+    assert summary.unknown_fields == (("guided_decoding_backend", 1),)
 
 
 async def assert_under_way(place: BatchFiles, most: int, count: int, options: RunOptions) -> None:

@@ -43,9 +43,10 @@ def begin(
     options: RunOptions,
     on_change: OnChange = OnChange.STOP,
     *,
-    retry_failed: bool = False,
+    retry: bool = False,
 ) -> Survey:
-    survey = surveys.begin(source, journal, options, on_change, retry_failed=retry_failed)
+    retried = journal.failures(failed=retry, incomplete=False)
+    survey = surveys.begin(source, journal, options, on_change, retried=retried)
     make_ready(survey, journal, options)
     return survey
 
@@ -96,9 +97,7 @@ class Place:
         retry: bool = False,
     ) -> Survey:
         with Journal(self.out, model) as journal:
-            return begin(
-                source or self.source, journal, RunOptions(queue=queue), on_change, retry_failed=retry
-            )
+            return begin(source or self.source, journal, RunOptions(queue=queue), on_change, retry=retry)
 
     def rows(self) -> tuple[list[Any], list[Any]]:
         return (

@@ -17,7 +17,7 @@ import redis
 from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import environment, invoke, process
 from support.servers.servers import free_port
-from support.workers.answering_worker import answering, completion, write_lines
+from support.workers.answering_worker import CUT, answering, completion, write_lines
 
 from millstream.batch.files import compressed
 
@@ -44,6 +44,37 @@ def test_a_rerun_after_an_edit_stops_and_says_how_to_go_on(batch: BatchFiles) ->
         assert done.exit_code == 0, done.output
         assert len(worker.answered) == 62
     assert batch.answers() == answers_of(60) | {"doc-0": "EDITED", "doc-7": "TOO"}
+
+
+def test_a_schema_for_all_lines_and_answers_that_were_cut(batch: BatchFiles) -> None:
+    schema = batch.folder / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"b": {}, "a": {}}}')
+    batch.write(completion("whole"), completion("cut", f"hello{CUT}"), completion("old", guided_regex="x"))
+    command = (*batch.command, "--schema", schema)
+    with answering(batch.server.url) as worker:
+        done = invoke(*command)
+        assert done.exit_code == 0, done.stderr
+        assert "1 × the answer was cut before it was whole" in done.stderr
+        assert "taken as structured_outputs, in so many lines: guided_regex (1)" in done.stderr
+        assert "--retry-incomplete those whose answers were cut" in done.stdout
+        formats = {one.prompt: one.response_format for one in worker.requests.values()}
+        assert [one.type for one in formats.values() if one is not None].count("json_schema") == 2
+        cut = formats[f"hello{CUT}"]
+        assert cut is not None
+        assert cut.text == '{"type":"object","properties":{"b":{},"a":{}}}'
+        invoke(*command, "--retry-failed")
+        assert len(worker.answered) == 3
+        batch.write(completion("whole"), completion("cut", "mended"), completion("old", guided_regex="x"))
+        again = invoke(*command, "--retry-incomplete")
+        assert len(worker.answered) == 4
+        assert "trying 1 lines again" in again.stderr
+        schema.write_text('{"type": "object", "properties": {"a": {}, "b": {}}}')
+        other = invoke(*command)
+        assert (other.exit_code, "2 lines have changed" in other.stderr) == (2, True)
+    assert batch.answers() == {"whole": "HELLO", "cut": "MENDED", "old": "HELLO"}
+    assert batch.faults() == []
+    schema.write_text("{")
+    assert "--schema: is no JSON" in invoke(*command).stderr
 
 
 def test_a_rerun_that_names_an_unknown_queue_leaves_all_rows(batch: BatchFiles) -> None:

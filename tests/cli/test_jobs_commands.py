@@ -7,16 +7,17 @@ import json
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 from support.commands import invoke, process
 from support.servers.servers import Server, lasting_server
-from support.workers.answering_worker import Answering, answering
+from support.workers.answering_worker import CUT, Answering, answering
 from support.workers.hand_worker import register
 from typer.testing import CliRunner
 
-from millstream import AsyncClient, ClientOptions
+from millstream import AsyncClient, ClientOptions, ResponseFormat
 from millstream.cli.app import app
 from millstream.cli.embedded.stack import Stack
 from millstream.wire.keys import QueueKeys
@@ -97,6 +98,54 @@ def test_a_text_is_one_users_message(worker: Answering) -> None:
     assert request.messages is not None
     assert [(m.role, m.content) for m in request.messages] == [("system", "be brief"), ("user", "hello\n")]
     assert (request.chat_template_kwargs, request.version) == ({"enable_thinking": False}, 2)
+
+
+SCHEMA = '{\n  "type": "object", "properties": {"b": {}, "a": {}}\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        (("--schema", "SCHEMA"), ResponseFormat(type="json_schema", text=SCHEMA)),
+        (("--choice", "yes", "--choice", "no"), ResponseFormat(type="choice", text='["yes","no"]')),
+        (("--regex", "[0-9]+"), ResponseFormat(type="regex", text="[0-9]+")),
+    ],
+)
+def test_the_format_of_an_answer(
+    worker: Answering, tmp_path: Path, options: tuple[str, ...], made: ResponseFormat
+) -> None:
+    path = tmp_path / "schema.json"
+    path.write_text(SCHEMA)
+    given = [str(path) if option == "SCHEMA" else option for option in options]
+    done = invoke("submit", "hello", *given, "--wait")
+    assert (done.exit_code, done.stdout) == (0, "HELLO\n"), done.stderr
+    assert "cut" not in done.stderr
+    [request] = worker.requests.values()
+    assert (request.response_format, request.version) == (made, 3)
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("how", ["--wait", "--stream"])
+def test_an_answer_that_was_cut_gets_a_word(how: str) -> None:
+    done = invoke("submit", f"hello{CUT}", "--regex", "x", how)
+    assert (done.exit_code, done.stdout) == (0, f"HELLO{CUT}\n")
+    assert "the answer was cut before it was whole" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--schema", "nowhere.json"), "--schema: cannot be read: "),
+        (("--schema", __file__), "--schema: is no JSON"),
+        (("--choice", "a", "--choice", "a"), "--choice: has 'a' more than once"),
+        (("--regex", "a", "--choice", "a"), "--choice: is given beside --regex"),
+        (("--regex", ""), "--regex: is empty"),
+        (("--regex", "a", "--param", "min_tokens=3"), "response_format: cannot be met with min_tokens 3"),
+    ],
+)
+def test_a_wrong_format_is_named_by_its_option(valkey: Server, options: tuple[str, ...], says: str) -> None:
+    done = invoke("submit", "hello", *options, "--redis-url", valkey.url)
+    assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
 
 
 def test_a_raw_text_is_continued(worker: Answering) -> None:

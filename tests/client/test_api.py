@@ -44,6 +44,7 @@ def test_every_error_can_be_caught_by_name() -> None:
         errors.QueueFull("default", 3, 1000, 1.5, "memory"),
         errors.Unavailable("no answer"),
         errors.CursorExpired("0-a", "1-7"),
+        errors.IncompleteAnswer(1, '{"a', "length"),
         errors.JobFailed("0-a", "too_long", "9 tokens over", millstream.Result(attempts=2)),
     ],
     ids=lambda error: type(error).__name__,

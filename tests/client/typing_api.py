@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import assert_never, assert_type
+from typing import Any, assert_never, assert_type
+
+from pydantic import BaseModel
 
 import millstream as ms
+
+
+class Page(BaseModel):
+    title: str
 
 
 async def asynchronous(client: ms.AsyncClient) -> None:
@@ -39,6 +45,13 @@ async def asynchronous(client: ms.AsyncClient) -> None:
                 assert_never(event)
     assert_type(await client.result(job.id), ms.Result)
     assert_type((await client.wait(job.id, timeout_s=1)).text, str)
+    await client.submit("Hello", response_format=Page)
+    await client.submit("Hello", response_format={"type": "json_object"})
+    await client.submit("Hello", structured_outputs={"json": Page})
+    await client.submit("Hello", response_format=5)  # type: ignore[arg-type]
+    assert_type((await client.wait(job.id)).parse(Page), Page)
+    assert_type((await client.wait(job.id)).choices[0].parse(Page), Page)
+    assert_type((await client.wait(job.id)).parse(), Any)
     assert_type(await client.batch_run("in.jsonl", Path("out.jsonl")), ms.BatchSummary)
     assert_type(await client.wait_many([job.id]), dict[str, ms.Result | ms.JobError])
     async for done in client.as_completed([job.id]):

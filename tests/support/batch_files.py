@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import redis
 
@@ -44,11 +44,14 @@ class BatchFiles:
         write_lines(self.source, lines)
 
     async def run(
-        self, options: RunOptions | None = None, *, retry: bool = False, client: ClientOptions | None = None
+        self,
+        options: RunOptions | None = None,
+        *,
+        retry: Literal["failed", "incomplete"] | None = None,
+        client: ClientOptions | None = None,
     ) -> Summary:
         with InputFile(self.source, 10_000) as source, Journal(self.out) as journal:
-            if retry:
-                journal.retry_failed()
+            journal.retry(journal.failures(failed=retry == "failed", incomplete=retry == "incomplete"))
             async with AsyncClient(self.server.url, options=client) as connected:
                 return await BatchRun(source, journal, connected, options).run()
 

@@ -50,11 +50,11 @@ class Scanner:
         self.reclaimer = Reclaimer(consumer, Metrics(self.registry), LeaseTimes(1, 10), self.clock)
 
     async def leave(self, *job_ids: str, lane: Lane = Lane.BATCH) -> None:
-        """What the worker's intake does with jobs of version 3 that it has read."""
+        """What the worker's intake does with jobs of version 4 that it has read."""
         self.desk.lane = lane
         await calls.run_many(
             self.desk.redis,
-            [self.desk.submitting(one, version=3, max_entries=10**6, max_bytes=10**6) for one in job_ids],
+            [self.desk.submitting(one, version=4, max_entries=10**6, max_bytes=10**6) for one in job_ids],
         )
         await self.give_back(await self.desk.take(10**6, max_bytes=10**9, owner="scanner"))
 
@@ -142,7 +142,7 @@ async def test_one_whose_worker_died_is_made_free_again(scanner: Scanner) -> Non
     await desk.start(entry_id, "newer")
     await desk.redis.xclaim(desk.keys.lane(Lane.BATCH), GROUP, "newer", 0, [entry_id], idle=5000, justid=True)
     assert [await scanner.taken() for _ in range(3)] == [[], [], ["0-a"]]
-    await scanner.give_back([LaneEntry("batch", entry_id, "0-a", 3, b"")])
+    await scanner.give_back([LaneEntry("batch", entry_id, "0-a", 4, b"")])
     assert await scanner.taken() == []
     assert scanner.waiting == 1
     job = await desk.job()
@@ -156,14 +156,14 @@ async def test_jobs_that_wait_in_vain_are_told_of_once_a_minute(scanner: Scanner
         for _ in range(5):
             await scanner.taken()
         [line] = lines
-        assert (line["event"], line["jobs"], line["versions"], line["taken_here"]) == (WAIT, 2, [3], "1 to 2")
+        assert (line["event"], line["jobs"], line["versions"], line["taken_here"]) == (WAIT, 2, [4], "1 to 3")
         for _ in range(5):
             await scanner.taken()
         assert len(lines) == 2
 
 
 async def test_jobs_whose_workers_only_have_no_room_are_not_told_of(scanner: Scanner) -> None:
-    newer = Heartbeat("newer-1", "tiny", version_min=1, version_max=3)
+    newer = Heartbeat("newer-1", "tiny", version_min=1, version_max=4)
     await scanner.desk.redis.xgroup_createconsumer(scanner.desk.keys.lanes[0], GROUP, newer.name)
     await scanner.desk.run(beat(scanner.desk.keys, newer, ttl_ms=60_000))
     with structlog.testing.capture_logs() as lines:
@@ -187,7 +187,7 @@ async def test_each_worker_leaves_it_once(
             serving(server, model_name(tokenizer)) as other,
         ):
             payload = codec.encode(Request(prompt="w1"))
-            await Desk(redis_client, SHARD).submit("0-newer", version=3, payload=payload)
+            await Desk(redis_client, SHARD).submit("0-newer", version=4, payload=payload)
             await until(
                 lambda: one.metric("jobs_of_other_versions") == other.metric("jobs_of_other_versions") == 1
             )
@@ -201,6 +201,6 @@ async def test_each_worker_leaves_it_once(
         assert released == 2
     record = await read_job(redis_client, SHARD, "0-newer")
     assert record is not None
-    assert (record.state, record.attempt, record.died, record.version) == ("queued", 0, 0, 3)
+    assert (record.state, record.attempt, record.died, record.version) == ("queued", 0, 0, 4)
     [entry] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
     assert (entry.owner, entry.deliveries) == (RELEASED, 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
-from support.versions.next_version import Build, Refused
+from support.versions.next_version import NEXT, Build, Refused
 from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
@@ -29,7 +29,7 @@ from millstream.wire.messages.record import read_job
 from millstream.wire.messages.replies import JobRecord
 from millstream.wire.state.heartbeat import read_workers
 from millstream.wire.state.queue_info import read_queue
-from millstream.wire.versions import Versions
+from millstream.wire.versions import TAKEN, Versions
 
 pytestmark = pytest.mark.slow
 
@@ -115,17 +115,17 @@ async def test_a_later_version_replaces_this_one(
             earlier.worker(server, model, name="drained", grace_s=0.1) as drained,
             worker_process(server, model, name="killed") as killed,
         ):
-            await alive(redis_client, "drained", Versions(1, 2))
-            await alive(redis_client, "killed", Versions(1, 2))
+            await alive(redis_client, "drained", TAKEN)
+            await alive(redis_client, "killed", TAKEN)
             with pytest.raises(
                 Refused,
-                match=r"QueueMismatch: .*no living worker takes message version 3, .*; they take 1 to 2:",
+                match=r"QueueMismatch: .*no living worker takes message version 4, .*; they take 1 to 3:",
             ):
                 await foreign.submit("w1", max_tokens=4)
             begun = await begin(client, redis_client, "drained", "killed")
             streams = {job_id: asyncio.create_task(told(client, job_id)) for job_id in begun}
             with later.worker(server, model_name(tokenizer), name="new"):
-                await alive(redis_client, "new", Versions(1, 3))
+                await alive(redis_client, "new", Versions(1, NEXT))
                 mixed = {}
                 for n in range(500, 580, 10):
                     submit = foreign.submit(f"w{n}", max_tokens=6, stream=n % 20 == 0)
@@ -147,7 +147,7 @@ async def test_a_later_version_replaces_this_one(
                 for job_id in newer:
                     record = await record_of(redis_client, job_id)
                     assert record.owner.startswith("new-")
-                    assert (record.version, record.attempt, record.died) == (3, 1, 0)
+                    assert (record.version, record.attempt, record.died) == (NEXT, 1, 0)
     await assert_nothing_left(redis_client)
 
 
@@ -157,7 +157,7 @@ async def test_this_version_comes_back_for_a_while(
     """A rollback: old workers go on with what both understand, and start nothing else."""
     async with AsyncClient(server.url) as client, later.client(server) as foreign:
         with later.worker(server, model_name(tokenizer, gate=gate), name="new") as new:
-            await alive(redis_client, "new", Versions(1, 3))
+            await alive(redis_client, "new", Versions(1, NEXT))
             plain = (await client.submit("w10", max_tokens=20, stream=True)).id
             begun = await foreign.submit("w20", max_tokens=20, stream=True)
             for job_id in (plain, begun):
@@ -185,5 +185,5 @@ async def test_this_version_comes_back_for_a_while(
             await until(lambda: old.metric("jobs_of_other_versions") == 0)
         info = await read_queue(redis_client, "default")
         assert info is not None
-        assert info.versions == Versions(1, 3)
+        assert info.versions == Versions(1, NEXT)
     await assert_nothing_left(redis_client)

@@ -65,9 +65,9 @@ async def test_a_queue_without_workers_takes_jobs_for_later(server: Server) -> N
 
 async def test_living_workers_that_take_another_version_refuse(server: Server, crew: Crew) -> None:
     await crew.open(1, 1)
-    await crew.join("b-1", 3, 3)
+    await crew.join("b-1", 4, 4)
     async with AsyncClient(server.url) as client:
-        with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 3:"):
+        with pytest.raises(QueueMismatch, match=r"no living worker takes message version 1.*they take 4:"):
             await client.submit("w1")
         with pytest.raises(QueueMismatch):
             await client.submit_many([{"prompt": "w1"}])
@@ -84,10 +84,10 @@ async def test_one_worker_of_any_shard_is_enough(server: Server, crew: Crew) -> 
 
 
 async def test_without_workers_the_window_of_those_that_were_decides(server: Server, crew: Crew) -> None:
-    await crew.open(3, 4)
+    await crew.open(4, 5)
     async with AsyncClient(server.url) as client:
         with pytest.raises(
-            QueueMismatch, match=r"takes message version 3 to 4 and not 1.*start an upgraded one"
+            QueueMismatch, match=r"takes message version 4 to 5 and not 1.*start an upgraded one"
         ):
             await client.submit("w1")
         await open_queue(crew.redis, "default", takes=Versions(1, 2))
@@ -112,6 +112,13 @@ async def test_each_request_needs_the_version_of_its_fields(server: Server, crew
         assert (await client.submit(**newer)).created  # type: ignore[misc]
         records = [await read_job(crew.redis, QUEUE.shard(0), one) for one in (plain.id, "0-chat")]
         assert [record.version for record in records if record is not None] == [1, 2]
+        formatted: JobFields = {"prompt": "w1", "response_format": {"type": "json_object"}}
+        with pytest.raises(
+            QueueMismatch, match=r"takes message version 3,.*they take 1, 1 to 2: upgrade the"
+        ):
+            await client.submit(**formatted)  # type: ignore[misc]
+        await crew.join("newest-1", 1, 3)
+        assert (await client.submit(**formatted)).created  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("look_always")
@@ -119,7 +126,7 @@ async def test_a_client_notices_that_the_workers_were_replaced(server: Server, c
     async with AsyncClient(server.url) as client:
         await client.submit("w1")
         await crew.redis.delete(*QUEUE.shard(0).lanes)
-        await crew.join("newer-1", 3, 3)
+        await crew.join("newer-1", 4, 4)
         with pytest.raises(QueueMismatch, match="upgrade the older side"):
             await client.submit("w2")
 

@@ -143,10 +143,10 @@ async def test_a_lane_of_a_later_version_is_told_by_its_name(server: Server) -> 
 
 @pytest.fixture
 async def newer(desk: Desk) -> Claim:
-    """A running job of version 3, whose first delta this build can read."""
+    """A running job of version 4, whose first delta this build can read."""
     desk.keys = SHARD
     await desk.open()
-    held = await desk.begin("0-newer", version=3)
+    held = await desk.begin("0-newer", version=4)
     await desk.append(held, 1, codec.encode(Delta(choices=(ChoiceDelta(text="a"),))))
     return held
 
@@ -155,7 +155,7 @@ async def test_a_stream_that_cannot_be_read_ends_with_what_to_do(
     server: Server, desk: Desk, newer: Claim
 ) -> None:
     await desk.redis.xadd(SHARD.tokens("0-newer"), {"k": "X", "b": "text"}, id="1-2")
-    upgrade = r"0-newer is of message version 3, and this client takes 1 to 2: upgrade it"
+    upgrade = r"0-newer is of message version 4, and this client takes 1 to 3: upgrade it"
     async with AsyncClient(server.url) as client:
         with pytest.raises(ProtocolError, match=upgrade):
             [event async for event in client.stream("0-newer")]
@@ -174,7 +174,7 @@ async def test_a_live_entry_that_cannot_be_read_does_so_too(server: Server, desk
 async def test_a_result_that_cannot_be_read_does_so_too(server: Server, desk: Desk, newer: Claim) -> None:
     await desk.finish(newer, 2, result=codec.pack({"choices": [{"text": ["no", "string"]}]}))
     async with AsyncClient(server.url) as client:
-        with pytest.raises(ProtocolError, match=r"version 3, .* takes 1 to 2: upgrade it .*text"):
+        with pytest.raises(ProtocolError, match=r"version 4, .* takes 1 to 3: upgrade it .*text"):
             await client.result("0-newer")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from millstream_worker.engine.brain.batch.plan import Plan, Sampled
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.process import serve
@@ -35,7 +35,7 @@ class Blank:
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
 
-    def sample(self, handle: Sampled) -> None:
+    def sample(self, handle: Sampled, masks: TokenMasks | None = None) -> None:
         """It has its tokens."""
 
     def forward(self, plan: Plan) -> Sampled:

@@ -30,6 +30,7 @@ class BatchFields(TypedDict, total=False):
     keep_results: bool
     on_change: Literal["stop", "redo", "keep"]
     retry_failed: bool
+    retry_incomplete: bool
 
 
 async def batch_run(
@@ -43,6 +44,7 @@ async def batch_run(
     keep_results: bool = False,
     on_change: str = OnChange.STOP,
     retry_failed: bool = False,
+    retry_incomplete: bool = False,
 ) -> Summary:
     """See AsyncClient.batch_run."""
     lane, change = _one_of(Lane, "lane", lane), _one_of(OnChange, "on_change", on_change)
@@ -50,7 +52,8 @@ async def batch_run(
     journal, path = Journal(Path(out)), Path(source)
     await asyncio.to_thread(journal.__enter__)
     try:
-        survey = await asyncio.to_thread(begin, path, journal, options, change, retry_failed=retry_failed)
+        retried = journal.failures(failed=retry_failed, incomplete=retry_incomplete)
+        survey = await asyncio.to_thread(begin, path, journal, options, change, retried=retried)
         await prepare(client, journal, options, survey)
         with InputFile(path) as lines:
             summary = await BatchRun(lines, journal, client, options).run()

@@ -35,8 +35,8 @@ def make_ready(survey: Survey, journal: Journal, options: RunOptions) -> None:
     if survey.dropped:
         journal.drop(survey.dropped)
     journal.go_on_with(survey.named, options.queue)
-    if survey.retry_failed:
-        journal.retry_failed()
+    if survey.retried:
+        journal.retry(survey.retried)
 
 
 async def check_queues(client: AsyncClient, models: Mapping[str, int]) -> None:

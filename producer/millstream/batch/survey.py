@@ -6,7 +6,7 @@ Without it, a continued run would silently leave old answers to new questions in
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,16 @@ class OnChange(StrEnum):
 class Survey:
     """One pass over IN. Collects findings and decides nothing."""
 
-    def __init__(self, journal: Journal, options: RunOptions, *, retry_failed: bool = False) -> None:
-        """`retry_failed`: the rows of the error file are about to be removed, whatever their content."""
+    def __init__(
+        self, journal: Journal, options: RunOptions, *, retried: Set[bytes | int] = frozenset()
+    ) -> None:
+        """`retried`: keys of the rows that are about to be removed from the error file."""
         self.lines = 0  # that are not blank
         self.work = False  # there is a line that a worker has to run
         self._models, self._changed_models = Models(), Models()
         self.redo = False  # changed lines are run again
         self.named = ""  # the name recorded as IN
-        self.retry_failed = retry_failed
+        self.retried = retried
         self.changed: set[bytes | int] = set()  # keys of rows, see Journal
         self.changed_lines: list[int] = []  # the first ones
         self.mended: set[bytes | int] = set()  # the same, of lines that were invalid
@@ -55,9 +57,10 @@ class Survey:
         self.other_model = begun.model is not None and journal.model not in (None, begun.model)
         self.other_queue = begun.source is not None and begun.queue != options.queue
         self._begun, self._options = begun, options
-        self._rows = dict(journal.answered) if retry_failed else journal.failed | journal.answered
+        kept = {key: mark for key, mark in journal.failed.items() if key not in retried}
+        self._rows = kept | journal.answered
         self._refused = journal.refused
-        self._lines = {} if retry_failed else dict(journal.lines)
+        self._lines = {line: mark for line, mark in journal.lines.items() if line not in retried}
         self._under_way = {line_digest_of(own_id): own_id for own_id in journal.under_way}
         # custom_ids, to detect duplicates: of lines that have a row, and of all if rows are keyed by line
         # number
@@ -95,7 +98,7 @@ class Survey:
         try:
             if line.data is None:
                 raise LineFault(FaultCode.LINE_TOO_LONG, "")
-            fields = parse(line.data)
+            fields = self._options.completed(parse(line.data))
             custom_id = custom_id_of(fields)
             key = identity(custom_id)
             if key in self._seen:
@@ -187,14 +190,14 @@ def begin(
     on_change: OnChange = OnChange.STOP,
     *,
     named: str = "",
-    retry_failed: bool = False,
+    retried: Set[bytes | int] = frozenset(),
 ) -> Survey:
     """Compare IN with OUT; changes nothing there, see `preparing`.
 
     `named`: the name to record as IN if `source` is a copy. Raises InvalidRequest if lines have changed, or
     IN, queue or model are others, and `on_change` is "stop".
     """
-    survey = Survey(journal, options, retry_failed=retry_failed)
+    survey = Survey(journal, options, retried=retried)
     with InputFile(source) as lines:
         survey.take(lines)
     survey.named = named or str(source.resolve())

@@ -20,6 +20,7 @@ from millstream.client.queue.session import Session
 from millstream.client.queue.status import JobStatus
 from millstream.client.streaming.events import Event
 from millstream.client.submitting.requests import JobFields, SamplingFields
+from millstream.client.submitting.structured_outputs import FormatArgument
 from millstream.client.submitting.submission import Outcome, Submission, Submitted
 from millstream.client.tracking import cancelling, forgetting, job_ends, streams
 from millstream.client.tracking.dead_letters import DeadLetters
@@ -101,6 +102,8 @@ class AsyncClient:
         messages: Sequence[ChatMessage | Mapping[str, object]] | None = None,
         token_ids: Sequence[int] | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        response_format: FormatArgument | None = None,
+        structured_outputs: Mapping[str, object] | None = None,
         id: str | None = None,
         sampling: SamplingParams | None = None,
         lane: Lane | str = Lane.BATCH,
@@ -116,31 +119,27 @@ class AsyncClient:
         """Queue one job; give exactly one of `prompt`, `messages` and `token_ids`.
 
         `chat_template_kwargs`: values for the model's chat template, with `messages`: {"enable_thinking":
-        False} switches the thinking of Qwen3 off. `id`: your own, so that submitting again is the same job.
-        `sampling` or single `params` (max_tokens, temperature, stop, …), which override it. `lane`: batch, or
-        interactive, which workers serve first. `deadline_s`: from now; a job that has not ended then expires.
-        `stream`: publish tokens at once instead of once a second. `wait_s`: how long to wait for room in a
-        full queue, or for a server that does not answer. `durability`: "aof" or "replicas" waits until the
-        server's disk, or replicas, have the job; Submitted reports the durability reached in time.
+        False} switches the thinking of Qwen3 off. `response_format`: a pydantic model class, whose object
+        `result.parse(Model)` returns, OpenAI's mapping, or a ResponseFormat. `structured_outputs`: vLLM's
+        mapping instead, of one of json, regex, choice, grammar and json_object. `id`: your own, so that
+        submitting again is the same job. `sampling` or single `params` (max_tokens, temperature, stop, …),
+        which override it. `lane`: batch, or interactive, which workers serve first. `deadline_s`: from now; a
+        job that has not ended then expires. `stream`: publish tokens at once instead of once a second.
+        `wait_s`: how long to wait for room in a full queue, or for a server that does not answer.
+        `durability`: "aof" or "replicas" waits until the server's disk, or replicas, have the job; Submitted
+        reports the durability reached in time.
 
         Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
         (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is unknown whether the job
         was queued: submit again with the same `id`.
         """
         fields = {
-            "prompt": prompt,
-            "messages": messages,
-            "token_ids": token_ids,
-            "chat_template_kwargs": chat_template_kwargs,
-            "id": id,
-            "sampling": sampling,
-            "lane": lane,
-            "deadline_s": deadline_s,
-            "tenant": tenant,
-            "metadata": metadata,
-            "stream": stream,
+            "prompt": prompt, "messages": messages, "token_ids": token_ids,
+            "chat_template_kwargs": chat_template_kwargs, "response_format": response_format,
+            "structured_outputs": structured_outputs, "id": id, "sampling": sampling, "lane": lane,
+            "deadline_s": deadline_s, "tenant": tenant, "metadata": metadata, "stream": stream,
             "traceparent": traceparent,
-        }
+        }  # fmt: skip
         return await self._submission.one(fields | params, wait_s, durability)
 
     async def submit_many(
@@ -168,7 +167,7 @@ class AsyncClient:
         lines, overriding their `body.model`; `lane`, `tenant`; `keep_results` on the server when their rows
         are on disk; `on_change`: if lines have changed since they were answered, "stop" raises
         InvalidRequest, "redo" answers them again, "keep" leaves their rows; `retry_failed` tries the lines of
-        the error file again.
+        the error file again, except those whose answers were cut, which `retry_incomplete` does.
 
         Raises InvalidRequest for files that cannot be used, Unavailable if the server stays silent, and
         QueueMismatch.

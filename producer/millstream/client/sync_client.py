@@ -22,6 +22,7 @@ from millstream.client.queue.queue_status import QueueStatus
 from millstream.client.queue.status import JobStatus
 from millstream.client.streaming.events import Event
 from millstream.client.submitting.requests import JobFields, SamplingFields
+from millstream.client.submitting.structured_outputs import FormatArgument
 from millstream.client.submitting.submission import BATCH_JOBS, Outcome, Submitted
 from millstream.errors import JobError
 from millstream.wire.connection import Target
@@ -100,6 +101,8 @@ class Client:
         messages: Sequence[ChatMessage | Mapping[str, object]] | None = None,
         token_ids: Sequence[int] | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
+        response_format: FormatArgument | None = None,
+        structured_outputs: Mapping[str, object] | None = None,
         id: str | None = None,
         sampling: SamplingParams | None = None,
         lane: Lane | str = Lane.BATCH,
@@ -118,6 +121,8 @@ class Client:
                 messages=messages,
                 token_ids=token_ids,
                 chat_template_kwargs=chat_template_kwargs,
+                response_format=response_format,
+                structured_outputs=structured_outputs,
                 id=id,
                 sampling=sampling,
                 lane=lane,

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FIRST_VERSION = 1  # the version of a message without one
-WIRE_VERSION = 2  # the newest that clients of this build write
+WIRE_VERSION = 3  # the newest that clients of this build write
 # Fields of a request, by the version that introduced them; all others are of the first.
-ADDED = {"chat_template_kwargs": 2}
+ADDED = {"chat_template_kwargs": 2, "response_format": 3}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.engine.planning import Segment, greedy_loads, pack
 from support.engine.serving import launch, logits_of, runner_of, serve
 from support.models.checkpoints import generate, plain
 
-from millstream_worker.engine.brain.batch.plan import RowLoad
+from millstream_worker.engine.brain.batch.plan import RowLoad, TokenMasks
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 
@@ -46,10 +47,10 @@ def test_a_masked_token_is_not_sampled(load: Load, temperature: float) -> None:
     runner, _ = runner_of(loaded, blocks=8, block_size=4)
     for slot, allowed in enumerate((31, 77)):
         runner._sampler.load(RowLoad(slot, SamplingSpec(temperature=temperature), (1,), ()))
-        masks = torch.zeros(1, loaded.vocab_size, dtype=torch.bool)
-        masks[0, allowed] = True
+        bits = np.zeros((1, -(-loaded.vocab_size // 32)), np.uint32)
+        bits[0, allowed // 32] = 1 << allowed % 32
         launched = runner.forward(pack([Segment(slot, PROMPT, 0, [3, 1])], 4))
-        runner.sample(launched, masks)
+        runner.sample(launched, TokenMasks(np.zeros(1, np.int32), bits.view(np.int32)))
         drawn = runner.settle(launched)
         assert (drawn.tokens.tolist(), drawn.non_finite) == ([allowed], ())
 

@@ -47,7 +47,8 @@ def openai_body(chance: Random, url: str) -> dict[str, Any]:
             "stream": False,
             "best_of": 1,
             "tools": [],
-            "response_format": {"type": "text"},
+            "response_format": chance.choice(({"type": "text"}, {"type": "json_object"})),
+            "guided_choice": ["w1", "w2"],
             "of_a_newer_api": 1,
         },
         0.2,
@@ -199,7 +200,7 @@ def _open_journal(case: dict[str, bytes]) -> None:
     out = folder / "out.jsonl"
     with Journal(out, "m") as journal:
         journal.write([{"custom_id": "new", "response": {"status_code": 200}, "error": None}], [])
-        journal.retry_failed()
+        journal.retry(journal.failures(failed=True, incomplete=True))
         own_id = journal.own_id("c", "digest")
     with Journal(out, "m") as journal:
         assert journal.has_id("new"), "a row that was written is not found again"

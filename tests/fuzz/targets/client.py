@@ -16,6 +16,8 @@ from millstream.errors import InvalidRequest
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Request
 
+_FORMAT = {"type": "object", "properties": {"a": {"type": "string"}}}
+_OPENAI = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": _FORMAT}}
 NOW_MS = 1_700_000_000_000
 
 
@@ -38,6 +40,14 @@ def _fields(chance: Random) -> Any:
     )
     if "messages" in given and chance.random() < 0.5:
         given["chat_template_kwargs"] = {"enable_thinking": False, "style": ["é", None, 0.5]}
+    given |= subset(
+        chance,
+        {
+            "response_format": chance.choice(({"type": "json_object"}, _OPENAI)),
+            "structured_outputs": {chance.choice(("json", "regex", "grammar", "choice")): _FORMAT},
+        },
+        0.2,
+    )
     return given if chance.random() < 0.15 else mutate(chance, given, wild)
 
 

@@ -39,7 +39,7 @@ class Refused(Exception):
 _COMMANDS: dict[str, tuple[str, ...]] = {
     "submit": ("--id=a", "--max-tokens=5", "--temperature=0.5", "--stop=x", "--param=top_p=0.5",
                "--lane=batch", "--deadline-s=9", "--tenant=t", "--raw", "--system=s", "--durability=aof",
-               "--replicas=1", '--chat-template-kwargs={"x": 1}'),
+               "--replicas=1", '--chat-template-kwargs={"x": 1}', "--regex=w[0-9]", "--choice=w1"),
     "stream": ("--cursor=1-1",),
     "result": ("--timeout-s=0.01",),
     "cancel": (),
@@ -49,6 +49,7 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
     "dead requeue": ("--all", "--wait-s=0"),
     "dead drop": ("--all",),
     "batch run": ("--window=3", "--lane=batch", "--tenant=t", "--retry-failed", "--strict",
+                  "--retry-incomplete",
                   "--price-per-hour=1", "--durability=none", "--output=out.jsonl"),
 }  # fmt: skip
 _POSITIONAL = {

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.noise import row_key, uniform
-from millstream_worker.engine.brain.batch.plan import Plan, Sampled, SampledLogprobs
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled, SampledLogprobs, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
@@ -83,7 +83,7 @@ class CountingRunner:
     def forward(self, plan: Plan) -> Sampled:
         return self.launch(plan)
 
-    def sample(self, handle: Sampled) -> None:
+    def sample(self, handle: Sampled, masks: TokenMasks | None = None) -> None:
         """It has its tokens."""
 
     def settle(self, handle: Sampled) -> Sampled:

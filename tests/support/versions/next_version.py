@@ -1,7 +1,7 @@
 """Another build of Millstream beside this one: a copy of both packages, changed as a later release would be.
 Its processes run side by side with those of this tree, on the same queues.
 
-`next_build`: writes message version 3 and takes 1 to 3; every script has another body, and so another SHA1;
+`next_build`: writes message version 4 and takes 1 to 4; every script has another body, and so another SHA1;
 requests, log entries, deltas, results, job hashes, lane entries, heartbeats and metadata have fields that
 this build does not know. `previous_build`: the same versions as this tree, with other script bodies.
 
@@ -31,11 +31,11 @@ from support.workers.counting_worker import flags_of, settings
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 PACKAGES = ("producer/millstream", "worker/millstream_worker")
-NEXT = 3  # the version that the next build writes
+NEXT = 4  # the version that the next build writes
 
 # Each: file, what stands in it exactly once, what stands there in the next build.
 _REPLACED = (
-    ("wire/versions.py", "WIRE_VERSION = 2 ", f"WIRE_VERSION = {NEXT} "),
+    ("wire/versions.py", "WIRE_VERSION = 3 ", f"WIRE_VERSION = {NEXT} "),
     ("wire/lua/submit.lua", "'submits', 1,", "'submits', 1, 'added', 'hash',"),
     ("wire/lua/submit.lua", "'b', payload)", "'b', payload, 'added', 'entry')"),
     ("wire/lua/append.lua", "'b', body)", "'b', body, 'added', 'log')"),
@@ -52,8 +52,8 @@ def draft(*args: Any, **kwargs: Any) -> Draft:
     made = _draft(*args, **kwargs)
     fields = codec.unpack(made.payload)
     fields["sampling"] = fields.get("sampling", {}) | {"added": [0.5]}
-    fields |= {"version": 3, "added": {"by": "next"}}
-    return dataclasses.replace(made, payload=codec.pack(fields), version=3)
+    fields |= {"version": 4, "added": {"by": "next"}}
+    return dataclasses.replace(made, payload=codec.pack(fields), version=4)
 """
 
 _IN_ENCODING = """

@@ -14,6 +14,7 @@ from typing import Any
 from millstream.wire.messages.messages import ErrorInfo, Request, State
 from support.workers.hand_worker import HandJob, hand_worker
 
+CUT = "…"  # ends an answer that does not fulfil its request's response format
 Answer = Callable[[Request], str | ErrorInfo]
 
 
@@ -81,7 +82,8 @@ class Answering:
         if isinstance(answer, ErrorInfo):
             await job.end(State.FAILED, error=answer)
         else:
-            await job.end(last=answer)
+            complete = None if job.request.response_format is None else not answer.endswith(CUT)
+            await job.end(last=answer, complete=complete)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Literal
 from uuid import uuid4
 
 import redis
@@ -23,6 +22,7 @@ from millstream.wire.messages.messages import (
     ChoiceDelta,
     Delta,
     ErrorInfo,
+    FinishReason,
     Request,
     Result,
     State,
@@ -66,14 +66,21 @@ class HandJob:
         return reply.outcome
 
     async def end(
-        self, state: State = State.COMPLETED, *, last: str | None = None, error: ErrorInfo | None = None
+        self,
+        state: State = State.COMPLETED,
+        *,
+        last: str | None = None,
+        complete: bool | None = None,
+        error: ErrorInfo | None = None,
     ) -> EndOutcome:
-        """Finish; `last` goes with it as its delta."""
+        """Finish; `last` goes with it as its delta. `complete`: as with a response format."""
         whole = "".join(self.said) + (last or "")
-        reason: Literal["stop"] | None = None if last is None else "stop"
+        reason: FinishReason | None = None if last is None else "length" if complete is False else "stop"
         result = Result(
             state=state,
-            choices=(Choice(text=whole, token_ids=tuple(map(ord, whole)), finish_reason=reason),),
+            choices=(
+                Choice(text=whole, token_ids=tuple(map(ord, whole)), finish_reason=reason, complete=complete),
+            ),
             usage=Usage(prompt_tokens=1, output_tokens=len(whole)),
             error=error,
             attempts=self.attempt,
@@ -86,7 +93,7 @@ class HandJob:
             state=state,
             result=codec.encode(result),
             seq=self.seq + 1,
-            delta=None if last is None else delta(last, reason),
+            delta=None if last is None else delta(last, reason, complete),
             ttl_ms=TTL_MS,
         )
         return await calls.run(self.worker.redis, call)
@@ -180,9 +187,11 @@ def serving_thread(url: str, answer: Callable[[Request], Iterable[str]], jobs: i
     return thread
 
 
-def delta(text: str, finish_reason: Literal["stop"] | None = None) -> bytes:
+def delta(text: str, finish_reason: FinishReason | None = None, complete: bool | None = None) -> bytes:
     """A delta with one token for each character."""
-    part = ChoiceDelta(text=text, token_ids=tuple(map(ord, text)), finish_reason=finish_reason)
+    part = ChoiceDelta(
+        text=text, token_ids=tuple(map(ord, text)), finish_reason=finish_reason, complete=complete
+    )
     return codec.encode(Delta(choices=(part,)))
 
 

@@ -17,7 +17,23 @@ from millstream_worker.observe.metrics import Metrics
 
 FLUSH_STEPS = 16  # this many tokens of a row are flushed at once
 
-_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "complete": "stop"}
+_FAILURES = {  # by the engine's reason: the error's code, and what it says after so many tokens
+    "error": (
+        "model_error",
+        "the model's logits were not finite after {} output tokens; its weights may be damaged or its dtype "
+        "too narrow: try float32 or bfloat16",
+    ),
+    "grammar_limit": (
+        "grammar_limit",
+        "the response_format became too large to follow after {} output tokens; simplify it: fewer "
+        "alternatives, and smaller bounds on repetitions and lengths",
+    ),
+    "grammar_stuck": (
+        "grammar_stuck",
+        "no token of the model fits the response_format after {} output tokens; allow more there",
+    ),
+}
 
 
 class OutputProcessor:
@@ -50,8 +66,8 @@ class OutputProcessor:
         watched = self._take_tokens(step, now_ms)
         ended = []
         for handle, reason in step.finished:
-            if handle in self._queue.rows and reason == "error":
-                self._break(handle)
+            if handle in self._queue.rows and reason in _FAILURES:
+                self._fail(handle, reason)
             elif handle in self._queue.rows:
                 ended.append(self._end_row(handle, reason))
         for job, row in watched:
@@ -130,19 +146,17 @@ class OutputProcessor:
 
     def _end_row(self, handle: int, reason: str) -> Job:
         job, row = self._queue.end_row(handle)
-        row.reason = _REASONS[reason]
+        row.reason, row.end_token = _REASONS[reason], reason == "stop"
+        whole = row.end_token and row.ids[-1] in self._model.get().info.eos_ids
+        row.fits = whole or reason == "complete"
         return job
 
-    def _break(self, handle: int) -> None:
-        """The model's logits for this row were not finite: its job fails with the text so far; others
-        continue.
-        """
+    def _fail(self, handle: int, reason: str) -> None:
+        """The row cannot go on: its job fails with the text so far; others continue."""
         job, row = self._queue.rows[handle]
-        message = (
-            f"the model's logits were not finite after {len(row.ids)} output tokens; "
-            "its weights may be damaged or its dtype too narrow: try float32 or bfloat16"
-        )
-        self._table.conclude(job, State.FAILED, ErrorInfo(code="model_error", message=message))
+        code, message = _FAILURES[reason]
+        error = ErrorInfo(code=code, message=message.format(len(row.ids)))
+        self._table.conclude(job, State.FAILED, error)
 
     def _end_if_done(self, job: Job, now_ms: int) -> None:
         if job.phase is not Phase.ENDED and all(row.reason is not None for row in job.rows):

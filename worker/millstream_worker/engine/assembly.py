@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from millstream_worker.engine.batch_limits import fitting
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
+from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.grammar_thread import GrammarThread
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
+from millstream_worker.engine.runner.checkpoint.vocabulary import read_vocabulary
 from millstream_worker.engine.runner.cuda_graphs import recording
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.ladder import MOST_TOKENS
@@ -102,7 +106,14 @@ def _build(
     depth = 1 if device.type == "cuda" else 0  # on the CPU launching computes: nothing runs ahead
     scheduler = _scheduler(config, info, depth, swap)
     info = replace(info, self_check=", ".join(findings.checks), fallbacks=tuple(findings.fallbacks))
-    return Engine(scheduler, runner, depth=depth, later=compilation.later(compiled_later)), info
+    later = compilation.later(compiled_later)
+    return Engine(scheduler, runner, depth=depth, later=later, grammars=_grammars(info)), info
+
+
+def _grammars(info: EngineInfo) -> GrammarThread:
+    return GrammarThread(
+        GrammarCompiler(partial(read_vocabulary, info.tokenizer, info.vocab_size, info.eos_ids))
+    )
 
 
 def _load(
@@ -235,6 +246,7 @@ def _scheduler(config: EngineConfig, info: EngineInfo, depth: int, swap: HostSwa
             block_size=config.block_size,
             blocks=info.blocks,
             context_length=info.context_length,
+            vocab_size=info.vocab_size,
             prefix_cache=config.prefix_cache,
             sharing=_SHARING.get(info.attention) if config.shared_attention else None,
             salted=config.prefix_scope == "tenant",

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from millstream_worker.engine.brain.batch.plan import Plan, Sampled
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.grammar_thread import FIELD, GrammarThread
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -23,7 +24,7 @@ class StepRunner(Protocol[H]):
 
     def forward(self, plan: Plan) -> H: ...
 
-    def sample(self, handle: H) -> None: ...
+    def sample(self, handle: H, masks: TokenMasks | None) -> None: ...
 
     def settle(self, handle: H) -> Sampled: ...
 
@@ -40,7 +41,8 @@ class Engine(Generic[H]):
     """Iteration-level batching: after each step finished rows leave and waiting rows join.
 
     `depth` steps are launched ahead of the one being settled: 0 if launching computes (CPU), 1 if the device
-    works while the host plans (its tokens are then seen one step late).
+    works while the host plans (its tokens are then seen one step late). A step with grammars is sampled only
+    when the tokens before it are known: its forward runs meanwhile.
     """
 
     def __init__(
@@ -50,24 +52,52 @@ class Engine(Generic[H]):
         *,
         depth: int = 0,
         later: Later | None = None,
+        grammars: GrammarThread | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self._depth = depth
         self._later = later
+        self._grammars = grammars
         self._clock = clock
         self._busy_s = 0.0
         self._steps = 0
         self._in_flight: deque[H] = deque()
+        self._unsampled: H | None = None  # the last of those
 
     @property
     def idle(self) -> bool:
-        return not self._in_flight and self.scheduler.idle
+        return not self._in_flight and self.scheduler.idle and not self._grammars
+
+    @property
+    def waits_for_grammars(self) -> bool:
+        """There is nothing to compute before a grammar is compiled."""
+        return bool(self._grammars) and not self._in_flight and self.scheduler.idle
 
     def add(self, request: EngineRequest) -> Refused | None:
-        """Take a request into the waiting rows; a refusal names the field that can never fit."""
-        return self.scheduler.add(request, self._clock())
+        """Take a request into the waiting rows; a refusal names the field that can never fit. One with a
+        grammar waits for that to be compiled, see `take_compiled`.
+        """
+        if request.grammar is None:
+            return self.scheduler.add(request, self._clock())
+        if (refused := self.scheduler.refuse(request)) is not None:
+            return refused
+        if self._grammars is None:
+            return Refused(request.handle, FIELD, "this engine has no grammars")
+        self._grammars.put(request)
+        return None
+
+    def take_compiled(self) -> list[Refused]:
+        """Take requests whose grammars are compiled into the waiting rows; returns those that are refused."""
+        refused = []
+        for request, result, aborted in self._grammars.take() if self._grammars else ():
+            if isinstance(result, Refused):
+                refused.append(result)
+                continue
+            self.scheduler.add(request, self._clock(), result)
+            self.scheduler.abort(aborted)
+        return refused
 
     def check(self) -> None:
         """Audit rows and KV pool, which hold nothing while idle; AssertionError on any difference."""
@@ -76,7 +106,10 @@ class Engine(Generic[H]):
         assert not (self.idle and stats.blocks_used), f"{stats.blocks_used} KV blocks are held by no row"
 
     def abort(self, handles: Iterable[int]) -> None:
+        handles = tuple(handles)
         self.scheduler.abort(handles)
+        if self._grammars is not None:
+            self._grammars.abort(handles)
 
     def step(self) -> Step | None:
         """Launch until `depth` steps are ahead and settle the oldest. None: there was nothing to compute."""
@@ -86,6 +119,9 @@ class Engine(Generic[H]):
             return self.report(over) if over else None
         sampled = self.runner.settle(self._in_flight.popleft())
         step = self.scheduler.settle(sampled, self._clock())
+        if self._unsampled is not None:
+            handle, self._unsampled = self._unsampled, None
+            self.runner.sample(handle, self.scheduler.masks())
         self._busy_s += step.stats.step_s
         self._steps += 1
         return step
@@ -110,5 +146,8 @@ class Engine(Generic[H]):
             if plan is None:
                 return
             handle = self.runner.forward(plan)
-            self.runner.sample(handle)
+            if self._in_flight and self.scheduler.constrained:
+                self._unsampled = handle
+            else:
+                self.runner.sample(handle, self.scheduler.masks())
             self._in_flight.append(handle)

@@ -30,6 +30,7 @@ Report = Callable[[str], None]
 Build = Callable[[EngineConfig, Report, Mark], tuple[Engine[Any], EngineInfo]]
 
 BEAT_S = 1.0
+COMPILED_S = 0.005  # between two looks at grammars that are compiled, where there is nothing else to do
 AUDIT_S = 0.5  # of idleness, before the audit of the KV pool: a request that comes soon must not wait for it
 _EXIT_BROKEN = 1
 
@@ -88,7 +89,7 @@ def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
     while True:
         if engine.idle:
             progress.enter("idle")
-        news = list(channel.receive(0.0 if not engine.idle else None if audited else AUDIT_S))
+        news = list(channel.receive(_pause_s(engine, audited)))
         if not news and engine.idle:
             engine.check()
             audited = True
@@ -97,6 +98,8 @@ def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
             if isinstance(frame, Stop):
                 return 0
             _take(channel, engine, frame)
+        for refused in engine.take_compiled():
+            channel.send(refused)
         progress.enter("step")
         audited = False
         step = engine.step()
@@ -108,6 +111,13 @@ def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
         if due is not None:
             progress.enter("loading")  # it takes as long as loading, and is as deep inside of libraries
             due()
+
+
+def _pause_s(engine: Engine[Any], audited: bool) -> float | None:
+    """How long to wait for the front; None: for ever."""
+    if engine.idle:
+        return None if audited else AUDIT_S
+    return COMPILED_S if engine.waits_for_grammars else 0.0
 
 
 def _take(channel: Channel, engine: Engine[Any], frame: Frame) -> None:

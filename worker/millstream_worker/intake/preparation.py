@@ -54,7 +54,7 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
     asked = job.request.sampling
     job.end_ids = (() if asked.ignore_eos else info.eos_ids) + asked.stop_token_ids
     for row in job.rows:
-        if row.reason is None and len(row.ids) >= job.max_tokens:
+        if row.reason is None and len(row.ids) >= job.max_tokens and not row.constrained:
             row.reason = "length"
 
 
@@ -75,6 +75,7 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int) -
     job.acknowledged = len(bodies)
     for index in range(asked.n):
         row = ChoiceOutput(index, text.detokenizer(asked.stop, asked.min_tokens), watched=bool(asked.stop))
+        row.constrained = job.request.response_format is not None
         row.logprobs = [] if asked.logprobs else None
         row.resume([delta for delta in deltas if delta.index == index])
         job.rows.append(row)

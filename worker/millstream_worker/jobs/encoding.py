@@ -45,8 +45,16 @@ def choice_delta(
     text: str,
     logprobs: Sequence[bytes] | None,
     finish_reason: str | None,
+    complete: bool | None = None,
 ) -> Plain:
-    return _set(index=index, token_ids=token_ids, text=text, logprobs=logprobs, finish_reason=finish_reason)
+    return _set(
+        index=index,
+        token_ids=token_ids,
+        text=text,
+        logprobs=logprobs,
+        finish_reason=finish_reason,
+        complete=complete,
+    )
 
 
 def delta(choices: Sequence[Plain]) -> bytes:
@@ -60,8 +68,16 @@ def choice(
     token_ids: Sequence[int],
     finish_reason: str | None,
     logprobs: Sequence[bytes] | None,
+    complete: bool | None = None,
 ) -> Plain:
-    return _set(index=index, text=text, token_ids=token_ids, finish_reason=finish_reason, logprobs=logprobs)
+    return _set(
+        index=index,
+        text=text,
+        token_ids=token_ids,
+        finish_reason=finish_reason,
+        logprobs=logprobs,
+        complete=complete,
+    )
 
 
 def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Plain:
@@ -108,10 +124,12 @@ def result(
 
 def _set(**fields: Any) -> Plain:
     """The fields that differ from their default, in the models' order. No logprobs are None; an empty list is
-    that of no tokens.
+    that of no tokens, and a choice that is not `complete` says so.
     """
     return {
-        name: value for name, value in fields.items() if value or (name == "logprobs" and value is not None)
+        name: value
+        for name, value in fields.items()
+        if value or (name in ("logprobs", "complete") and value is not None)
     }
 
 

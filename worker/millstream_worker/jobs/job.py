@@ -17,7 +17,7 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Choice, ErrorInfo, Request, State, Timing
 from millstream.wire.messages.replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
-from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.jobs.output import ChoiceOutput
@@ -235,7 +235,14 @@ class Job:
             tenant=self.request.tenant,
             salt=self.request.tenant,
             alone=self.alone,
+            grammar=self._grammar(),
         )
+
+    def _grammar(self) -> GrammarSpec | None:
+        asked = self.request.response_format
+        if asked is None:
+            return None
+        return GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern)
 
     def _sampling(self) -> SamplingSpec:
         asked = self.request.sampling
@@ -257,4 +264,6 @@ class Job:
 
 def plain(choice: Choice) -> Plain:
     logprobs = [codec.encode(logprob) for logprob in choice.logprobs or ()] or None
-    return encoding.choice(choice.index, choice.text, choice.token_ids, choice.finish_reason, logprobs)
+    return encoding.choice(
+        choice.index, choice.text, choice.token_ids, choice.finish_reason, logprobs, choice.complete
+    )

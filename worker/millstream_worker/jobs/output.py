@@ -24,12 +24,15 @@ class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
     watched: bool = False  # has stop strings: it is detokenized after every step
+    constrained: bool = False  # has to fit a grammar
     # filled by the engine's steps
     begun: bool = False  # a token was sampled in this attempt
     ids: list[int] = field(default_factory=list)
     logprobs: list[bytes] | None = None  # packed, one per id, where they were asked for
     logprob_bytes: int = 0  # of all those
     reason: FinishReason | None = None
+    end_token: bool = False  # the last id ended it: it counts as output, and is no text
+    fits: bool = False  # it is a whole sentence of its grammar
     # the number of ids in each stage
     fed: int = 0  # ids given to the detokenizer
     stable_ids: int = 0  # ids that no stop string can take back any more
@@ -51,11 +54,17 @@ class ChoiceOutput:
             self.parts.append(delta.text)
             self.logged_chars += len(delta.text)
             self.reason = delta.finish_reason or self.reason
+            self.fits = bool(delta.complete)
         self.fed = self.stable_ids = self.logged = len(self.ids)
         self.finish_logged = self.reason is not None
         if not self.finish_logged:
             self.fresh = self.detokenizer.resume(self.ids, self.logged_chars)
             self._look_for_stop()
+
+    @property
+    def complete(self) -> bool | None:
+        """Whether it fits its grammar; None without one, or before its end."""
+        return self.fits if self.constrained and self.reason is not None else None
 
     @property
     def size(self) -> int:
@@ -69,9 +78,7 @@ class ChoiceOutput:
 
     def feed(self) -> bool:
         """Detokenize new ids. True if a stop string was found just now, which ended the choice."""
-        end = len(self.ids)
-        if self.reason == "stop":
-            end -= 1  # the sampled end token counts as output, but is no text
+        end = len(self.ids) - self.end_token
         if self.fed < end:
             self.fresh += self.detokenizer.feed(self.ids[self.fed : end])
             self.fed = end
@@ -107,7 +114,10 @@ class ChoiceOutput:
     def _delta(self, end: int, chars: int, reason: FinishReason | None) -> Plain:
         text = self.fresh[:chars]
         logprobs = self.logprobs[self.logged : end] if self.logprobs is not None else None
-        delta = encoding.choice_delta(self.index, self.ids[self.logged : end], text, logprobs, reason)
+        complete = None if reason is None else self.complete
+        delta = encoding.choice_delta(
+            self.index, self.ids[self.logged : end], text, logprobs, reason, complete
+        )
         if chars:
             self.parts.append(text)
             self.logged_chars += chars
@@ -120,7 +130,7 @@ class ChoiceOutput:
         """The choice in the result: the concatenation of all its deltas."""
         logprobs = self.logprobs[: self.logged] if self.logprobs is not None else None
         return encoding.choice(
-            self.index, "".join(self.parts), self.ids[: self.logged], self.reason, logprobs
+            self.index, "".join(self.parts), self.ids[: self.logged], self.reason, logprobs, self.complete
         )
 
     def _look_for_stop(self) -> bool:
@@ -134,5 +144,5 @@ class ChoiceOutput:
             self.logprob_bytes -= sum(map(len, self.logprobs[kept:]))
             del self.logprobs[kept:]
         self.fed = self.stable_ids = kept
-        self.reason = "stop"
+        self.reason, self.end_token, self.fits = "stop", False, False
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,11 +18,15 @@ from millstream.batch.files.compressed import pack, unpack
 from millstream.batch.files.paths import RunPaths
 from millstream.batch.files.rowfile import WriteFailed, append_to, drop_rows, rows_of, sync_folder, write_rows
 from millstream.batch.files.runfile import Begun, RunFile, identity, line_digest_of
-from millstream.batch.files.written import is_answer, is_failure, key_of
+from millstream.batch.files.written import is_answer, is_cut, is_failure, key_of
 from millstream.batch.rows import marks
 from millstream.errors import InvalidRequest
 
 __all__ = ["Journal", "WriteFailed"]
+
+_RowFile = tuple[
+    Path, str, Callable[[Mapping[str, Any]], bool]
+]  # what it is called, whether a row is one of its
 
 
 class Journal:
@@ -44,6 +48,7 @@ class Journal:
         self.failed: dict[bytes, bytes] = {}
         self.lines: dict[int, bytes] = {}
         self.refused: set[bytes] = set()  # of `failed`: no worker has seen their lines
+        self.cut: set[bytes] = set()  # of `failed`: their answers are incomplete
         self._notes = RunFile(self.run_file)
         self._begins = begins
         self._copy = copy
@@ -185,50 +190,46 @@ class Journal:
                 shutil.copyfileobj(file, self._copy)
             self._copy.flush()
 
-    def retry_failed(self) -> int:
-        """Remove all rows from the error file, so that their lines are tried again, each as a new job."""
-        assert self._error is not None, "the journal is open"
-        found = rows_of(self.errors, "error file", is_failure)
-        rows = [(row["response"] is not None, marks.digest_in(row)) for row in found]
-        # the job of the old id has failed only if there is a response
-        self._notes.again([digest for ran, digest in rows if ran and digest])
-        self._notes.sync()
-        self._error.truncate(0)  # last: an interruption before it repeats the retry and loses none
-        self.failed.clear()
-        self.refused.clear()
-        self.lines.clear()
-        return len(rows)
+    def failures(self, *, failed: bool, incomplete: bool) -> set[bytes | int]:
+        """Keys of rows of the error file: those of lines that failed, those of incomplete answers."""
+        keys: set[bytes | int] = set()
+        if failed:
+            keys |= self.lines.keys() | (self.failed.keys() - self.cut)
+        return keys | self.cut if incomplete else keys
 
-    def drop(self, keys: Iterable[bytes | int]) -> None:
+    def retry(self, keys: Collection[bytes | int]) -> None:
+        """Remove these rows from the error file, so that their lines are tried again, each as a new job."""
+        self._remove(keys, ((self.errors, "error file", is_failure),))
+
+    def drop(self, keys: Collection[bytes | int]) -> None:
         """Remove the rows of these custom_ids and lines, so that their lines are run again."""
-        dropped = set(keys)
-        again: list[str] = []
-        for path, what, ours in ((self.errors, "error file", is_failure), (self.rows, "OUT", is_answer)):
-            again += [
-                marks.digest_in(row)
-                for row in rows_of(path, what, ours)
-                if row["response"] is not None and key_of(row) in dropped
-            ]
+        self._unpacked = False
+        self._remove(keys, ((self.errors, "error file", is_failure), (self.rows, "OUT", is_answer)))
+        self.answered = {key: mark for key, mark in self.answered.items() if key not in keys}
+
+    def _remove(self, keys: Collection[bytes | int], files: Sequence[_RowFile]) -> None:
+        again = [
+            marks.digest_in(row)
+            for path, what, ours in files
+            for row in rows_of(path, what, ours)
+            if row["response"] is not None and key_of(row) in keys
+        ]
         self._notes.again([digest for digest in again if digest])
         self._notes.sync()  # before the rows are gone: a line's next job must not be its last one
-        self._unpacked = False
         for file in (self._out, self._error):
             assert file is not None, "the journal is open"
             file.close()
         self._out = self._error = None
         try:
-            drop_rows(self.errors, "error file", lambda row: key_of(row) in dropped)
-            drop_rows(self.rows, "OUT", lambda row: key_of(row) in dropped)
+            for path, what, _ in files:
+                drop_rows(path, what, lambda row: key_of(row) in keys)
             self._open_files()
         except OSError as error:
             raise WriteFailed(f"{self.out} cannot be written: {error.strerror}") from error
-        for key in dropped:
-            if isinstance(key, int):
-                self.lines.pop(key, None)
-            else:
-                self.answered.pop(key, None)
-                self.failed.pop(key, None)
-                self.refused.discard(key)
+        self.lines = {line: mark for line, mark in self.lines.items() if line not in keys}
+        self.failed = {key: mark for key, mark in self.failed.items() if key not in keys}
+        self.refused &= self.failed.keys()
+        self.cut &= self.failed.keys()
 
     def _open(self) -> None:
         self._check_owner()
@@ -257,6 +258,8 @@ class Journal:
                 self.failed[key] = mark
                 if row["response"] is None:
                     self.refused.add(key)
+                if is_cut(row):
+                    self.cut.add(key)
         for row in rows_of(self.rows, "OUT", is_answer):
             self.answered[identity(row["custom_id"])] = marks.of_row(row)
         ended = {*self.answered.values(), *self.failed.values()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millstream.batch.files.runfile import identity
-from millstream.batch.rows.faults import FaultCode
+from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode
 
 
 def key_of(row: Mapping[str, Any]) -> bytes | int:
@@ -18,6 +18,11 @@ def key_of(row: Mapping[str, Any]) -> bytes | int:
 
 def is_answer(row: Mapping[str, Any]) -> bool:
     return isinstance(row.get("custom_id"), str) and bool(row.get("response")) and row.get("error") is None
+
+
+def is_cut(row: Mapping[str, Any]) -> bool:
+    """Of a failure: whether it is an answer that was cut."""
+    return bool(row["error"]["code"] == INCOMPLETE_OUTPUT)
 
 
 def is_failure(row: Mapping[str, Any]) -> bool:

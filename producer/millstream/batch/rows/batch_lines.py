@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millstream.batch.rows.body_format import ordered_text
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.batch.rows.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
 from millstream.client.submitting.requests import JobFields
@@ -30,6 +31,7 @@ class BatchLine:
     digest: str
     expected: str | None
     unknown: tuple[str, ...]  # unknown field names
+    deprecated: tuple[str, ...] = ()  # names of fields that have newer ones
     size: int = 0  # bytes of the line: about the memory it takes while it is under way
 
 
@@ -83,6 +85,7 @@ def read_row(
         digest=digest,
         expected=(body.fields["metadata"] or {}).get("expected"),
         unknown=(*(name for name in fields if name not in _FIELDS), *body.unknown),
+        deprecated=body.deprecated,
     )
 
 
@@ -113,6 +116,7 @@ def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[BatchEndpoint, 
     if not isinstance(content, dict):
         raise _invalid("body", content, "give an object")
     canonical = json.dumps([custom_id, endpoint, content], sort_keys=True, ensure_ascii=False)
+    canonical += ordered_text(content)
     if not _encodable(canonical):
         raise LineFault(
             FaultCode.INVALID_FIELD,

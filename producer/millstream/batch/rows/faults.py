@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer
+
 
 class FaultCode(StrEnum):
     """Stable codes of lines that were never submitted; failed jobs carry the worker's codes."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from millstream.batch.rows import marks
 from millstream.batch.rows.batch_lines import BatchLine
-from millstream.batch.rows.faults import FaultCode, LineFault
+from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode, LineFault
 from millstream.batch.rows.request_body import BatchEndpoint
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
 from millstream.wire.messages.messages import Choice, Result, TokenLogprob, Usage
@@ -19,15 +19,28 @@ def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
     return {
         "id": marks.row_id(row.digest),
         "custom_id": row.custom_id,
-        "response": {
-            "status_code": OK,
-            "request_id": job_id,
-            "body": _chat(job_id, result)
-            if row.endpoint is BatchEndpoint.CHAT
-            else _completion(job_id, result),
-        },
+        "response": _response(row, job_id, result),
         "error": None,
     }
+
+
+def is_incomplete(result: Result) -> bool:
+    """Whether a choice is not the whole answer that its response format asks for."""
+    return any(choice.complete is False for choice in result.choices)
+
+
+def incomplete_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
+    """The row of a completed job with an incomplete choice; its response has all choices."""
+    message = (
+        f"line {row.line}: the answer was cut before it was whole, by max_tokens, the end of the context "
+        "or a stop string; allow more tokens, and try it with --retry-incomplete"
+    )
+    return _error_row(row, _response(row, job_id, result), INCOMPLETE_OUTPUT, message, None)
+
+
+def _response(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
+    made = _chat if row.endpoint is BatchEndpoint.CHAT else _completion
+    return {"status_code": OK, "request_id": job_id, "body": made(job_id, result)}
 
 
 def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
@@ -97,6 +110,7 @@ def _chat(job_id: str, result: Result) -> dict[str, Any]:
                 "message": {"role": "assistant", "content": choice.text, "refusal": None},
                 "logprobs": _chat_logprobs(choice),
                 "finish_reason": choice.finish_reason,
+                **_complete(choice),
             }
             for choice in result.choices
         ],
@@ -111,10 +125,16 @@ def _completion(job_id: str, result: Result) -> dict[str, Any]:
                 "index": choice.index,
                 "logprobs": _completion_logprobs(choice),
                 "finish_reason": choice.finish_reason,
+                **_complete(choice),
             }
             for choice in result.choices
         ],
     }
+
+
+def _complete(choice: Choice) -> dict[str, bool]:
+    """Nothing without a response format."""
+    return {} if choice.complete is None else {"complete": choice.complete}
 
 
 def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:

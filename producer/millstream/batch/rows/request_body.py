@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from millstream.batch.rows.body_format import FORMAT_FIELDS, deprecated_in, format_field, format_of
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.client.submitting.content import text_of
 from millstream.client.submitting.requests import JobFields
@@ -21,6 +22,7 @@ from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.invalid import invalid_request
 from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams
 
 DEFAULT_QUEUE = "default"
@@ -37,6 +39,7 @@ class RequestBody:
     fields: JobFields  # the arguments of the client's submit
     queue: str
     unknown: tuple[str, ...]  # unknown field names, for a warning
+    deprecated: tuple[str, ...] = ()  # names of fields that have newer ones, for another
 
 
 _DIRECT = (
@@ -46,6 +49,7 @@ _DIRECT = (
 _LISTS = ("stop", "stop_token_ids")
 _COMMON = {
     *_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model", "chat_template_kwargs",
+    *FORMAT_FIELDS,
 }  # fmt: skip
 _KNOWN = {
     BatchEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs"},
@@ -60,7 +64,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "parallel_tool_calls": (True, False),
-    "response_format": ({"type": "text"},),
     "audio": (),
     "modalities": (["text"],),
     "prediction": (),
@@ -98,6 +101,7 @@ def read_body(
             tenant=tenant,
             metadata=_metadata(given.get("metadata", {})),
             chat_template_kwargs=given.get("chat_template_kwargs"),
+            response_format=_format(given),
         )
     except ValidationError as error:
         raise _fault(error, given) from error
@@ -106,12 +110,14 @@ def read_body(
         messages=request.messages,
         token_ids=request.token_ids,
         chat_template_kwargs=request.chat_template_kwargs,
+        response_format=request.response_format,
         sampling=request.sampling,
         lane=lane,
         tenant=tenant,
         metadata=request.metadata,
     )
-    return RequestBody(fields, queue or _queue(given.get("model", DEFAULT_QUEUE)), unknown)
+    queue = queue or _queue(given.get("model", DEFAULT_QUEUE))
+    return RequestBody(fields, queue, unknown, deprecated_in(given))
 
 
 def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
@@ -160,6 +166,13 @@ def _listed(name: str, value: Any) -> tuple[Any, ...]:
         expected = "a string or a list of strings" if name == "stop" else "a list of token ids"
         raise _invalid(name, value, f"give {expected}")
     return tuple(value)
+
+
+def _format(given: Mapping[str, Any]) -> ResponseFormat | None:
+    try:
+        return format_of(given)
+    except InvalidRequest as error:
+        raise _invalid(error.field, error.value, error.problem) from error
 
 
 def _logit_bias(value: Any) -> dict[int, Any]:
@@ -244,6 +257,8 @@ def _fault(error: ValidationError, given: Mapping[str, Any]) -> LineFault:
         name = "max_completion_tokens"
     if name == "top_logprobs" and name not in given:
         name = "logprobs"
+    if name == "response_format":
+        name = format_field(given)
     return _at(f"body.{name}{dot}{rest}", wrong.value, wrong.problem)
 
 

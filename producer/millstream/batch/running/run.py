@@ -17,8 +17,16 @@ from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
+from millstream.batch.rows.body_format import has_format
 from millstream.batch.rows.faults import FaultCode, LineFault
-from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
+from millstream.batch.rows.output_rows import (
+    answer_row,
+    failure_row,
+    fault_row,
+    incomplete_row,
+    is_incomplete,
+    refusal_row,
+)
 from millstream.batch.running.clearing import Clearing
 from millstream.batch.running.sending import Sending
 from millstream.batch.running.tally import Summary, Tally
@@ -48,10 +56,18 @@ class RunOptions:
     lane: Lane = Lane.BATCH
     tenant: str = ""
     keep_results: bool = False  # on the server until they expire, even if their rows are on disk
+    response_format: Mapping[str, Any] | None = None  # OpenAI's, of lines that say nothing about theirs
 
     def queue_of(self, named: str) -> str:
         """The queue of a line with this body.model."""
         return self.queue or named
+
+    def completed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A line's fields, with what it leaves to the run: its digest covers that, too."""
+        body = fields.get("body")
+        if self.response_format is None or not isinstance(body, dict) or has_format(body):
+            return fields
+        return {**fields, "body": {**body, "response_format": self.response_format}}
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -154,7 +170,7 @@ class BatchRun:
                 FaultCode.LINE_TOO_LONG,
                 f"longer than {self.source.max_line_bytes} bytes; shorten its input",
             )
-        fields = parse(line.data)
+        fields = self._options.completed(parse(line.data))
         custom_id = custom_id_of(fields)
         key = identity(custom_id)
         if key in self._seen:
@@ -181,6 +197,7 @@ class BatchRun:
             fault.custom_id = custom_id
             raise
         self.tally.note_unknown(row.unknown)
+        self.tally.note_deprecated(row.deprecated)
         return replace(row, size=len(line.data))
 
     async def _complete(self, client: AsyncClient, rows: list[BatchLine]) -> None:
@@ -222,11 +239,14 @@ class BatchRun:
 
     def _end(self, row: BatchLine, job_id: str, end: Result | JobError) -> None:
         self._last_s = time.monotonic()
-        if isinstance(end, Result):
+        if isinstance(end, JobError):
+            self._fail(failure_row(row, job_id, end))
+        elif is_incomplete(end):
+            self._fail(incomplete_row(row, job_id, end))
+            self.tally.incomplete += 1
+        else:
             self._journal.write([answer_row(row, job_id, end)], ())
             self.tally.add(end, row.expected)
-        else:
-            self._fail(failure_row(row, job_id, end))
         self._leave(row)
 
     def _leave(self, row: BatchLine) -> None:

@@ -55,6 +55,8 @@ class Summary:
     expected: int
     unknown_fields: tuple[tuple[str, int], ...]
     causes: tuple[Cause, ...]  # of the rows that failed in this run
+    deprecated_fields: tuple[tuple[str, int], ...] = ()
+    incomplete: int = 0  # of `failed`: answers that were cut
     not_durable: int = 0  # jobs that did not reach the requested durability when they were submitted
 
     @property
@@ -106,6 +108,8 @@ class Tally:
         self.agreed = 0
         self.expected = 0
         self.not_durable = 0
+        self.incomplete = 0
+        self.deprecated: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
         self._causes = Causes()
         self._ttft: array[float] = array("d")
@@ -147,6 +151,10 @@ class Tally:
             shown = ascii(name[:100])[1:-1] if not name.isprintable() else name[:100]
             self.unknown[shown if len(self.unknown) < MAX_UNKNOWN or shown in self.unknown else "…"] += 1
 
+    def note_deprecated(self, names: Iterable[str]) -> None:
+        """Count the field names of one line that have newer ones."""
+        self.deprecated.update(names)
+
     def _time(self, result: Result) -> None:
         first, last = result.timing.first_token_ms, result.timing.last_token_ms
         if first is None:
@@ -172,6 +180,8 @@ class Tally:
             expected=self.expected,
             unknown_fields=tuple(self.unknown.most_common()),
             causes=self._causes.commonest(),
+            deprecated_fields=tuple(self.deprecated.most_common()),
+            incomplete=self.incomplete,
             not_durable=self.not_durable,
         )
 

@@ -19,6 +19,7 @@ from millstream.cli.batch.batch_run import Given, carry_out, report
 from millstream.cli.conventions.command_run import reported
 from millstream.cli.conventions.exits import ExitCode
 from millstream.cli.conventions.help import HelpCommand, HelpGroup
+from millstream.cli.conventions.schema_file import openai_schema
 from millstream.cli.conventions.shared_options import (
     AsJson,
     DurabilityOf,
@@ -54,6 +55,10 @@ def run(
     window: Annotated[int, typer.Option(help="Jobs under way at once.")] = DEFAULT_WINDOW,
     lane: Annotated[Lane, typer.Option(help="Workers serve interactive before batch.")] = Lane.BATCH,
     tenant: Annotated[str, typer.Option(help="Fairness and cached prefixes are per tenant.")] = "",
+    schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON schema for the answers of lines that have no format."),
+    ] = None,
     journal_file: Annotated[
         Path | None,
         typer.Option("--journal", metavar="FILE", help="With -o -: file that keeps the run's rows."),
@@ -64,6 +69,9 @@ def run(
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try the lines of the error file again.")
+    ] = False,
+    retry_incomplete: Annotated[
+        bool, typer.Option("--retry-incomplete", help="Try those again whose answers were cut.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there are error rows.")] = False,
     price_per_hour: Annotated[
@@ -115,11 +123,13 @@ def run(
                 lane=lane,
                 tenant=tenant,
                 keep_results=keep_results,
+                response_format=None if schema is None else openai_schema(schema),
             ),
             client,
             on_change,
             price_per_hour,
             retry_failed=retry_failed,
+            retry_incomplete=retry_incomplete,
             cancel_on_interrupt=cancel_on_interrupt,
         )
         with Journal(place, local.name if local else None, copy=copy) as journal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,7 @@ class Given:
     on_change: OnChange
     price_per_hour: float | None = None
     retry_failed: bool = False
+    retry_incomplete: bool = False
     cancel_on_interrupt: bool = False
 
 
@@ -51,9 +52,8 @@ def carry_out(given: Given, journal: Journal) -> Summary:
     from_stdin = given.source == STANDARD
     lines = spooled(journal) if from_stdin else given.source
     named = str(STANDARD) if from_stdin else ""
-    survey = begin(
-        lines, journal, given.options, given.on_change, named=named, retry_failed=given.retry_failed
-    )
+    retried = journal.failures(failed=given.retry_failed, incomplete=given.retry_incomplete)
+    survey = begin(lines, journal, given.options, given.on_change, named=named, retried=retried)
     _say_what_was_found(given, journal, survey)
     with _stack(given, survey) as stack, InputFile(lines) as rows:
         rows.total = survey.lines
@@ -72,8 +72,8 @@ def _say_what_was_found(given: Given, journal: Journal, survey: Survey) -> None:
         say(f"{survey.missing:,} rows of {journal.out} answer lines that IN no longer has")
     if survey.mended:
         say(f"{len(survey.mended):,} lines that could not be run have changed, and are tried again")
-    if given.retry_failed:
-        say(f"trying {len(journal.failed) + len(journal.lines):,} lines again")
+    if given.retry_failed or given.retry_incomplete:
+        say(f"trying {len(survey.retried):,} lines again")
     if not survey.lines:
         warn(f"{given.source} has no lines; there is nothing to do")
 
@@ -127,11 +127,17 @@ async def answer(
 def report(summary: Summary, journal: Journal, price_per_hour: float | None, *, as_json: bool) -> None:
     say_causes(summary, journal)
     if summary.unknown_fields:
-        names = ", ".join(f"{name} ({count:,})" for name, count in summary.unknown_fields[:10])
-        warn(f"unknown fields were ignored, in so many lines: {names}")
+        warn(f"unknown fields were ignored, in so many lines: {_counted(summary.unknown_fields)}")
+    if summary.deprecated_fields:
+        names = _counted(summary.deprecated_fields)
+        warn(f"older fields were taken as structured_outputs, in so many lines: {names}")
     if summary.not_durable:
         warn(f"{summary.not_durable:,} jobs were queued, but not as durable in time as --durability asks")
     if as_json:
         print_json(as_mapping(summary, journal, price_per_hour))
     else:
         print_summary(summary, journal, price_per_hour)
+
+
+def _counted(names: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in names[:10])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from millstream.cli.commands.job_place import JobPlace
-from millstream.cli.commands.submit_command import SubmitCommand, input_of, parameters_of
+from millstream.cli.commands.submit_command import SubmitCommand, format_of, input_of, parameters_of
 from millstream.cli.conventions.command_run import load_model, outlasting, reported, warn_if_unserved
 from millstream.cli.conventions.shared_options import (
     AsJson,
@@ -53,6 +54,15 @@ def submit(
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text; repeatable.")
     ] = None,
+    schema: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Answer with JSON that fits this JSON schema.")
+    ] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Answer with one of these texts; repeatable.")
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Answer with a text that matches this.")
+    ] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Another sampling parameter, e.g. top_p=0.9; repeatable."),
@@ -78,6 +88,7 @@ def submit(
         )
         fields = {
             **input_of(text, raw=raw, system=system, chat_template_kwargs=chat_template_kwargs),
+            "response_format": format_of(schema, choice, regex),
             "max_tokens": max_tokens,
             "temperature": temperature,
             "stop": stop,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from millstream.cli.commands.job_place import JobPlace
 from millstream.cli.conventions.command_run import load_model, warn_if_not_durable, warn_if_unserved
+from millstream.cli.conventions.schema_file import schema_text
 from millstream.cli.display.terminal import answers, print_json, say
 from millstream.cli.display.transcript import Follower, print_result
 from millstream.cli.embedded.stack import Stack
 from millstream.client.async_client import AsyncClient
+from millstream.client.submitting.structured_outputs import vllm_format
 from millstream.client.submitting.submission import Submitted
 from millstream.errors import InvalidRequest
+from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams
 
 
@@ -76,6 +80,15 @@ def input_of(
         "messages": [*before, {"role": "user", "content": text}],
         "chat_template_kwargs": _template_kwargs(chat_template_kwargs),
     }
+
+
+def format_of(schema: Path | None, choice: list[str] | None, regex: str | None) -> ResponseFormat | None:
+    """At most one of them is given."""
+    given = {"json": None if schema is None else schema_text(schema), "choice": choice, "regex": regex}
+    if not any(value is not None for value in given.values()):
+        return None
+    options = {"json": "--schema", "choice": "--choice", "regex": "--regex"}
+    return vllm_format(given, options.__getitem__)
 
 
 def _template_kwargs(text: str | None) -> Any:

@@ -19,6 +19,7 @@ def as_mapping(summary: Summary, journal: Journal, price_per_hour: float | None)
     rows, tokens = _costs(summary, price_per_hour)
     return asdict(summary) | {
         "unknown_fields": dict(summary.unknown_fields),
+        "deprecated_fields": dict(summary.deprecated_fields),
         "causes": [{"count": cause.count, "text": cause.text} for cause in summary.causes[:MOST_CAUSES]],
         "rows_per_second": round(summary.rows_per_second, 3),
         "prompt_tokens_per_second": round(summary.prompt_tokens_per_second, 3),
@@ -32,6 +33,8 @@ def as_mapping(summary: Summary, journal: Journal, price_per_hour: float | None)
 
 def print_summary(summary: Summary, journal: Journal, price_per_hour: float | None) -> None:
     more = "--retry-failed tries these lines again" if journal.errors.stat().st_size else "none"
+    if summary.incomplete or journal.cut:
+        more += ", --retry-incomplete those whose answers were cut"
     lines = _lines(summary, price_per_hour)
     lines += [("answers", str(journal.out)), ("errors", f"{journal.errors} ({more})")]
     for name, text in lines:  # no table: it would break a long path in two
@@ -77,7 +80,7 @@ def _counts(summary: Summary) -> str:
     if summary.skipped:
         done += f", {summary.skipped:,} answered before"
     if summary.skipped_failed:
-        done += f", {summary.skipped_failed:,} of them failed: --retry-failed tries them again"
+        done += f", {summary.skipped_failed:,} of them failed"
     return done
 
 

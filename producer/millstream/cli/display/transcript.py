@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from millstream.cli.display.terminal import print_json, warn
 from millstream.client.async_client import AsyncClient
 from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent, Transcript
-from millstream.wire.messages.messages import Result, State
+from millstream.wire.messages.messages import Choice, ChoiceDelta, Result, State
 
 EMPTY = (
     "the model ended at once with no text; word it differently, or give --param min_tokens=20 "
     "(an instruct model expects a message: no --raw)"
 )
+
+
+CUT = "the answer was cut before it was whole: allow more tokens (--max-tokens), or leave out --stop"
 
 
 class Follower:
@@ -25,6 +29,7 @@ class Follower:
         self._as_json = as_json
         self._transcript = Transcript()
         self._whole = cursor is None  # the text is seen from its start
+        self._cut = False  # a choice is not what its response format asks for
 
     async def follow(self, client: AsyncClient) -> None:
         """Until the job ends. Raises JobFailed, JobCancelled, JobExpired, and what `stream` raises."""
@@ -42,14 +47,18 @@ class Follower:
         match event:
             case TokenEvent():
                 _write(event.text)
+                self._cut |= _is_cut(event.choices)
             case RewindEvent():
                 _write("\n")
                 warn("the server has lost the latest tokens; the text is printed again from its start")
                 _write(self._transcript.text())
+                self._cut = False
             case EndEvent():
                 _write("\n")
                 if self._whole and event.state is State.COMPLETED and not self._transcript.text():
                     warn(EMPTY)
+                if self._cut:
+                    warn(CUT)
 
 
 def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
@@ -63,6 +72,12 @@ def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
         _write(f"{choice.text}\n")
     if not any(choice.text for choice in result.choices):
         warn(EMPTY)
+    if _is_cut(result.choices):
+        warn(CUT)
+
+
+def _is_cut(choices: Iterable[Choice | ChoiceDelta]) -> bool:
+    return any(choice.complete is False for choice in choices)
 
 
 def _write(text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millstream.client.submitting.content import text_of
+from millstream.client.submitting.structured_outputs import FormatArgument, asked_format
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
@@ -25,6 +26,7 @@ BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
 USUAL_OUTPUT = 256  # tokens, for a request without a bound: an unset bound must not be cheap
 MAX_DEADLINE_S = 10 * 365 * 86_400.0
 INPUTS = ("prompt", "messages", "token_ids")
+FORMATS = ("response_format", "structured_outputs")  # at most one of them
 REQUEST_FIELDS = (*INPUTS, "chat_template_kwargs", "tenant", "metadata", "stream", "traceparent")
 
 
@@ -61,6 +63,8 @@ class JobFields(SamplingFields, total=False):
     messages: Sequence[ChatMessage | Mapping[str, object]] | None
     token_ids: Sequence[int] | None
     chat_template_kwargs: Mapping[str, object] | None
+    response_format: FormatArgument | None
+    structured_outputs: Mapping[str, object] | None
     id: str | None
     sampling: SamplingParams | None
     lane: Lane | str
@@ -137,8 +141,18 @@ def _request(given: dict[str, Any]) -> Request:
     lane = _lane(given.pop("lane", Lane.BATCH))
     base = given.pop("sampling", None)
     rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
-    values = _converted(rest) | {"lane": lane, "sampling": _sampling(base, given)}
-    return _checked(Request, values)
+    formats = {name: given.pop(name) for name in FORMATS if name in given}
+    values = _converted(rest) | {
+        "lane": lane,
+        "sampling": _sampling(base, given),
+        "response_format": asked_format(formats),
+    }
+    try:
+        return _checked(Request, values)
+    except InvalidRequest as error:
+        if error.field == "response_format" and "structured_outputs" in formats:
+            raise InvalidRequest("structured_outputs", error.value, error.problem) from None
+        raise
 
 
 def _own_id(own_id: Any) -> str:

@@ -39,6 +39,7 @@ _PROBLEMS = {
     "less_than_equal": "must be at most {le}",
     "less_than": "must be below {lt}",
     "enum": "must be {expected}",
+    "literal_error": "must be {expected}",
 }
 
 

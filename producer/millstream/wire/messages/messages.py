@@ -10,18 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from millstream.errors import InvalidRequest, ProtocolError
+from millstream.errors import IncompleteAnswer, InvalidRequest, ProtocolError
 from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
 from millstream.wire.messages.invalid import WHOLE, WrongField, invalid_request
+from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
 from millstream.wire.messages.template import TemplateKwargs
 from millstream.wire.versions import FIRST_VERSION
 
+M = TypeVar("M", bound=BaseModel)
 ShortText = Annotated[str, StringConstraints(max_length=512)]
 LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
 INPUTS = ("prompt", "messages", "token_ids")
@@ -66,6 +68,7 @@ class Request(Message):
     stream: bool = False
     traceparent: Annotated[str, StringConstraints(max_length=128)] | None = None
     chat_template_kwargs: TemplateKwargs = None  # such as {"enable_thinking": False}; only with `messages`
+    response_format: ResponseFormat | None = None
 
     @model_validator(mode="after")
     def _one_input(self) -> Request:
@@ -83,9 +86,21 @@ class Request(Message):
             raise WrongField("chat_template_kwargs", self.chat_template_kwargs, problem)
         return self
 
+    @model_validator(mode="after")
+    def _ends_by_its_format(self) -> Request:
+        if self.response_format is None:
+            return self
+        for name in ("min_tokens", "ignore_eos"):
+            if value := getattr(self.sampling, name):
+                problem = (
+                    f"cannot be met with {name} {value}: the format ends the answer; leave one of them out"
+                )
+                raise WrongField("response_format", self.response_format.type, problem)
+        return self
+
     def digest(self) -> str:
-        """Equal for equal submissions: covers the input, its rendering, and the sampling fields that were set
-        explicitly.
+        """Equal for equal submissions: covers the input, its rendering, the answer's format, and the sampling
+        fields that were set explicitly.
         """
         canonical: dict[str, object] = {
             "prompt": self.prompt,
@@ -95,6 +110,8 @@ class Request(Message):
         }
         if self.chat_template_kwargs:
             canonical["chat_template_kwargs"] = self.chat_template_kwargs
+        if self.response_format:
+            canonical["response_format"] = self.response_format.model_dump(exclude_defaults=True)
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -132,13 +149,16 @@ class TokenLogprob(Message):
 
 
 class ChoiceDelta(Message):
-    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait."""
+    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait.
+    `finish_reason` and `complete` are of its last delta.
+    """
 
     index: Number = 0
     token_ids: tuple[TokenId, ...] = Field((), repr=False)
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
     finish_reason: FinishReason | None = None
+    complete: bool | None = None
 
 
 class Delta(Message):
@@ -148,11 +168,33 @@ class Delta(Message):
 
 
 class Choice(Message):
+    """`complete`: whether the answer is whole by its response format; False: it was cut by max_tokens, the
+    end of the context or a stop string. None: it has no format, or did not come to its end.
+    """
+
     index: Number = 0
     text: str = ""
     token_ids: tuple[TokenId, ...] = Field((), repr=False)
     finish_reason: FinishReason | None = None
     logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
+    complete: bool | None = None
+
+    @overload
+    def parse(self, model: None = None) -> Any: ...
+
+    @overload
+    def parse(self, model: type[M]) -> M: ...
+
+    def parse(self, model: type[M] | None = None) -> M | Any:
+        """The JSON text as an object of a pydantic model or, without one, as plain Python values.
+
+        Raises IncompleteAnswer unless `complete`; ValueError if the text is no JSON (of a regex, a choice or
+        a grammar), or nothing that the model takes.
+        """
+        if not self.complete:
+            cut_by = None if self.complete is None else self.finish_reason
+            raise IncompleteAnswer(self.index, self.text, cut_by)
+        return json.loads(self.text) if model is None else model.model_validate_json(self.text)
 
 
 class Usage(Message):
@@ -204,3 +246,15 @@ class Result(Message):
     def text(self) -> str:
         """The text of the first choice; `choices` has them all."""
         return self.choices[0].text if self.choices else ""
+
+    @overload
+    def parse(self, model: None = None) -> Any: ...
+
+    @overload
+    def parse(self, model: type[M]) -> M: ...
+
+    def parse(self, model: type[M] | None = None) -> M | Any:
+        """The first choice's JSON text as an object; see Choice.parse."""
+        if not self.choices:
+            raise IncompleteAnswer(0, "", None)
+        return self.choices[0].parse(model)

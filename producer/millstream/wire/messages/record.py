@@ -185,6 +185,7 @@ class _Merged:
             token_ids=tuple(token for delta in self.deltas for token in delta.token_ids),
             finish_reason=self.deltas[-1].finish_reason,
             logprobs=logprobs or None,
+            complete=self.deltas[-1].complete,
         )
 
 

@@ -2,6 +2,7 @@
 socket.
 
     plan()    running rows first (decode, then prefill chunks), then admissions, within `max_step_tokens`
+    masks()   what rows with a grammar may sample in the newest plan
     settle()  the oldest outstanding plan: tokens to their rows, rows that are over out of the batch
 
 With a pipeline depth of 1 a plan is made while the one before it still runs: a row's next token is then taken
@@ -11,18 +12,20 @@ from the device, and what was sampled after a row's end is dropped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
-from millstream_worker.engine.brain.batch.plan import Plan, Sampled
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.batch.planner import Launch, build_plan
 from millstream_worker.engine.brain.batch.rows import Row, RowState
 from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes, SharingCosts
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
+from millstream_worker.engine.brain.grammars.constrained import ConstrainedRows
+from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.brain.running.admit_rows import admit, displace, joining
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
 from millstream_worker.engine.brain.running.running_rows import RunningRows
@@ -44,6 +47,7 @@ class SchedulerConfig:
     context_length: int  # most tokens of a row, prompt and output
     prefix_cache: bool  # without it, only the choices of one request share blocks
     hash_seed: bytes  # model, KV dtype: everything that changes the KV of equal tokens
+    vocab_size: int = 0  # logits of a token; only for grammars
     pipeline_depth: int = 0
     salted: bool = True  # blocks are shared only within one salt
     # costs of shared prefix reads; None: plans have no prefix groups
@@ -85,6 +89,7 @@ class Scheduler:
         self._running_rows = RunningRows(pool, self._batch, self._waiting)
         self._step_time = StepTimeModel(config.step_time_target_s, config.max_step_tokens)
         self._sharing = SharedPrefixes(self._batch, config.sharing)
+        self._constrained = ConstrainedRows(self._batch, config.vocab_size)
         self._rows: dict[int, Row] = {}  # by handle; neither over nor aborted
         self._outstanding: deque[Launch] = deque()
         self._over: list[tuple[int, str]] = []
@@ -102,12 +107,20 @@ class Scheduler:
         runs = bool((batch.interactive & (batch.decoding | batch.prefilling)).any())
         return runs or self._waiting.interactive
 
-    def add(self, request: EngineRequest, now: float) -> Refused | None:
-        """Queue every choice that is not done; refuse a request that can never run."""
-        refusal = self._row_factory.refuse(request)
+    def refuse(self, request: EngineRequest) -> Refused | None:
+        """Why it can never run, if so."""
+        return self._row_factory.refuse(request)
+
+    def add(
+        self, request: EngineRequest, now: float, matchers: Mapping[int, Matcher] | None = None
+    ) -> Refused | None:
+        """Queue every choice that is not done, with its matcher if the request has a grammar; refuse a
+        request that can never run.
+        """
+        refusal = self.refuse(request)
         if refusal is not None:
             return refusal
-        for row in self._row_factory.rows(request):
+        for row in self._row_factory.rows(request, matchers or {}):
             assert row.handle not in self._rows, f"handle {row.handle} is taken"
             reason = row.finish_reason()  # an end that an earlier attempt did not report
             if reason is not None:
@@ -164,6 +177,15 @@ class Scheduler:
         self._planned += 1
         return plan
 
+    @property
+    def constrained(self) -> bool:
+        """Whether the newest plan samples under grammars: its masks depend on the plans before it."""
+        return self._constrained.sampled_in(self._outstanding[-1])
+
+    def masks(self) -> TokenMasks | None:
+        """What the newest plan may sample, once the plans before it are settled; None: any token."""
+        return self._constrained.masks(self._outstanding[-1]) if self.constrained else None
+
     def _prompt_tokens(self) -> int:
         """Most prompt tokens of the next step."""
         batch, config = self._batch, self.config
@@ -190,6 +212,7 @@ class Scheduler:
         tokens: list[int] = sampled.tokens.tolist()
         dropped, ended = self._append(launch.rows, tokens)
         self._publish_output(launch)
+        forced = self._append_forced(launch, ended)
         for row, reason in ended:
             del self._rows[row.handle]
             self._running_rows.retire(row)
@@ -198,6 +221,9 @@ class Scheduler:
         handles = [row.handle for row in launch.rows]
         for index in reversed(dropped):
             del handles[index], tokens[index]
+        for row, more in forced:
+            handles += [row.handle] * len(more)
+            tokens += more
         self._running_rows.totals.steps += 1
         self._running_rows.totals.output += len(tokens)
         stats = engine_stats(self._running_rows, step_s, launch.tokens)
@@ -213,12 +239,33 @@ class Scheduler:
             if row.state is RowState.ENDING:  # aborted, non-finite, or ended one token before
                 dropped.append(index)
                 continue
+            if row.matcher is not None:
+                if (reason := row.matcher.failure) is not None:
+                    dropped.append(index)
+                    ended.append((row, reason))
+                    continue
+                row.matcher.consume([token])
             row.output.append(token)
-            if token in row.end_ids or len(row.output) >= row.max_output:
+            if row.matcher is not None or token in row.end_ids or len(row.output) >= row.max_output:
                 reason = row.finish_reason()
                 if reason is not None:
                     ended.append((row, reason))
         return dropped, ended
+
+    def _append_forced(self, launch: Launch, ended: list[tuple[Row, str]]) -> list[tuple[Row, list[int]]]:
+        """Append what grammars force; returns it by row, and adds to `ended` the rows that end with it."""
+        if not self._constrained.sampled_in(launch):
+            return []
+        over = {row.handle for row, _ in ended}
+        forced = []
+        for row in launch.rows:
+            if row.state is not RowState.RUNNING or row.handle in over:
+                continue
+            if more := self._constrained.forced(row):
+                forced.append((row, more))
+                if (reason := row.finish_reason()) is not None:
+                    ended.append((row, reason))
+        return forced
 
     def _end_non_finite(self, launch: Launch, sampled: Sampled) -> list[tuple[int, str]]:
         """End rows whose logits were not finite, and remove the hashes of their blocks: these may be the

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgpack
 
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
-from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
@@ -159,8 +159,10 @@ def _decode(body: bytes) -> Frame:
         case "ready":
             return Ready(EngineInfo(*fields[0]))
         case "add":
-            handle, prompt, max_tokens, sampling, *rest = fields[0]
-            return Add(EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest))
+            *rest, grammar = fields[0]
+            handle, prompt, max_tokens, sampling, *rest = rest
+            request = EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest)
+            return Add(request if grammar is None else replace(request, grammar=GrammarSpec(*grammar)))
         case "step":
             handles, tokens, finished, admitted, logprobs, stats = fields
             return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats))

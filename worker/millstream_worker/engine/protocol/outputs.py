@@ -45,10 +45,12 @@ class Step(NamedTuple):
     """One settled step, in parallel lists. A handle's first token proves its admission.
 
     `admitted`: (handle, cached prompt tokens) of requests whose first choice entered the batch for the first
-    time. `logprobs`: (index into tokens, logprob, top ids, top logprobs) for rows that requested them.
-    `finished`: (handle, reason) of choices that ended, reason "stop" (an end id was sampled: it is in
-    `tokens`, counts as output and is not part of the text), "length", or "error" (its logits were not
-    finite).
+    time. A handle may have several tokens: what its grammar leaves no choice about follows the sampled one.
+    `logprobs`: (index into tokens, logprob, top ids, top logprobs) for rows that requested them.
+    `finished`: (handle, reason) of choices that ended. Reasons: "stop" (an end id was sampled: it is in
+    `tokens`, counts as output and is not part of the text), "length", "complete" (its grammar takes nothing
+    more; the last token is text), "error" (its logits were not finite), "grammar_limit" (its grammar became
+    too large to follow) and "grammar_stuck" (no token fits its grammar).
     """
 
     handles: list[int]

@@ -25,6 +25,16 @@ class SamplingSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """What every output of a request must look like, as the request's `response_format` says."""
+
+    type: str  # json_schema | json_object | regex | choice | grammar
+    text: str = ""
+    compact: bool = False  # JSON without whitespace
+    whitespace_pattern: str | None = None  # a regular expression of what may stand between JSON's tokens
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """A request from the front; choice i has the handle `handle` + i.
 
@@ -44,3 +54,4 @@ class EngineRequest:
     tenant: str = ""
     salt: str = ""  # rows share cached blocks only within one salt
     alone: bool = False  # run in a batch of its own (suspect of having killed an engine)
+    grammar: GrammarSpec | None = None

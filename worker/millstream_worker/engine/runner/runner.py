@@ -10,7 +10,7 @@ from types import TracebackType
 
 import torch
 
-from millstream_worker.engine.brain.batch.plan import Plan, Sampled
+from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.runner.forward import Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap
 from millstream_worker.engine.runner.sampling.sampler import SampledTensors, Sampler
@@ -57,15 +57,13 @@ class Runner:
         return Launched(plan, logits)
 
     @torch.inference_mode()
-    def sample(self, launched: Launched, masks: torch.Tensor | None = None) -> None:
-        """Start to sample the step's tokens, before the next `forward`. `masks` [L, vocabulary], on the
-        model's device: the tokens that each row of the logits may become; None: all."""
+    def sample(self, launched: Launched, masks: TokenMasks | None = None) -> None:
+        """Start to sample the step's tokens, before the next `forward`. `masks`: what they may be; None:
+        anything."""
         logits, launched.logits = launched.logits, None
         assert logits is not None, "a step is sampled once"
         with _LackOfMemory():
-            if masks is not None:
-                logits = logits.masked_fill(~masks, -torch.inf)
-            launched.sampled = self._sampler.sample(logits, launched.plan)
+            launched.sampled = self._sampler.sample(logits, launched.plan, masks)
 
     def settle(self, launched: Launched) -> Sampled:
         """The tokens of a sampled step; waits for them."""

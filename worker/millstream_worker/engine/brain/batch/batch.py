@@ -31,6 +31,7 @@ class Batch:
         self.priority = np.zeros(max_rows, np.int64)
         self.interactive = np.zeros(max_rows, np.bool_)  # as requested, not by ageing
         self.random = np.zeros(max_rows, np.bool_)  # its samples depend on noise
+        self.constrained = np.zeros(max_rows, np.bool_)  # by a grammar
         self.prompt_len = np.zeros(max_rows, np.int32)
         self.computed = np.zeros(max_rows, np.int32)
         self.scheduled = np.zeros(max_rows, np.int32)
@@ -58,6 +59,7 @@ class Batch:
         self.priority[slot] = row.priority
         self.interactive[slot] = row.origin.request.priority == 0
         self.random[slot] = row.origin.request.sampling.temperature > 0
+        self.constrained[slot] = row.matcher is not None
         self.prompt_len[slot] = len(row.origin.prompt)
         self.known[slot] = row.known
         self.computed[slot] = self.scheduled[slot] = len(cached) * self.block_size
@@ -137,6 +139,12 @@ class Batch:
         """Record one sampled token for each of the rows in these slots, at their lengths `kv_lens`."""
         self.known[slots] = kv_lens + 1
         self.last_token[slots] = tokens
+
+    def extend(self, row: Row, tokens: list[int]) -> None:
+        """Record tokens that were not sampled, of a row that is not in flight: it prefills them."""
+        self.known[row.slot] += len(tokens)
+        self.last_token[row.slot] = tokens[-1]
+        self.decoding[row.slot], self.prefilling[row.slot] = False, True
 
     def check(self) -> None:
         """AssertionError if slots, counts and block tables disagree."""

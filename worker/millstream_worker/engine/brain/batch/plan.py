@@ -130,6 +130,14 @@ def packed_plan(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TokenMasks:
+    """The tokens that some of a plan's samples may become: G of its L."""
+
+    indices: Int32  # [G] into L, rising
+    bits: Int32  # [G, words] a bit for each token, token 0 lowest; at least one is set
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
     """The runner's result for a plan: one token per wanted logit."""
 

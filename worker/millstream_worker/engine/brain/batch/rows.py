@@ -18,6 +18,7 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.plan import Int32
 from millstream_worker.engine.brain.cache.hashing import extend_chain
+from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest
 
 
@@ -61,6 +62,7 @@ class Row:
     priority: int  # 0 by its request, or by ageing
     output: list[int]
     chain: list[bytes]  # hashes of its full blocks, as far as they were needed
+    matcher: Matcher | None = None  # follows its output; None: any token may come next
     state: RowState = RowState.WAITING
     # while waiting
     waiting_since: float = 0.0
@@ -106,9 +108,18 @@ class Row:
             extend_chain(self.chain, self.origin.root, fresh, block_size)
         return self.chain
 
+    @property
+    def steps_singly(self) -> bool:
+        """Each of its tokens needs logits, also one that its grammar forces."""
+        spec = self.origin.request.sampling
+        penalties = (spec.repetition_penalty, spec.presence_penalty, spec.frequency_penalty)
+        return spec.top_logprobs is not None or penalties != (1.0, 0.0, 0.0)
+
     def finish_reason(self) -> str | None:
         """The reason why the row ends with its last output token; None while it continues."""
         output = self.output
         if output and output[-1] in self.end_ids and len(output) > self.origin.request.sampling.min_tokens:
             return "stop"
+        if self.matcher is not None and self.matcher.complete:
+            return "complete"
         return "length" if len(output) >= self.max_output else None

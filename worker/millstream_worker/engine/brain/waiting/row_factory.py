@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 
 import numpy as np
 
 from millstream_worker.engine.brain.batch.rows import Origin, Row
 from millstream_worker.engine.brain.cache.hashing import extend_chain, root_hash
+from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -61,17 +63,17 @@ class RowFactory:
         problem = f"the prompt has {prompt} tokens and needs room for one more, but {limit}; {remedy}"
         return Refused(request.handle, "prompt", problem)
 
-    def rows(self, request: EngineRequest) -> list[Row]:
-        """A row for each choice that has not ended in an earlier attempt."""
+    def rows(self, request: EngineRequest, matchers: Mapping[int, Matcher]) -> list[Row]:
+        """A row for each choice that has not ended in an earlier attempt; `matchers`: by choice."""
         prompt = np.array(request.prompt, dtype=np.int32)
         salt = request.salt if self._salted else ""
         scopes = (salt,) if self._prefix_cache else (salt, str(request.handle))
         origin = Origin(request, prompt, root_hash(self._hash_seed, *scopes), [])
         extend_chain(origin.chain, origin.root, prompt, self._block_size)
         left = [choice for choice in range(request.choices) if choice not in request.done]
-        return [self._row(origin, choice) for choice in left]
+        return [self._row(origin, choice, matchers.get(choice)) for choice in left]
 
-    def _row(self, origin: Origin, choice: int) -> Row:
+    def _row(self, origin: Origin, choice: int, matcher: Matcher | None) -> Row:
         request = origin.request
         return Row(
             origin=origin,
@@ -83,4 +85,5 @@ class RowFactory:
             priority=request.priority,
             output=list(request.outputs[choice]) if choice < len(request.outputs) else [],
             chain=origin.chain.copy(),
+            matcher=matcher,
         )

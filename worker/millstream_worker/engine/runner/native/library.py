@@ -21,8 +21,10 @@ _PRODUCTS = {
 _WIDTHS = {torch.bfloat16: "panel_width_bfloat16", torch.float32: "panel_width_float32"}
 ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
 _MOST_LIKELY = {torch.bfloat16: "most_likely_bfloat16", torch.float32: "most_likely_float32"}
+_MASKED = {torch.bfloat16: "mask_bfloat16", torch.float32: "mask_float32"}
 _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
 _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32]
+_MASKING = [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_int64]
 _CHOSEN = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32]
 
 # query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
@@ -30,6 +32,8 @@ Attend = Callable[..., None]
 Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
 # logits, rows, their size, numbers from one row to the next, tokens, non-finite, threads
 MostLikely = Callable[[int, int, int, int, int, int, int], None]
+# logits, their count in a row, and from one row to the next; rows, their count, bits, words of a row
+Mask = Callable[[int, int, int, int, int, int, int], None]
 # Address of int64 [calls, 1 + replayed_arguments], calls; whether none of them threw an exception.
 Replay = Callable[[int, int], bool]
 
@@ -94,6 +98,9 @@ class Library:
         self.panels = Panels(width, multiply) if all(width.values()) else None
         self.most_likely: dict[torch.dtype, MostLikely] = {
             dtype: self._entry(name, _CHOSEN) for dtype, name in _MOST_LIKELY.items()
+        }
+        self.mask: dict[torch.dtype, Mask] = {
+            dtype: self._entry(name, _MASKING) for dtype, name in _MASKED.items()
         }
         self.replay: Replay = self._entry("replay", [c_void_p, c_int64], c_bool)
         self.replayed_arguments: int = self._entry("replayed_arguments", [], c_int32)()  # 0: it cannot

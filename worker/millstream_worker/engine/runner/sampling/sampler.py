@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, Sampled
+from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, Sampled, TokenMasks
 from millstream_worker.engine.runner.device.transfer import to_device, to_host, together
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.sampling import draw_cpu, slot_settings
@@ -24,6 +24,7 @@ from millstream_worker.engine.runner.sampling.bias import SlotBias
 from millstream_worker.engine.runner.sampling.draw import draw_by_id, draw_by_rank, weigh
 from millstream_worker.engine.runner.sampling.greedy import NativeGreedy, most_likely
 from millstream_worker.engine.runner.sampling.logprobs import LogprobTensors, logprobs_of
+from millstream_worker.engine.runner.sampling.masking import Masking
 from millstream_worker.engine.runner.sampling.penalties import Penalties
 from millstream_worker.engine.runner.sampling.slot_settings import SamplingMethod, Settings
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
@@ -60,6 +61,7 @@ class Sampler:
         self.last_tokens = torch.zeros(max_rows, dtype=torch.int64, device=device)  # by slot
         self._native = NativeGreedy(library, max_rows) if library else None
         self._draws = draws
+        self._masking = Masking(library)
         self._device = device
         self._vocab_size = vocab_size
         self._piece_rows = max(1, PIECE_ELEMENTS[device.type] // vocab_size)
@@ -84,10 +86,15 @@ class Sampler:
         self._ends.load(slot, [(token, -torch.inf) for token in spec.end_ids] if spec.min_tokens else [])
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, plan: Plan) -> SampledTensors | Sampled:
-        """One token per row of `logits` [L, vocabulary], of any floating dtype, which stay as they are. Loads
-        come first. `collect` knows what to do with the answer."""
+    def sample(self, logits: Tensor, plan: Plan, masks: TokenMasks | None = None) -> SampledTensors | Sampled:
+        """One token per row of `logits` [L, vocabulary], of any floating dtype, which stay as they are but
+        where `masks` allow no token. Loads come first. `collect` knows what to do with the answer."""
         slots = plan.row_slots[plan.logit_segments]
+        own = logits  # the model's, of which log-probabilities are told
+        if masks is not None:
+            if self._settings["logprobs"][slots].any():
+                own = logits.clone()
+            self._masking.apply(logits, masks)
         if self._plain[slots].all():
             return self._sample_plainly(logits, slots)
         settings = self._settings[slots]
@@ -99,7 +106,7 @@ class Sampler:
         if not len(asked):
             return self._sent(tokens, non_finite)
         counts = settings["top_logprobs"][asked]
-        return self._sent(tokens, non_finite, logprobs_of(logits, tokens, asked, counts, self._piece_rows))
+        return self._sent(tokens, non_finite, logprobs_of(own, tokens, asked, counts, self._piece_rows))
 
     def collect(self, sampled: SampledTensors | Sampled) -> Sampled:
         """The step's tokens as host values; waits for that step, not for one launched after it."""

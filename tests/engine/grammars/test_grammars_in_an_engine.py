@@ -1,0 +1,191 @@
+"""A whole engine over a tiny random model, whose answers have the required form whatever happens to them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine.whole_engine import engine_on
+from support.models import tokenizers
+from support.models.spelling import spelling_checkpoint
+from tokenizers import Tokenizer
+
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
+
+PROMPT = tuple(range(30, 49))
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "colour": {"enum": ["red", "green"]},
+    },
+    "required": ["name", "age", "colour"],
+    "additionalProperties": False,
+}
+RECORD = GrammarSpec("json_schema", json.dumps(SCHEMA))
+PLATE = GrammarSpec("regex", "[A-C]{2}-[0-9]{3}")
+
+
+@dataclass
+class Outputs:
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    steps: int = 0
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return tokenizers.build("byte-level")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spelling_checkpoint(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def end_id(tokenizer: Tokenizer) -> int:
+    return int(tokenizer.token_to_id("<end>"))
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Engine[Any]:
+    return engine_on("cpu", folder, cuda_graphs="off")
+
+
+def asked(
+    handle: int, grammar: GrammarSpec | None, end_id: int, *, tokens: int = 90, **changes: Any
+) -> EngineRequest:
+    options: dict[str, Any] = {"temperature": 1.5, "seed": handle, "end_ids": (end_id,)}
+    options |= changes.pop("sampling", {})
+    return EngineRequest(handle, PROMPT, tokens, SamplingSpec(**options), grammar=grammar, **changes)
+
+
+def run(engine: Engine[Any], requests: Iterable[EngineRequest]) -> Outputs:
+    outputs = Outputs()
+    for request in requests:
+        assert engine.add(request) is None
+    while not engine.idle:
+        for refused in engine.take_compiled():
+            outputs.reasons[refused.handle] = f"{refused.field}: {refused.message}"
+        if (step := engine.step()) is None:
+            continue
+        outputs.steps += 1
+        for handle, token in zip(step.handles, step.tokens, strict=True):
+            outputs.tokens.setdefault(handle, []).append(token)
+        outputs.reasons |= dict(step.finished)
+    engine.check()
+    return outputs
+
+
+def test_every_finished_answer_fits(engine: Engine[Any], tokenizer: Tokenizer, end_id: int) -> None:
+    words = GrammarSpec("choice", json.dumps(["yes", "no", 'may"be']))
+    outputs = run(
+        engine,
+        [
+            *(asked(handle, RECORD, end_id) for handle in range(6)),
+            *(asked(handle, PLATE, end_id) for handle in range(6, 10)),
+            *(asked(handle, words, end_id) for handle in range(10, 14)),
+            asked(14, None, end_id),
+        ],
+    )
+    texts = {handle: tokenizer.decode(tokens) for handle, tokens in outputs.tokens.items()}
+    assert {outputs.reasons[handle] for handle in range(14)} <= {"complete", "stop"}
+    for handle in range(6):
+        record = json.loads(texts[handle])
+        assert list(record) == ["name", "age", "colour"]
+        assert len(record["name"]) <= 6
+        assert 0 <= record["age"] <= 99
+        assert record["colour"] in ("red", "green")
+    assert all(re.fullmatch(PLATE.text, texts[handle]) for handle in range(6, 10))
+    assert {texts[handle] for handle in range(10, 14)} <= {"yes", "no", 'may"be'}
+    assert len(outputs.tokens[14]) == 90 or outputs.reasons[14] == "stop"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_forced_tokens_are_the_same_one_by_one_and_in_chunks(
+    engine: Engine[Any], end_id: int, temperature: float
+) -> None:
+    chunks, singly = (
+        run(engine, [asked(1, RECORD, end_id, sampling={"temperature": temperature, "top_logprobs": top})])
+        for top in (None, 0)
+    )
+    assert chunks.tokens == singly.tokens
+    assert chunks.steps < singly.steps == len(singly.tokens[1])
+
+
+def test_one_step_ahead_changes_nothing(engine: Engine[Any], end_id: int) -> None:
+    requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
+    scheduler = Scheduler(replace(engine.scheduler.config, pipeline_depth=1))
+    ahead = Engine(scheduler, engine.runner, depth=1, grammars=engine._grammars)
+    expected = run(engine, requests)
+    outputs = run(ahead, requests)
+    assert (outputs.tokens, outputs.reasons) == (expected.tokens, expected.reasons)
+
+
+def test_neighbours_and_preemption_change_nothing(folder: Path, engine: Engine[Any], end_id: int) -> None:
+    requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
+    alone = Outputs()
+    for request in requests:
+        alone.tokens |= run(engine, [request]).tokens
+    tight = engine_on("cpu", folder, kv_memory="48KiB")
+    together = run(tight, requests)
+    assert together.tokens == alone.tokens
+    assert tight.report().stats.preemptions_total > 0
+
+
+def test_the_length_ends_an_answer_in_its_middle(engine: Engine[Any], end_id: int) -> None:
+    outputs = run(engine, [asked(handle, RECORD, end_id, tokens=handle) for handle in (1, 2, 7)])
+    assert outputs.reasons == dict.fromkeys((1, 2, 7), "length")
+    assert {handle: len(tokens) for handle, tokens in outputs.tokens.items()} == {1: 1, 2: 2, 7: 7}
+
+
+def test_a_resumed_answer_goes_on_where_it_was(engine: Engine[Any], end_id: int) -> None:
+    whole = run(engine, [asked(1, RECORD, end_id)]).tokens[1]
+    for cut in (1, 5, len(whole) - 1):
+        resumed = run(engine, [asked(1, RECORD, end_id, outputs=(tuple(whole[:cut]),))])
+        assert resumed.tokens[1] == whole[cut:], cut
+    over = run(engine, [asked(1, RECORD, end_id, outputs=(tuple(whole),))])
+    assert (over.tokens, over.reasons) == ({}, {1: "complete"})
+
+
+def test_choices_share_a_compiled_grammar_and_follow_it_apart(
+    engine: Engine[Any], tokenizer: Tokenizer, end_id: int
+) -> None:
+    outputs = run(engine, [asked(1, PLATE, end_id, choices=4, done=(2,))])
+    texts = [tokenizer.decode(outputs.tokens[handle]) for handle in (1, 2, 4)]
+    assert outputs.tokens.keys() == {1, 2, 4}
+    assert all(re.fullmatch(PLATE.text, text) for text in texts)
+    assert len(set(texts)) > 1
+
+
+@pytest.mark.parametrize(
+    ("grammar", "problem"),
+    [
+        (GrammarSpec("json_schema", '{"not": {}}'), r'json_schema: Unimplemented keys: \["not"\]'),
+        (GrammarSpec("json_schema", '{"$ref": "https://example.org/a"}'), "not present in a registry"),
+        (GrammarSpec("regex", "(a"), "regex: .*regex parse error"),
+        (GrammarSpec("grammar", "nonsense"), "Expected ::="),
+        (GrammarSpec("json_schema", '{"allOf":' * 60 + "{}" + "}" * 60), "json_schema: "),
+    ],
+)
+def test_a_grammar_that_cannot_be_kept_is_refused(
+    engine: Engine[Any], end_id: int, grammar: GrammarSpec, problem: str
+) -> None:
+    outputs = run(engine, [asked(1, grammar, end_id), asked(2, PLATE, end_id)])
+    assert re.match(f"response_format: .*{problem}", outputs.reasons[1])
+    assert outputs.reasons[2] == "complete"
+
+
+def test_an_aborted_request_comes_no_more(engine: Engine[Any], end_id: int) -> None:
+    assert engine.add(asked(1, RECORD, end_id, choices=2)) is None
+    engine.abort([1])
+    assert run(engine, []).tokens.keys() == {2}

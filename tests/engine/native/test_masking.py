@@ -1,0 +1,64 @@
+"""Masks of grammars on logits, by our library and by torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from millstream_worker.engine.brain.batch.plan import RowLoad, TokenMasks, packed_plan
+from millstream_worker.engine.protocol.request import SamplingSpec
+from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.sampling.masking import Masking
+from millstream_worker.engine.runner.sampling.sampler import Sampler
+
+
+def masks_of(chance: np.random.Generator, size: int, rows: list[int]) -> TokenMasks:
+    """Words of all bits, of none and of some."""
+    words = chance.integers(-(2**31), 2**31, (len(rows), -(-size // 32)))
+    kind = chance.integers(0, 3, words.shape)
+    bits = np.where(kind == 0, 0, np.where(kind == 1, -1, words)).astype(np.int32)
+    return TokenMasks(np.array(rows, np.int32), bits)
+
+
+def masked(logits: torch.Tensor, masks: TokenMasks) -> torch.Tensor:
+    """By the definition."""
+    expected = logits.clone()
+    for row, bits in zip(masks.indices, masks.bits, strict=True):
+        for token in range(logits.shape[1]):
+            if not bits[token // 32] >> token % 32 & 1:
+                expected[row, token] = -torch.inf
+    return expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+@pytest.mark.parametrize("size", [1, 31, 64, 203])
+def test_what_no_bit_allows_becomes_minus_infinity(library: Library, dtype: torch.dtype, size: int) -> None:
+    masks = masks_of(np.random.default_rng(size), size, [0, 2, 3])
+    logits = torch.randn(5, 2 * size, generator=torch.Generator().manual_seed(size)).to(dtype)
+    for masking in (Masking(library), Masking(None)):
+        wide = logits.clone()
+        masking.apply(wide[:, :size], masks)  # rows that lie apart
+        assert torch.equal(wide[:, :size], masked(logits[:, :size], masks))
+        assert torch.equal(wide[:, size:], logits[:, size:])
+
+
+def test_reported_log_probabilities_are_the_models_own(library: Library) -> None:
+    sampler = Sampler(40, 2, "cpu", library)
+    plan = packed_plan([1, 1], [1, 1], [[0], [1]], 4, samples=True)
+    for slot in range(2):
+        sampler.load(RowLoad(slot, SamplingSpec(temperature=0.0, top_logprobs=1), (1,), ()))
+    logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(3))
+    own = logits.log_softmax(-1)
+    likely = int(logits[1].argmax())
+    allowed = (likely + 1) % 40
+    bits = np.zeros((1, 2), np.uint32)
+    bits[0, allowed // 32] = 1 << allowed % 32
+
+    sampled = sampler.collect(
+        sampler.sample(logits, plan, TokenMasks(np.ones(1, np.int32), bits.view(np.int32)))
+    )
+
+    assert sampled.tokens.tolist() == [int(own[0].argmax()), allowed]
+    assert sampled.logprobs[1].logprob == pytest.approx(float(own[1, allowed]), abs=1e-5)
+    assert sampled.logprobs[1].top_ids == (likely,)

@@ -1,0 +1,87 @@
+"""Compiles the grammar of a request, for the vocabulary of one model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import llguidance
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from millstream_worker.engine.brain.grammars.matcher import Matcher
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
+
+WHITESPACE = r"[ \n]{1,20}"  # between JSON's tokens: models without a bound repeat it up to max_tokens
+MOST_KEPT = 256  # compiled grammars
+_JSON = {"json_schema", "json_object"}
+_ANY_OBJECT = '{"type": "object"}'
+
+
+class InvalidGrammar(ValueError):
+    """The grammar cannot be used; the message says why."""
+
+
+class GrammarCompiler:
+    """Keeps the grammars that were used last. `tokenizer`: makes the model's, when the first grammar comes;
+    it takes about a second. All in one thread."""
+
+    def __init__(self, tokenizer: Callable[[], LLTokenizer]) -> None:
+        self._make_tokenizer = tokenizer
+        self._tokenizer: LLTokenizer | None = None
+        self._compiled: OrderedDict[GrammarSpec, Matcher] = OrderedDict()
+
+    def matchers(self, request: EngineRequest) -> dict[int, Matcher]:
+        """By choice that is not done, at the end of the output of earlier attempts. Raises InvalidGrammar."""
+        assert request.grammar is not None, "a request without a grammar"
+        compiled = self._compile(request.grammar)
+        choices = [choice for choice in range(request.choices) if choice not in request.done]
+        matchers = {choice: compiled.copy() for choice in choices}
+        for choice, matcher in matchers.items():
+            earlier = request.outputs[choice] if choice < len(request.outputs) else ()
+            if not matcher.consume(earlier):
+                raise InvalidGrammar(
+                    f"choice {choice} does not fit after {len(earlier)} tokens of an earlier attempt, which "
+                    "another version of llguidance allowed; submit the request again"
+                )
+        return matchers
+
+    def _compile(self, spec: GrammarSpec) -> Matcher:
+        known = self._compiled.get(spec)
+        if known is None:
+            known = self._compiled[spec] = self._new(spec)
+            if len(self._compiled) > MOST_KEPT:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(spec)
+        return known
+
+    def _new(self, spec: GrammarSpec) -> Matcher:
+        if self._tokenizer is None:
+            self._tokenizer = self._make_tokenizer()
+        limits = LLParserLimits(verbose_errors=False)  # else errors quote the grammar
+        matcher = LLMatcher(self._tokenizer, _grammar(spec), log_level=0, limits=limits)
+        if matcher.is_error():
+            raise InvalidGrammar(_first_line(matcher.get_error()))
+        return Matcher(matcher)
+
+
+def _grammar(spec: GrammarSpec) -> str:
+    """In llguidance's own form. Raises InvalidGrammar."""
+    try:
+        if spec.type in _JSON:
+            text = spec.text if spec.type == "json_schema" else _ANY_OBJECT
+            return LLMatcher.grammar_from_json_schema(text, overrides=_json_options(spec))
+        return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
+    except (ValueError, RecursionError) as error:
+        raise InvalidGrammar(_first_line(str(error))) from error
+
+
+def _json_options(spec: GrammarSpec) -> Any:
+    if spec.compact:
+        return {"whitespace_flexible": False, "lenient": False}
+    return {"whitespace_pattern": spec.whitespace_pattern or WHITESPACE, "lenient": False}
+
+
+def _first_line(error: str) -> str:
+    lines = error.strip().splitlines() or ["it cannot be compiled"]
+    return lines[0][:500]

@@ -1,0 +1,47 @@
+"""The batch's rows that follow a grammar: masks before they are sampled, forced tokens after it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from millstream_worker.engine.brain.batch.batch import Batch
+from millstream_worker.engine.brain.batch.plan import TokenMasks
+from millstream_worker.engine.brain.batch.planner import Launch
+from millstream_worker.engine.brain.batch.rows import Row
+
+_WORD = 32  # tokens
+
+
+class ConstrainedRows:
+    """`vocab_size`: logits of a token."""
+
+    def __init__(self, batch: Batch, vocab_size: int) -> None:
+        self._batch = batch
+        self._words = -(-vocab_size // _WORD)
+
+    def sampled_in(self, launch: Launch) -> bool:
+        """Whether any sample of the launch follows a grammar."""
+        return bool(self._batch.constrained[launch.sample_slots].any())
+
+    def masks(self, launch: Launch) -> TokenMasks:
+        """What the launch may sample. The samples of all earlier launches are in the rows' outputs."""
+        members = [(index, row) for index, row in enumerate(launch.rows) if row.matcher and row.lives]
+        bits = np.empty((len(members), self._words), np.int32)
+        for place, (_, row) in enumerate(members):
+            assert row.matcher is not None, f"row {row.handle} has no grammar"
+            row.matcher.fill(bits[place])
+        return TokenMasks(np.array([index for index, _ in members], np.int32), bits)
+
+    def forced(self, row: Row) -> list[int]:
+        """Append the tokens that a row's grammar leaves no choice about, as one chunk of its next step. None
+        where a launch of the row is in flight, or each of them needs logits: these come one by one, by masks
+        that allow nothing else, and are the same.
+        """
+        if row.matcher is None or row.steps_singly or self._batch.in_flight(row):
+            return []
+        tokens = row.matcher.forced()[: row.max_output - len(row.output)]
+        if tokens:
+            row.matcher.consume(tokens)
+            row.output += tokens
+            self._batch.extend(row, tokens)
+        return tokens

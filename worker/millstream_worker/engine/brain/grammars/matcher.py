@@ -1,0 +1,57 @@
+"""Follows one row's output through its grammar: the tokens that may come next, and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+Bits = NDArray[np.int32]
+
+
+class Matcher:
+    """A row's place in its grammar. It has followed the row's whole output, and nothing else."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+        self._stuck = False
+
+    def copy(self) -> Matcher:
+        return Matcher(self._matcher.deep_copy())
+
+    def consume(self, tokens: Sequence[int]) -> bool:
+        """Follow more of the output. False if the grammar does not take it."""
+        return bool(self._matcher.try_consume_tokens(list(tokens)) == len(tokens))
+
+    def forced(self) -> list[int]:
+        """The tokens that come next, as far as the grammar leaves no choice."""
+        return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+
+    def fill(self, bits: Bits) -> None:
+        """Set the bit of each token that may come next, in `bits` [words], token 0 lowest. A forced token is
+        the only one: other ways to cut the same text into tokens would be other outputs. All bits are set
+        where `failure` says why none can be.
+        """
+        forced = self.forced()
+        if forced:
+            bits[:] = 0
+            bits.view(np.uint32)[forced[0] // 32] = np.uint32(1 << forced[0] % 32)
+            return
+        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        self._stuck = not bits.any()
+        if self.failure is not None:
+            bits[:] = -1
+
+    @property
+    def failure(self) -> str | None:
+        """The reason why the row cannot go on, as in a Step."""
+        if self._matcher.is_error():
+            return "grammar_limit"
+        return "grammar_stuck" if self._stuck else None
+
+    @property
+    def complete(self) -> bool:
+        """Nothing more fits: the output is a whole sentence of the grammar."""
+        return bool(self._matcher.is_stopped() and not self._matcher.is_error())

@@ -1,0 +1,71 @@
+"""Compiles grammars, and follows them through earlier output, on a thread of its own: a large one takes a
+second, in which the batch goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from queue import Empty, SimpleQueue
+
+from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.brain.grammars.matcher import Matcher
+from millstream_worker.engine.protocol.outputs import Refused
+from millstream_worker.engine.protocol.request import EngineRequest
+
+FIELD = "response_format"
+Compiled = tuple[EngineRequest, Mapping[int, Matcher] | Refused]
+
+
+class GrammarThread:
+    """Requests go in by `put`, one by one, and come out by `take` in the same order, with their matchers."""
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
+        self._given: SimpleQueue[EngineRequest] = SimpleQueue()
+        self._done: SimpleQueue[Compiled] = SimpleQueue()
+        self._inside: dict[int, EngineRequest] = {}  # by its first handle
+        self._aborted: set[int] = set()  # handles
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        """Requests that are inside."""
+        return len(self._inside)
+
+    def put(self, request: EngineRequest) -> None:
+        self._inside[request.handle] = request
+        self._given.put(request)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._compile, name="grammars", daemon=True)
+            self._thread.start()
+
+    def abort(self, handles: Iterable[int]) -> None:
+        """Remember that these rows are not wanted any more; others are ignored."""
+        if self._inside:
+            self._aborted |= set(handles)
+
+    def take(self) -> list[tuple[EngineRequest, Mapping[int, Matcher] | Refused, set[int]]]:
+        """What is done, and the handles of each request that were aborted meanwhile."""
+        taken = []
+        while self._inside:
+            try:
+                request, result = self._done.get_nowait()
+            except Empty:
+                break
+            del self._inside[request.handle]
+            aborted = self._aborted & set(range(request.handle, request.handle + request.choices))
+            taken.append((request, result, aborted))
+        if not self._inside:
+            self._aborted.clear()
+        return taken
+
+    def _compile(self) -> None:
+        while True:
+            request = self._given.get()
+            self._done.put((request, self._result(request)))
+
+    def _result(self, request: EngineRequest) -> Mapping[int, Matcher] | Refused:
+        try:
+            return self._compiler.matchers(request)
+        except InvalidGrammar as error:
+            problem = f"{request.grammar.type if request.grammar else ''}: {error}"
+            return Refused(request.handle, FIELD, problem)

@@ -1,0 +1,43 @@
+// Masks of grammars on logits: a bit of 0 makes a logit -inf.
+#include <algorithm>
+#include <cstdint>
+
+namespace {
+
+constexpr int64_t WORD = 32;
+
+template <class Whole>
+void mask_row(Whole* row, int64_t size, const uint32_t* bits, Whole minus_infinity) {
+    for (int64_t begin = 0, word = 0; begin < size; begin += WORD, ++word) {
+        const uint32_t allowed = bits[word];
+        const int64_t end = std::min(begin + WORD, size);
+        if (allowed == ~uint32_t(0)) continue;
+        if (allowed == 0) {
+            std::fill(row + begin, row + end, minus_infinity);
+            continue;
+        }
+        for (int64_t n = begin; n < end; ++n)
+            if (!(allowed >> (n - begin) & 1)) row[n] = minus_infinity;
+    }
+}
+
+template <class Whole>
+void mask(Whole* logits, int64_t size, int64_t stride, const int32_t* rows, int64_t count, const uint32_t* bits,
+          int64_t words, Whole minus_infinity) {
+    for (int64_t place = 0; place < count; ++place)
+        mask_row(logits + rows[place] * stride, size, bits + place * words, minus_infinity);
+}
+
+}  // namespace
+
+// logits [*, size], the rows `stride` numbers apart; rows [count] of them, bits [count, words], a bit for each
+// logit, the lowest first.
+extern "C" void mask_bfloat16(int16_t* logits, int64_t size, int64_t stride, const int32_t* rows, int64_t count,
+                              const uint32_t* bits, int64_t words) {
+    mask<int16_t>(logits, size, stride, rows, count, bits, words, int16_t(0xFF80));
+}
+
+extern "C" void mask_float32(int32_t* logits, int64_t size, int64_t stride, const int32_t* rows, int64_t count,
+                             const uint32_t* bits, int64_t words) {
+    mask<int32_t>(logits, size, stride, rows, count, bits, words, int32_t(0xFF800000));
+}
