@@ -38,7 +38,7 @@ async def test_python_examples_run(
     async with serving(valkey, model_name(write_tokenizer(tmp_path, chat=True))):
         for block in blocks:
             assert SERVER in block
-            code = compile(block.replace(SERVER, valkey.url), "a page", "exec")
+            code = compile(block.replace(SERVER, valkey.url), "a page", "exec", dont_inherit=True)
             await asyncio.to_thread(exec, code, {"__name__": "__main__"})
     shown = capsys.readouterr().out
     assert counted(1, 60) in shown  # log lines may part streamed ones

@@ -24,9 +24,7 @@ from millstream.errors import InvalidRequest
 
 __all__ = ["Journal", "WriteFailed"]
 
-_RowFile = tuple[
-    Path, str, Callable[[Mapping[str, Any]], bool]
-]  # what it is called, whether a row is one of its
+_RowFile = tuple[Path, str, Callable[[Mapping[str, Any]], bool]]  # its name in messages; the check of a row
 
 
 class Journal:

@@ -42,6 +42,7 @@ from millstream.errors import (
 )
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.messages import Result
+from millstream.wire.messages.response_format import ResponseFormat
 
 DEFAULT_WINDOW = 2000
 WINDOW_BYTES = 128 * 1024**2  # of input lines under way at once, however few they are
@@ -198,7 +199,9 @@ class BatchRun:
             raise
         self.tally.note_unknown(row.unknown)
         self.tally.note_deprecated(row.deprecated)
-        return replace(row, size=len(line.data))
+        asked = row.fields["response_format"]
+        more = len(asked.text) if isinstance(asked, ResponseFormat) else 0  # it may be the run's, and large
+        return replace(row, size=len(line.data) + more)
 
     async def _complete(self, client: AsyncClient, rows: list[BatchLine]) -> None:
         """Submit these rows and write each one's output row when it ends.

@@ -85,9 +85,10 @@ def vllm_format(given: object, spelling: Spelling = "structured_outputs.{}".form
     if others:
         problem = f"is given beside {spelling(name)}; give one of the two"
         raise InvalidRequest(spelling(others[0]), fields[others[0]], problem)
-    more = {_WHITESPACE[option]: fields[option] for option in _WHITESPACE if option in fields}
+    options = {wire: option for option, wire in _WHITESPACE.items() if option in fields}
+    more = {wire: fields[option] for wire, option in options.items()}
     text = _vllm_text(name, fields[name], spelling(name))
-    paths = {"text": spelling(name)} | {wire: spelling(option) for option, wire in _WHITESPACE.items()}
+    paths = {wire: spelling(option) for wire, option in options.items()} | {"text": spelling(name)}
     return _checked({"type": _KINDS[name], "text": text, **more}, paths)
 
 

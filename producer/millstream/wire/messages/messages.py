@@ -110,7 +110,7 @@ class Request(Message):
         }
         if self.chat_template_kwargs:
             canonical["chat_template_kwargs"] = self.chat_template_kwargs
-        if self.response_format:
+        if self.response_format is not None:
             canonical["response_format"] = self.response_format.model_dump(exclude_defaults=True)
         text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
