@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millstream.batch.files.input_lines import InputFile, InputLine
@@ -20,7 +20,7 @@ from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, re
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
 from millstream.batch.running.clearing import Clearing
-from millstream.batch.running.sending import Sending
+from millstream.batch.running.sending import Patience, Sending
 from millstream.batch.running.tally import Summary, Tally
 from millstream.batch.running.window import Window
 from millstream.client.async_client import AsyncClient
@@ -36,7 +36,6 @@ from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.messages import Result
 
 DEFAULT_WINDOW = 2000
-WINDOW_BYTES = 128 * 1024**2  # of input lines under way at once, however few they are
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
 
@@ -48,6 +47,10 @@ class RunOptions:
     lane: Lane = Lane.BATCH
     tenant: str = ""
     keep_results: bool = False  # on the server until they expire, even if their rows are on disk
+    # not the user's to choose
+    window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are
+    clear_jobs: int = 256  # ended jobs that are forgotten at once
+    patience: Patience = field(default_factory=Patience)
 
     def queue_of(self, named: str) -> str:
         """The queue of a line with this body.model."""
@@ -72,10 +75,10 @@ class BatchRun:
         self._journal = journal
         self._client = client
         self._options = options or RunOptions()
-        self._sending = Sending(journal, self.tally, self._refused)
-        self._clearing = Clearing(journal)
+        self._sending = Sending(journal, self.tally, self._refused, self._options.patience)
+        self._clearing = Clearing(journal, self._options.clear_jobs)
         self._clients: dict[str, AsyncClient] = {}  # by queue
-        self._window = Window(self._options.window, WINDOW_BYTES)
+        self._window = Window(self._options.window, self._options.window_bytes)
         self._seen: set[bytes] = set()  # custom_ids of this pass, as digests: about 100 bytes a line
         self._begun_s: float | None = None
         self._last_s = 0.0
