@@ -7,7 +7,7 @@ import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import redis
@@ -28,10 +28,12 @@ from millstream import (
 )
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
-from millstream.batch.running import run as module
-from millstream.batch.running import sending
 from millstream.batch.running.run import RunOptions
+<<<<<<< HEAD
 from millstream.batch.survey import begin
+=======
+from millstream.batch.running.sending import Patience
+>>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read
@@ -218,12 +220,9 @@ async def test_no_more_than_the_window_is_under_way(place: BatchFiles) -> None:
     await assert_under_way(place, 7, 50, RunOptions(window=7))
 
 
-async def test_no_more_bytes_than_the_window_has_are_under_way(
-    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "WINDOW_BYTES", 10_000)
+async def test_no_more_bytes_than_the_window_has_are_under_way(place: BatchFiles) -> None:
     place.write(*(completion(f"doc-{i}", "x" * 2_900) for i in range(9)))
-    await assert_under_way(place, 3, 9, RunOptions())
+    await assert_under_way(place, 3, 9, RunOptions(window_bytes=10_000))
 
 
 async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: BatchFiles) -> None:
@@ -302,75 +301,73 @@ async def test_a_server_that_restarts_in_the_middle_costs_nothing(
         assert worker.computed_once()
 
 
+IMPATIENT = RunOptions(window=10, patience=Patience(silence_s=0.1, again_s=0.01))
+
+
 class Submits:
-    """What becomes of the run's submits, by their number: `plan` gives an error, or None for the server's own
-    answer."""
+    """What becomes of the submits of a `client`, by their number: `plan` gives an error, or None for the
+    server's own answer."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, plan: Callable[[int], Exception | None]) -> None:
+    def __init__(self, plan: Callable[[int], Exception | None]) -> None:
         self.calls = 0
-        monkeypatch.setattr(sending, "AGAIN_S", 0.01)
-        monkeypatch.setattr(sending, "SUBMIT_S", 0.1)
-        submit_many = AsyncClient.submit_many
+        submits = self
 
-        async def planned(client: AsyncClient, jobs: Any, **options: Any) -> Any:
-            self.calls += 1
-            match plan(self.calls):
-                case QueueFull() as full:
-                    return [full for _ in jobs]
-                case Exception() as error:
-                    raise error
-            return await submit_many(client, jobs, **options)
+        class Planned(AsyncClient):
+            async def submit_many(self, jobs: Any, **options: Any) -> Any:
+                submits.calls += 1
+                match plan(submits.calls):
+                    case QueueFull() as full:
+                        return [full for _ in jobs]
+                    case Exception() as error:
+                        raise error
+                return await super().submit_many(jobs, **options)
 
-        monkeypatch.setattr(AsyncClient, "submit_many", planned)
+        self.client = Planned
 
 
-async def test_a_server_that_is_away_when_a_chunk_is_to_be_sent(
-    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Submits(monkeypatch, lambda call: Unavailable("away") if call in (2, 3, 5) else None)
+async def test_a_server_that_is_away_when_a_chunk_is_to_be_sent(place: BatchFiles) -> None:
+    place.client = Submits(lambda call: Unavailable("away") if call in (2, 3, 5) else None).client
     place.write(*documents(60))
     with answering(place.server.url) as worker:
-        assert (await place.run(RunOptions(window=10))).completed == 60
+        assert (await place.run(IMPATIENT)).completed == 60
     assert worker.computed_once()
 
 
-async def test_a_server_that_takes_nothing_more_is_given_up_in_time(
-    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submits = Submits(monkeypatch, lambda call: Unavailable("away") if call > 1 else None)
+async def test_a_server_that_takes_nothing_more_is_given_up_in_time(place: BatchFiles) -> None:
+    submits = Submits(lambda call: Unavailable("away") if call > 1 else None)
+    place.client = submits.client
     place.write(*documents(30))
     with answering(place.server.url), pytest.raises(Unavailable, match="away"):
-        await place.run(RunOptions(window=10))
+        await place.run(IMPATIENT)
     assert submits.calls > 3
     submits.calls = 1
     with pytest.raises(Unavailable, match="away"):  # never there: told at once
-        await place.run(RunOptions(window=10))
+        await place.run(IMPATIENT)
     assert submits.calls == 2
 
 
-async def test_a_full_queue_does_not_use_up_the_patience_with_a_silent_server(
-    place: BatchFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_queue_does_not_use_up_the_patience_with_a_silent_server(place: BatchFiles) -> None:
     begun, away = time.monotonic(), iter([Unavailable("away")])
 
     def plan(_: int) -> Exception | None:
         full = time.monotonic() - begun < 0.3
         return QueueFull("default", 1, 1, 1.0) if full else next(away, None)
 
-    Submits(monkeypatch, plan)
+    place.client = Submits(plan).client
     place.write(*documents(3))
     with answering(place.server.url):
-        assert (await place.run()).completed == 3
+        assert (await place.run(IMPATIENT)).completed == 3
 
 
-async def test_each_queue_has_one_client(place: BatchFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_queue, made = AsyncClient.with_queue, []
+async def test_each_queue_has_one_client(place: BatchFiles) -> None:
+    made = []
 
-    def noted(client: AsyncClient, queue: str) -> AsyncClient:
-        made.append(queue)
-        return with_queue(client, queue)
+    class Noted(AsyncClient):
+        def with_queue(self, queue: str) -> Self:
+            made.append(queue)
+            return super().with_queue(queue)
 
-    monkeypatch.setattr(AsyncClient, "with_queue", noted)
+    place.client = Noted
     place.write(*documents(30))
     with answering(place.server.url):
         await place.run(RunOptions(window=3))

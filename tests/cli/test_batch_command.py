@@ -7,25 +7,15 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import redis
 from support.batch_files import BatchFiles, answers_of, documents
 from support.commands import environment, invoke, on_terminal, process
 from support.limits import no_file_above
 from support.screen import screen
-from support.servers.servers import Server, free_port
+from support.servers.servers import free_port
 from support.workers.answering_worker import answering, completion, read_rows, write_lines
-from support.workers.hand_worker import register
-
-from millstream import AsyncClient
-from millstream.cli.batch import batch_watch as module
-from millstream.cli.batch.batch_watch import jobs_before
-from millstream.wire.keys import Lane, QueueKeys
 
 PAGE = (Path(__file__).parents[2] / "ops" / "batch.md").read_text("utf-8")
 
@@ -136,31 +126,6 @@ def test_durability_that_is_not_reached_is_told(batch: BatchFiles) -> None:
     assert "60 jobs were queued, but not as durable in time as --durability asks" in done.stderr
 
 
-def test_a_server_without_room_is_told_and_waited_for(
-    batch: BatchFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "UNSERVED_S", 0.05)
-    monkeypatch.setattr("millstream.batch.running.sending.QUEUE_FULL_S", 0.05)
-    monkeypatch.setattr("millstream.batch.running.sending.AGAIN_S", 0.05)
-    warnings: list[str] = []
-    with redis.Redis(port=batch.server.port) as client:
-
-        def warned(text: str) -> None:
-            warnings.append(text)
-            if "maxmemory" in text:
-                client.config_set("maxmemory", "0")
-
-        monkeypatch.setattr(module, "warn", warned)
-        with answering(batch.server.url):
-            invoke("submit", "x", "--wait", "--redis-url", batch.server.url)
-            client.config_set("maxmemory", "1")
-            done = invoke(*batch.command)
-    assert done.exit_code == 0, done.output
-    assert len(read_rows(batch.out)) == 60
-    [full] = [text for text in warnings if "maxmemory" in text]
-    assert full.endswith("the run waits until there is room")
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -193,7 +158,7 @@ def test_a_place_is_refused_before_a_model_is_fetched(
 ) -> None:
     source = write_lines(tmp_path / "in.jsonl", documents(1))
     monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
-    monkeypatch.setattr("millstream.cli.batch.batch_command.choose_model", pytest.fail)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(source))  # a model would be kept in it
     done = invoke("batch", "run", source, "-o", tmp_path / "typo" / "out.jsonl")
     assert (done.exit_code, "typo does not exist" in done.stderr) == (2, True)
 
@@ -205,17 +170,6 @@ def test_an_error_does_not_stand_among_rows(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (3, "")
     assert '"type":"Unavailable"' in done.stderr
     assert "of this run stays in the queue" in done.stderr
-
-
-async def test_jobs_of_others_that_wait_are_counted(valkey: Server) -> None:
-    async with AsyncClient(valkey.url) as client:
-        await client.submit_many([{"prompt": "x", "lane": "interactive"}, *[{"prompt": "x"}] * 4])
-        run: Any = SimpleNamespace(queues={"default"}, under_way=2)
-        assert await jobs_before(client, run, Lane.BATCH) == 3
-        run.under_way = 0
-        assert await jobs_before(client, run, Lane.INTERACTIVE) == 1
-    async with AsyncClient(nowhere()) as client:
-        assert await jobs_before(client, run, Lane.BATCH) == 0
 
 
 def test_a_missing_input_and_a_missing_server(tmp_path: Path) -> None:
@@ -259,47 +213,6 @@ def test_a_full_disk_ends_the_run_which_goes_on_later(batch: BatchFiles) -> None
         assert 0 < len(read_rows(batch.out)) < 40
         assert invoke(*batch.command).exit_code == 0
     assert len(batch.answers()) == worker.computed_once() == 40
-
-
-def test_a_queue_that_no_worker_serves_is_told_once(
-    batch: BatchFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "UNSERVED_S", 0.05)
-    warned = threading.Event()
-    monkeypatch.setattr(module, "warn", lambda text: (warnings.append(text), warned.set()))
-    warnings: list[str] = []
-    with answering(batch.server.url) as worker:  # it says nothing of itself, as a worker would
-        worker.gate.clear()
-        open_gate = threading.Thread(target=lambda: (warned.wait(30), worker.gate.set()))
-        open_gate.start()
-        done = invoke(*batch.command)
-        open_gate.join()
-    assert done.exit_code == 0
-    assert warnings == ["no worker serves the queue 'default' now; its jobs wait until one does"]
-
-
-def test_a_served_queue_is_not_warned_of(batch: BatchFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    register(batch.server.port, QueueKeys("default").shard(0))
-    monkeypatch.setattr(module, "UNSERVED_S", 0.0)
-    looks: list[str] = []
-    has_worker = module.Stack.has_worker
-    away = iter([True])
-
-    async def looked(stack: module.Stack, queue: str) -> bool:
-        if next(away, False):
-            raise module.MillstreamError("a server that is away for a moment ends nothing")
-        found = await has_worker(stack, queue)
-        looks.append(queue)
-        worker.gate.set()
-        return found
-
-    monkeypatch.setattr(module.Stack, "has_worker", looked)
-    with answering(batch.server.url) as worker:
-        worker.gate.clear()
-        done = invoke(*batch.command)
-    assert done.exit_code == 0, done.output
-    assert looks == ["default"]
-    assert "warning" not in done.stderr
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

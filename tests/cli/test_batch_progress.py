@@ -4,16 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from rich.console import Console
+from support.batch_files import BatchFiles
+from support.servers.servers import Server, free_port
+from support.workers.answering_worker import answering
+from support.workers.counting_worker import until
+from support.workers.hand_worker import register
 
-from millstream.batch.running.tally import Tally
-from millstream.cli.display import batch_progress as module
+from millstream import AsyncClient
+from millstream.batch.files.input_lines import InputFile
+from millstream.batch.files.journal import Journal
+from millstream.batch.running.run import BatchRun, RunOptions
+from millstream.batch.running.sending import Patience
+from millstream.batch.running.tally import Summary, Tally
+from millstream.cli.batch.batch_watch import jobs_before, watched
 from millstream.cli.display.batch_progress import SPARE, Shown, show_progress
 from millstream.cli.embedded.background import beside
+from millstream.cli.embedded.stack import Stack
+from millstream.errors import MillstreamError
+from millstream.wire.keys import Lane, QueueKeys
+
+Said = Callable[[], str]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """All that stands on standard error so far."""
+    parts: list[str] = []
+
+    def read() -> str:
+        parts.append(capsys.readouterr().err)
+        return "".join(parts)
+
+    return read
 
 
 def shown(
@@ -51,12 +80,10 @@ def test_jobs_before_the_first_of_the_run_are_shown_until_it_has_ended() -> None
     assert "waiting behind 1,900 jobs" not in runs.counts()
 
 
-async def test_without_a_terminal_a_line_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: asyncio.Queue[str] = asyncio.Queue()
-    monkeypatch.setattr(module, "say", said.put_nowait)
-    monkeypatch.setattr(module, "LINE_EVERY_S", 0.0)
-    line = await beside(show_progress(shown(completed=90, failed=10, seconds=10.0)), said.get())
-    assert line.startswith("100 of 1,000 lines, 10 failed, 2,000 under way, 0:00:10, ETA 0:01:30, 10.0 rows")
+async def test_without_a_terminal_a_line_says_the_same(said: Said) -> None:
+    line = "100 of 1,000 lines, 10 failed, 2,000 under way, 0:00:10, ETA 0:01:30, 10.0 rows"
+    some = shown(completed=90, failed=10, seconds=10.0)
+    await beside(show_progress(some, line_every_s=0.0), until(lambda: line in said()))
 
 
 @pytest.mark.parametrize("width", [44, 80, 120])
@@ -72,3 +99,78 @@ def test_no_figure_is_cut_however_narrow_the_terminal_is(width: int) -> None:
         "1,358 prompt tokens/s 136 output tokens/s 1.47 per 1,000 rows 73.64 per million output tokens",
     ):
         assert figure in text
+
+
+async def watch(batch: BatchFiles, stack: Stack | None = None, options: RunOptions | None = None) -> Summary:
+    """As the command does, which looks seldom."""
+    with InputFile(batch.source) as source, Journal(batch.out) as journal:
+        async with AsyncClient(batch.server.url) as client:
+            run = BatchRun(source, journal, client, options)
+            stack = stack or Stack(batch.server.url)
+            return await watched(stack, Shown(run), client, Lane.BATCH, look_s=0.05)
+
+
+async def test_a_server_without_room_is_told_and_waited_for(batch: BatchFiles, said: Said) -> None:
+    options = RunOptions(patience=Patience(room_s=0.05, again_s=0.05))
+    looks: list[str] = []
+
+    class Away(Stack):
+        async def has_worker(self, queue: str) -> bool:
+            looks.append(queue)
+            raise MillstreamError("away")
+
+    with redis.Redis(port=batch.server.port) as direct, answering(batch.server.url):
+        async with AsyncClient(batch.server.url) as client:
+            await client.wait((await client.submit("x")).id)
+        direct.config_set("maxmemory", "1")
+        running = asyncio.create_task(watch(batch, Away(batch.server.url), options))
+        await until(lambda: "maxmemory" in said())
+        looks.clear()
+        await until(lambda: len(looks) > 1)
+        direct.config_set("maxmemory", "0")
+        assert (await running).completed == 60
+    [full] = [line for line in said().splitlines() if "maxmemory" in line]
+    assert full.endswith("the run waits until there is room")
+
+
+async def test_a_queue_that_no_worker_serves_is_told_once(batch: BatchFiles, said: Said) -> None:
+    warning = "no worker serves the queue 'default' now; its jobs wait until one does"
+    with answering(batch.server.url) as worker:  # it says nothing of itself, as a worker would
+        worker.gate.clear()
+        running = asyncio.create_task(watch(batch))
+        await until(lambda: warning in said())
+        worker.gate.set()
+        await running
+    assert said().count("warning") == 1
+
+
+async def test_a_served_queue_is_not_warned_of(batch: BatchFiles, said: Said) -> None:
+    register(batch.server.port, QueueKeys("default").shard(0))
+    looks: list[str] = []
+
+    class Looked(Stack):
+        async def has_worker(self, queue: str) -> bool:
+            looks.append(queue)
+            if len(looks) == 1:
+                raise MillstreamError("a server that is away for a moment ends nothing")
+            return await super().has_worker(queue)
+
+    with answering(batch.server.url) as worker:
+        worker.gate.clear()
+        running = asyncio.create_task(watch(batch, Looked(batch.server.url)))
+        await until(lambda: len(looks) == 2)
+        worker.gate.set()
+        await running
+    assert looks == ["default"] * 2
+    assert "warning" not in said()
+
+
+async def test_jobs_of_others_that_wait_are_counted(valkey: Server) -> None:
+    async with AsyncClient(valkey.url) as client:
+        await client.submit_many([{"prompt": "x", "lane": "interactive"}, *[{"prompt": "x"}] * 4])
+        run: Any = SimpleNamespace(queues={"default"}, under_way=2)
+        assert await jobs_before(client, run, Lane.BATCH) == 3
+        run.under_way = 0
+        assert await jobs_before(client, run, Lane.INTERACTIVE) == 1
+    async with AsyncClient(f"redis://127.0.0.1:{free_port()}") as client:
+        assert await jobs_before(client, run, Lane.BATCH) == 0

@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-from millstream.cli.conventions import interrupts
 from millstream.cli.conventions.interrupts import run_async
 
 
@@ -35,11 +34,10 @@ def test_what_ends_the_work_is_not_broken_off_by_a_second_signal_at_once() -> No
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_later_signal_breaks_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupts, "AT_ONCE_S", 0.0)
+def test_a_later_signal_breaks_it_off() -> None:
     work = Work()
     with pytest.raises(KeyboardInterrupt):
-        run_async(work.run())
+        run_async(work.run(), at_once_s=0.0)
     assert not work.ended
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cli.display import loading as module
 from millstream.cli.display.loading import LoadingProgress, show_loading
 from millstream.cli.embedded.worker_log import WorkerLog
 
@@ -42,13 +41,10 @@ def test_the_step_and_the_whole_have_their_times() -> None:
     assert loading.text(115.0) == "loading the model, 15 s (3 s in this step): compiling"
 
 
-async def test_without_a_terminal_each_step_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_terminal_each_step_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     """And a long one is told again."""
-    said: list[str] = []
     news = iter([[], ["weights"], [], [], []])
-    monkeypatch.setattr(module, "say", said.append)
-    monkeypatch.setattr(module, "LOOK_S", 0.0)
-    monkeypatch.setattr(module, "LINE_EVERY_S", 0.0)
     with pytest.raises(RuntimeError):  # an iterator at its end, inside a coroutine
-        await show_loading(lambda: next(news))
-    assert [line.partition(": ")[2] for line in said] == ["starting the worker", *["weights"] * 5]
+        await show_loading(lambda: next(news), look_s=0.0, line_every_s=0.0)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(": ")[2] for line in said] == ["starting the worker", *["weights"] * 5]

@@ -45,7 +45,7 @@ def test_without_a_server_all_missing_extras_are_named_at_first(
     find = importlib.util.find_spec
     source = write_lines(tmp_path / "in.jsonl", [completion("a")])
     monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
-    monkeypatch.setattr("millstream.cli.embedded.stack.demo_model", pytest.fail)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(source))  # a model would be kept in it
     monkeypatch.setattr(
         importlib.util,
         "find_spec",

@@ -12,7 +12,6 @@ from support.workers.answering_worker import Answering, answering
 
 from millstream import Client, LaneStatus, QueueStatus, WorkerStatus
 from millstream.cli.commands import queue_command
-from millstream.cli.display.terminal import Terminal
 from millstream.cli.display.times import age
 from millstream.wire.keys import Lane
 
@@ -52,16 +51,13 @@ FULL = QueueStatus(
 )
 
 
-def shown(status: QueueStatus, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    terminal = Terminal(width=width, record=True, soft_wrap=True, highlight=False, markup=False)
-    monkeypatch.setattr(queue_command, "answers", terminal)
-    queue_command._print(status, as_json=False)
-    return [line.rstrip() for line in terminal.export_text().splitlines()]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_full_queue_on_one_page(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(FULL, width, monkeypatch)
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_a_full_queue_on_one_page(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    queue_command._print(FULL, as_json=False)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("queue docs · 4 shards · 2026-")
     assert lines[2:] == [

@@ -53,10 +53,7 @@ def test_requeued_it_counts_for_its_tenant(payload: bytes, share: tuple[str, int
     assert (job.tenant, job.cost) == share
 
 
-async def test_letters_are_listed_from_the_newest_on(
-    client: AsyncClient, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PAGE_LETTERS", 2)
+async def test_letters_are_listed_from_the_newest_on(client: AsyncClient, worker: HandWorker) -> None:
     assert await all_letters(client) == []
     ids = [await dead_job(client, worker, id=str(n)) for n in range(5)]
     await discard_strange(worker, b"\xc1garbage", Lane.INTERACTIVE)
@@ -73,6 +70,18 @@ async def test_letters_are_listed_from_the_newest_on(
     ]
     with pytest.raises(InvalidRequest, match="limit: must be at least 1"):
         await all_letters(client, 0)
+
+
+async def test_letters_of_several_pages_come_once(client: AsyncClient, worker: HandWorker) -> None:
+    await discard_strange(worker, b"garbage")
+    [(_, fields)] = await worker.redis.xrange(worker.keys.dead)
+    async with worker.redis.pipeline() as pipeline:
+        for _ in range(2 * module.PAGE_LETTERS):
+            pipeline.xadd(worker.keys.dead, fields)
+        written = await pipeline.execute()
+    letters = [letter.id for letter in await all_letters(client)]
+    assert letters[:-1] == [f"0@{place.decode()}" for place in reversed(written)]
+    assert len(set(letters)) == 2 * module.PAGE_LETTERS + 1
 
 
 async def test_letters_of_all_shards_in_one_order(server: Server) -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from support.wire.stream_world import record
 
 from millstream.client.queue.looks import Looks
@@ -71,13 +70,11 @@ class BusyJobs:
         return Result(state=record.state)
 
 
-async def test_neither_the_end_of_the_time_nor_a_lost_message_is_missed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(job_ends, "POLL_S", (0.01, 0.01))
+async def test_neither_the_end_of_the_time_nor_a_lost_message_is_missed() -> None:
     jobs: Any = BusyJobs()
+    polls_s = (0.01, 0.01)
     async with asyncio.timeout(10):
-        ended = [pair async for pair in job_ends.as_completed(jobs, ["0-busy", "0-quiet"], 0.3)]
+        ended = [pair async for pair in job_ends.as_completed(jobs, ["0-busy", "0-quiet"], 0.3, polls_s)]
     assert ended[0] == ("0-quiet", Result())
     assert ended[1][0] == "0-busy"
     assert isinstance(ended[1][1], NotReady)

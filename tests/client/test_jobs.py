@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from support.servers.proxy import Proxy
 from support.servers.servers import Server
 from support.workers.hand_worker import HandWorker
 
@@ -34,8 +35,8 @@ from millstream import (
     Submitted,
     Unavailable,
 )
-from millstream.client.submitting import submission
-from millstream.client.submitting.drain_rate import DrainRate
+from millstream.client.queue.session import CLOCK_S, Session
+from millstream.client.submitting.submission import LONGEST_PAUSE_S, RETRY_S, pause_s
 from millstream.wire import calls
 from millstream.wire.messages import codec
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES
@@ -106,16 +107,13 @@ async def test_a_full_queue(server: Server, worker: HandWorker) -> None:
         assert caught.value.reason == "bytes"
 
 
-async def test_who_waits_for_room_does_not_trust_the_estimate(
-    server: Server, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submission, "LONGEST_PAUSE_S", 0.05)
-    monkeypatch.setattr(DrainRate, "retry_after_s", lambda self, max_entries: 60.0)  # as after a standstill
-    async with AsyncClient(server.url, options=ClientOptions(max_entries=1)) as client, asyncio.timeout(15):
-        await client.submit("x")
-        waiting = asyncio.ensure_future(client.submit("y", wait_s=100))
-        await worker.serve(lambda request: "x", jobs=2)
-        assert (await waiting).created
+def test_who_waits_for_room_does_not_trust_the_estimate() -> None:
+    """It is a minute after a standstill."""
+    standstill, soon = QueueFull("q", 1, 0, 60.0), QueueFull("q", 1, 0, 0.2)
+    for _ in range(50):
+        assert LONGEST_PAUSE_S / 2 <= pause_s([standstill]) <= LONGEST_PAUSE_S
+        assert 0.1 <= pause_s([standstill, soon, Unavailable("away")]) <= 0.2
+        assert RETRY_S / 2 <= pause_s([standstill, Unavailable("away")]) <= RETRY_S
 
 
 async def test_a_request_that_is_too_large(server: Server) -> None:
@@ -366,21 +364,18 @@ async def test_the_time_to_wait_counts_while_the_server_is_away() -> None:
                 await client.wait(submitted.id, timeout_s=0.2)
 
 
-async def test_the_clock_is_known_while_the_server_is_away(
-    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = client._session
-    known_ms = await session.now_ms()
-    monkeypatch.setattr(session._clock, "_synced_at_s", time.monotonic() - 3600)
-
-    async def fail() -> None:
-        raise ConnectionResetError
-
-    monkeypatch.setattr(session.redis, "time", fail)
-    assert 0 <= await session.now_ms() - known_ms < 10_000
-    monkeypatch.setattr(session, "_clock", ServerClock())
+async def test_the_clock_is_known_while_the_server_is_away(valkey: Server) -> None:
+    late_s = 0.0
+    async with Proxy(valkey.port) as proxy:
+        session = Session(proxy.url, ClientOptions(), clock=ServerClock(lambda: time.monotonic() + late_s))
+        known_ms = await session.now_ms()
+    late_s = 2 * CLOCK_S
+    assert 0 <= await session.now_ms() - known_ms - 1000 * late_s < 10_000
+    await session.aclose()
+    unknown = Session(proxy.url, ClientOptions())
     with pytest.raises(Unavailable):
-        await session.now_ms()
+        await unknown.now_ms()
+    await unknown.aclose()
 
 
 async def test_a_server_without_memory(client: AsyncClient, worker: HandWorker) -> None:

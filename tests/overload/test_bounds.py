@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
-from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, streamed_text
+from support.workers.counting_worker import (
+    assert_nothing_left,
+    counted,
+    model_name,
+    serving,
+    streamed_text,
+    write_tokenizer,
+)
 
 from millstream import AsyncClient, ClientOptions, InvalidRequest, JobFailed, State
 from millstream.client.streaming.reader import StreamReader
@@ -108,19 +115,24 @@ async def test_a_result_that_grows_too_large_fails_with_its_text(
 
 
 async def test_much_at_once_is_told_in_pieces(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, redis_client: redis.asyncio.Redis
 ) -> None:
     """A minute of many choices' log-probabilities would be an entry that no reader takes."""
-    monkeypatch.setattr(output, "PIECE_BYTES", 2000)
-    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer), log_flush_s=600):
-        job = await client.submit("w1", max_tokens=300, n=4, logprobs=True, top_logprobs=2)
+    ending = "x" * 1000  # of words, of which each log-probability has three
+    model = model_name(write_tokenizer(tmp_path, ending=ending))
+    async with AsyncClient(server.url) as client, serving(server, model, log_flush_s=600):
+        job = await client.submit(f"w1{ending}", max_tokens=300, n=4, logprobs=True, top_logprobs=2)
         result = await client.wait(job.id, timeout_s=30)
         text = await streamed_text(client, job.id)
     log = [entry for entry in await read_log(redis_client, SHARD, job.id) if entry.kind == DELTA]
-    assert len(log) > 10
-    assert max(len(entry.body) for entry in log) < 16_000  # of 150 KB
-    assert text == counted(2, 300)
-    assert [choice.text for choice in result.choices] == [counted(2 + n, 300) for n in range(4)]
+    assert len(log) > 3
+    assert (
+        max(len(entry.body) for entry in log[:-1]) < 4.1 * output.PIECE_BYTES
+    )  # with the last comes the text
+    assert len(log[-1].body) < 4.1 * output.PIECE_BYTES + 300 * 4 * len(ending)
+    assert text.replace(ending, "") == counted(2, 300)
+    texts = [choice.text.replace(ending, "") for choice in result.choices]
+    assert texts == [counted(2 + n, 300) for n in range(4)]
     assert all(len(choice.logprobs or ()) == 300 for choice in result.choices)
 
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ import pytest
 import redis.asyncio
 from support.servers.servers import Server
 from support.wire.flood import submit_all
+from support.workers.answering_worker import answering
 from support.workers.counting_worker import counted, model_name, serving, until
 
 from millstream import AsyncClient, ClientOptions, JobFields, Result
 from millstream.client.queue.queue_jobs import QueueJobs
+from millstream.client.queue.session import Session
 from millstream.client.tracking import job_ends, streams
+from millstream.client.tracking.job_ends import READ_BYTES
 from millstream.wire.keys import QueueKeys
+from millstream.wire.messages.replies import JobRecord
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -189,24 +193,28 @@ async def _log_reads(direct: redis.asyncio.Redis) -> int:
     return int(stats.get("cmdstat_xrange", {}).get("calls", 0))
 
 
-async def test_many_large_results_are_read_a_few_at_a_time(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_ends, "READ_BYTES", 50_000)
-    batches: list[int] = []
-    read = QueueJobs.read
+class NotedReads(QueueJobs):
+    """`batches` has the bytes of the results that were read together."""
 
-    async def noted(jobs: QueueJobs, job_ids: list[str]) -> Any:
-        records = await read(jobs, job_ids)
-        batches.append(sum(len(record.result or b"") for record in records if record))
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, "default")
+        self.batches: list[int] = []
+
+    async def read(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        records = await super().read(job_ids)
+        self.batches.append(sum(len(record.result or b"") for record in records if record))
         return records
 
-    monkeypatch.setattr(QueueJobs, "read", noted)
-    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, rows=32)):
-        ids = await submit_all(client, ({"prompt": "w1", "max_tokens": 400} for _ in range(100)))
-        await client.wait_many(ids, timeout_s=60)
-        batches.clear()
-        outcomes = await client.wait_many(ids, timeout_s=60)  # all have ended: all are read at once
-    assert len(outcomes) == 100
-    assert sum(batches) > 250_000
-    assert max(batches) <= 50_000
+
+async def test_many_large_results_are_read_a_few_at_a_time(valkey: Server) -> None:
+    with answering(valkey.url, answer=lambda request: "x" * MIB):
+        async with AsyncClient(valkey.url) as client:
+            ids = await submit_all(client, ({"prompt": "w1"} for _ in range(24)))
+            await client.wait_many(ids, timeout_s=60)
+    session = Session(valkey.url, ClientOptions())
+    jobs = NotedReads(session)
+    outcomes = [pair async for pair in job_ends.as_completed(jobs, ids, 60)]  # all are read at once
+    await session.aclose()
+    assert len(outcomes) == 24
+    assert sum(jobs.batches) > 24 * MIB
+    assert READ_BYTES // 2 < max(jobs.batches) <= READ_BYTES

@@ -27,7 +27,8 @@ def answers_of(count: int) -> dict[str, str]:
 
 
 class BatchFiles:
-    """`command` and `cancel` are for `invoke` and `process`, with what else they are given behind them."""
+    """`command` and `cancel` are for `invoke` and `process`, with what else they are given behind them.
+    `run` has a client and a journal of the classes `client` and `journal`."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
@@ -36,6 +37,8 @@ class BatchFiles:
         self.out = folder / "out.jsonl"
         self.errors = folder / "out.errors.jsonl"
         self.run_file = folder / "out.run.jsonl"
+        self.client: type[AsyncClient] = AsyncClient
+        self.journal: type[Journal] = Journal
         address = ("--redis-url", server.url)
         self.command: tuple[object, ...] = ("batch", "run", self.source, "-o", self.out, *address)
         self.cancel: tuple[object, ...] = ("batch", "cancel", self.out, *address)
@@ -50,9 +53,16 @@ class BatchFiles:
         retry: Literal["failed", "incomplete"] | None = None,
         client: ClientOptions | None = None,
     ) -> Summary:
+<<<<<<< HEAD
         with InputFile(self.source, 10_000) as source, Journal(self.out) as journal:
             journal.retry(journal.failures(failed=retry == "failed", incomplete=retry == "incomplete"))
             async with AsyncClient(self.server.url, options=client) as connected:
+=======
+        with InputFile(self.source, 10_000) as source, self.journal(self.out) as journal:
+            if retry:
+                journal.retry_failed()
+            async with self.client(self.server.url, options=client) as connected:
+>>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
                 return await BatchRun(source, journal, connected, options).run()
 
     def answers(self) -> dict[str, str]:

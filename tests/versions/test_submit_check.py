@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ import redis.asyncio
 from support.servers.servers import Server
 
 from millstream import AsyncClient, ClientOptions, JobFields, QueueMismatch, Submitted, Unavailable
-from millstream.client.submitting import worker_versions
+from millstream.client.queue.queue_jobs import QueueJobs
+from millstream.client.queue.session import Session
+from millstream.client.submitting.worker_versions import WorkerVersions
 from millstream.wire.calls import run
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages.record import read_job
@@ -53,9 +56,12 @@ def crew(redis_client: redis.asyncio.Redis) -> Crew:
     return Crew(redis_client)
 
 
-@pytest.fixture
-def look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_versions, "LOOK_S", 0.0)
+@contextlib.asynccontextmanager
+async def looking_always(url: str, **options: Any) -> AsyncIterator[WorkerVersions]:
+    """What a client asks before each submit, looking each time."""
+    session = Session(url, ClientOptions(**options))
+    yield WorkerVersions(QueueJobs(session, "default"), look_s=0.0)
+    await session.aclose()
 
 
 async def test_a_queue_without_workers_takes_jobs_for_later(server: Server) -> None:
@@ -121,14 +127,19 @@ async def test_each_request_needs_the_version_of_its_fields(server: Server, crew
         assert (await client.submit(**formatted)).created  # type: ignore[misc]
 
 
-@pytest.mark.usefixtures("look_always")
 async def test_a_client_notices_that_the_workers_were_replaced(server: Server, crew: Crew) -> None:
+<<<<<<< HEAD
     async with AsyncClient(server.url) as client:
         await client.submit("w1")
         await crew.redis.delete(*QUEUE.shard(0).lanes)
         await crew.join("newer-1", 4, 4)
+=======
+    async with looking_always(server.url) as versions:
+        await versions.open()
+        await crew.join("newer-1", 3, 3)
+>>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
         with pytest.raises(QueueMismatch, match="upgrade the older side"):
-            await client.submit("w2")
+            await versions.open()
 
 
 async def test_the_look_is_not_at_every_submit(server: Server, crew: Crew) -> None:
@@ -158,26 +169,29 @@ async def test_a_damaged_heartbeat_refuses_nobody(server: Server, crew: Crew) ->
         assert (await client.submit("w1")).created
 
 
-@pytest.mark.usefixtures("look_always")
 async def test_metadata_that_the_server_lost_is_written_again(
     server: Server, redis_client: redis.asyncio.Redis
 ) -> None:
     async with AsyncClient(server.url, options=ClientOptions(shards=4)) as first:
         await first.submit("w1")
-    async with AsyncClient(server.url) as client:
-        await client.submit("w1")
+    async with looking_always(server.url) as versions:
+        await versions.open()
         await redis_client.flushall()
-        await client.submit("w1")
+        assert await versions.open() == QueueInfo(4)
         assert await read_queue(redis_client, "default") == QueueInfo(4)
 
 
-@pytest.mark.usefixtures("look_always")
 async def test_an_outage_is_told_by_the_submit_itself() -> None:
     """A look that gets no answer refuses nothing; each job has its own outcome, as before."""
     with Server("valkey") as server:
-        async with AsyncClient(server.url, options=ClientOptions(timeout_s=0.5)) as client:
+        async with (
+            AsyncClient(server.url, options=ClientOptions(timeout_s=0.5)) as client,
+            looking_always(server.url, timeout_s=0.5) as versions,
+        ):
             await client.submit("w1")
+            info = await versions.open()
             server.kill()
+            assert await versions.open() == info
             [outcome] = await client.submit_many([{"prompt": "w1"}])
             assert isinstance(outcome, Unavailable)
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.wire.messages.messages import ChoiceDelta
-from millstream_worker.jobs import output
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel
 
@@ -106,15 +105,13 @@ def test_a_row_told_in_pieces_goes_on_from_any_of_them(
     """Pieces of two tokens; the last `lost` of them never came into the log."""
     watched = bool(stop)
     [whole] = run(ChoiceOutput(0, text.detokenizer(stop), watched=watched), ids, set())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(output, "PIECE_BYTES", 10)
-        first = ChoiceOutput(0, text.detokenizer(stop), watched=watched)
-        for token in ids:
-            first.ids.append(token)
-            if watched and first.feed():
-                break
-        first.reason = first.reason or "length"
-        pieces = [piece for _ in ids if (piece := first.take())]
+    first = ChoiceOutput(0, text.detokenizer(stop), watched=watched, piece_bytes=10)
+    for token in ids:
+        first.ids.append(token)
+        if watched and first.feed():
+            break
+    first.reason = first.reason or "length"
+    pieces = [piece for _ in ids if (piece := first.take())]
     assert first.take() is None
     assert all(len(piece.get("token_ids", [])) <= 2 for piece in pieces)
     assert [piece.get("finish_reason") for piece in pieces[:-1]] == [None] * (len(pieces) - 1)

@@ -4,7 +4,7 @@ away, give the job to somebody else. Readers see one text and pollers one result
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages.record import read_job, read_log
 from millstream.wire.server_errors import is_damage
 from millstream.wire.state.queue_info import open_queue, read_queue
-from millstream_worker.delivery import write_builder, writer
-from millstream_worker.jobs import output
 from millstream_worker.jobs.job import MOST_REFUSALS
 
 SHARD = QueueKeys("default").shard(0)
@@ -245,48 +243,6 @@ async def test_a_flushed_server_is_served_again(
         job = await client.submit("w3", max_tokens=2)
         assert (await client.wait(job.id, timeout_s=30)).choices[0].text == "w4 w5"
         assert worker.metric("requests_total", state="completed") == 2
-
-
-def sent_together(monkeypatch: pytest.MonkeyPatch, script: str) -> list[int]:
-    """How many calls of this script went out in each round trip so far."""
-    together: list[int] = []
-    send = calls.run_many
-
-    async def counting(redis: Any, many: Sequence[calls.ScriptCall[Any]]) -> Any:
-        together.append(sum(call.script.name == script for call in many))
-        return await send(redis, many)
-
-    monkeypatch.setattr(calls, "run_many", counting)
-    return together
-
-
-async def test_one_jobs_long_log_does_not_go_out_all_at_once(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together = sent_together(monkeypatch, "append")
-    monkeypatch.setattr(write_builder, "MOST_BYTES", 200)
-    monkeypatch.setattr(output, "PIECE_BYTES", 5)  # one token
-    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer)):
-        job = await client.submit("w1", max_tokens=60)
-        await assert_whole(client, job.id, 60)
-    assert sum(together) >= 59
-    assert 0 < max(together) < 20
-
-
-async def test_large_ends_do_not_go_out_all_at_once(
-    valkey: Server, tokenizer: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round that takes the line longer than its answer may take would never get through."""
-    together = sent_together(monkeypatch, "finish")
-    monkeypatch.setattr(writer, "MOST_BYTES", 500)
-    (gate / "1").touch()
-    async with AsyncClient(valkey.url) as client, serving(valkey, model_name(tokenizer, gate=gate)):
-        jobs = await client.submit_many({"prompt": f"w{n}", "max_tokens": 40} for n in range(8))
-        await until_running(client, *jobs)
-        (gate / "1").unlink()  # they end in the same step
-        for n, job in enumerate(jobs):
-            assert (await client.wait(job.id, timeout_s=30)).choices[0].text == counted(n + 1, 40)
-    assert 0 < max(together) < 8
 
 
 @pytest.fixture(params=["valkey", "redis"])

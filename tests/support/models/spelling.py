@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.models import checkpoints, tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from support.models import checkpoints, tokenizers
 
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 

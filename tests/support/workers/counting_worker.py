@@ -28,8 +28,10 @@ from support.workers.fake_engine import COMMAND
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{{ last | default('') }}"
 
 
-def write_tokenizer(folder: Path, *, chat: bool = False) -> Path:
-    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(1000)}, unk_token="w0"))
+def write_tokenizer(folder: Path, *, chat: bool = False, ending: str = "") -> Path:
+    """`ending`: of each word."""
+    words = {f"w{i}{ending}": i for i in range(1000)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=f"w0{ending}"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     if chat:

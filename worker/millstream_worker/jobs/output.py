@@ -24,7 +24,11 @@ class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
     watched: bool = False  # has stop strings: it is detokenized after every step
+<<<<<<< HEAD
     constrained: bool = False  # has to fit a grammar
+=======
+    piece_bytes: int = PIECE_BYTES
+>>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
     # filled by the engine's steps
     begun: bool = False  # a token was sampled in this attempt
     ids: list[int] = field(default_factory=list)
@@ -103,11 +107,11 @@ class ChoiceOutput:
 
     def _piece_end(self, end: int) -> int:
         if self.logprobs is None:
-            return min(end, self.logged + PIECE_BYTES // _ID_BYTES)
+            return min(end, self.logged + self.piece_bytes // _ID_BYTES)
         size = 0
         for place, packed in enumerate(self.logprobs[self.logged : end], start=self.logged):
             size += _ID_BYTES + len(packed)
-            if size > PIECE_BYTES:
+            if size > self.piece_bytes:
                 return place + 1
         return end
 

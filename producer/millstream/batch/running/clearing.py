@@ -13,16 +13,15 @@ from millstream.batch.files.journal import Journal
 from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
 
-CLEAR_JOBS = 256  # at once: one fsync and one round trip
-
 
 class Clearing:
     """Rows are written to disk before their jobs are forgotten: a run that is killed in between computes
-    nothing twice and loses nothing.
+    nothing twice and loses nothing. `most` jobs are due: one fsync and one round trip.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, most: int) -> None:
         self._journal = journal
+        self._most = most
         self._ended: defaultdict[AsyncClient, list[str]] = defaultdict(list)
         self._count = 0
         self._one_at_a_time = asyncio.Lock()  # later callers wait here, which delays their next submits, too
@@ -34,7 +33,7 @@ class Clearing:
 
     @property
     def due(self) -> bool:
-        return self._count >= CLEAR_JOBS
+        return self._count >= self._most
 
     async def clear(self) -> None:
         """Raises WriteFailed. Jobs that the server does not forget now expire later."""

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millstream.batch.files.input_lines import InputFile, InputLine
@@ -28,7 +28,7 @@ from millstream.batch.rows.output_rows import (
     refusal_row,
 )
 from millstream.batch.running.clearing import Clearing
-from millstream.batch.running.sending import Sending
+from millstream.batch.running.sending import Patience, Sending
 from millstream.batch.running.tally import Summary, Tally
 from millstream.batch.running.window import Window
 from millstream.client.async_client import AsyncClient
@@ -45,7 +45,6 @@ from millstream.wire.messages.messages import Result
 from millstream.wire.messages.response_format import ResponseFormat
 
 DEFAULT_WINDOW = 2000
-WINDOW_BYTES = 128 * 1024**2  # of input lines under way at once, however few they are
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
 
@@ -57,7 +56,14 @@ class RunOptions:
     lane: Lane = Lane.BATCH
     tenant: str = ""
     keep_results: bool = False  # on the server until they expire, even if their rows are on disk
+<<<<<<< HEAD
     response_format: Mapping[str, Any] | None = None  # OpenAI's, of lines that say nothing about theirs
+=======
+    # not the user's to choose
+    window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are
+    clear_jobs: int = 256  # ended jobs that are forgotten at once
+    patience: Patience = field(default_factory=Patience)
+>>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
 
     def queue_of(self, named: str) -> str:
         """The queue of a line with this body.model."""
@@ -89,10 +95,10 @@ class BatchRun:
         self._journal = journal
         self._client = client
         self._options = options or RunOptions()
-        self._sending = Sending(journal, self.tally, self._refused)
-        self._clearing = Clearing(journal)
+        self._sending = Sending(journal, self.tally, self._refused, self._options.patience)
+        self._clearing = Clearing(journal, self._options.clear_jobs)
         self._clients: dict[str, AsyncClient] = {}  # by queue
-        self._window = Window(self._options.window, WINDOW_BYTES)
+        self._window = Window(self._options.window, self._options.window_bytes)
         self._seen: set[bytes] = set()  # custom_ids of this pass, as digests: about 100 bytes a line
         self._begun_s: float | None = None
         self._last_s = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
@@ -14,9 +15,14 @@ from millstream.client.submitting.requests import JobFields
 from millstream.client.submitting.submission import Outcome, Submitted
 from millstream.errors import MillstreamError, QueueFull, QueueMismatch, Unavailable
 
-SUBMIT_S = 60.0  # time limit for retries while the server does not answer
-QUEUE_FULL_S = 60.0  # one wait for room, repeated without limit
-AGAIN_S = 1.0  # before rows are sent again that found the queue full or the server silent
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that a run gives to a server that takes no rows now."""
+
+    silence_s: float = 60.0  # time limit for retries while the server does not answer
+    room_s: float = 60.0  # one wait for room, repeated without limit
+    again_s: float = 1.0  # before rows are sent again that found the queue full or the server silent
 
 
 class Sending:
@@ -25,12 +31,17 @@ class Sending:
     """
 
     def __init__(
-        self, journal: Journal, tally: Tally, refused: Callable[[BatchLine, MillstreamError], None]
+        self,
+        journal: Journal,
+        tally: Tally,
+        refused: Callable[[BatchLine, MillstreamError], None],
+        patience: Patience,
     ) -> None:
         self.full: QueueFull | None = None
         self._journal = journal
         self._tally = tally
         self._refused = refused
+        self._patience = patience
         self._reached = False  # the server has answered before
 
     async def submit(
@@ -38,7 +49,7 @@ class Sending:
     ) -> dict[str, BatchLine]:
         """Submit; the jobs by id. Those of an earlier run are added to `found`.
 
-        Raises Unavailable if the server has not answered for `SUBMIT_S`, or never.
+        Raises Unavailable if the server has not answered for `Patience.silence_s`, or never.
         """
         jobs: dict[str, BatchLine] = {}
         left = list(rows)
@@ -68,12 +79,12 @@ class Sending:
             if not again:
                 return jobs
             first = False
-            left, silent_s = again, self._patient(silence, silent_s)
-            await asyncio.sleep(AGAIN_S)
+            left, silent_s = again, self._silent_since(silence, silent_s)
+            await asyncio.sleep(self._patience.again_s)
 
     async def _outcomes(self, client: AsyncClient, rows: Sequence[BatchLine]) -> list[Outcome]:
-        """One for each row."""
-        wait_s = QUEUE_FULL_S if self._reached else 0.0  # a server that never answered is reported at once
+        """One for each row; a server that never answered is reported at once."""
+        wait_s = self._patience.room_s if self._reached else 0.0
         try:
             outcomes = await client.submit_many([self._fields(row) for row in rows], wait_s=wait_s)
         except Unavailable as error:  # before any row was sent
@@ -81,12 +92,12 @@ class Sending:
         self._reached = True
         return outcomes
 
-    def _patient(self, silence: Unavailable | None, since_s: float | None) -> float | None:
+    def _silent_since(self, silence: Unavailable | None, since_s: float | None) -> float | None:
         """The time since when the server is silent; None if it answered. Raises `silence` after too long."""
         if silence is None:
             return None
         since_s = since_s or time.monotonic()
-        if not self._reached or time.monotonic() - since_s > SUBMIT_S:
+        if not self._reached or time.monotonic() - since_s > self._patience.silence_s:
             raise silence
         return since_s
 

@@ -15,19 +15,21 @@ from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
 
-UNSERVED_S = 3.0  # before it causes a warning
+LOOK_S = 3.0  # before each look at what the run waits for
 
 
-async def watched(stack: Stack, shown: Shown, client: AsyncClient, lane: Lane) -> Summary:
+async def watched(
+    stack: Stack, shown: Shown, client: AsyncClient, lane: Lane, look_s: float = LOOK_S
+) -> Summary:
     await load_model(stack)
     running = beside(show_progress(shown), shown.run.run())
-    running = beside(_watch_others(shown, client, lane), running)
-    return await beside(_warn_of_waiting(stack, shown.run), running)
+    running = beside(_watch_others(shown, client, lane, look_s), running)
+    return await beside(_warn_of_waiting(stack, shown.run, look_s), running)
 
 
-async def _watch_others(shown: Shown, client: AsyncClient, lane: Lane) -> None:
+async def _watch_others(shown: Shown, client: AsyncClient, lane: Lane, look_s: float) -> None:
     while True:
-        await asyncio.sleep(UNSERVED_S)
+        await asyncio.sleep(look_s)
         if not shown.run.tally.ended:
             shown.behind = await jobs_before(client, shown.run, lane)
 
@@ -48,12 +50,12 @@ async def jobs_before(client: AsyncClient, batch: BatchRun, lane: Lane) -> int:
     return max(0, waiting - batch.under_way)
 
 
-async def _warn_of_waiting(stack: Stack, batch: BatchRun) -> None:
+async def _warn_of_waiting(stack: Stack, batch: BatchRun, look_s: float) -> None:
     """Warn once of a full queue, and once of each queue that has jobs and no worker; both may be wanted."""
     seen: set[str] = set()
     full_told = False
     while True:
-        await asyncio.sleep(UNSERVED_S)
+        await asyncio.sleep(look_s)
         if batch.waits_for_room and not full_told:
             warn(f"{batch.waits_for_room}; the run waits until there is room")
             full_told = True

@@ -15,22 +15,22 @@ T = TypeVar("T")
 AT_ONCE_S = 1.0  # `timeout -s INT` and others signal the process, and then its group
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Like asyncio.run, but a second SIGINT interrupts the clean-up; within AT_ONCE_S of the first it is
+def run_async(work: Coroutine[Any, Any, T], at_once_s: float = AT_ONCE_S) -> T:
+    """Like asyncio.run, but a second SIGINT interrupts the clean-up; within `at_once_s` of the first it is
     ignored.
     """
-    return asyncio.run(_ended_in_order(work))
+    return asyncio.run(_ended_in_order(work, at_once_s))
 
 
-async def _ended_in_order(work: Coroutine[Any, Any, T]) -> T:
+async def _ended_in_order(work: Coroutine[Any, Any, T], at_once_s: float) -> T:
     of_asyncio = signal.getsignal(signal.SIGINT)
     if not callable(of_asyncio) or threading.current_thread() is not threading.main_thread():
         return await work
-    last_s = -AT_ONCE_S
+    last_s = -at_once_s
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal last_s
-        if (now_s := time.monotonic()) - last_s >= AT_ONCE_S:
+        if (now_s := time.monotonic()) - last_s >= at_once_s:
             last_s = now_s
             of_asyncio(number, frame)
 

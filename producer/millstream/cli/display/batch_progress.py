@@ -85,12 +85,12 @@ class Shown:
             yield Text(line)
 
 
-async def show_progress(shown: Shown) -> None:
+async def show_progress(shown: Shown, line_every_s: float = LINE_EVERY_S) -> None:
     """Until cancelled."""
     if errors.is_terminal:
         await _bar(shown)
     else:
-        await _lines(shown)
+        await _lines(shown, line_every_s)
 
 
 async def _bar(shown: Shown) -> None:
@@ -100,9 +100,9 @@ async def _bar(shown: Shown) -> None:
             await asyncio.sleep(REFRESH_S)
 
 
-async def _lines(shown: Shown) -> None:
+async def _lines(shown: Shown, every_s: float) -> None:
     while True:
-        await asyncio.sleep(LINE_EVERY_S)
+        await asyncio.sleep(every_s)
         done = f"{shown.run.tally.done:,} of {shown.most:,} lines"
         say(", ".join([done, *shown.counts(), *shown.speeds()]))
 

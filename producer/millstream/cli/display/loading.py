@@ -18,13 +18,13 @@ LINE_EVERY_S = 15.0  # if no step begins
 Steps = Callable[[], Sequence[str]]  # begun since the last call
 
 
-async def show_loading(steps: Steps) -> None:
+async def show_loading(steps: Steps, look_s: float = LOOK_S, line_every_s: float = LINE_EVERY_S) -> None:
     """Until cancelled."""
     loading = LoadingProgress(time.monotonic())
     if errors.is_terminal:
-        await _status(loading, steps)
+        await _status(loading, steps, look_s)
     else:
-        await _lines(loading, steps)
+        await _lines(loading, steps, look_s, line_every_s)
 
 
 class LoadingProgress:
@@ -47,25 +47,25 @@ class LoadingProgress:
         return f"loading the model, {now - self._begun:.0f} s{own}: {self._step}"
 
 
-async def _status(loading: LoadingProgress, steps: Steps) -> None:
+async def _status(loading: LoadingProgress, steps: Steps, look_s: float) -> None:
     with errors.status("") as status:
         while True:
             now = time.monotonic()
             for step in steps():
                 loading.try_enter(step, now)
             status.update(Text(loading.text(now), no_wrap=True, overflow="ellipsis"))
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(look_s)
 
 
-async def _lines(loading: LoadingProgress, steps: Steps) -> None:
-    said = -LINE_EVERY_S
+async def _lines(loading: LoadingProgress, steps: Steps, look_s: float, every_s: float) -> None:
+    said = -every_s
     while True:
         now = time.monotonic()
         for step in steps():
             if loading.try_enter(step, now):
                 say(loading.text(now))
                 said = now
-        if now - said >= LINE_EVERY_S:
+        if now - said >= every_s:
             say(loading.text(now))
             said = now
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(look_s)

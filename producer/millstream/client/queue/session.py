@@ -52,7 +52,13 @@ async def outlast(
 class Session:
     """Connects when first used; `aclose` ends everything it opened."""
 
-    def __init__(self, target: Target, options: ClientOptions, looks: Looks | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        options: ClientOptions,
+        looks: Looks | None = None,
+        clock: ServerClock | None = None,
+    ) -> None:
         self.endpoint = Endpoint.of(target)
         self.options = options
         self.redis = self.endpoint.commands(
@@ -65,7 +71,7 @@ class Session:
         self._uses = 0  # uses of the server under way
         self._idle = asyncio.Event()
         self._dispatchers: dict[PubSub, Dispatcher] = {}
-        self._clock = ServerClock()
+        self._clock = clock or ServerClock()
 
     @property
     def patient(self) -> Redis:

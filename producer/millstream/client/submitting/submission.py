@@ -150,14 +150,12 @@ class Submission:
         while left:
             outcomes |= zip(left, await self._send(server, info, list(left.values())), strict=True)
             again = {i: error for i in left if isinstance(error := outcomes[i], QueueFull | Unavailable)}
-            pause_s = min((_retry_after_s(error) for error in again.values()), default=0.0)
             remaining_s = give_up_s - time.monotonic()
             if remaining_s <= 0:
                 break
             left = {i: left[i] for i in again}
             if left:
-                pause_s = min(pause_s, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
-                await asyncio.sleep(min(pause_s, remaining_s))
+                await asyncio.sleep(min(pause_s(again.values()), remaining_s))
         return [outcomes[i] for i in range(len(batch))]
 
     async def _send(
@@ -219,8 +217,10 @@ class Submission:
         return Submitted(job_id, state, created, reached.durability, reached.replicas, wanted)
 
 
-def _retry_after_s(error: QueueFull | Unavailable) -> float:
-    return error.retry_after_s if isinstance(error, QueueFull) else RETRY_S
+def pause_s(refusals: Iterable[QueueFull | Unavailable]) -> float:
+    """Seconds until the next try, at random between the whole time and its half."""
+    soonest_s = min(error.retry_after_s if isinstance(error, QueueFull) else RETRY_S for error in refusals)
+    return min(soonest_s, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
 
 
 def _accepted(outcome: Outcome) -> Submitted:

@@ -23,8 +23,9 @@ class WorkerVersions:
     queue's metadata does, to which every worker adds its own.
     """
 
-    def __init__(self, jobs: QueueJobs) -> None:
+    def __init__(self, jobs: QueueJobs, look_s: float = LOOK_S) -> None:
         self._jobs = jobs
+        self._look_s = look_s
         self._next_look_s = NEVER  # of the monotonic clock
         self._living: list[Versions] = []  # the window of each living worker
         self._window = TAKEN  # of all workers, past ones included
@@ -35,7 +36,7 @@ class WorkerVersions:
             return await self._jobs.open()
         first = self._next_look_s == NEVER
         if not first:
-            self._next_look_s = time.monotonic() + LOOK_S  # for submits that come during this check
+            self._next_look_s = time.monotonic() + self._look_s  # for submits that come during this check
         try:
             info = await self._jobs.reopen()
             self._living, self._window = await self._look(info), info.versions
@@ -46,7 +47,7 @@ class WorkerVersions:
             if first:
                 raise
             return await self._jobs.open()  # the submit itself reports it, or outlasts it
-        self._next_look_s = time.monotonic() + LOOK_S
+        self._next_look_s = time.monotonic() + self._look_s
         if not any(self._taken(version) for version in range(TAKEN.low, TAKEN.high + 1)):
             self._next_look_s = NEVER
             raise self._mismatch(FIRST_VERSION)

@@ -20,7 +20,7 @@ from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.replies import JobRecord
 from millstream.wire.timing import within
 
-POLL_S = (1.0, 15.0)  # first and longest pause between two reads of all jobs that are left
+POLL_S = (1.0, 15.0)
 POLLS_PER_S = 2000  # at most, over all jobs
 READ_BYTES = 16 * 1024**2  # of results in one round trip, or one result
 FEW_JOBS = 4  # read without checking their sizes
@@ -54,13 +54,14 @@ class Ends:
 
 
 async def as_completed(
-    jobs: QueueJobs, names: Iterable[str], timeout_s: float | None
+    jobs: QueueJobs, names: Iterable[str], timeout_s: float | None, poll_s: tuple[float, float] = POLL_S
 ) -> AsyncGenerator[Ended, None]:
     """Each name (an id, full or own) with its job's outcome, as they end; NotReady for those that have not
-    ended after `timeout_s`.
+    ended after `timeout_s`. `poll_s`: the first and the longest pause between two reads of all jobs that are
+    left.
     """
     check_wait("timeout_s", timeout_s)
-    polls = Polls(None if timeout_s is None else time.monotonic() + timeout_s)
+    polls = Polls(None if timeout_s is None else time.monotonic() + timeout_s, poll_s)
     full_ids = await jobs.session.outlast(partial(jobs.full_ids, list(names)), polls.give_up_s)
     named: defaultdict[str, list[str]] = defaultdict(list)  # job id -> names that the caller gave
     for name, job_id in full_ids.items():
@@ -102,9 +103,10 @@ async def _as_completed(jobs: QueueJobs, job_ids: Iterable[str], polls: Polls) -
 class Polls:
     """Schedules the periodic reads of all jobs that are left, and the end of the wait."""
 
-    def __init__(self, give_up_s: float | None) -> None:
+    def __init__(self, give_up_s: float | None, poll_s: tuple[float, float]) -> None:
         self.give_up_s = float("inf") if give_up_s is None else give_up_s
-        self._every_s, self._last_s = POLL_S[0], time.monotonic()
+        self._every_s, self._longest_s = poll_s
+        self._last_s = time.monotonic()
         self._began_s = self._last_s
         self.over = False
 
@@ -120,7 +122,7 @@ class Polls:
     def next(self) -> None:
         """Begin one read of all; the last one if the time is over."""
         self._last_s = time.monotonic()
-        self._every_s = min(2 * self._every_s, POLL_S[1])
+        self._every_s = min(2 * self._every_s, self._longest_s)
         self.over = self._last_s >= self.give_up_s
 
 

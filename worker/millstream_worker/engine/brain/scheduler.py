@@ -212,7 +212,7 @@ class Scheduler:
         tokens: list[int] = sampled.tokens.tolist()
         dropped, ended = self._append(launch.rows, tokens)
         self._publish_output(launch)
-        forced = self._append_forced(launch, ended)
+        forced = self._constrained.append_forced(launch, ended)
         for row, reason in ended:
             del self._rows[row.handle]
             self._running_rows.retire(row)
@@ -251,21 +251,6 @@ class Scheduler:
                 if reason is not None:
                     ended.append((row, reason))
         return dropped, ended
-
-    def _append_forced(self, launch: Launch, ended: list[tuple[Row, str]]) -> list[tuple[Row, list[int]]]:
-        """Append what grammars force; returns it by row, and adds to `ended` the rows that end with it."""
-        if not self._constrained.sampled_in(launch):
-            return []
-        over = {row.handle for row, _ in ended}
-        forced = []
-        for row in launch.rows:
-            if row.state is not RowState.RUNNING or row.handle in over:
-                continue
-            if more := self._constrained.forced(row):
-                forced.append((row, more))
-                if (reason := row.finish_reason()) is not None:
-                    ended.append((row, reason))
-        return forced
 
     def _end_non_finite(self, launch: Launch, sampled: Sampled) -> list[tuple[int, str]]:
         """End rows whose logits were not finite, and remove the hashes of their blocks: these may be the

@@ -7,7 +7,7 @@ import numpy as np
 from millstream_worker.engine.brain.batch.batch import Batch
 from millstream_worker.engine.brain.batch.plan import TokenMasks
 from millstream_worker.engine.brain.batch.planner import Launch
-from millstream_worker.engine.brain.batch.rows import Row
+from millstream_worker.engine.brain.batch.rows import Row, RowState
 
 _WORD = 32  # tokens
 
@@ -32,7 +32,24 @@ class ConstrainedRows:
             row.matcher.fill(bits[place])
         return TokenMasks(np.array([index for index, _ in members], np.int32), bits)
 
-    def forced(self, row: Row) -> list[int]:
+    def append_forced(self, launch: Launch, ended: list[tuple[Row, str]]) -> list[tuple[Row, list[int]]]:
+        """Append what grammars force after a settled launch, to rows that are not in `ended`; returns it by
+        row, and adds to `ended` the rows that end with it.
+        """
+        if not self.sampled_in(launch):
+            return []
+        over = {row.handle for row, _ in ended}
+        forced = []
+        for row in launch.rows:
+            if row.state is not RowState.RUNNING or row.handle in over:
+                continue
+            if tokens := self._forced(row):
+                forced.append((row, tokens))
+                if (reason := row.finish_reason()) is not None:
+                    ended.append((row, reason))
+        return forced
+
+    def _forced(self, row: Row) -> list[int]:
         """Append the tokens that a row's grammar leaves no choice about, as one chunk of its next step. None
         where a launch of the row is in flight, or each of them needs logits: these come one by one, by masks
         that allow nothing else, and are the same.
