@@ -29,11 +29,8 @@ from millstream import (
 from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.running.run import RunOptions
-<<<<<<< HEAD
-from millstream.batch.survey import begin
-=======
 from millstream.batch.running.sending import Patience
->>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
+from millstream.batch.survey import begin
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read

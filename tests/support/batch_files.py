@@ -53,16 +53,9 @@ class BatchFiles:
         retry: Literal["failed", "incomplete"] | None = None,
         client: ClientOptions | None = None,
     ) -> Summary:
-<<<<<<< HEAD
-        with InputFile(self.source, 10_000) as source, Journal(self.out) as journal:
-            journal.retry(journal.failures(failed=retry == "failed", incomplete=retry == "incomplete"))
-            async with AsyncClient(self.server.url, options=client) as connected:
-=======
         with InputFile(self.source, 10_000) as source, self.journal(self.out) as journal:
-            if retry:
-                journal.retry_failed()
+            journal.retry(journal.failures(failed=retry == "failed", incomplete=retry == "incomplete"))
             async with self.client(self.server.url, options=client) as connected:
->>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
                 return await BatchRun(source, journal, connected, options).run()
 
     def answers(self) -> dict[str, str]:

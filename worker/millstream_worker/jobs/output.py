@@ -24,11 +24,8 @@ class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
     watched: bool = False  # has stop strings: it is detokenized after every step
-<<<<<<< HEAD
     constrained: bool = False  # has to fit a grammar
-=======
     piece_bytes: int = PIECE_BYTES
->>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
     # filled by the engine's steps
     begun: bool = False  # a token was sampled in this attempt
     ids: list[int] = field(default_factory=list)

@@ -56,14 +56,11 @@ class RunOptions:
     lane: Lane = Lane.BATCH
     tenant: str = ""
     keep_results: bool = False  # on the server until they expire, even if their rows are on disk
-<<<<<<< HEAD
     response_format: Mapping[str, Any] | None = None  # OpenAI's, of lines that say nothing about theirs
-=======
     # not the user's to choose
     window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are
     clear_jobs: int = 256  # ended jobs that are forgotten at once
     patience: Patience = field(default_factory=Patience)
->>>>>>> 72cc8ae9de80dbecc670b92c4bc3a2e7e43bab52
 
     def queue_of(self, named: str) -> str:
         """The queue of a line with this body.model."""
