@@ -129,6 +129,25 @@ def test_the_tokens_are_the_cpu_s(vocab: int) -> None:
     check(rows_of(vocab, count), list(islice(cycle(SPECS), count)), list(islice(cycle(UNIFORMS), count)))
 
 
+@pytest.mark.usefixtures("same_weights")
+def test_ends_of_what_is_kept() -> None:
+    """The top k and no others reach what is counted; a top_k beyond the groups that bound it; a uniform that
+    falls on the edge of a token."""
+    vocab = 4097
+    few = torch.full((vocab,), -1.0)
+    few[: 64 * 64 : 64] = 0.0
+    usual = rows_of(vocab, 1, ("usual",))[0]
+    tied = torch.full((vocab,), -torch.inf)
+    tied[[5, 4000, 4090, 4096]] = 0.0
+    specs = [
+        SamplingSpec(top_k=64, top_p=0.999),
+        SamplingSpec(top_k=4090),
+        SamplingSpec(),
+        SamplingSpec(top_p=0.8),
+    ]
+    check(torch.stack([few, usual, tied, tied]), specs, [0.9999, 1.0, 0.5, 0.5])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("same_weights")
