@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream_worker.engine_link.link import engine_environment
@@ -56,7 +56,20 @@ DEFAULT: tuple[tuple[str, ...], ...] = (
 )
 
 
-def main(arguments: Sequence[str]) -> int:
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+    """The part's exit status. When it is interrupted it ends the workers and servers that it has started, and
+    is waited for: subprocess.run would kill it a moment later, and leave those behind. It has a session of
+    its own: terminals and `timeout` signal all of a group, and it shall be interrupted, once."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # until there is a part; SIG_IGN would be inherited
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: process.send_signal(signal.SIGINT))
+    return process.wait()
+
+
+def main(
+    arguments: Sequence[str], run: Callable[[Sequence[str], Mapping[str, str] | None], int] = run
+) -> int:
     runs = planned(arguments)
     if runs is None:
         print(__doc__)
@@ -70,17 +83,6 @@ def main(arguments: Sequence[str]) -> int:
         if status := run(command, environment):
             return status
     return 0
-
-
-def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """The part's exit status. When it is interrupted it ends the workers and servers that it has started, and
-    is waited for: subprocess.run would kill it a moment later, and leave those behind. It has a session of
-    its own: terminals and `timeout` signal all of a group, and it shall be interrupted, once."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # until there is a part; SIG_IGN would be inherited
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: process.send_signal(signal.SIGINT))
-    return process.wait()
 
 
 def planned(arguments: Sequence[str]) -> list[tuple[str, ...]] | None:

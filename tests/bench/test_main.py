@@ -46,12 +46,9 @@ def test_each_part_is_there(part: str) -> None:
     assert (FOLDER / f"{PARTS[part].module.replace('.', '/')}.py").exists()
 
 
-def test_parts_that_compute_get_an_engines_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_compute_get_an_engines_environment() -> None:
     seen: dict[str, object] = {}
-    monkeypatch.setattr(
-        "ops.bench.__main__.run", lambda command, given: seen.update({command[4]: given}) or 0
-    )
-    main(["idle", "engine"])
+    main(["idle", "engine"], lambda command, given: seen.update({command[4]: given}) or 0)
     idle, engine = seen["ops.bench.pieces.idle"], seen["ops.bench.engines.contest"]
     assert isinstance(idle, dict)
     assert idle["OMP_WAIT_POLICY"] == "PASSIVE"

@@ -18,7 +18,6 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-HANG_S = 20.0  # of CPU time, for one input
 _LONGEST_MESSAGE = 4000  # a clear error can be read
 _KEPT = 5  # violations of one target that are told
 
@@ -33,6 +32,7 @@ class Target:
     feed: Callable[[Any], object]
     clear: tuple[type[Exception], ...]
     share: float = 1.0  # of a long run's inputs
+    hang_s: float = 20.0  # of CPU time, for one input
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def run(target: Target, seed: str, count: int, first: int = 0) -> Tally:
     tally = Tally(target.name)
     before = _peak_mib()
     begun = time.process_time()
-    with _watched():
+    with _watched(target.hang_s):
         for number in range(first, first + count):
             _one(target, seed, number, tally)
     tally.seconds = time.process_time() - begun
@@ -107,7 +107,7 @@ def read(case: str) -> Any:
 
 def outcome(target: Target, case: Any) -> tuple[str, str]:
     """`result`, `error` or `crash`, and what was said."""
-    signal.setitimer(signal.ITIMER_PROF, HANG_S)
+    signal.setitimer(signal.ITIMER_PROF, target.hang_s)
     try:
         target.feed(case)
     except target.clear as error:
@@ -164,9 +164,9 @@ def _numbers_of_any_length() -> Iterator[None]:
 
 
 @contextmanager
-def _watched() -> Iterator[None]:
+def _watched(hang_s: float) -> Iterator[None]:
     def hang(_number: int, _frame: FrameType | None) -> None:
-        raise Hang(f"more than {HANG_S:g} s of CPU time")
+        raise Hang(f"more than {hang_s:g} s of CPU time")
 
     before = signal.signal(signal.SIGPROF, hang)
     try:

@@ -67,9 +67,8 @@ def test_what_is_neither_result_nor_clear_error_is_told_with_its_input() -> None
     assert {len(read(violation.case)) for violation in tally.violations} == {2, 3}
 
 
-def test_what_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz.target.HANG_S", 0.05)
-    tally = run(Target("spin", _draw, _spin, (ValueError,)), SEED, 1)
+def test_what_does_not_end_is_told() -> None:
+    tally = run(Target("spin", _draw, _spin, (ValueError,), hang_s=0.05), SEED, 1)
     assert tally.violations[0].what.startswith("Hang: ")
 
 

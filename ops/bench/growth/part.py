@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ class Setting:
     options: argparse.Namespace
     scratch: Path
     notes: list[str] = field(default_factory=list)
+    monotonic: Callable[[], float] = time.monotonic
 
     @cached_property
     def folder(self) -> Path:
@@ -47,9 +48,9 @@ class Setting:
         """The sizes, as long as there is time for another. `power`: of the size, by which its time grows; 0
         if that bounds itself.
         """
-        start = last = time.monotonic()
+        start = last = self.monotonic()
         for place, size in enumerate(sizes):
-            now = time.monotonic()
+            now = self.monotonic()
             next_s = (now - last) * (size / sizes[place - 1]) ** power if place and power else 0.0
             if now - start + next_s > self.options.seconds:
                 self.notes.append(f"not measured from {size:,} on: over {self.options.seconds:g} s")

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,7 @@ async def through_queue(experiment: Experiment, shared: bool) -> AsyncIterator[D
         yield drive
 
 
-MODES: dict[str, Any] = {"engine": engine_alone, "queue": through_queue}
+MODES: Mapping[str, Any] = {"engine": engine_alone, "queue": through_queue}
 
 
 def rising(capacity_s: float) -> Iterator[float]:
@@ -135,13 +135,15 @@ def rising(capacity_s: float) -> Iterator[float]:
         yield rate_s
 
 
-async def measure(mode: str, experiment: Experiment, loads: list[float]) -> dict[bool, list[LoadPoint]]:
+async def measure(
+    mode: str, experiment: Experiment, loads: list[float], modes: Mapping[str, Any] = MODES
+) -> dict[bool, list[LoadPoint]]:
     """Each way of sharing over rising loads, to the first from the published ones on that saturates it.
     `loads` are chosen by what is measured first, and put there, where there are none."""
     points: dict[bool, list[LoadPoint]] = {}
     for shared in SHARING:
         found = points[shared] = []
-        async with MODES[mode](experiment, shared) as drive:
+        async with modes[mode](experiment, shared) as drive:
             capacity_s = await experiment.capacity(drive)
             print(f"{mode}, {SHARING[shared]}: {capacity_s:.3g} requests/s of a burst", flush=True)
             if not loads:
@@ -154,7 +156,13 @@ async def measure(mode: str, experiment: Experiment, loads: list[float]) -> dict
     return points
 
 
-def run(options: argparse.Namespace, folder: Path, model: ModelSize, limits: Limits) -> list[Row]:
+def run(
+    options: argparse.Namespace,
+    folder: Path,
+    model: ModelSize,
+    limits: Limits,
+    modes: Mapping[str, Any] = MODES,
+) -> list[Row]:
     """All modes, printed and drawn; returns the table."""
     experiment = Experiment(folder, model, Prompts(*options.shape), options)
     limits_s = {
@@ -165,7 +173,7 @@ def run(options: argparse.Namespace, folder: Path, model: ModelSize, limits: Lim
     table: list[Row] = []
     loads: list[float] = list(options.loads)
     for mode in options.modes:
-        points = asyncio.run(measure(mode, experiment, loads))
+        points = asyncio.run(measure(mode, experiment, loads, modes))
         aside = [] if options.loads or loads[0] == PUBLISHED_LOADS[0] else [IN_PROPORTION]
         table += table_rows(mode, points, limits_s)
         draw(options.pictures / f"prefix_{mode}.png", mode, points, limits_s, [*notes, *aside])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -27,7 +27,9 @@ def checkpoint(model: str, device: str = "cpu") -> Path:
     return _computable(Path(own), device)
 
 
-def shaped_checkpoint(shape: str, device: str = "cpu") -> Path:
+def shaped_checkpoint(
+    shape: str, device: str = "cpu", shapes: Mapping[str, Mapping[str, Any]] = SHAPES
+) -> Path:
     """A folder with random weights of that shape, in bfloat16 or the device's substitute: the same numbers in
     wider memory, as with a real checkpoint.
     """
@@ -37,7 +39,7 @@ def shaped_checkpoint(shape: str, device: str = "cpu") -> Path:
     dtype = precision(device)
     folder = cache() / (shape if dtype == "bfloat16" else f"{shape}-as-{dtype}")
     if not folder.exists():
-        fields = dict(SHAPES[shape])
+        fields = dict(shapes[shape])
         config = AutoConfig.for_model(fields.pop("model_type"), **fields)
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)

@@ -60,13 +60,15 @@ class Figures:
         return f"{self.idle:,.0f} | {growth} | {self.answered_s:.1f} | {waits}"
 
 
-async def measure(url: str, text: str, context: int, options: argparse.Namespace) -> Figures:
+async def measure(
+    url: str, text: str, context: int, options: argparse.Namespace, characters: int = CHARACTERS
+) -> Figures:
     with _worker(url, context, options.tokenizer or bench_tokenizer()) as front:
         async with AsyncClient(url, queue=QUEUE, options=OPTIONS) as client:
             await _small(client)
             idle = _resident(front)
             front.send_signal(signal.SIGSTOP)
-            ids = await _submit(client, text, options.messages, options.tenants)
+            ids = await _submit(client, TEXTS[text], characters, options)
             memory.reset_peak_of(front.pid)
             front.send_signal(signal.SIGCONT)
             start = time.perf_counter()
@@ -82,12 +84,13 @@ async def measure(url: str, text: str, context: int, options: argparse.Namespace
             return Figures(idle, peak, _resident(front), seconds, waits)
 
 
-async def _submit(client: AsyncClient, text: str, messages: int, tenants: int) -> list[str]:
-    pattern = TEXTS[text]
-    prompt = pattern * (CHARACTERS // len(pattern))
+async def _submit(
+    client: AsyncClient, pattern: str, characters: int, options: argparse.Namespace
+) -> list[str]:
+    prompt = pattern * (characters // len(pattern))
     return [
-        (await client.submit(prompt, max_tokens=1, tenant=f"giant-{number % tenants}")).id
-        for number in range(messages)
+        (await client.submit(prompt, max_tokens=1, tenant=f"giant-{number % options.tenants}")).id
+        for number in range(options.messages)
     ]
 
 

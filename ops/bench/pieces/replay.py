@@ -12,6 +12,7 @@ import argparse
 import os
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ops.bench import machine, plots
@@ -24,7 +25,7 @@ from ops.bench.workloads import Workload, make
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine_link.link import engine_environment
 
@@ -33,11 +34,18 @@ TURN = 8  # steps, of which the first is not counted
 BLOCK = 16
 
 
-def measure(model: str, rows: int, options: argparse.Namespace, limits: Limits) -> Row:
+def measure(
+    model: str,
+    rows: int,
+    options: argparse.Namespace,
+    limits: Limits,
+    build: Callable[[EngineConfig, Callable[[str], None]], tuple[Any, EngineInfo]] = build,
+) -> Row:
     folder = checkpoint(model, "cpu")
     size = size_of(folder)
     context = PROMPT + 2 * TURN * options.turns + 3 * TURN
-    engine = _engine(str(folder), size, rows, context, options.threads)
+    config = _config(str(folder), size, rows, context, options.threads)
+    engine: Engine[Any] = build(config, lambda message: None)[0]
     work = make("a", size.vocab_size, 1.0)
     _fill(engine, work, rows, context - PROMPT)
     recorded = engine.runner.model  # type: ignore[attr-defined]
@@ -59,9 +67,9 @@ def measure(model: str, rows: int, options: argparse.Namespace, limits: Limits) 
     }
 
 
-def _engine(folder: str, size: ModelSize, rows: int, context: int, threads: int) -> Engine[Any]:
+def _config(folder: str, size: ModelSize, rows: int, context: int, threads: int) -> EngineConfig:
     blocks = rows * (-(-context // BLOCK) + 1)
-    config = EngineConfig(
+    return EngineConfig(
         folder,
         device="cpu",
         threads=threads,
@@ -70,7 +78,6 @@ def _engine(folder: str, size: ModelSize, rows: int, context: int, threads: int)
         max_rows=rows,
         compile_model="on",
     )
-    return build(config, lambda message: None)[0]
 
 
 def _fill(engine: Engine[Any], work: Workload, rows: int, tokens: int) -> None:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -227,7 +227,7 @@ def _rss_mib(pid: int | None) -> float:
         return float("nan")
 
 
-def main() -> int:
+def main(soak: Callable[[argparse.Namespace, str, Path], Coroutine[None, None, int]] = soak) -> int:
     parser = argparse.ArgumentParser(
         "python -m ops.bench soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from ops.bench.growth import experiment
@@ -60,11 +59,9 @@ def test_a_part_ends_early_and_says_where(setting: Setting) -> None:
     assert setting.notes == ["not measured from 1,000 on: over -1 s"]
 
 
-def test_a_size_for_which_there_is_no_time_is_not_begun(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_size_for_which_there_is_no_time_is_not_begun(setting: Setting) -> None:
     seconds = iter([0.0, 0.0, 5.0, 15.0])  # the first takes 5 s, the second 10 s, the third would take 40
-    monkeypatch.setattr("ops.bench.growth.part.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    setting.monotonic = lambda: next(seconds)
     setting.options.seconds = 50.0
     assert list(setting.within([10, 20, 40], 2.0)) == [10, 20]
     assert setting.notes == ["not measured from 40 on: over 50 s"]
@@ -81,7 +78,6 @@ def test_rows_are_drawn_and_kept_beside_the_picture(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tiny: Path, tmp_path: Path) -> None:
     monkeypatch.setattr("os.environ", dict(os.environ))
-    monkeypatch.setattr("ops.bench.machine.measure", lambda threads, device: Limits(1e15, 1e15))
     flags = f"pool --quick --model {tiny} --threads 1 --compile-model off --pictures {tmp_path}".split()
     monkeypatch.setattr("sys.argv", ["experiment.py", *flags])
     experiment.main()

@@ -88,21 +88,20 @@ def served_until(most_s: float) -> Callable[..., AbstractAsyncContextManager[pre
     return mode
 
 
-def test_loads_rise_until_each_way_is_saturated(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(prefix.MODES, "engine", served_until(120.0))
+def test_loads_rise_until_each_way_is_saturated(tiny: Path) -> None:
+    modes = {"engine": served_until(120.0)}
     experiment = prefix.Experiment(tiny, size_of(tiny), Prompts(32, 8, 4), options(seconds=10.0))
-    points = asyncio.run(prefix.measure("engine", experiment, [10.0, 40.0, 80.0, 160.0, 320.0]))
+    loads = [10.0, 40.0, 80.0, 160.0, 320.0]
+    points = asyncio.run(prefix.measure("engine", experiment, loads, modes))
     assert [point.offered_s for point in points[True]] == [10.0, 40.0, 80.0, 160.0]
     assert [point.saturated for point in points[True]] == [False, False, False, True]
     assert [point.offered_s for point in points[False]] == [10.0, 40.0, 80.0]  # three, as were published
 
 
 @pytest.mark.slow
-def test_a_small_machine_is_told_so(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(prefix.MODES, "engine", served_until(1.0))  # 64 at once take 64 s
-    rows = prefix.run(options(loads=[], pictures=tmp_path), tiny, size_of(tiny), LIMITS)
+def test_a_small_machine_is_told_so(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    modes = {"engine": served_until(1.0)}  # 64 at once take 64 s
+    rows = prefix.run(options(loads=[], pictures=tmp_path), tiny, size_of(tiny), LIMITS, modes)
     assert rows[0]["requests/s offered"] == pytest.approx(10 / 19.81)
     assert prefix.IN_PROPORTION in capsys.readouterr().out
 

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 from ops.bench.models.checkpoints import checkpoint, shaped_checkpoint
-from ops.bench.models.shapes import SHAPES, TINY_14M
+from ops.bench.models.shapes import TINY_14M
 from ops.bench.models.size import size_of
 from support.models import checkpoints
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-SMALL = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 64, "head_dim": 4}
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 64, "head_dim": 4}
+SMALL = {"small": TINY_14M | SIZES}
 
 
 def test_one_whose_writing_was_interrupted_is_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setitem(SHAPES, "small", TINY_14M | SMALL)
 
     def interrupted(model: PreTrainedModel, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -30,12 +30,12 @@ def test_one_whose_writing_was_interrupted_is_written_anew(
     with monkeypatch.context() as patch:
         patch.setattr(PreTrainedModel, "save_pretrained", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            shaped_checkpoint("small")
-    folder = shaped_checkpoint("small")
+            shaped_checkpoint("small", shapes=SMALL)
+    folder = shaped_checkpoint("small", shapes=SMALL)
     assert (folder / "model.safetensors").stat().st_size > 1000
     assert AutoConfig.from_pretrained(folder).hidden_size == 16
     written = (folder / "model.safetensors").stat().st_mtime_ns
-    assert shaped_checkpoint("small") == folder
+    assert shaped_checkpoint("small", shapes=SMALL) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
 
 
@@ -43,11 +43,10 @@ def test_a_shape_is_made_in_a_precision_that_the_processor_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setitem(SHAPES, "small", TINY_14M | SMALL)
     dtypes, read = {}, []
     for computes in (True, False):
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda answer=computes: answer)
-        folder = shaped_checkpoint("small")
+        folder = shaped_checkpoint("small", shapes=SMALL)
         dtypes[folder.name] = (AutoConfig.from_pretrained(folder).dtype, size_of(folder).dtype)
         read.append(size_of(folder).weight_bytes)
     assert read[0] == read[1], "the same numbers: nobody has to read more of them"

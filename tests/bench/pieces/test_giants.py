@@ -14,14 +14,11 @@ from millstream.cli.embedded.embedded_server import EmbeddedServer
 
 
 @pytest.mark.slow
-async def test_giants_are_refused_while_small_jobs_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(giants, "CHARACTERS", 100_000)
+async def test_giants_are_refused_while_small_jobs_pass(tmp_path: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=build("byte-level")).save_pretrained(tmp_path / "model")
     options = argparse.Namespace(messages=2, tenants=2, tokenizer=tmp_path / "model", rest_s=0)
     with EmbeddedServer(tmp_path / "server") as server:
-        figures = await giants.measure(server.url, "words", 512, options)
+        figures = await giants.measure(server.url, "words", 512, options, characters=100_000)
     assert 20 < figures.idle <= figures.peak
     assert figures.waits_s
     assert figures.row.count("|") == 4

@@ -35,7 +35,7 @@ class Recorded:
         return self.eager.run(plan)
 
 
-def test_turns_are_taken_in_one_engine(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_are_taken_in_one_engine(tiny: Path) -> None:
     recorded = Recorded()
 
     def build(config: Any, report: Any) -> Any:
@@ -44,8 +44,8 @@ def test_turns_are_taken_in_one_engine(tiny: Path, monkeypatch: pytest.MonkeyPat
         engine.runner.model = recorded  # type: ignore[attr-defined]
         return engine, info
 
-    monkeypatch.setattr(replay, "build", build)
-    row = replay.measure(str(tiny), 3, argparse.Namespace(turns=2, threads=1), Limits(1e10, 1e11))
+    options = argparse.Namespace(turns=2, threads=1)
+    row = replay.measure(str(tiny), 3, options, Limits(1e10, 1e11), build)
     assert row["rows"] == 3
     assert float(row["least ms"]) < min(float(row["called ms"]), float(row["replayed ms"]))
     assert float(row["ratio"]) == pytest.approx(float(row["called ms"]) / float(row["replayed ms"]))

@@ -30,9 +30,8 @@ def test_the_logs_are_shown_before_their_folder_goes(
         (folder / "load.log").write_text("no memory left")
         raise RuntimeError("see its log")
 
-    monkeypatch.setattr(run, "soak", broken)
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
     monkeypatch.setattr("sys.argv", ["run.py", "--redis-url", "redis://nowhere"])
     with pytest.raises(RuntimeError, match="see its log"):
-        run.main()
+        run.main(broken)
     assert "load.log:\nno memory left" in capsys.readouterr().out
