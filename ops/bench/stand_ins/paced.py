@@ -90,6 +90,9 @@ class StandIn:
     def check(self) -> None:
         """There is no pool to audit."""
 
+    def take_compiled(self) -> list[Refused]:
+        return []  # it follows no grammar
+
     def take_due(self) -> None:
         """Nothing was put off."""
 

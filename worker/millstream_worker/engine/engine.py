@@ -70,11 +70,6 @@ class Engine(Generic[H]):
     def idle(self) -> bool:
         return not self._in_flight and self.scheduler.idle and not self._grammars
 
-    @property
-    def waits_for_grammars(self) -> bool:
-        """There is nothing to compute before a grammar is compiled."""
-        return bool(self._grammars) and not self._in_flight and self.scheduler.idle
-
     def add(self, request: EngineRequest) -> Refused | None:
         """Take a request into the waiting rows; a refusal names the field that can never fit. One with a
         grammar waits for that to be compiled, see `take_compiled`.

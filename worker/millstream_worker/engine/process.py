@@ -25,6 +25,7 @@ from millstream_worker.engine.protocol.frames import (
     Ready,
     Stop,
 )
+from millstream_worker.engine.protocol.outputs import Step
 
 Report = Callable[[str], None]
 Build = Callable[[EngineConfig, Report, Mark], tuple[Engine[Any], EngineInfo]]
@@ -86,10 +87,11 @@ def _load(channel: Channel, build: Build, progress: Progress) -> Engine[Any] | N
 
 def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
     audited = True  # nothing was computed since
+    step: Step | None = None
     while True:
         if engine.idle:
             progress.enter("idle")
-        news = list(channel.receive(_pause_s(engine, audited)))
+        news = list(channel.receive(_pause_s(engine, audited, step)))
         if not news and engine.idle:
             engine.check()
             audited = True
@@ -113,11 +115,11 @@ def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
             due()
 
 
-def _pause_s(engine: Engine[Any], audited: bool) -> float | None:
-    """How long to wait for the front; None: for ever."""
+def _pause_s(engine: Engine[Any], audited: bool, step: Step | None) -> float | None:
+    """How long to wait for the front after a step, or after finding nothing to compute; None: for ever."""
     if engine.idle:
         return None if audited else AUDIT_S
-    return COMPILED_S if engine.waits_for_grammars else 0.0
+    return COMPILED_S if step is None else 0.0
 
 
 def _take(channel: Channel, engine: Engine[Any], frame: Frame) -> None:

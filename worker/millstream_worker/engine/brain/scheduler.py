@@ -24,9 +24,9 @@ from millstream_worker.engine.brain.batch.rows import Row, RowState
 from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes, SharingCosts
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
-from millstream_worker.engine.brain.grammars.constrained import ConstrainedRows
 from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.brain.running.admit_rows import admit, displace, joining
+from millstream_worker.engine.brain.running.constrained_rows import ConstrainedRows
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 from millstream_worker.engine.brain.running.step_time import StepTimeModel
@@ -120,7 +120,7 @@ class Scheduler:
         refusal = self.refuse(request)
         if refusal is not None:
             return refusal
-        for row in self._row_factory.rows(request, matchers or {}):
+        for row in self._row_factory.rows(request, matchers):
             assert row.handle not in self._rows, f"handle {row.handle} is taken"
             reason = row.finish_reason()  # an end that an earlier attempt did not report
             if reason is not None:

@@ -63,7 +63,7 @@ class RowFactory:
         problem = f"the prompt has {prompt} tokens and needs room for one more, but {limit}; {remedy}"
         return Refused(request.handle, "prompt", problem)
 
-    def rows(self, request: EngineRequest, matchers: Mapping[int, Matcher]) -> list[Row]:
+    def rows(self, request: EngineRequest, matchers: Mapping[int, Matcher] | None = None) -> list[Row]:
         """A row for each choice that has not ended in an earlier attempt; `matchers`: by choice."""
         prompt = np.array(request.prompt, dtype=np.int32)
         salt = request.salt if self._salted else ""
@@ -71,7 +71,7 @@ class RowFactory:
         origin = Origin(request, prompt, root_hash(self._hash_seed, *scopes), [])
         extend_chain(origin.chain, origin.root, prompt, self._block_size)
         left = [choice for choice in range(request.choices) if choice not in request.done]
-        return [self._row(origin, choice, matchers.get(choice)) for choice in left]
+        return [self._row(origin, choice, (matchers or {}).get(choice)) for choice in left]
 
     def _row(self, origin: Origin, choice: int, matcher: Matcher | None) -> Row:
         request = origin.request
