@@ -11,6 +11,7 @@ from torch import Tensor
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
+from millstream_worker.engine.runner.attention.triton.step_layout import LEAST_TILE_KEYS
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.attention_choice import choose
@@ -114,10 +115,12 @@ def test_the_reference_is_exact_where_the_process_multiplies_in_tf32(monkeypatch
 
 @pytest.mark.parametrize("block_size", [1, 16, 256, 1024])
 def test_the_steps_have_what_goes_wrong(block_size: int) -> None:
-    """Decoding rows, later chunks, a row alone; and, where a prefix is as long as a block, prefix groups."""
+    """Decoding rows, later chunks, one of them over keys for several programs, a row alone; and, where a
+    prefix is as long as a block, prefix groups."""
     steps, blocks = attention_steps(block_size)
     assert max(int(table.max()) for step in steps for table in step.block_tables) == blocks - 1
     assert any(step.decodes == len(step.query_lens) == 1 for step in steps)
     assert any(0 < step.decodes < len(step.query_lens) for step in steps)
+    assert any(((step.query_lens > 1) & (step.kv_lens > 2 * LEAST_TILE_KEYS)).any() for step in steps)
     groups = [len(step.prefix_group_segments) for step in steps if len(step.prefix_group_lens)]
-    assert groups == ([3, 70] if block_size <= 700 else [])
+    assert groups == ([3, 70] if block_size <= 1100 else [])

@@ -10,9 +10,9 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.plan import Int32, Plan, packed_plan
 
-CONTEXTS = (1, 15, 16, 17, 64, 65, 257, 700)  # tokens of each row after the first step
+CONTEXTS = (1, 15, 16, 17, 64, 65, 257, 1100)  # tokens of each row after the first step
 SHORT_CONTEXTS = (1, 15, 16, 17, 64, 65, 130)  # for the CPU, where nothing depends on longer ones
-_LATER = {1: 70, 6: 33}  # row: tokens of a second chunk
+_LATER = {1: 70, 6: 33, 7: 5}  # row: tokens of a second chunk; the last has keys for several programs
 _GROUPS = (3, 70)  # rows of a prefix group; the larger one is more than a tile
 
 
