@@ -1,6 +1,6 @@
-"""The pins of constraints.txt agree with each other wherever somebody installs: on Linux, with each supported
-Python, from the package index alone. Wheels that only this machine has are not looked at (a CPU build of
-torch requires less than the one in the index). Nothing is installed.
+"""The pins of constraints.txt agree with each other wherever somebody installs: on Linux with glibc 2.31 or
+later, with each supported Python, from the package index alone. Wheels that only this machine has are not
+looked at (a CPU build of torch requires less than the one in the index). Nothing is installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_the_pins_can_be_installed(installer: str, python: str) -> None:
     wanted = [word for name in extras(installer).split(",") for word in ("--extra", name)]
     command = [
         uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate",
-        "--python-version", python, "--python-platform", "x86_64-unknown-linux-gnu",
+        "--python-version", python, "--python-platform", "x86_64-manylinux_2_31",
         "--only-binary", ":all:", "-c", "constraints.txt", *wanted, "pyproject.toml",
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "UV_FIND_LINKS"}
