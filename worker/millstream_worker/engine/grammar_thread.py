@@ -64,8 +64,11 @@ class GrammarThread:
             self._done.put((request, self._result(request)))
 
     def _result(self, request: EngineRequest) -> Mapping[int, Matcher] | Refused:
+        assert request.grammar is not None, "a request without a grammar"
         try:
             return self._compiler.matchers(request)
         except InvalidGrammar as error:
-            problem = f"{request.grammar.type if request.grammar else ''}: {error}"
-            return Refused(request.handle, FIELD, problem)
+            problem = str(error)
+        except BaseException as error:  # noqa: BLE001 - panics, too: no request is lost
+            problem = f"cannot be compiled: {error!r:.300}"
+        return Refused(request.handle, FIELD, f"{request.grammar.type}: {problem}; change it")

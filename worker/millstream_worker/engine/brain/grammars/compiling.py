@@ -13,7 +13,7 @@ from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 WHITESPACE = r"[ \n]{1,20}"  # between JSON's tokens: models without a bound repeat it up to max_tokens
-MOST_KEPT = 256  # compiled grammars
+MOST_KEPT = 64  # compiled grammars
 _JSON = {"json_schema", "json_object"}
 _ANY_OBJECT = '{"type": "object"}'
 
