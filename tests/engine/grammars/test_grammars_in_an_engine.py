@@ -122,10 +122,11 @@ def test_forced_tokens_are_the_same_one_by_one_and_in_chunks(
     assert chunks.steps < singly.steps == len(singly.tokens[1])
 
 
-def test_one_step_ahead_changes_nothing(engine: Engine[Any], end_id: int) -> None:
+def test_one_step_ahead_changes_nothing(folder: Path, engine: Engine[Any], end_id: int) -> None:
     requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
-    scheduler = Scheduler(replace(engine.scheduler.config, pipeline_depth=1))
-    ahead = Engine(scheduler, engine.runner, depth=1, grammars=engine._grammars)
+    own = engine_on("cpu", folder)  # with keys and values that no other scheduler knows
+    scheduler = Scheduler(replace(own.scheduler.config, pipeline_depth=1))
+    ahead = Engine(scheduler, own.runner, depth=1, grammars=own._grammars)
     expected = run(engine, requests)
     outputs = run(ahead, requests)
     assert (outputs.tokens, outputs.reasons) == (expected.tokens, expected.reasons)
