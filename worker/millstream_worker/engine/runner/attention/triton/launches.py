@@ -107,7 +107,8 @@ class LayerLaunch:
 
 def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
     spec = launch.spec
-    store_kernel[len(key), spec.kv_heads](
+    tokens = min(len(key), len(launch.step.slots))  # a token that only pads the model's input has no place
+    store_kernel[tokens, spec.kv_heads](
         key,
         value,
         launch.keys,
