@@ -186,6 +186,14 @@ def test_a_grammar_that_cannot_be_kept_is_refused(
     assert outputs.reasons[2] == "complete"
 
 
+def test_a_long_chain_of_references_ends_no_engine(engine: Engine[Any], end_id: int) -> None:
+    """Without a large stack the process died by SIGSEGV."""
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(7000)}
+    chained = {"$ref": "#/$defs/d0", "$defs": chain | {"d7000": {"enum": [1]}}}
+    outputs = run(engine, [asked(1, GrammarSpec("json_schema", json.dumps(chained)), end_id)])
+    assert outputs.reasons[1] in ("complete", "stop")
+
+
 def test_an_aborted_request_comes_no_more(engine: Engine[Any], end_id: int) -> None:
     assert engine.add(asked(1, RECORD, end_id, choices=2)) is None
     engine.abort([1])

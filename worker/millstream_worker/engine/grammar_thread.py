@@ -13,6 +13,7 @@ from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
 FIELD = "response_format"
+STACK_BYTES = 256 * 2**20  # reserved, not taken: a text of 256 KiB is a chain of thousands of references
 Compiled = tuple[EngineRequest, Mapping[int, Matcher] | Refused]
 
 
@@ -36,7 +37,7 @@ class GrammarThread:
         self._given.put(request)
         if self._thread is None:
             self._thread = threading.Thread(target=self._compile, name="grammars", daemon=True)
-            self._thread.start()
+            _start(self._thread)
 
     def abort(self, handles: Iterable[int]) -> None:
         """Remember that these rows are not wanted any more; others are ignored."""
@@ -72,3 +73,12 @@ class GrammarThread:
         except BaseException as error:  # noqa: BLE001 - panics, too: no request is lost
             problem = f"cannot be compiled: {error!r:.300}"
         return Refused(request.handle, FIELD, f"{request.grammar.type}: {problem}; change it")
+
+
+def _start(thread: threading.Thread) -> None:
+    """With a large stack: the compiler descends a chain of references, and dies where the stack ends."""
+    usual = threading.stack_size(STACK_BYTES)
+    try:
+        thread.start()
+    finally:
+        threading.stack_size(usual)
