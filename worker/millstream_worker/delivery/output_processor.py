@@ -95,8 +95,9 @@ class OutputProcessor:
 
     def refused(self, refused: Refused) -> None:
         """The engine can never run this job: it fails, and the submitter gets the reason."""
-        if refused.handle in self._queue.rows:
-            job, _ = self._queue.rows[refused.handle]
+        given = {job.handle: job for job, _ in self._queue.rows.values()}
+        job = given.get(refused.handle)  # its first choice may have ended in an earlier attempt
+        if job is not None:
             error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
             self._table.conclude(job, State.FAILED, error)
 
