@@ -122,6 +122,18 @@ def test_forced_tokens_are_the_same_one_by_one_and_in_chunks(
     assert chunks.steps < singly.steps == len(singly.tokens[1])
 
 
+def test_a_stop_token_ends_the_answer_among_forced_ones(
+    engine: Engine[Any], tokenizer: Tokenizer, end_id: int
+) -> None:
+    [stop] = tokenizer.encode("%").ids
+    grammar = GrammarSpec("regex", "[AB]#%&[CD]")
+    for top in (None, 0):
+        sampling = {"end_ids": (end_id, stop), "top_logprobs": top}
+        outputs = run(engine, [asked(1, grammar, end_id, sampling=sampling)])
+        assert tokenizer.decode(outputs.tokens[1])[1:] == "#%"
+        assert outputs.reasons == {1: "stop"}
+
+
 def test_one_step_ahead_changes_nothing(folder: Path, engine: Engine[Any], end_id: int) -> None:
     requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
     own = engine_on("cpu", folder)  # with keys and values that no other scheduler knows

@@ -57,6 +57,9 @@ class ConstrainedRows:
         if row.matcher is None or row.steps_singly or self._batch.in_flight(row):
             return []
         tokens = row.matcher.forced()[: row.max_output - len(row.output)]
+        end = next((place for place, token in enumerate(tokens) if token in row.end_ids), None)
+        if end is not None:  # one of the request's own
+            del tokens[end + 1 :]
         if tokens:
             row.matcher.consume(tokens)
             row.output += tokens
