@@ -198,6 +198,23 @@ def test_a_grammar_that_cannot_be_kept_is_refused(
     assert outputs.reasons[2] == "complete"
 
 
+def test_ten_thousand_texts_are_a_choice(engine: Engine[Any], tokenizer: Tokenizer, end_id: int) -> None:
+    """Each as a terminal of its own ended by `grammar_limit` from some 1,000 on."""
+    texts = [f"text number {number}" for number in range(10_000)]
+    outputs = run(engine, [asked(1, GrammarSpec("choice", json.dumps(texts)), end_id)])
+    assert outputs.reasons[1] in ("complete", "stop")
+    assert tokenizer.decode(outputs.tokens[1]) in texts
+
+
+def test_a_choice_may_go_on_where_another_ends(
+    engine: Engine[Any], tokenizer: Tokenizer, end_id: int
+) -> None:
+    texts = ["a", 'a"b', "a/b\n", "é"]
+    asks = [asked(handle, GrammarSpec("choice", json.dumps(texts)), end_id) for handle in range(40)]
+    outputs = run(engine, asks)
+    assert {tokenizer.decode(tokens) for tokens in outputs.tokens.values()} == set(texts)
+
+
 def test_a_long_chain_of_references_ends_no_engine(engine: Engine[Any], end_id: int) -> None:
     """Without a large stack the process died by SIGSEGV."""
     chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(7000)}
