@@ -206,6 +206,13 @@ def test_ten_thousand_texts_are_a_choice(engine: Engine[Any], tokenizer: Tokeniz
     assert tokenizer.decode(outputs.tokens[1]) in texts
 
 
+def test_the_schema_true_takes_any_json(engine: Engine[Any], tokenizer: Tokenizer, end_id: int) -> None:
+    outputs = run(engine, [asked(1, GrammarSpec("json_schema", " true "), end_id, tokens=400)])
+    if outputs.reasons[1] in ("complete", "stop"):
+        json.loads(tokenizer.decode(outputs.tokens[1]))
+    assert outputs.reasons[1] in ("complete", "stop", "length")
+
+
 def test_a_choice_may_go_on_where_another_ends(
     engine: Engine[Any], tokenizer: Tokenizer, end_id: int
 ) -> None:

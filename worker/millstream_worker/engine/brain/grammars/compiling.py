@@ -17,6 +17,7 @@ WHITESPACE = r"[ \n]{1,20}"  # between JSON's tokens: models without a bound rep
 MOST_KEPT = 64  # compiled grammars
 _JSON = {"json_schema", "json_object"}
 _ANY_OBJECT = '{"type": "object"}'
+_ANYTHING = "{}"
 
 
 class InvalidGrammar(ValueError):
@@ -71,6 +72,7 @@ def _grammar(spec: GrammarSpec) -> str:
     try:
         if spec.type in _JSON:
             text = spec.text if spec.type == "json_schema" else _ANY_OBJECT
+            text = _ANYTHING if text.strip() == "true" else text  # which llguidance takes only inside others
             return LLMatcher.grammar_from_json_schema(text, overrides=_json_options(spec))
         if spec.type == "choice":
             return LLMatcher.grammar_from_lark(_choice(json.loads(spec.text)))
