@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -21,9 +22,18 @@ class Panic(BaseException):
 class Compiler:
     """Its answers, and errors, by the text of the grammar."""
 
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.may_go_on = threading.Event()
+        self.compiled: list[int] = []  # handles
+
     def matchers(self, request: EngineRequest) -> Mapping[int, Any]:
         assert request.grammar is not None
+        self.compiled.append(request.handle)
         match request.grammar.text:
+            case "slow":
+                self.begun.set()
+                assert self.may_go_on.wait(10)
             case "panic":
                 raise Panic("index out of bounds")
             case "invalid":
@@ -31,8 +41,9 @@ class Compiler:
         return {}
 
 
-def request(handle: int, text: str, choices: int = 1) -> EngineRequest:
-    return EngineRequest(handle, (1,), 5, choices=choices, grammar=GrammarSpec("regex", text))
+def request(handle: int, text: str, choices: int = 1, priority: int = 1) -> EngineRequest:
+    grammar = GrammarSpec("regex", text)
+    return EngineRequest(handle, (1,), 5, choices=choices, priority=priority, grammar=grammar)
 
 
 def taken(thread: GrammarThread) -> list[Any]:
@@ -67,3 +78,19 @@ def test_aborted_choices_are_told_once() -> None:
     assert [aborted for _, _, aborted in taken(thread)] == [{2, 3}, set()]
     thread.put(request(2, "good"))
     assert [aborted for _, _, aborted in taken(thread)] == [set()]
+
+
+def test_interactive_requests_are_compiled_first_and_aborted_ones_not_at_all() -> None:
+    compiler = Compiler()
+    thread = GrammarThread(compiler)  # type: ignore[arg-type]
+    thread.put(request(1, "slow"))
+    assert compiler.begun.wait(10)
+    for each in (request(2, "good"), request(3, "good", choices=2), request(5, "good"), request(6, "good")):
+        thread.put(each)
+    thread.put(request(7, "good", priority=0))
+    thread.abort([3, 4, 5])
+    compiler.may_go_on.set()
+    assert [(one.handle, aborted) for one, _, aborted in taken(thread)] == [
+        (1, set()), (7, set()), (2, set()), (3, {3, 4}), (5, {5}), (6, set()),
+    ]  # fmt: skip
+    assert compiler.compiled == [1, 7, 2, 6]

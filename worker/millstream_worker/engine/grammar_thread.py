@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from queue import Empty, SimpleQueue
+from itertools import count
+from queue import Empty, PriorityQueue, SimpleQueue
 
 from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
 from millstream_worker.engine.brain.grammars.matcher import Matcher
@@ -18,31 +19,32 @@ Compiled = tuple[EngineRequest, Mapping[int, Matcher] | Refused]
 
 
 class GrammarThread:
-    """Requests go in by `put`, one by one, and come out by `take` in the same order, with their matchers."""
+    """Requests go in by `put`, one by one, and come out by `take` with their matchers: those of a higher lane
+    first, and otherwise in the same order."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._given: SimpleQueue[EngineRequest] = SimpleQueue()
+        self._given: PriorityQueue[tuple[int, int, EngineRequest]] = PriorityQueue()  # lane, number
+        self._numbers = count()
         self._done: SimpleQueue[Compiled] = SimpleQueue()
-        self._inside: dict[int, EngineRequest] = {}  # by its first handle
-        self._aborted: set[int] = set()  # handles
+        self._inside: set[int] = set()  # handles
+        self._aborted: set[int] = set()  # some of those
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
-        """Requests that are inside."""
+        """Rows that are inside."""
         return len(self._inside)
 
     def put(self, request: EngineRequest) -> None:
-        self._inside[request.handle] = request
-        self._given.put(request)
+        self._inside |= _handles(request)
+        self._given.put((request.priority, next(self._numbers), request))
         if self._thread is None:
             self._thread = threading.Thread(target=self._compile, name="grammars", daemon=True)
             _start(self._thread)
 
     def abort(self, handles: Iterable[int]) -> None:
         """Remember that these rows are not wanted any more; others are ignored."""
-        if self._inside:
-            self._aborted |= set(handles)
+        self._aborted |= self._inside.intersection(handles)
 
     def take(self) -> list[tuple[EngineRequest, Mapping[int, Matcher] | Refused, set[int]]]:
         """What is done, and the handles of each request that were aborted meanwhile."""
@@ -52,17 +54,17 @@ class GrammarThread:
                 request, result = self._done.get_nowait()
             except Empty:
                 break
-            del self._inside[request.handle]
-            aborted = self._aborted & set(range(request.handle, request.handle + request.choices))
-            taken.append((request, result, aborted))
-        if not self._inside:
-            self._aborted.clear()
+            handles = _handles(request)
+            taken.append((request, result, self._aborted & handles))
+            self._inside -= handles
+            self._aborted -= handles
         return taken
 
     def _compile(self) -> None:
         while True:
-            request = self._given.get()
-            self._done.put((request, self._result(request)))
+            _, _, request = self._given.get()
+            unwanted = _handles(request) <= self._aborted
+            self._done.put((request, {} if unwanted else self._result(request)))
 
     def _result(self, request: EngineRequest) -> Mapping[int, Matcher] | Refused:
         assert request.grammar is not None, "a request without a grammar"
@@ -73,6 +75,10 @@ class GrammarThread:
         except BaseException as error:  # noqa: BLE001 - panics, too: no request is lost
             problem = f"cannot be compiled: {error!r:.300}"
         return Refused(request.handle, FIELD, f"{request.grammar.type}: {problem}; change it")
+
+
+def _handles(request: EngineRequest) -> set[int]:
+    return set(range(request.handle, request.handle + request.choices))
 
 
 def _start(thread: threading.Thread) -> None:
