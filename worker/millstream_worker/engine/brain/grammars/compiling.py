@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
+T = TypeVar("T")
 WHITESPACE = r"[ \n]{1,20}"  # between JSON's tokens: models without a bound repeat it up to max_tokens
 MOST_KEPT = 64  # compiled grammars
 _JSON = {"json_schema", "json_object"}
@@ -25,13 +26,14 @@ class InvalidGrammar(ValueError):
 
 
 class GrammarCompiler:
-    """Keeps the grammars that were used last. `tokenizer`: makes the model's, when the first grammar comes;
-    it takes about a second. All in one thread."""
+    """Keeps the grammars that were used last, and why others cannot be used. `tokenizer`: makes the model's,
+    when the first grammar comes; it takes some seconds, also to find that there can be none. All in one
+    thread."""
 
     def __init__(self, tokenizer: Callable[[], LLTokenizer]) -> None:
         self._make_tokenizer = tokenizer
-        self._tokenizer: LLTokenizer | None = None
-        self._compiled: OrderedDict[GrammarSpec, Matcher] = OrderedDict()
+        self._tokenizer: LLTokenizer | InvalidGrammar | None = None
+        self._compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = OrderedDict()
 
     def matchers(self, request: EngineRequest) -> dict[int, Matcher]:
         """By choice that is not done, at the end of the output of earlier attempts. Raises InvalidGrammar."""
@@ -51,20 +53,34 @@ class GrammarCompiler:
     def _compile(self, spec: GrammarSpec) -> Matcher:
         known = self._compiled.get(spec)
         if known is None:
-            known = self._compiled[spec] = self._new(spec)
+            known = self._compiled[spec] = _or_reason(lambda: self._new(spec))
             if len(self._compiled) > MOST_KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(spec)
-        return known
+        return _unless_invalid(known)
 
     def _new(self, spec: GrammarSpec) -> Matcher:
         if self._tokenizer is None:
-            self._tokenizer = self._make_tokenizer()
+            self._tokenizer = _or_reason(self._make_tokenizer)
         limits = LLParserLimits(verbose_errors=False)  # else errors quote the grammar
-        matcher = LLMatcher(self._tokenizer, _grammar(spec), log_level=0, limits=limits)
+        tokenizer = _unless_invalid(self._tokenizer)
+        matcher = LLMatcher(tokenizer, _grammar(spec), log_level=0, limits=limits)
         if matcher.is_error():
             raise InvalidGrammar(_first_line(matcher.get_error()))
         return Matcher(matcher)
+
+
+def _or_reason(make: Callable[[], T]) -> T | InvalidGrammar:
+    try:
+        return make()
+    except InvalidGrammar as error:
+        return error
+
+
+def _unless_invalid(made: T | InvalidGrammar) -> T:
+    if isinstance(made, InvalidGrammar):
+        raise InvalidGrammar(str(made))
+    return made
 
 
 def _grammar(spec: GrammarSpec) -> str:
