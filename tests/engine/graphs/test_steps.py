@@ -4,6 +4,7 @@ with again: every step with other tokens, places and lengths would come out wron
 from __future__ import annotations
 
 import re
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -271,10 +272,8 @@ class Hungry(CpuRecorder):
     def free_bytes(self) -> int:
         return self.left
 
-    def another(self) -> CpuRecorder:
-        again = Hungry()
-        again.left = 9 << 20
-        return again
+    def start_over(self) -> None:
+        self.left = 9 << 20
 
 
 def test_recordings_leave_the_memory_that_other_steps_need(load_static: Load) -> None:
@@ -286,9 +285,22 @@ def test_recordings_leave_the_memory_that_other_steps_need(load_static: Load) ->
     graphs = record(eager_of(runner), Hungry(), replace(LIMITS, spare=4 << 20), findings)
     assert graphs.sizes == ([1, 2, 4, 8], [])
     assert findings.fallbacks == [
-        "CUDA graphs of decode steps only: beside those of steps with prompts 3 MiB are free, and a step may "
-        "need 4 MiB"
+        "CUDA graphs of decode steps only: beside what is recorded 3 MiB are free, and a step may need 4 MiB"
     ]
+
+
+@pytest.mark.parametrize(("prompts", "recordings"), [(True, 9 + 7), (False, 7)])
+def test_nothing_is_recorded_where_decode_steps_alone_leave_too_little(
+    prompts: bool, recordings: int, load_static: Load
+) -> None:
+    """That is looked at after each recording."""
+    findings, recorder = Findings(lambda _: None), Hungry()
+    eager = eager_of(runner_of(load_static("llama"), blocks=9, block_size=4)[0])
+    recorder.left = (3 if prompts else 9) << 20
+    with pytest.raises(CannotRecord, match="^beside what is recorded 9 MiB are free, and a step may need 10 MiB"):
+        record(eager, recorder, replace(LIMITS, spare=10 << 20, prompts=prompts), findings)
+    assert recorder.recordings == recordings
+    assert len(findings.fallbacks) == prompts
 
 
 class MixedBroken(CpuRecorder):
@@ -310,3 +322,32 @@ def test_steps_with_prompts_that_cannot_be_recorded_cost_no_decode_step_its_grap
     assert not replayed["mixed"]
     assert findings.fallbacks == ["CUDA graphs of decode steps only: OutOfMemoryError: CUDA out of memory"]
     assert findings.checks[0].startswith("CUDA graphs off by at most ")
+
+
+class MixedOutOfMemory(CpuRecorder):
+    """Has no memory for the second step with prompts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: list[weakref.ref[object]] = []
+        self.left = -1  # recordings and inputs that were alive when it started over
+
+    def begin(self) -> None:
+        super().begin()
+        self.alive.append(weakref.ref(self._tape))
+        if len(self.alive) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def start_over(self) -> None:
+        super().start_over()
+        self.left = sum(tape() is not None for tape in self.alive)
+
+
+def test_memory_of_steps_with_prompts_is_free_before_decode_steps_are_recorded(load_static: Load) -> None:
+    findings, recorder = Findings(lambda _: None), MixedOutOfMemory()
+    runner, _ = runner_of(load_static("llama"), blocks=9, block_size=4)
+    graphs = record(eager_of(runner), recorder, LIMITS, findings)
+    assert recorder.left == 0
+    assert recorder.recordings == 1 + 7
+    assert graphs.sizes == ([1, 2, 4, 8], [])
+    assert findings.fallbacks == ["CUDA graphs of decode steps only: OutOfMemoryError: CUDA out of memory"]

@@ -3,14 +3,13 @@ own, where Triton interprets them on the CPU; on a machine with a GPU they are c
 
 from __future__ import annotations
 
-from unittest import mock
+from dataclasses import replace
 
 import pytest
 import torch
 from support.engine.attention_step import DEVICE, DTYPES, RAGGED, Lens, Step, spec
 
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.attention.triton import launches
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -151,13 +150,23 @@ def test_layers_of_several_kinds_in_one_step_as_the_plain_backend_has_them() -> 
         assert torch.allclose(ours, plain, atol=3e-6)
 
 
-def test_a_token_that_only_pads_the_step_is_not_stored() -> None:
+def test_a_token_that_only_pads_the_step_is_not_stored_and_is_answered_by_zeros() -> None:
     """As a compiled model pads a step of one token; behind the step's slots lies another's memory."""
-    step = Step(spec(2, 1, 16), [(5, 1)])
+    step = Step(spec(6, 2, 24), [(5, 1)])
     backend = TritonAttention(step.storage, 1)
     backend.begin(step.plan)
-    key, value = (new.repeat(2, 1, 1) for new in step.new)
-    with mock.patch.object(launches, "store_kernel", mock.MagicMock()) as kernel:
-        backend.attend(0, step.query.repeat(2, 1, 1), key, value)
-    [call] = kernel.__getitem__.call_args_list
-    assert call.args == ((1, 1),)
+    [(shape, held)] = backend._steps.items()
+    slots = torch.cat([held.slots, held.slots + 1])
+    backend._steps[shape] = replace(held, slots=slots[:1])
+    query, key, value = (torch.cat([new, torch.full_like(new, torch.nan)]) for new in (step.query, *step.new))
+
+    torch.use_deterministic_algorithms(True)  # what is new holds NaN then
+    try:
+        found = backend.attend(0, query, key, value)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+    assert torch.allclose(found[:1].double(), step.expected(), atol=2e-6)
+    assert not found[1].any()
+    block, offset = divmod(int(slots[1]), step.block_size)
+    assert step.storage.keys[0][block, :, offset].isnan().all(), "as Step has left it"

@@ -63,7 +63,7 @@ class StaticStep(Protocol):
 
     def fill(self, plan: Plan) -> None:
         """Take in a step that the size holds. Of the tokens beyond its own nothing is stored, and their
-        answers mean nothing."""
+        answers are 0: no NaN may reach a mixture's router."""
         ...
 
 

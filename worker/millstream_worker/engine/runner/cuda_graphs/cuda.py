@@ -26,8 +26,7 @@ class CudaRecorder:
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
         torch.cuda.synchronize()
-        gc.collect()
-        torch.cuda.empty_cache()
+        _free()
         self._stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(self._stream):
@@ -69,8 +68,8 @@ class CudaRecorder:
             return
         with contextlib.suppress(RuntimeError):  # that the capture is broken is known
             graph.capture_end()
-        with contextlib.suppress(RuntimeError):
-            torch_internals.end_allocation(torch.cuda.current_device(), self._pool)
+        with contextlib.suppress(RuntimeError):  # torch has done it where the capture itself was sound
+            torch_internals.release_pool(torch.cuda.current_device(), self._pool)
         self._pool = torch.cuda.graph_pool_handle()
 
     def free_bytes(self) -> int:
@@ -78,5 +77,11 @@ class CudaRecorder:
         free, _ = torch.cuda.mem_get_info(self._device)
         return free
 
-    def another(self) -> CudaRecorder:
-        return CudaRecorder(self._device)
+    def start_over(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()  # torch takes none again that all its graphs have left
+        _free()
+
+
+def _free() -> None:
+    gc.collect()  # graphs are part of cycles where an exception has passed
+    torch.cuda.empty_cache()

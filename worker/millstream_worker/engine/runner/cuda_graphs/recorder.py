@@ -41,6 +41,7 @@ class Recorder(Protocol):
         """Of the device's memory, for other work than recordings."""
         ...
 
-    def another(self) -> Recorder:
-        """One of the same device, whose recordings share no memory with this one's."""
+    def start_over(self) -> None:
+        """Free what recordings that are gone have computed in. Later ones share no memory with those that are
+        left."""
         ...

@@ -10,12 +10,8 @@ import torch
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.cuda_graphs.body import Body
 from millstream_worker.engine.runner.cuda_graphs.recorder import CannotRecord, Recorder
-from millstream_worker.engine.runner.cuda_graphs.replay_check import (
-    check_replay,
-    decode_steps,
-    mixed_steps,
-    most_rows,
-)
+from millstream_worker.engine.runner.cuda_graphs.replay_check import check_replay, compute
+from millstream_worker.engine.runner.cuda_graphs.replay_steps import ReplaySteps
 from millstream_worker.engine.runner.cuda_graphs.steps import CudaGraphs, GraphLimits
 from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.forward import Eager
@@ -37,18 +33,20 @@ def wanted(name: str, device: torch.device) -> bool:
 
 @torch.inference_mode()
 def record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Findings) -> CudaGraphs:
-    """Returns the recorded and checked steps of a model. Raises `CannotRecord`; everything works without."""
+    """Returns the recorded and checked steps of a model, beside which any step that is called from Python has
+    the memory that it needs. Raises `CannotRecord`; everything works without."""
     try:
         graphs = _record(eager, recorder, limits, findings)
         free = recorder.free_bytes()
-        if free < limits.spare and limits.prompts:
-            del graphs  # and with it its memory
-            findings.fall_back(
-                f"{_DECODES_ONLY}: beside those of steps with prompts {_mib(free)} are free, and a step may "
-                f"need {_mib(limits.spare)}"
-            )
-            graphs = _record(eager, recorder.another(), replace(limits, prompts=False), findings)
-        _check(eager, graphs, limits.rows, findings)
+        if free < limits.spare and graphs.sizes[1]:
+            del graphs
+            findings.fall_back(f"{_DECODES_ONLY}: {_too_little(free, limits.spare)}")
+            recorder.start_over()
+            graphs = _record(eager, recorder, replace(limits, prompts=False), findings)
+            free = recorder.free_bytes()
+        if free < limits.spare:
+            raise CannotRecord(_too_little(free, limits.spare))
+        _check(eager, graphs, limits, findings)
     except CannotRecord:
         raise
     except Exception as error:  # of the model's code, a compiler, a library, or a mismatch
@@ -71,19 +69,20 @@ def _record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Fin
     return graphs
 
 
-def _check(eager: Eager, graphs: CudaGraphs, rows: int, findings: Findings) -> None:
+def _check(eager: Eager, graphs: CudaGraphs, limits: GraphLimits, findings: Findings) -> None:
     """Forgets the kind of steps that is replayed wrongly. Raises Mismatch if that is both."""
-    most = most_rows(eager, rows)
-    if not most:
+    steps = ReplaySteps.within(eager.storage, eager.loaded.context_length, limits.rows)
+    if steps is None:
         findings.unchecked("CUDA graphs", "the KV cache has no room for their steps")
         return
+    compute(eager, steps.fill(limits.tokens))
     found, wrong = [], None
-    for steps, forget, line in (
-        (decode_steps, graphs.forget_decodes, "CUDA graphs of steps with prompts only"),
-        (mixed_steps, graphs.forget_mixed, _DECODES_ONLY),
+    for of_kind, forget, line in (
+        (steps.decodes(), graphs.forget_decodes, "CUDA graphs of steps with prompts only"),
+        (steps.mixed(), graphs.forget_mixed, _DECODES_ONLY),
     ):
         try:
-            found.append(check_replay(eager, graphs.replay, steps(most, eager.storage.block_size)))
+            found.append(check_replay(eager, graphs.replay, of_kind))
         except Mismatch as error:
             if wrong or not all(graphs.sizes):
                 raise
@@ -95,6 +94,10 @@ def _check(eager: Eager, graphs: CudaGraphs, rows: int, findings: Findings) -> N
         findings.passed("CUDA graphs", max(compared))
     else:
         findings.unchecked("CUDA graphs", "no step of theirs fits into the check")
+
+
+def _too_little(free: int, spare: int) -> str:
+    return f"beside what is recorded {_mib(free)} are free, and a step may need {_mib(spare)}"
 
 
 def _mib(count: int) -> str:

@@ -1,22 +1,32 @@
-"""Checks that recorded steps compute what the same steps compute when they are called from Python: decoding
-rows, with and without a prefix group, and chunks of prompts, each twice with other tokens."""
+"""Checks that recorded steps compute and store what the same steps do when they are called from Python.
+
+The recorded one comes first, over places that hold zeros: one that stores nothing, or elsewhere, would
+otherwise find there what the other has stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.runner.device.transfer import to_device
 from millstream_worker.engine.runner.forward import Eager
-from millstream_worker.engine.runner.self_check.attention_steps import sharing
-from millstream_worker.engine.runner.self_check.deviation import compare_logits
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.self_check.deviation import LOGITS_TOLERANCE, Mismatch, compare_logits
 
-_CHUNK = 21  # tokens
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by bytes of a number
+
+
+@torch.inference_mode()
+def compute(eager: Eager, steps: Iterable[Plan]) -> None:
+    """Put what the steps store into the storage."""
+    for number, plan in enumerate(steps):
+        eager.run(_with_tokens(plan, number, eager))
 
 
 @torch.inference_mode()
@@ -24,55 +34,77 @@ def check_replay(
     eager: Eager, replay: Callable[[Plan], Tensor | None], steps: Iterable[Plan]
 ) -> float | None:
     """Returns the largest deviation of the logits; None if no step was compared, as `replay` returns None for
-    one that is not recorded. Raises Mismatch. Writes to the pool, in which no row may have a block."""
-    loaded, found = eager.loaded, []
-    eager.run(_prefix(eager.storage.block_size))
+    one that is not recorded. Raises Mismatch. Writes to the storage and to the last tokens, while there are
+    no rows."""
+    found = []
     for number, plan in enumerate(steps):
-        given = replace(plan, tokens=_tokens(plan.token_count, number, loaded.vocab_size))
-        expected = eager.run(given).clone()
-        got = replay(given)
-        if got is not None:
-            what = f"a recorded step of {len(plan.query_lens)} rows and {plan.token_count} tokens"
-            found.append(compare_logits(got, expected, what, loaded.dtype))
+        given = _with_tokens(plan, number, eager)
+        what = f"a recorded step of {len(plan.query_lens)} rows and {plan.token_count} tokens"
+        places = _Places(eager.storage, given)
+        places.clear()
+        others = places.others()
+        logits = replay(given)
+        if logits is None:
+            continue
+        logits, stored = logits.clone(), places.values()
+        places.clear()
+        if places.others() != others:
+            raise Mismatch(f"{what} changes keys or values of other tokens")
+        expected = eager.run(given)
+        found.append(compare_logits(logits, expected, what, eager.loaded.dtype))
+        off = _off(stored, places.values())
+        if not off <= LOGITS_TOLERANCE[eager.loaded.dtype][1]:
+            raise Mismatch(f"{what} stores other keys or values: off by {off:.2g} of the largest of a layer")
     return max(found, default=None)
 
 
-def most_rows(eager: Eager, rows: int) -> int:
-    """For how many of so many rows the pool has room in the steps of the check; 0: there is none for them."""
-    storage = eager.storage
-    return min(rows, storage.blocks - 1) if eager.loaded.context_length >= storage.block_size + 2 else 0
+class _Places:
+    """Of a step's new keys and values, in all layers."""
+
+    def __init__(self, storage: KVStorage, plan: Plan) -> None:
+        slots = [to_device(mapping, storage.device) for mapping in plan.slot_mapping]
+        self._parts = [
+            (part, slots[layer.group] // storage.block_size, slots[layer.group] % storage.block_size)
+            for layer, *parts in zip(storage.layers, storage.keys, storage.values, strict=True)
+            for part in parts
+        ]
+        self._used = 1 + int(max(table.max() for table in plan.block_tables))
+
+    def clear(self) -> None:
+        for part, blocks, offsets in self._parts:
+            part[blocks, :, offsets] = 0
+
+    def values(self) -> list[Tensor]:
+        """What lies there, [T, kv_heads, dim] each."""
+        return [part[blocks, :, offsets] for part, blocks, offsets in self._parts]
+
+    def others(self) -> list[int]:
+        """Checksums of the step's blocks; of what lies beside these places, while they are clear."""
+        used = (part[: self._used] for part, _, _ in self._parts)
+        sums = [part.view(_BITS[part.element_size()]).sum(dtype=torch.int64) for part in used]
+        found: list[int] = torch.stack(sums).tolist()
+        return found
 
 
-def decode_steps(most: int, block_size: int) -> Iterator[Plan]:
-    """For up to `most` rows, over one block more than that. In block 0 is the prefix, a block long."""
-    for rows in sorted({1, min(3, most), most}):
-        own = 1 + np.arange(rows)[:, None]
-        for context in (1, 2):
-            yield _plan([1] * rows, [context] * rows, own, block_size)
-        tables = np.hstack([np.zeros_like(own), own])
-        for context in (1, 2) if rows > 1 else ():
-            yield sharing(_plan([1] * rows, [block_size + context] * rows, tables, block_size), block_size)
+def _off(got: list[Tensor], want: list[Tensor]) -> float:
+    """The largest difference, as a share of the largest magnitude of its tensor, where a finite number is
+    expected. NaN where none came."""
+    found = []
+    for one, other in zip(got, want, strict=True):
+        finite, one, other = other.isfinite(), one.float(), other.float()
+        size = torch.where(finite, other.abs(), 0.0).amax().clamp(min=1e-6)
+        found.append(torch.where(finite, (one - other).abs(), 0.0).amax() / size)
+    return float(torch.stack(found).amax())
 
 
-def mixed_steps(most: int, block_size: int) -> Iterator[Plan]:
-    """Chunks of prompts, fresh and later ones, with and without a decoding row."""
-    chunk = min(_CHUNK, block_size)
-    for size in (chunk, chunk - 1):
-        if size > 1:
-            yield _plan([size], [size], [[1]], block_size)
-    for context in (2, 3) if most > 1 and chunk > 1 else ():
-        yield _plan([1, chunk], [context, chunk], [[1], [2]], block_size)
-        later = [[0, 1], [0, 2]]
-        yield _plan([1, 2], [block_size + context - 1, block_size + 2], later, block_size)
-
-
-def _prefix(block_size: int) -> Plan:
-    return _plan([block_size], [block_size], [[0]], block_size)
-
-
-def _plan(query_lens: Sequence[int], kv_lens: Sequence[int], tables: ArrayLike, block_size: int) -> Plan:
-    return packed_plan(query_lens, kv_lens, tables, block_size, samples=True)
-
-
-def _tokens(count: int, number: int, vocab_size: int) -> np.ndarray:
-    return (((np.arange(count) + 1) * (7919 + number)) % vocab_size).astype(np.int32)
+def _with_tokens(plan: Plan, number: int, eager: Eager) -> Plan:
+    """With tokens, others for each number. Those of the device are put there; in the plan are others then."""
+    vocab_size = eager.loaded.vocab_size
+    tokens = ((np.arange(plan.token_count) + 1) * (7919 + number) % vocab_size).astype(np.int32)
+    there = np.flatnonzero(plan.from_device)  # decoding rows: a token each
+    if len(there):
+        slots, sampled = (to_device(array.astype(np.int64), eager.last_tokens.device)
+                          for array in (plan.row_slots[there], tokens[there]))
+        eager.last_tokens[slots] = sampled
+        tokens[there] = (tokens[there] + 1) % vocab_size
+    return replace(plan, tokens=tokens)

@@ -91,6 +91,8 @@ class CudaGraphs:
             except RuntimeError as error:  # as when memory runs out
                 self.forget_mixed()
                 without = short(error)
+            if without:  # now that nothing refers to the error, and it to what was being computed
+                self._recorder.start_over()
             self._record_decodes(mark)
         if without:
             fall_back(f"CUDA graphs of decode steps only: {without}")
@@ -143,8 +145,8 @@ class CudaGraphs:
         if strict:
             with self._recorder.strict():
                 self._compute(inputs, size.tokens)
-        self._recorder.begin()
         try:
+            self._recorder.begin()
             self._compute(inputs, size.tokens)
             replay = self._recorder.end()
         finally:

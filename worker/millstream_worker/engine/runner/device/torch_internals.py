@@ -19,10 +19,11 @@ def multiplies_bfloat16() -> bool:
         return False
 
 
-def end_allocation(device: int, pool: Any) -> None:
-    """Release a CUDA graph's memory pool after a broken capture: some versions of torch take it for one that
-    is still recorded to. Raises RuntimeError for one that is not."""
+def release_pool(device: int, pool: Any) -> None:
+    """Let go of a CUDA graph's memory pool after a capture that CUDA found invalid: torch takes it for one
+    that is still recorded to, by a graph that will never release it. Raises RuntimeError for others."""
     torch._C._cuda_endAllocateToPool(device, pool)
+    torch._C._cuda_releasePool(device, pool)
 
 
 def generated_modules() -> list[ModuleType]:

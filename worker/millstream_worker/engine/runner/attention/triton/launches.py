@@ -106,17 +106,19 @@ class LayerLaunch:
 
 
 def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
-    spec = launch.spec
-    tokens = min(len(key), len(launch.step.slots))  # a token that only pads the model's input has no place
-    store_kernel[tokens, spec.kv_heads](
+    """First of all: it answers for tokens that have no place."""
+    store_kernel[len(key), launch.spec.kv_heads](
         key,
         value,
         launch.keys,
         launch.values,
         launch.step.slots,
+        launch.out,
+        len(launch.step.slots),
         *key.stride()[:2],
         *value.stride()[:2],
-        KV_HEADS=spec.kv_heads,
+        KV_HEADS=launch.spec.kv_heads,
+        GROUP=launch.group,
         **launch.sizes,
     )
 
