@@ -17,6 +17,7 @@ WORKER = Path(__file__).parents[1] / "worker" / "millstream_worker"
 ALLOWED = {  # all in one file
     "engine/runner/device/torch_internals.py": {
         "torch._C._cuda_endAllocateToPool",
+        "torch._C._cuda_releasePool",
         "torch._dynamo.config.specialize_float",
         "torch._inductor.codecache.PyCodeCache.modules",
         "torch._inductor.codecache._HEADER_DIR",
@@ -26,7 +27,7 @@ ALLOWED = {  # all in one file
         "torch.ops.mkldnn._is_mkldnn_bf16_supported",
     }
 }
-OF_CUDA = {"torch._C._cuda_endAllocateToPool"}  # in builds with CUDA only
+OF_CUDA = {"torch._C._cuda_endAllocateToPool", "torch._C._cuda_releasePool"}  # in builds with CUDA only
 
 
 def private_names() -> dict[str, list[str]]:

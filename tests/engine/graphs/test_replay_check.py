@@ -136,7 +136,9 @@ def test_one_that_reads_the_first_of_a_long_row_s_keys_alone_is_refused(kind: st
 
 
 def storage_of(blocks: int, block_size: int) -> KVStorage:
-    return KVStorage([LayerSpec(32, 8, 128, 128, 0.1)], blocks, block_size, torch.bfloat16, torch.device("meta"))
+    return KVStorage(
+        [LayerSpec(32, 8, 128, 128, 0.1)], blocks, block_size, torch.bfloat16, torch.device("meta")
+    )
 
 
 @pytest.mark.parametrize("programs", [80, 528])  # of a small GPU and an H200

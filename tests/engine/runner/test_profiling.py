@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.engine.serving import serve
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.attention.triton.flash_prefill import MOST_CACHED
@@ -55,6 +57,26 @@ def test_it_runs_and_leaves_no_trace(load: Load, case: str) -> None:
     hook.remove()
     assert ran == [40]
     assert serve(loaded, requests, blocks=30) == before
+
+
+class Copies(TorchDispatchMode):
+    """The shapes of tensors that are copied whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[torch.Size] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.clone.default:
+            self.shapes.append(args[0].shape)
+        return func(*args, **(kwargs or {}))
+
+
+def test_it_has_the_logits_twice_as_rows_with_a_grammar_and_log_probabilities_do(load: Load) -> None:
+    loaded = replace(load("llama"), context_length=48)
+    with Copies() as copies:
+        run_largest_step(loaded, tokens=40, rows=6, block_size=4)
+    assert copies.shapes.count(torch.Size([6, loaded.vocab_size])) == 1
 
 
 def test_what_is_kept_aside_is_the_peak_and_a_margin(load: Load) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.attention.varlen
 from support.engine.attention_step import DEVICE, RAGGED, Lens, Step, spec
 from support.engine.serving import serve
 from support.models import checkpoints
@@ -33,6 +34,7 @@ DECODES: Lens = [(0, 1), (37, 1), (6, 1)]
 
 
 def varlen(
+    out: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -44,10 +46,10 @@ def varlen(
     scale: float,
     window_size: tuple[int, int],
     enable_gqa: bool = False,
-) -> Tensor:
+) -> None:
     """As torch's documentation has it: causal where the right window is 0, aligned at the last token. What
     has no keys gets no numbers."""
-    out = torch.full_like(query, torch.nan)
+    out.fill_(torch.nan)
     counts, starts = cu_seq_q.tolist(), cu_seq_k.tolist()
     assert (counts[-1], starts[-1]) == (len(query), len(key))
     assert max(b - a for a, b in pairwise(counts)) == max_q
@@ -65,7 +67,6 @@ def varlen(
         scores = torch.einsum("qhd,khd->hqk", query[rows], keys) * scale
         weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         out[rows] = torch.einsum("hqk,khd->qhd", weights, values)
-    return out
 
 
 def _ends(places: list[int]) -> tuple[list[int], list[int]]:
@@ -82,10 +83,10 @@ class Called:
     def choose(self, storage: KVStorage) -> list[flash_prefill.Attend]:
         return [partial(self.attend, layer) for layer in storage.layers]
 
-    def attend(self, layer: LayerSpec, *given: Tensor) -> Tensor:
-        self.keys.append(given[1])
+    def attend(self, layer: LayerSpec, *given: Tensor) -> None:
+        self.keys.append(given[2])
         window = (-1 if layer.window is None else layer.window - 1, 0)
-        return varlen(
+        varlen(
             *given,  # type: ignore[arg-type]
             scale=layer.scale,
             window_size=window,
@@ -161,9 +162,8 @@ def chosen(*layers: LayerSpec, dtype: torch.dtype = torch.bfloat16) -> list[bool
     return [attend is not None for attend in flash_prefill.choose(storage)]
 
 
-def older(query: Tensor, key: Tensor, *rest: Tensor, is_causal: bool = False) -> Tensor:
+def older(out: Tensor, query: Tensor, key: Tensor, *rest: Tensor, is_causal: bool = False) -> None:
     """Without windows."""
-    return query
 
 
 def test_which_layers_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,22 @@ def test_this_torch_takes_what_it_is_given() -> None:
     query, key = (torch.empty(30, heads, 64, dtype=torch.bfloat16, device="meta") for heads in (8, 2))
     starts = torch.zeros(4, dtype=torch.int32, device="meta")
     with torch.inference_mode():
-        assert attend(query, key, key, starts, starts, 23, 23).shape == query.shape
+        attend(torch.empty_like(query), query, key, key, starts, starts, 23, 23)
+
+
+def test_a_torch_whose_function_makes_its_answer_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def anew(query: Tensor, key: Tensor, *, scale: float, window_size: tuple[int, int]) -> Tensor:
+        return query * scale
+
+    monkeypatch.setattr(torch.nn.attention.varlen, "__all__", ["varlen_attn"])
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", anew)
+    function = flash_prefill.find()
+    assert function is not None
+    attend = flash_prefill._prepared(function, spec(8, 2, 64, window=9), torch.bfloat16)
+    assert attend is not None
+    query, out = torch.ones(3, 8, 64), torch.zeros(3, 8, 64)
+    attend(out, query, query)
+    assert (out == 64**-0.5).all()
 
 
 def test_recorded_steps_are_our_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:

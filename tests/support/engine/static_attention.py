@@ -53,7 +53,9 @@ class PlainStatic:
         scores = torch.einsum("rkgd,rknd->rkgn", query.unflatten(1, (spec.kv_heads, -1)) * spec.scale, mine)
         weights = _weights(scores.flatten(1, 2), step.arena["seen"], spec, sinks)
         seen = values[held].transpose(1, 2).flatten(2, 3)
-        unseen = torch.arange(seen.shape[2]) >= step.arena["seen"][:, None]  # whatever lies there: also no number
+        unseen = (
+            torch.arange(seen.shape[2]) >= step.arena["seen"][:, None]
+        )  # whatever lies there: also no number
         seen = seen.masked_fill(unseen[:, None, :, None], 0.0)
         return torch.einsum("rkgn,rknd->rkgd", weights.view_as(scores), seen).flatten(1, 2).contiguous()
 

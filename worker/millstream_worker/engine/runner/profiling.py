@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, packed_plan
+from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, TokenMasks, packed_plan
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.attention.triton.flash_prefill import MOST_CACHED
 from millstream_worker.engine.runner.forward import Eager
@@ -69,8 +69,8 @@ def step_needs(
 def run_largest_step(
     loaded: LoadedModel, *, tokens: int, rows: int, block_size: int, mark: Mark = lambda: None
 ) -> None:
-    """Compute one, at the end of the longest context, over a storage of one block that stands for all: what
-    it answers means nothing."""
+    """Compute one, at the end of the longest context, over a storage of one block that stands for all, with a
+    grammar for each row: what it answers means nothing."""
     plan = largest_step(
         tokens, rows, context=loaded.context_length, block_size=block_size, vocab_size=loaded.vocab_size
     )
@@ -78,8 +78,10 @@ def run_largest_step(
     sampler = Sampler(loaded.vocab_size, rows, loaded.device, draws=loaded.draws)
     model = Eager(loaded, storage, sampler.last_tokens, mark)
     runner = Runner(model, sampler, mark)
+    samples, words = len(plan.logit_indices), -(-loaded.vocab_size // 32)
+    anything = TokenMasks(np.arange(samples, dtype=np.int32), np.full((samples, words), -1, np.int32))
     launched = runner.forward(plan)
-    runner.sample(launched)
+    runner.sample(launched, anything)
     runner.settle(launched)
 
 

@@ -83,5 +83,5 @@ class CudaRecorder:
 
 
 def _free() -> None:
-    gc.collect()  # graphs are part of cycles where an exception has passed
+    gc.collect()  # an exception's frames may be a cycle, and hold graphs
     torch.cuda.empty_cache()

@@ -103,8 +103,10 @@ def _with_tokens(plan: Plan, number: int, eager: Eager) -> Plan:
     tokens = ((np.arange(plan.token_count) + 1) * (7919 + number) % vocab_size).astype(np.int32)
     there = np.flatnonzero(plan.from_device)  # decoding rows: a token each
     if len(there):
-        slots, sampled = (to_device(array.astype(np.int64), eager.last_tokens.device)
-                          for array in (plan.row_slots[there], tokens[there]))
+        slots, sampled = (
+            to_device(array.astype(np.int64), eager.last_tokens.device)
+            for array in (plan.row_slots[there], tokens[there])
+        )
         eager.last_tokens[slots] = sampled
         tokens[there] = (tokens[there] + 1) % vocab_size
     return replace(plan, tokens=tokens)

@@ -1,5 +1,5 @@
-"""The steps that recorded ones are checked with: decoding rows and chunks of prompts, alone and after a prefix
-that is long enough for its keys to be read in parts, each twice with other tokens."""
+"""The steps that recorded ones are checked with: decoding rows and chunks of prompts, alone and after a
+prefix that is long enough for its keys to be read in parts, each twice with other tokens."""
 
 from __future__ import annotations
 

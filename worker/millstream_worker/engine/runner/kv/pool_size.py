@@ -25,7 +25,9 @@ _AUTO_CUDA_SHARE = 0.9  # the rest is for what no step shows: kernels that are l
 # What a step holds at once, at the most. Measured on the CPU (a slice of a 135M model, 64 rows with all kinds
 # of sampling, chunks of 2,048 of 12,000 tokens): 195 MiB in float32, 372 MiB in bfloat16.
 _WIDE_TENSORS = 6  # per token, each as wide as the model's widest layer: gate, up, their product, residuals
-_LOGIT_BYTES = 16  # per row and token id: logits, and what was seen, twice while there come to be more rows
+# Per row and token id: logits, what they were before a grammar, and what was seen, twice while there come to
+# be more rows.
+_LOGIT_BYTES = 20
 _SAMPLE_BYTES = 64  # the same of those sampled at a time: changed, weights, logprobs with sort keys
 _ATTENTION_BYTES = 160 << 20  # of torch's: the scores of a slice, and the keys or values of a long row
 _WORKSPACE_BYTES = 128 << 20  # of torch's libraries: packed weights, and what their products are summed in

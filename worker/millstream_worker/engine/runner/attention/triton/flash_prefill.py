@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -23,7 +23,7 @@ from millstream_worker.engine.runner.kv.storage import KVStorage
 if TYPE_CHECKING:  # it needs triton
     from millstream_worker.engine.runner.attention.triton.launches import LayerLaunch
 
-Attend = Callable[..., Tensor]
+Attend = Callable[..., object]  # its first argument is the tensor for the answer
 MOST_CACHED = 4  # cached tokens for each new one of a segment whose keys are gathered
 _LEAST_CAPABILITY = (8, 0)
 _MOST_DIM = 256
@@ -48,10 +48,22 @@ def choose(storage: KVStorage) -> list[Attend | None]:
 def find() -> Attend | None:
     """Torch's function; None where this torch has none."""
     try:
-        from torch.nn.attention.varlen import varlen_attn
+        from torch.nn.attention import varlen
     except ImportError:
         return None
-    return cast(Attend, varlen_attn)  # without the logarithms that it can return, too
+    if "varlen_attn_out" in varlen.__all__:  # torch 2.11 does not have it
+        return cast(Attend, varlen.varlen_attn_out)
+    return _copied(varlen.varlen_attn)
+
+
+def _copied(function: Callable[..., Any]) -> Attend:
+    """One that makes its answer anew, as one that is given the tensor for it."""
+
+    @wraps(function)  # with its signature
+    def attend(out: Tensor, *given: Any, **options: Any) -> None:
+        out.copy_(function(*given, **options))
+
+    return attend
 
 
 def capability(device: torch.device) -> tuple[int, int]:
@@ -112,7 +124,8 @@ def prefill(attend: Attend, step: FlashStep, launch: LayerLaunch, key: Tensor, v
         key, value = (cache[step.blocks, :, step.offsets] for cache in (launch.keys, launch.values))
     else:
         key, value = (own[step.tokens].to(launch.keys.dtype) for own in (key, value))
-    launch.out[step.tokens] = attend(
+    attend(
+        launch.out[step.tokens],
         launch.query[step.tokens],
         key,
         value,
