@@ -40,8 +40,8 @@ def wants_shadow(gpu: Gpu | None, model: Forward, *, compiled: bool) -> bool:
 
 
 class ShadowCheck:
-    """A `Forward` that checks another, `checked`; `findings` hears about it. `restore`: has the model computed
-    by its own code; None: it is, as it was not compiled."""
+    """A `Forward` that checks another, `checked`; `findings` hears about it. `restore`: has the model
+    computed by its own code; None: it is, as it was not compiled."""
 
     def __init__(
         self,
