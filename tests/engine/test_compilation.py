@@ -35,7 +35,7 @@ class Compiler:
         self.calls = 0
         self.error: Exception | None = None
 
-    def __call__(self, loaded: LoadedModel, cache: Path, *_: object) -> float:
+    def __call__(self, loaded: LoadedModel, cache: Path, *_: object, **__: object) -> float:
         self.calls += 1
         if self.error is not None:
             raise self.error

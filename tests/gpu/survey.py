@@ -13,7 +13,8 @@ illegal access costs nothing but itself. In FOLDER, by default $OUT or out/surve
 It needs what the engine imports (torch, transformers, accelerate with psutil, gguf, msgpack), numpy and
 triton, no server, no checkpoint, no network; pytest for some checks if it is there. With --device cpu each
 part runs in tiny form or says that it needs CUDA: to try the survey itself, in some minutes. Ends with
-status 1 where a part failed.
+status 1 where a part failed. A GPU on which none does belongs into _TESTED of engine/runner/device/gpu.py:
+what it computes is not checked in service any more.
 """
 
 from __future__ import annotations

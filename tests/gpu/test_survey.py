@@ -145,7 +145,7 @@ def test_tiny_parts_on_the_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "tests/gpu/survey.py", "--device", "cpu", "--out", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": "worker:producer:tests:."}
     finished = subprocess.run(
-        [*command, "--parts", "machine,attention,narrow,variants,sampler"],
+        [*command, "--parts", "machine,attention,narrow,steps,variants,sampler,engine"],
         cwd=root, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout

@@ -46,6 +46,25 @@ async def test_a_fault_of_recorded_steps_costs_no_job_anything(
     assert reason == REASON
 
 
+async def test_what_is_found_to_be_wrong_in_service_is_told_and_kept_off(
+    valkey: Server, tokenizer: Path
+) -> None:
+    """The engine serves on; the one after it does not begin with what was wrong."""
+    model = model_name(tokenizer, graph_wrong=5, graph_fault=666, poison=20, step_s=0.002)
+    reason = "cuda graphs off since a step has other logits"
+    async with AsyncClient(valkey.url) as client, serving(valkey, model) as worker:
+        job = await client.submit("w1", max_tokens=10)
+        assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(2, 10)
+        assert worker.metric("engine_restarts_total") == 0
+        assert worker.metric("engine_fallbacks") == 1
+        await until(lambda: slower(client, reason))
+        dies, ends = [await client.submit(prompt, max_tokens=5) for prompt in ("w17", "w663")]
+        with pytest.raises(JobFailed):
+            await client.wait(dies.id, timeout_s=60)
+        assert (await client.wait(ends.id, timeout_s=60)).choices[0].text == counted(664, 5)
+        await until(lambda: slower(client, reason))
+
+
 async def test_a_fault_at_start_costs_what_was_being_tried(valkey: Server, tokenizer: Path) -> None:
     model = model_name(tokenizer, check_fault=1)
     async with AsyncClient(valkey.url) as client, serving(valkey, model) as worker:

@@ -247,7 +247,8 @@ class Settings(BaseSettings):
         return shlex.split(self.engine_command) or [sys.executable, "-m", "millstream_worker.engine"]
 
     def engine_config(self) -> EngineConfig:
-        return EngineConfig(**{name: getattr(self, name) for name in EngineConfig.__slots__})
+        named = type(self).model_fields.keys() & set(EngineConfig.__slots__)  # others are a safer engine's
+        return EngineConfig(**{name: getattr(self, name) for name in named})
 
 
 def load(arguments: Sequence[str] = ()) -> Settings:

@@ -50,7 +50,7 @@ def regions(case: str, load: Load, folder: Path) -> int:
         kinds.append(sum(isinstance(module, torch.fx.GraphModule) for module in graph.children()))
         return graph.forward
 
-    compile_model(load(case), folder, lambda message: None, backend=backend)
+    compile_model(load(case), folder, lambda message: None, backends=[backend])
     [count] = kinds
     return count
 
@@ -67,7 +67,7 @@ def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path)
     want, loaded = run(load(case)), load(case)
     said: list[str] = []
 
-    compile_model(loaded, tmp_path, said.append, backend="aot_eager")
+    compile_model(loaded, tmp_path, said.append, backends=["aot_eager"])
     before = compilations()
     torch.compiler.set_stance("fail_on_recompile")  # in the middle of the work, or run what is not compiled
     got = run(loaded)
@@ -86,7 +86,7 @@ def test_steps_of_one_token_with_attention_of_torchs(
     """Compiled code pads them: the backend gets more rows than the step has tokens."""
     loaded = load_model(str(checkpoint("llama")), dtype=torch.float32, device=CPU, attention="torch")
     want = run(loaded)
-    compile_model(loaded, tmp_path, lambda message: None, backend="aot_eager")
+    compile_model(loaded, tmp_path, lambda message: None, backends=["aot_eager"])
     torch.compiler.set_stance("fail_on_recompile")
     assert run(loaded).tokens == want.tokens
 
@@ -95,7 +95,7 @@ def test_on_a_gpu_the_body_is_compiled_for_one_token_and_for_more(load: Load, tm
     """CUDA graphs record it, and compute the head apart."""
     want, loaded = run(load("llama")), load("llama")
     on_gpu = replace(loaded, device=torch.device("cuda"))
-    compile_model(on_gpu, tmp_path, lambda message: None, backend="aot_eager")
+    compile_model(on_gpu, tmp_path, lambda message: None, backends=["aot_eager"])
     assert compilations() == 2
     torch.compiler.set_stance("fail_on_recompile")
     assert run(loaded).tokens == want.tokens
@@ -129,7 +129,7 @@ def test_whatever_a_compiler_raises(error: Exception, load: Load, tmp_path: Path
 
     loaded = load("llama")
     with pytest.raises(CannotCompile):
-        compile_model(loaded, tmp_path, lambda message: None, backend=broken)
+        compile_model(loaded, tmp_path, lambda message: None, backends=[broken])
     assert run(loaded).tokens == run(load("llama")).tokens
 
 
@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_made(load: Load, tmp_path: Path) -> None:
 def test_a_model_whose_code_cannot_be_traced_goes_on_without(case: str, load: Load, tmp_path: Path) -> None:
     want, loaded = run(load(case)), load(case)
     with pytest.raises(CannotCompile, match="Data-dependent branching"):
-        compile_model(loaded, tmp_path, lambda message: None, backend="aot_eager")
+        compile_model(loaded, tmp_path, lambda message: None, backends=["aot_eager"])
     assert run(loaded).tokens == want.tokens
 
 
@@ -155,5 +155,43 @@ def test_code_that_computes_something_else_is_not_used(load: Load, tmp_path: Pat
     with pytest.raises(
         CannotCompile, match=r"a compiled step of 1 tokens has other logits: rows are off by 0.1 "
     ):
-        compile_model(loaded, tmp_path, lambda message: None, backend=wrong)
+        compile_model(loaded, tmp_path, lambda message: None, backends=[wrong])
     assert run(loaded).tokens == want.tokens
+
+
+@pytest.mark.parametrize(("most_tokens", "large"), [(8192, 4099), (2048, 2047), (301, 301)])
+def test_code_that_is_wrong_in_large_steps_alone_is_made_without_what_can_fail(
+    most_tokens: int, large: int, load: Load, tmp_path: Path
+) -> None:
+    """As combined kernels of a GPU may be: the model is compiled all the same."""
+    fallbacks: list[str] = []
+
+    def wrong(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        def run(*given: object) -> object:
+            longest = max(
+                part.numel() for part in given if isinstance(part, torch.Tensor) and part.dim() == 1
+            )
+            factor = 1.1 if longest >= large else 1.0
+            return [part * factor if part.is_floating_point() else part for part in graph(*given)]
+
+        return run
+
+    def right(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        used.append("right")
+        return graph.forward
+
+    used: list[str] = []
+    loaded = replace(load("llama"), context_length=200)  # positions are those of the model
+    compile_model(
+        loaded,
+        tmp_path,
+        lambda _: None,
+        most_tokens=most_tokens,
+        fall_back=fallbacks.append,
+        backends=[wrong, right],
+    )
+    assert used == ["right"]
+    [reason] = fallbacks
+    assert f"a compiled step of {large} tokens has other logits: rows are off by 0.1 " in reason
+    torch.compiler.set_stance("fail_on_recompile")
+    assert run(loaded).tokens == run(load("llama")).tokens

@@ -12,6 +12,7 @@ import torch
 from support.engine.serving import serve
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from millstream_worker.engine.protocol.frames import Loading, Tried
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.attention.triton.flash_prefill import MOST_CACHED
 from millstream_worker.engine.runner.kv.pool_size import BadKVMemory, step_bytes
@@ -86,11 +87,12 @@ def test_what_is_kept_aside_is_the_peak_and_a_margin(load: Load) -> None:
         run()
         return 1000
 
-    aside = step_needs(
-        loaded, tokens=20, rows=4, block_size=4, measure=measure, mark=lambda: marks.append("on")
-    )
+    said: list[str] = []
+    size = {"tokens": 20, "rows": 4, "block_size": 4}
+    aside = step_needs(loaded, **size, measure=measure, report=said.append, mark=lambda: marks.append("on"))
 
     assert aside == 1250
+    assert [Loading(line).tried for line in said] == [Tried.LARGEST_STEP]
     assert len(marks) > len(loaded.layer_specs)  # a slow step is told from a stuck one
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,6 +70,12 @@ def without_a_number(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
     return out
 
 
+def of_windows(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
+    """One token too few is seen, where the window cuts anything."""
+    window = backend.storage.layers[0].window or 10**9
+    return out * (1.01 if (plan.kv_lens > window).any() else 1.0)
+
+
 def stored_elsewhere(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
     backend.storage.keys[0][-1, -1, -1, -1] = 1.0
     return out
@@ -92,6 +99,15 @@ def test_the_backend_of_this_machine_is_right(dtype: torch.dtype) -> None:
 def test_a_mistake_is_found(mistake: Callable[[Altered, Plan, Tensor], Tensor], says: str) -> None:
     with pytest.raises(Mismatch, match=says):
         check(lambda storage: Altered(storage, mistake))
+
+
+@pytest.mark.parametrize("window", [70, 4096])
+def test_a_window_that_no_context_reaches_is_checked_by_a_short_one(window: int) -> None:
+    long = (replace(LAYERS[1], window=window, group=1),)
+    given = (long, torch.float32, CPU, 16)
+    assert check_attention(TorchAttention, *given) < 1e-5
+    with pytest.raises(Mismatch, match=f"of 64, window {min(window, 100)}, float32 is off by 0.01"):
+        check_attention(lambda storage: Altered(storage, of_windows), *given)
 
 
 def test_the_reference_is_exact_where_the_process_multiplies_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch
 from support.engine.serving import serve
 from triton.runtime.errors import OutOfResources
 
+from millstream_worker.engine.protocol.frames import Loading, Tried
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.kv.storage import KVStorage
@@ -95,12 +96,14 @@ def test_too_little_memory_is_no_reason_to_compute_more_slowly(loaded: LoadedMod
 
 @pytest.mark.parametrize("named", ["auto", "triton"])
 def test_what_can_fail_alone_goes_alone(named: str, loaded: LoadedModel) -> None:
-    """FlashAttention for prompts, whose part our own kernel can take."""
-    findings = Findings(lambda _: None)
+    """FlashAttention for prompts, whose part our own kernel can take; a death in its check is its own."""
+    said: list[str] = []
+    findings = Findings(said.append)
     broken = replace(loaded, attention="triton", attend_over=Wrong, plainer=TorchAttention)
     served = checked_attention(broken, named, 16, findings)
     assert (served.attention, served.attend_over) == ("triton", TorchAttention)
     [reason] = findings.fallbacks
+    assert [Loading(line).tried for line in said[:2]] == [Tried.ATTENTION, Tried.FLASH_ATTENTION]
     assert reason.startswith("attention: our own kernel for prompts, not FlashAttention: attention of 4 ")
     assert findings.checks[0].startswith("attention off by at most ")
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from millstream_worker.engine.protocol.frames import Loading, Tried
 from millstream_worker.engine.runner.sampling.draw import weigh
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.self_check import draw_check
@@ -65,9 +66,14 @@ def failing(error: Exception) -> Callable[[int], TritonDraws]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_what_is_right_is_used_and_said(dtype: torch.dtype) -> None:
-    findings = Findings(lambda _: None)
+    said: list[str] = []
+    marks: list[None] = []
+    findings = Findings(said.append)
 
-    assert isinstance(checked_draws(VOCAB, dtype, CPU, findings, Right), Right)
+    draws = checked_draws(VOCAB, dtype, CPU, findings, Right, lambda: marks.append(None))
+    assert isinstance(draws, Right)
+    assert Loading(said[0]).tried is Tried.SAMPLING, "a death in it is charged to it"
+    assert len(marks) == 3 * len({dtype, torch.float32})
     assert findings.checks == ["sampling off by at most 0"]
     assert not findings.fallbacks
 

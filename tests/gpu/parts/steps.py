@@ -135,7 +135,7 @@ def _plans(rows: int, tiny: bool) -> dict[str, Plan]:
 
 def _compile(loaded: LoadedModel, cache: Path) -> str:
     said: list[str] = []
-    compile_model(loaded, cache, said.append)
+    compile_model(loaded, cache, said.append, most_tokens=8192, fall_back=said.append)
     return "; ".join(said)
 
 

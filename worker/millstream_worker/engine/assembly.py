@@ -20,6 +20,7 @@ from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.runner.checkpoint.checkpoint import Checkpoint, CheckpointError, resolve
 from millstream_worker.engine.runner.checkpoint.vocabulary import read_vocabulary
+from millstream_worker.engine.runner.compiled.compile import restore_plain
 from millstream_worker.engine.runner.cuda_graphs import recording
 from millstream_worker.engine.runner.cuda_graphs.cuda import CudaRecorder
 from millstream_worker.engine.runner.cuda_graphs.ladder import MOST_TOKENS
@@ -43,6 +44,7 @@ from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.self_check.draw_check import checked_draws
 from millstream_worker.engine.runner.self_check.findings import Findings
+from millstream_worker.engine.runner.shadow_check import ShadowCheck, wants_shadow
 
 _SHARING = {  # by backend: on the CPU two rows that share 192 tokens are read faster together already
     "triton": SharingCosts(),
@@ -82,11 +84,13 @@ def _build(
     loaded = _load(config, checkpoint, device, report, mark)
     findings = Findings(report)
     findings.fallbacks += loaded.fallbacks
+    if config.flash_attention == "off" and loaded.plainer is not None:
+        loaded = replace(loaded, attend_over=loaded.plainer, plainer=None)
     loaded = checked_attention(loaded, config.attention, config.block_size, findings, mark)
-    loaded = replace(loaded, draws=_draws(config, loaded, findings))
+    loaded = replace(loaded, draws=_draws(config, loaded, findings, mark))
     compilation = Compilation(config, loaded, findings, mark)
     compilation.at_start()
-    room = _Room(loaded, records, mark)
+    room = _Room(loaded, records, report, mark)
     config, blocks = fitting(config, device.type, room.blocks)
     info = _info(config, checkpoint, loaded, blocks)
     for line in (*loaded.notes, capacity_line(info)):
@@ -142,6 +146,7 @@ class _Room:
 
     loaded: LoadedModel
     records: bool
+    report: Report
     mark: Mark
     step_bytes: int = 0
 
@@ -149,7 +154,14 @@ class _Room:
         loaded, device = self.loaded, self.loaded.device
         rows, tokens = min(config.max_rows, config.max_step_tokens), config.max_step_tokens
         block_bytes = _block_bytes(config, loaded)
-        needed = step_needs(loaded, tokens=tokens, rows=rows, block_size=config.block_size, mark=self.mark)
+        needed = step_needs(
+            loaded,
+            tokens=tokens,
+            rows=rows,
+            block_size=config.block_size,
+            report=self.report,
+            mark=self.mark,
+        )
         self.step_bytes = needed
         if self.records:  # what is recorded computes in memory of its own
             needed += needed * min(tokens, max(config.max_rows, MOST_TOKENS)) // tokens
@@ -159,12 +171,12 @@ class _Room:
         return pool_blocks(config.kv_memory, block_bytes, device, free=free_bytes(device), aside=needed)
 
 
-def _draws(config: EngineConfig, loaded: LoadedModel, findings: Findings) -> TritonDraws | None:
+def _draws(config: EngineConfig, loaded: LoadedModel, findings: Findings, mark: Mark) -> TritonDraws | None:
     """The kernel that draws, where kernels of our own are wanted and can run."""
     gpu = gpu_of(loaded.device)
-    if gpu is None or not gpu.runs_our_kernels or config.attention == "torch":
+    if gpu is None or not gpu.runs_our_kernels or "torch" in (config.attention, config.sampling):
         return None
-    return checked_draws(loaded.vocab_size, loaded.dtype, loaded.device, findings)
+    return checked_draws(loaded.vocab_size, loaded.dtype, loaded.device, findings, mark=mark)
 
 
 def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
@@ -174,13 +186,17 @@ def _block_bytes(config: EngineConfig, loaded: LoadedModel) -> int:
 def _forward(
     config: EngineConfig, limits: GraphLimits, eager: Eager, compilation: Compilation, findings: Findings
 ) -> Forward:
-    """How steps are computed: called from Python, or replayed where that is possible."""
-    device = eager.loaded.device
-    if recording.wanted(config.cuda_graphs, device):
-        return _cuda_graphs(config, limits, eager, findings)
-    if device.type == "cpu" and compilation.done:
-        return replayed(eager, findings.report)
-    return eager
+    """How steps are computed: called from Python, or replayed where that is possible; on a GPU that nobody
+    has tested, with a check beside it."""
+    loaded, compiled = eager.loaded, compilation.done
+    model: Forward = eager
+    if recording.wanted(config.cuda_graphs, loaded.device):
+        model = _cuda_graphs(config, limits, eager, findings)
+    elif loaded.device.type == "cpu" and compiled:
+        model = replayed(eager, findings.report)
+    if wants_shadow(gpu_of(loaded.device), model, compiled=compiled):
+        return ShadowCheck(model, findings, partial(restore_plain, loaded) if compiled else None)
+    return model
 
 
 def _cuda_graphs(config: EngineConfig, limits: GraphLimits, eager: Eager, findings: Findings) -> Forward:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from millstream_worker.engine.batch_limits import ON_GPU
 from millstream_worker.engine.engine import Later
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, cache_folder
@@ -100,7 +101,14 @@ class Compilation:
         kept = self._kept
         try:
             with kept.compilation():
-                worst = self.compiler(self.loaded, kept.folder, self.findings.report, self.mark)
+                worst = self.compiler(
+                    self.loaded,
+                    kept.folder,
+                    self.findings.report,
+                    self.mark,
+                    most_tokens=self.config.max_step_tokens or ON_GPU[1] if self._on_gpu else 0,
+                    fall_back=self.findings.fall_back,
+                )
             self.findings.passed("compiled model", worst)
             self.done = True
         except (CannotCompile, OSError) as error:

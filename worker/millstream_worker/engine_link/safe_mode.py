@@ -10,7 +10,13 @@ from typing import Any
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import Tried
 
-_SAFE = {"cuda_graphs": "off", "compile_model": "off", "attention": "torch"}
+_SAFE = {
+    "cuda_graphs": "off",
+    "compile_model": "off",
+    "flash_attention": "off",
+    "sampling": "torch",
+    "attention": "torch",
+}
 
 
 class SafeMode:
@@ -26,17 +32,31 @@ class SafeMode:
         """Without what the engine had `tried` last when it died at its start; None: it died later. Returns
         False if no safer configuration is left."""
         before = self.config
-        if tried is not None:
-            self.config = _without(before, tried.setting)
+        for suspect in tried.suspects if tried else ():
+            if self.config == before:
+                self.config = _without(before, suspect.setting)
         if self.config == before and self.device != "cpu":
             self.config = _without(before, "cuda_graphs")
         if self.config == before:
             self.config = _without(before, "compile_model", "attention")
         changed = [name for name in _SAFE if getattr(self.config, name) != getattr(before, name)]
         if changed:
-            values = ", ".join(f"{name} {getattr(self.config, name)}" for name in changed)
-            self.reasons.append(f"{values.replace('_', ' ')} since {reason}")
+            self.reasons.append(_line(changed, reason))
         return bool(changed)
+
+    def keep(self, stepped_down: Tried, reason: str) -> str:
+        """Have the next engines do without what the running one has stepped down from. Returns the line about
+        it."""
+        before, line = self.config, _line([stepped_down.setting], reason)
+        self.config = _without(before, stepped_down.setting)
+        if self.config != before:
+            self.reasons.append(line)
+        return line
+
+
+def _line(settings: list[str], reason: str) -> str:
+    values = ", ".join(f"{name} {_SAFE[name]}" for name in settings)
+    return f"{values.replace('_', ' ')} since {reason}"
 
 
 def _without(config: EngineConfig, *settings: str) -> EngineConfig:

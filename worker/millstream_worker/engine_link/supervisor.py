@@ -69,6 +69,9 @@ class EngineCallbacks(Protocol):
 
     def refused(self, refused: Refused) -> None: ...
 
+    def slower(self, fallbacks: tuple[str, ...]) -> None:
+        """The engine has found something to be wrong and does without it: all that is slower now."""
+
     def gone(self) -> None:
         """The engine's output has ended."""
 
@@ -109,6 +112,7 @@ class Supervisor:
         self._aside = False  # it does its own work (compiles, say)
         self._last_words: LastWords | None = None
         self._tried: Tried | None = None  # last, by an engine that starts
+        self._fallbacks: tuple[str, ...] = ()  # of the running engine
 
     async def run(self) -> None:
         """Until `stop`, or until starting another engine makes no sense."""
@@ -176,6 +180,8 @@ class Supervisor:
             case Silence(seconds) if seconds >= self._longest_silence_s:
                 _log.error("engine sends nothing; it is killed", silent_s=round(seconds))
                 link.kill()
+            case Loading() if self._engine.up and frame.stepped_down:
+                self._step_down(*frame.stepped_down)
             case Loading(message) if self._engine.up:
                 self._aside = True
                 _log.info("engine pauses", step=message)
@@ -185,8 +191,8 @@ class Supervisor:
             case Ready(info):
                 self._tried = None
                 self._safe_mode.device = info.device
-                fallbacks = (*self._safe_mode.reasons, *info.fallbacks)
-                await self._ready(link, replace(info, fallbacks=fallbacks))
+                self._fallbacks = (*self._safe_mode.reasons, *info.fallbacks)
+                await self._ready(link, replace(info, fallbacks=self._fallbacks))
             case LoadFailed(message):
                 self._fail(message)
 
@@ -218,6 +224,12 @@ class Supervisor:
             return
         self._engine.plug(link)
         self._queue.engine_ready()
+
+    def _step_down(self, tried: Tried, reason: str) -> None:
+        line = self._safe_mode.keep(tried, reason)
+        _log.warning("the engine computes more slowly from now on", reason=line)
+        self._fallbacks = (*self._fallbacks, line)
+        self._callbacks.slower(self._fallbacks)
 
     def _died(self, exit_: str, lost: Sequence[Job]) -> None:
         """`lost`: the jobs that it had."""

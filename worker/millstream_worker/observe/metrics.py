@@ -131,7 +131,10 @@ class Metrics:
         self._info.clear()
         values = (info.model, info.architecture, info.dtype, info.device, info.attention)
         self._info.labels(self._queue, *values).set(1)
-        self._fallbacks.set(len(info.fallbacks))
+        self.engine_slower(len(info.fallbacks))
+
+    def engine_slower(self, fallbacks: int) -> None:
+        self._fallbacks.set(fallbacks)
 
     def engine_gone(self) -> None:
         """No engine, and no cache, until the next one is ready."""

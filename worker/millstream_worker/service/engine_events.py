@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from millstream_worker.delivery import OutputProcessor
 from millstream_worker.engine.protocol.config import EngineInfo
@@ -56,6 +57,11 @@ class EngineEvents:
 
     def refused(self, refused: Refused) -> None:
         self._output.refused(refused)
+
+    def slower(self, fallbacks: tuple[str, ...]) -> None:
+        served = self._model.get()
+        self._metrics.engine_slower(len(fallbacks))
+        self._model.publish(replace(served, info=replace(served.info, fallbacks=fallbacks)))
 
     def gone(self) -> None:
         self._metrics.engine_gone()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Int64, Plan
+from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.device.transfer import together
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.load import LoadedModel, connect
@@ -41,7 +42,11 @@ class Eager:
         self.storage = storage
         self.last_tokens = last_tokens
         self.mark = mark
-        self.attention = loaded.attend_over(storage)
+        self.attend_by(loaded.attend_over(storage))
+
+    def attend_by(self, attention: AttentionBackend) -> None:
+        """From now on, by another backend of the same storage."""
+        self.attention = attention
         self.reconnect()
 
     def reconnect(self) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, TokenMasks, packed_plan
+from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.attention.triton.flash_prefill import MOST_CACHED
 from millstream_worker.engine.runner.forward import Eager
@@ -40,10 +41,11 @@ def step_needs(
     rows: int,
     block_size: int,
     measure: Measure | None = None,
+    report: Callable[[str], None] = lambda _: None,
     mark: Mark = lambda: None,
 ) -> int:
     """Memory to keep aside for a step of `tokens` new tokens and `rows` rows that sample one. Measured on
-    CUDA, or by `measure`.
+    CUDA, or by `measure`, which is reported when it begins.
 
     Elsewhere it is estimated: a process' memory does not shrink between load and step, so that what the step
     takes is hidden by what loading took, and computing one may take longer than the start (5 s of a 135M
@@ -53,6 +55,8 @@ def step_needs(
         measure = cuda_peak(loaded.device)
     if measure is None:
         return step_bytes(loaded.model, vocab_size=loaded.vocab_size, tokens=tokens, rows=rows)
+
+    report(f"{Tried.LARGEST_STEP}, {tokens:,} tokens and {rows} rows")
 
     def run() -> None:
         try:

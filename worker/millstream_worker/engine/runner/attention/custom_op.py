@@ -27,7 +27,8 @@ def register(attention: Attention) -> Tensor:
     """What `attend` finds `attention` by, for as long as somebody else holds it: an int64 on the CPU."""
     number = next(_numbers)
     _registered[number] = attention
-    return torch.tensor(number)
+    with torch.inference_mode(False):  # code that was compiled for a usual tensor takes no other
+        return torch.tensor(number)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, layer: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ does not fit is computed without it. Measure with `python -m ops.bench layers`.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import types
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device import torch_internals
+from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 from millstream_worker.engine.runner.self_check.deviation import compare_logits
 from millstream_worker.engine.runner.self_check.findings import short
@@ -27,6 +28,10 @@ from millstream_worker.engine.runner.self_check.findings import short
 # of a model has these sizes.
 _TOKENS, _LOGITS = 61, 59
 _CHECKED = (1, 2, _TOKENS)  # token counts of the steps that compiled code is checked with
+_LARGE = 4099  # and of one in which kernels of large steps have whole tiles and a part of one; a prime
+COMBINED = "inductor with combo kernels"  # several operations in one launch
+
+Backend = str | Callable[..., Any]
 
 
 class CannotCompile(Exception):
@@ -39,11 +44,16 @@ def compile_model(
     report: Callable[[str], None],
     mark: Callable[[], None] = lambda: None,
     *,
-    backend: str | Callable[..., Any] = "inductor",
+    most_tokens: int = 0,
+    fall_back: Callable[[str], None] = lambda _: None,
+    backends: Sequence[Backend] = (),
 ) -> float:
     """Have the model computed by compiled code, which is kept in `cache`; its attention modules are connected
-    afterwards. `mark` is called as it gets on. A process has one compiled model. Returns the logits' largest
-    deviation from the plain model's. Raises CannotCompile."""
+    afterwards. `mark` is called as it gets on. A process has one compiled model. Of the `backends` (by
+    default torch's own for the device), each with less that can fail, the first whose code is right is taken;
+    `fall_back` gets the reason if that is not the first. The code is checked with a large step of up to
+    `most_tokens` tokens, too; 0: with none. Returns the logits' largest deviation from the plain model's.
+    Raises CannotCompile."""
     begun, layers = time.perf_counter(), loaded.anatomy.layers
     if layers is None:
         raise CannotCompile("its layers are not the members of one list")
@@ -58,21 +68,71 @@ def compile_model(
     for module in loaded.anatomy.attention_modules:
         occupy(module, stand_in)
     try:
-        expected = [_run_step(loaded, tokens) for tokens in _CHECKED]
-        torch.compiler.reset()
-        torch.compiler.set_stance("default")
+        expected = _expected(loaded, most_tokens)
         torch_internals.configure_compiler(cache)
-        _share_code(layers)
-        for tokens in _install(loaded, backend):
-            _run_step(loaded, tokens)
-        worst = max(map(partial(_checked, loaded), _CHECKED, expected))
+        worst = _compile_first_right(loaded, layers, backends, expected, fall_back)
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
-        _restore(loaded, layers)
+        restore_plain(loaded)
         raise CannotCompile(short(error)) from error
     finally:
         torch.compiler.set_stance("eager_on_recompile")
     report(f"model compiled in {time.perf_counter() - begun:.1f} s")
     return worst
+
+
+def restore_plain(loaded: LoadedModel) -> None:
+    """Have the model computed by its own code again. Its attention modules stay connected."""
+    loaded.logits.restore()
+    body = loaded.anatomy.body
+    for module in (*(loaded.anatomy.layers or ()), *([body.module] if body else [])):
+        vars(module).pop("forward", None)
+
+
+def _expected(loaded: LoadedModel, most_tokens: int) -> dict[int, Tensor]:
+    """The plain model's logits by the token counts that are checked; all are odd but 2."""
+    expected = {tokens: _run_step(loaded, tokens) for tokens in _CHECKED}
+    if most_tokens > _TOKENS:
+        large = min(_LARGE, (most_tokens - 1) | 1)
+        with contextlib.suppress(torch.OutOfMemoryError):  # a smaller largest step will be chosen
+            expected[large] = _run_step(loaded, large)
+    return expected
+
+
+def _compile_first_right(
+    loaded: LoadedModel,
+    layers: Sequence[nn.Module],
+    backends: Sequence[Backend],
+    expected: Mapping[int, Tensor],
+    fall_back: Callable[[str], None],
+) -> float:
+    """Returns the deviation. Raises what the last backend raises."""
+    *risky, last = backends or ((COMBINED, "inductor") if loaded.device.type == "cuda" else ("inductor",))
+    slower = []
+    for backend in risky:
+        try:
+            worst = _compile(loaded, layers, backend, expected)
+            break
+        except Exception as error:  # noqa: BLE001 - of a compiler, or a mismatch
+            settle(loaded.device)
+            restore_plain(loaded)
+            slower.append(f"the model is compiled, but not by {backend}: {short(error)}")
+    else:
+        worst = _compile(loaded, layers, last, expected)
+    for line in slower:
+        fall_back(line)
+    return worst
+
+
+def _compile(
+    loaded: LoadedModel, layers: Sequence[nn.Module], backend: Backend, expected: Mapping[int, Tensor]
+) -> float:
+    """Returns the deviation. Raises Mismatch, or what the compiler raises."""
+    torch.compiler.reset()
+    torch.compiler.set_stance("default")
+    _share_code(layers)
+    for tokens in _install(loaded, backend):
+        _run_step(loaded, tokens)
+    return max(_checked(loaded, *one) for one in expected.items())
 
 
 def _share_code(layers: Sequence[nn.Module]) -> None:
@@ -85,7 +145,7 @@ def _share_code(layers: Sequence[nn.Module]) -> None:
         layer.forward = types.MethodType(regions[kind], layer)
 
 
-def _install(loaded: LoadedModel, backend: str | Callable[..., Any]) -> Sequence[int]:
+def _install(loaded: LoadedModel, backend: Backend) -> Sequence[int]:
     """All of the model on the CPU; on a GPU its body, which CUDA graphs record by itself. Returns the token
     counts to compile for."""
     body = loaded.anatomy.body
@@ -96,13 +156,12 @@ def _install(loaded: LoadedModel, backend: str | Callable[..., Any]) -> Sequence
     return _TOKENS, 1
 
 
-def _compiled(
-    function: Callable[..., Any], device: torch.device, backend: str | Callable[..., Any]
-) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], device: torch.device, backend: Backend) -> Callable[..., Any]:
     # The model is what it was when it was compiled: guards on its modules would be looked at in each step.
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.keep_portable_guards_unsafe}
-    if backend == "inductor":
-        options |= torch_internals.compiler_options(device)
+    if backend in ("inductor", COMBINED):
+        options |= torch_internals.compiler_options(combo_kernels=backend == COMBINED)
+        backend = "inductor"
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=True, options=options)
 
 
@@ -112,7 +171,8 @@ def _run_step(loaded: LoadedModel, tokens: int) -> Tensor:
     hold for a step otherwise."""
     positions = torch.arange(tokens, device=loaded.model.device)
     wanted = torch.arange(_LOGITS, device=loaded.model.device) % tokens
-    return loaded.logits(positions * 7919 % loaded.vocab_size, positions, wanted).clone()
+    places = positions % loaded.context_length
+    return loaded.logits(positions * 7919 % loaded.vocab_size, places, wanted).clone()
 
 
 def _checked(loaded: LoadedModel, tokens: int, expected: Tensor) -> float:
@@ -120,10 +180,3 @@ def _checked(loaded: LoadedModel, tokens: int, expected: Tensor) -> float:
     return compare_logits(
         _run_step(loaded, tokens), expected, f"a compiled step of {tokens} tokens", loaded.dtype
     )
-
-
-def _restore(loaded: LoadedModel, layers: Sequence[nn.Module]) -> None:
-    loaded.logits.restore()
-    body = loaded.anatomy.body
-    for module in (*layers, *([body.module] if body else [])):
-        vars(module).pop("forward", None)

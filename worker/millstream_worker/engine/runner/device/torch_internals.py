@@ -46,11 +46,12 @@ def configure_compiler(cache: Path) -> None:
     config.specialize_float = True  # else each number of a module is an input
 
 
-def compiler_options(device: torch.device) -> dict[str, Any]:
-    """Returns the options of torch.compile for its own backend."""
+def compiler_options(*, combo_kernels: bool) -> dict[str, Any]:
+    """Returns the options of torch.compile for its own backend. `combo_kernels`: one launch for what is done
+    to queries and to keys; only for a GPU."""
     return {
         "compile_threads": 1,  # no pool of processes beside the engine's
-        "combo_kernels": device.type == "cuda",  # one launch for what is done to queries and to keys
+        "combo_kernels": combo_kernels,
         "cpp.vec_isa_ok": True,  # else a process is started to try each instruction set
         "size_asserts": False,  # 0.3 us for each tensor of a layer
         "post_grad_custom_pre_pass": _shared_results(),

@@ -30,13 +30,15 @@ def checked_attention(
     `named` ("auto": nothing)."""
     if loaded.attention == "torch":
         return loaded
-    findings.report(f"{Tried.ATTENTION} of {loaded.attention}")
+    tried = [f"{Tried.ATTENTION} of {loaded.attention}", f"{Tried.FLASH_ATTENTION} for prompts"]
     contexts = SHORT_CONTEXTS if loaded.device.type == "cpu" else CONTEXTS
     given = (loaded.layer_specs, loaded.dtype, loaded.device, block_size, contexts, mark)
     backends = [*([loaded.plainer] if loaded.plainer else []), loaded.attend_over]
     right: Callable[[KVStorage], AttentionBackend] | None = None
     worst, reason = 0.0, ""
-    for attend_over in backends:  # recorded steps are the plainer one's, whatever the others are
+    # Recorded steps are the plainer one's, whatever the other is.
+    for line, attend_over in zip(tried, backends, strict=False):
+        findings.report(line)
         try:
             worst = max(worst, check_attention(attend_over, *given))
         except (MemoryError, torch.OutOfMemoryError) as error:

@@ -17,6 +17,8 @@ from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, attention_steps
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare
 
+_SHORT_WINDOW = 100  # tokens: it begins and ends within blocks, and cuts chunks as well as decoding rows
+
 
 @torch.inference_mode()
 def check_attention(
@@ -32,7 +34,7 @@ def check_attention(
     Raises Mismatch, or what the backend raises."""
     steps, blocks = attention_steps(block_size, contexts)
     worst = 0.0
-    for kind in kinds_of(layers):
+    for kind in _checked_kinds(layers, max(contexts)):
         storage, exact = (
             KVStorage([kind], blocks, block_size, one, device) for one in (dtype, torch.float32)
         )
@@ -84,6 +86,14 @@ def random_inputs(
         value.view(tokens, kind.kv_heads, kind.value_dim),
         sinks,
     )
+
+
+def _checked_kinds(layers: Sequence[LayerSpec], longest: int) -> list[LayerSpec]:
+    """Each kind; beside one whose window is at least as long as the longest context, which it never cuts, the
+    same with a short one."""
+    kinds = kinds_of(layers)
+    copies = [replace(kind, window=_SHORT_WINDOW) for kind in kinds if (kind.window or 0) >= longest]
+    return list(dict.fromkeys((*kinds, *copies)))
 
 
 def kinds_of(layers: Sequence[LayerSpec]) -> list[LayerSpec]:

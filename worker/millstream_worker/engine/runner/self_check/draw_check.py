@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.sampling.draw import draw_by_id, draw_by_rank, weigh
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
@@ -33,12 +34,14 @@ def checked_draws(
     device: torch.device,
     findings: Findings,
     make: Callable[[int], TritonDraws] = TritonDraws,
+    mark: Callable[[], None] = lambda: None,
 ) -> TritonDraws | None:
     """Draws for logits of `dtype`, and for those that were changed, which are float32; None where they fail
-    in whatever way: PyTorch's operations draw then."""
+    in whatever way: PyTorch's operations draw then. `mark` is called on the way."""
+    findings.report(f"{Tried.SAMPLING} from {vocab_size:,} tokens")
     try:
         draws = make(vocab_size)
-        worst = max(check_draws(draws, vocab_size, one, device) for one in {dtype, torch.float32})
+        worst = max(check_draws(draws, vocab_size, one, device, mark) for one in {dtype, torch.float32})
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - of a compiler, a driver, or a mismatch
@@ -50,7 +53,13 @@ def checked_draws(
 
 
 @torch.inference_mode()
-def check_draws(draws: TritonDraws, vocab_size: int, dtype: torch.dtype, device: torch.device) -> float:
+def check_draws(
+    draws: TritonDraws,
+    vocab_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    mark: Callable[[], None] = lambda: None,
+) -> float:
     """Returns the largest deviation of a weight, as a share of the largest. Raises Mismatch, or what Triton
     raises."""
     logits = _logits(vocab_size)
@@ -65,12 +74,15 @@ def check_draws(draws: TritonDraws, vocab_size: int, dtype: torch.dtype, device:
     order = torch.randperm(len(logits), generator=random).to(device)
 
     tokens, non_finite = draws.draw(logits, order, settings[:, order], top_k[order])
+    mark()
     weights = draws.weights(logits[sound], settings[0, sound])
+    mark()
     expected = torch.arange(len(logits), device=device) >= len(weights)
     if not torch.equal(non_finite, expected[order]):
         raise Mismatch(f"rows of {dtype} that are not finite are not told from others")
     want = torch.zeros_like(tokens)
     want[sound] = _drawn(weights, settings[:, sound, None], top_k[sound, None])
+    mark()
     if wrong := int((tokens != want[order]).sum()):
         raise Mismatch(f"{wrong} of {len(logits)} tokens drawn from logits of {dtype} are others")
     return _compare(weights, weigh(logits[sound].float(), settings[0, sound, None].float()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from millstream_worker.engine.protocol.frames import Tried, stepping_down
 from millstream_worker.engine.runner.self_check.deviation import Mismatch
 
 _MOST = 300  # characters of a reason
@@ -31,6 +32,10 @@ class Findings:
     def fall_back(self, line: str) -> None:
         self.fallbacks.append(line)
         self.report(line)
+
+    def step_down(self, tried: Tried, reason: str) -> None:
+        """In service: what was right at start is not used any more."""
+        self.report(stepping_down(tried, reason))
 
 
 def short(error: Exception) -> str:
