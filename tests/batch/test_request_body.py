@@ -247,10 +247,10 @@ def test_bad_fields_of_completions(body: dict[str, Any], field: str, problem: st
         ),
         (
             {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
-            "body.messages[0].tool_calls",
-            "not supported",
+            "body.messages[0].tool_calls[0].id",
+            "is missing",
         ),
-        ({"tools": [{"type": "function"}]}, "body.tools", "not supported"),
+        ({"tools": [{"type": "function"}]}, "body.tools[0].function", "give {"),
         ({"audio": {"voice": "x"}}, "body.audio", "not supported"),
         ({"modalities": ["text", "audio"]}, "body.modalities", "not supported"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "body.max_completion_tokens", "one of the two"),

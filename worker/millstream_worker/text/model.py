@@ -5,22 +5,20 @@ All methods are thread-safe: the tokenizer is never reconfigured after loading.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from transformers import AutoTokenizer
 
 from millstream.errors import InvalidRequest
-from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.messages import Request
+from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
+from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.counting import Counting
 from millstream_worker.text.detokenizer import Detokenizer
+from millstream_worker.text.thoughts import ThinkTokens, Thought, ThoughtStart
 from millstream_worker.text.token_bytes import TokenBytes
-
-# Errors of a template on messages it was not written for: its own, or Python's.
-_TEMPLATE_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
 
 class TokenizerUnusable(Exception):
     """The folder has no usable tokenizer; the message says what to do."""
@@ -37,10 +35,13 @@ class TextModel:
             )
         backend.no_truncation()
         backend.no_padding()
+        self.template = ChatTemplate(tokenizer)
         self._tokenizer = tokenizer
         self._token_bytes = TokenBytes(backend)
         self._counting = Counting(backend)
         self.vocab_size = vocab_size or self._token_bytes.vocab_size
+        begin, end = map(self._single, ("<think>", "</think>"))
+        self.think = None if begin is None or end is None else ThinkTokens(begin, end)
 
     @classmethod
     def load(cls, folder: str | Path, vocab_size: int | None = None) -> TextModel:
@@ -56,7 +57,7 @@ class TextModel:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._tokenizer.chat_template)
+        return self.template.exists
 
     def encode(self, request: Request, most: int | None = None) -> list[int]:
         """The request's input as token ids. Raises InvalidRequest; TooLong if a text certainly has more than
@@ -68,7 +69,7 @@ class TextModel:
         if request.token_ids is not None:
             return self._checked("token_ids", list(request.token_ids))
         if request.messages is not None:
-            text = self._chat_text(request.messages, request.chat_template_kwargs or {})
+            text = self.template.render(request)
             return self._checked("messages", self._counting.ids(text, add_special_tokens=False, most=most))
         assert request.prompt is not None, "exactly one input is given"
         ids = self._counting.ids(request.prompt, add_special_tokens=True, most=most)
@@ -86,27 +87,26 @@ class TextModel:
         """The text of a single token, for logprobs; a partial character is U+FFFD."""
         return self._token_bytes.token_text(token_id)
 
-    def _chat_text(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> str:
-        if not self.has_chat_template:
-            raise InvalidRequest(
-                "messages",
-                [message.role for message in messages],
-                "this model has no chat template; send a prompt (millstream submit --raw, "
-                "/v1/completions), or serve a chat model",
-            )
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=False, **kwargs
-            )
-        except _TEMPLATE_ERRORS as error:
-            raise InvalidRequest(
-                "messages",
-                [turn["role"] for turn in turns],
-                f"the model's chat template refuses these messages: {error}; change their roles or order, or "
-                "the chat_template_kwargs",
-            ) from error
-        return text
+    def thought_start(self, prompt: Sequence[int]) -> ThoughtStart:
+        """How an answer to a rendered prompt begins; NONE where the model has no tokens for thoughts."""
+        return ThoughtStart.NONE if self.think is None else self.think.start(prompt, self._token_bytes)
+
+    def thought(self, start: ThoughtStart) -> Thought | None:
+        """For one choice."""
+        if self.think is None or start is ThoughtStart.NONE:
+            return None
+        return Thought(self.think, start, self._token_bytes)
+
+    def call_tokens(self) -> tuple[int | None, int | None]:
+        """The ids of the tokens around a call of a tool, where they are tokens with this text."""
+        begin, end = map(self._single, (CALL_BEGIN, CALL_END))
+        shown = [None if one is None or not self._token_bytes.of(one) else one for one in (begin, end)]
+        return shown[0], shown[1]
+
+    def _single(self, name: str) -> int | None:
+        """The id of the added token of this name."""
+        added = self._tokenizer.backend_tokenizer.get_added_tokens_decoder()
+        return next((index for index, token in added.items() if token.content == name), None)
 
     def _checked(self, field: str, ids: list[int]) -> list[int]:
         if not ids:
