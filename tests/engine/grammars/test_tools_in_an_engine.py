@@ -43,6 +43,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine[Any]:
     )
 
 
+@pytest.fixture(scope="module")
+def plain_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine[Any]:
+    folder = tmp_path_factory.mktemp("models")
+    return engine_on("cpu", spelling_checkpoint(folder, max_position_embeddings=1024), cuda_graphs="off")
+
+
 def tools(
     names: Iterable[str] = SCHEMAS, *, many: bool = False, free: bool = False, tokens: tuple[Any, Any] = (None, None)
 ) -> GrammarSpec:
@@ -50,6 +56,11 @@ def tools(
     begin, end = tokens
     form = {"functions": functions, "many": many, "free": free, "begin": begin, "end": end}
     return GrammarSpec("tools", json.dumps(form))
+
+
+def own(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The tokens around a call."""
+    return tokenizer.token_to_id("<tool_call>"), tokenizer.token_to_id("</tool_call>")
 
 
 def thinking(grammar: GrammarSpec, tokenizer: Tokenizer, *, is_open: bool = False) -> GrammarSpec:
@@ -100,28 +111,28 @@ def check_call(name: str, arguments: str) -> None:
             pytest.fail(f"no such function: {other}")
 
 
-def test_a_required_call_is_of_one_of_the_functions(engine: Engine[Any], tokenizer: Tokenizer) -> None:
-    """Also where a name begins like another; spelled, or with the tokens of the tokenizer."""
-    own = (tokenizer.token_to_id("<tool_call>"), tokenizer.token_to_id("</tool_call>"))
-    specs = [tools(tokens=own if handle % 2 else (None, None)) for handle in range(16)]
-    requests = [asked(handle, spec, tokenizer) for handle, spec in enumerate(specs)]
+@pytest.mark.parametrize("words", [True, False])
+def test_a_required_call_is_of_one_of_the_functions(
+    engine: Engine[Any], plain_engine: Engine[Any], tokenizer: Tokenizer, words: bool
+) -> None:
+    """Also where a name begins like another; with the tokens around it, or where a tokenizer has none."""
+    given, spelled = tools(tokens=own(tokenizer) if words else (None, None)), tokenizers.build("byte-level")
+    requests = [asked(handle, given, tokenizer) for handle in range(8)]
     called = set()
-    for handle, (text, reason, ids) in answers(engine, tokenizer, *requests).items():
-        assert calls_in(text), (text, reason)
+    made = answers(engine if words else plain_engine, tokenizer if words else spelled, *requests)
+    for text, reason, ids in made.values():
         [(name, arguments)] = calls_in(text)
         check_call(name, arguments)
         called.add(name)
-        assert text.startswith("<tool_call>")
-        assert text.endswith("</tool_call>")
-        assert reason == "complete"
-        assert (own[0] in ids, own[1] in ids) == (bool(handle % 2),) * 2
+        assert (text[:11], text[-12:], reason) == ("<tool_call>", "</tool_call>", "complete")
+        assert (ids[0] == own(tokenizer)[0]) == words
     assert len(called) > 1
 
 
 def test_several_calls_are_lines_below_each_other(engine: Engine[Any], tokenizer: Tokenizer) -> None:
     end, line = tokenizer.token_to_id("<end>"), tokenizer.encode("\n").ids[0]
     bias = {"logit_bias": ((end, -3.0), (line, 3.0))}
-    requests = [asked(handle, tools(many=True), tokenizer, tokens=900, sampling=bias) for handle in range(4)]
+    requests = [asked(handle, tools(many=True, tokens=own(tokenizer)), tokenizer, tokens=900, sampling=bias) for handle in range(4)]
     counts = []
     for text, reason, _ in answers(engine, tokenizer, *requests).values():
         found = calls_in(text)
@@ -134,9 +145,9 @@ def test_several_calls_are_lines_below_each_other(engine: Engine[Any], tokenizer
 
 
 def test_a_free_answer_is_text_until_a_call_begins(engine: Engine[Any], tokenizer: Tokenizer) -> None:
-    own = (tokenizer.token_to_id("<tool_call>"), tokenizer.token_to_id("</tool_call>"))
-    likely, never = {"logit_bias": ((own[0], 6.0),)}, {"logit_bias": ((own[0], -100.0),)}
-    spec = tools(free=True, tokens=own)
+    begin = own(tokenizer)[0]
+    likely, never = {"logit_bias": ((begin, 6.0),)}, {"logit_bias": ((begin, -100.0),)}
+    spec = tools(free=True, tokens=own(tokenizer))
     made = answers(
         engine,
         tokenizer,
@@ -157,7 +168,7 @@ def test_a_free_answer_is_text_until_a_call_begins(engine: Engine[Any], tokenize
 def test_a_thought_comes_before_the_answer(engine: Engine[Any], tokenizer: Tokenizer, is_open: bool) -> None:
     begin, end = tokenizer.token_to_id("<think>"), tokenizer.token_to_id("</think>")
     bias = {"logit_bias": ((begin, 5.0), (end, 4.0))}
-    specs = [thinking(spec, tokenizer, is_open=is_open) for spec in (PLATE, tools(["get"]))]
+    specs = [thinking(spec, tokenizer, is_open=is_open) for spec in (PLATE, tools(["get"], tokens=own(tokenizer)))]
     requests = [asked(handle, specs[handle % 2], tokenizer, sampling=bias) for handle in range(8)]
     whole = []
     for handle, (text, reason, ids) in answers(engine, tokenizer, *requests).items():
@@ -181,7 +192,7 @@ def test_a_thought_that_is_cut_is_no_answer(engine: Engine[Any], tokenizer: Toke
 
 def test_a_resumed_call_and_thought_go_on_where_they_were(engine: Engine[Any], tokenizer: Tokenizer) -> None:
     bias = {"logit_bias": ((tokenizer.token_to_id("</think>"), 5.0),)}
-    spec = thinking(tools(), tokenizer, is_open=True)
+    spec = thinking(tools(tokens=own(tokenizer)), tokenizer, is_open=True)
     [(_, reason, whole)] = answers(engine, tokenizer, asked(3, spec, tokenizer, sampling=bias)).values()
     assert reason == "complete"
     for cut in (1, len(whole) // 2, len(whole) - 1):

@@ -63,7 +63,7 @@ def _tools(request: Request, text: TextModel) -> GrammarSpec:
         )
     named = request.tool_choice.name if request.calling == "function" and request.tool_choice else None
     functions = [[one.name, one.parameters] for one in request.tools if named in (None, one.name)]
-    begin, end = text.call_tokens()
+    begin, end = text.call_tokens
     form = {
         "functions": functions,
         "many": request.parallel_tool_calls and named is None,

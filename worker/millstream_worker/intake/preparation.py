@@ -79,7 +79,9 @@ def _take_log(
     job.written = bodies
     job.acknowledged = len(bodies)
     for index in range(asked.n):
-        row = ChoiceOutput(index, text.detokenizer(asked.stop, asked.min_tokens), watched=bool(asked.stop))
+        calls = job.request.may_call
+        detokenizer = text.detokenizer(asked.stop, asked.min_tokens, calls=calls)
+        row = ChoiceOutput(index, detokenizer, watched=bool(asked.stop))
         row.constrained = job.grammar is not None
         row.calling = calling_of(job.request, job.id)
         row.logprobs = [] if asked.logprobs else None

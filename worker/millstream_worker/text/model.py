@@ -40,6 +40,8 @@ class TextModel:
         self._token_bytes = TokenBytes(backend)
         self._counting = Counting(backend)
         self.vocab_size = vocab_size or self._token_bytes.vocab_size
+        self.call_tokens = (self._single(CALL_BEGIN), self._single(CALL_END))  # around a call of a tool
+        self._call_bytes = self._token_bytes.showing(*(one for one in self.call_tokens if one is not None))
         begin, end = map(self._single, ("<think>", "</think>"))
         self.think = None if begin is None or end is None else ThinkTokens(begin, end)
 
@@ -79,9 +81,13 @@ class TextModel:
         """Raises TooLong if the prompt data[start:end] certainly has more than `most` tokens."""
         self._counting.check_bytes(data, most, start, end)
 
-    def detokenizer(self, stop: Sequence[str] = (), min_tokens: int = 0) -> Detokenizer:
-        """For one choice, which ends before the first stop string after its first `min_tokens` ids."""
-        return Detokenizer(self._token_bytes, stop, min_tokens)
+    def detokenizer(
+        self, stop: Sequence[str] = (), min_tokens: int = 0, *, calls: bool = False
+    ) -> Detokenizer:
+        """For one choice, which ends before the first stop string after its first `min_tokens` ids. `calls`:
+        the tokens around a call of a tool are text, also where they are special ones.
+        """
+        return Detokenizer(self._call_bytes if calls else self._token_bytes, stop, min_tokens)
 
     def token_text(self, token_id: int) -> str:
         """The text of a single token, for logprobs; a partial character is U+FFFD."""
@@ -96,12 +102,6 @@ class TextModel:
         if self.think is None or start is ThoughtStart.NONE:
             return None
         return Thought(self.think, start, self._token_bytes)
-
-    def call_tokens(self) -> tuple[int | None, int | None]:
-        """The ids of the tokens around a call of a tool, where they are tokens with this text."""
-        begin, end = map(self._single, (CALL_BEGIN, CALL_END))
-        shown = [None if one is None or not self._token_bytes.of(one) else one for one in (begin, end)]
-        return shown[0], shown[1]
 
     def _single(self, name: str) -> int | None:
         """The id of the added token of this name."""
