@@ -36,14 +36,14 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"name": "a", "parameters": "true"}]}, "tools.0.parameters", '"type": "object"'),
     ({"tools": [{"name": "a", "parameters": '{"type":"array"}'}]}, "tools.0.parameters", '"type": "object"'),
     ({"tools": [GET | {"name": str(n), "description": "x" * 40_000} for n in range(7)]}, "tools", "at most"),
-    ({"tools": [GET], "tool_choice": {"type": "function", "name": "put"}}, "tool_choice", "none of the tools"),
+    ({"tools": [GET], "tool_choice": {"type": "function", "name": "put"}}, "tool_choice", "none of"),
     ({"tool_choice": {"type": "required"}}, "tool_choice", "needs tools"),
     ({"tools": [GET], "messages": None, "prompt": "a"}, "tools", "needs messages"),
     ({"tools": [GET], "response_format": {"type": "json_object"}}, "response_format", "tool_choice auto"),
     ({"tools": [GET], "sampling": {"min_tokens": 3}}, "tools", "min_tokens 3"),
     ({"tools": [GET], "sampling": {"ignore_eos": True}}, "tools", "ignore_eos True"),
     ({"messages": [{"role": "assistant"}]}, "messages.0.content", "is missing"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}, "messages.0.tool_calls.0.function", "is missing"),
+    ({"messages": [{"role": "a", "tool_calls": [{"id": ""}]}]}, "messages.0.tool_calls.0.function", "miss"),
 ]  # fmt: skip
 
 
@@ -111,7 +111,8 @@ def test_calls_and_thoughts_of_a_log_are_those_of_the_result() -> None:
     ]
     log = [LogEntry(1, seq, "d", encode(Delta(choices=(part,)))) for seq, part in enumerate(parts, 1)]
     [merged] = merged_choices(log)
-    whole = Choice(text="so.", reasoning_content="I think", finish_reason="tool_calls", complete=True, tool_calls=(CALLED,))  # fmt: skip
+    end: dict[str, Any] = {"finish_reason": "tool_calls", "complete": True, "tool_calls": (CALLED,)}
+    whole = Choice(text="so.", reasoning_content="I think", **end)
     assert merged == whole
     for read in range(4):
         read_so_far = [Delta(choices=(part,)) for part in parts[:read]]

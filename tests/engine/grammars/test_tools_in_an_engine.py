@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +49,11 @@ def plain_engine(tmp_path_factory: pytest.TempPathFactory) -> Engine[Any]:
 
 
 def tools(
-    names: Iterable[str] = SCHEMAS, *, many: bool = False, free: bool = False, tokens: tuple[Any, Any] = (None, None)
+    names: Iterable[str] = SCHEMAS,
+    *,
+    many: bool = False,
+    free: bool = False,
+    tokens: tuple[Any, Any] = (None, None),
 ) -> GrammarSpec:
     functions = [[name, json.dumps(SCHEMAS[name]) if SCHEMAS[name] else ""] for name in names]
     begin, end = tokens
@@ -68,7 +71,9 @@ def thinking(grammar: GrammarSpec, tokenizer: Tokenizer, *, is_open: bool = Fals
     return replace(grammar, thought_begin=begin, thought_end=tokenizer.token_to_id("</think>"))
 
 
-def asked(handle: int, grammar: GrammarSpec, tokenizer: Tokenizer, *, tokens: int = 400, **more: Any) -> EngineRequest:
+def asked(
+    handle: int, grammar: GrammarSpec, tokenizer: Tokenizer, *, tokens: int = 400, **more: Any
+) -> EngineRequest:
     end = (tokenizer.token_to_id("<end>"),)
     options: dict[str, Any] = {"temperature": 1.5, "seed": handle, "end_ids": end} | more.pop("sampling", {})
     return EngineRequest(handle, PROMPT, tokens, SamplingSpec(**options), grammar=grammar, **more)
@@ -132,7 +137,10 @@ def test_a_required_call_is_of_one_of_the_functions(
 def test_several_calls_are_lines_below_each_other(engine: Engine[Any], tokenizer: Tokenizer) -> None:
     end, line = tokenizer.token_to_id("<end>"), tokenizer.encode("\n").ids[0]
     bias = {"logit_bias": ((end, -3.0), (line, 3.0))}
-    requests = [asked(handle, tools(many=True, tokens=own(tokenizer)), tokenizer, tokens=900, sampling=bias) for handle in range(4)]
+    requests = [
+        asked(handle, tools(many=True, tokens=own(tokenizer)), tokenizer, tokens=900, sampling=bias)
+        for handle in range(4)
+    ]
     counts = []
     for text, reason, _ in answers(engine, tokenizer, *requests).values():
         found = calls_in(text)
@@ -168,7 +176,9 @@ def test_a_free_answer_is_text_until_a_call_begins(engine: Engine[Any], tokenize
 def test_a_thought_comes_before_the_answer(engine: Engine[Any], tokenizer: Tokenizer, is_open: bool) -> None:
     begin, end = tokenizer.token_to_id("<think>"), tokenizer.token_to_id("</think>")
     bias = {"logit_bias": ((begin, 5.0), (end, 4.0))}
-    specs = [thinking(spec, tokenizer, is_open=is_open) for spec in (PLATE, tools(["get"], tokens=own(tokenizer)))]
+    specs = [
+        thinking(spec, tokenizer, is_open=is_open) for spec in (PLATE, tools(["get"], tokens=own(tokenizer)))
+    ]
     requests = [asked(handle, specs[handle % 2], tokenizer, sampling=bias) for handle in range(8)]
     whole = []
     for handle, (text, reason, ids) in answers(engine, tokenizer, *requests).items():
@@ -178,7 +188,9 @@ def test_a_thought_comes_before_the_answer(engine: Engine[Any], tokenizer: Token
         whole.append(mark)
         assert (reason, begin in ids[1:], "</think>" in thought) == ("complete", False, False)
         assert bool(mark) == (is_open or ids[0] == begin)
-        [form, found] = [PLATE.text, answer.lstrip("\n")] if handle % 2 == 0 else ["get", calls_in(answer)[0][0]]
+        [form, found] = (
+            [PLATE.text, answer.lstrip("\n")] if handle % 2 == 0 else ["get", calls_in(answer)[0][0]]
+        )
         assert re.fullmatch(form, found)
     assert whole.count("</think>") > 2
 
@@ -186,7 +198,9 @@ def test_a_thought_comes_before_the_answer(engine: Engine[Any], tokenizer: Token
 def test_a_thought_that_is_cut_is_no_answer(engine: Engine[Any], tokenizer: Tokenizer) -> None:
     never = {"logit_bias": ((tokenizer.token_to_id("</think>"), -100.0),)}
     spec = thinking(PLATE, tokenizer, is_open=True)
-    [(text, reason, ids)] = answers(engine, tokenizer, asked(1, spec, tokenizer, tokens=30, sampling=never)).values()
+    [(text, reason, ids)] = answers(
+        engine, tokenizer, asked(1, spec, tokenizer, tokens=30, sampling=never)
+    ).values()
     assert (reason, len(ids), "</think>" in text) == ("length", 30, False)
 
 

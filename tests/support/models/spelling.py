@@ -15,13 +15,14 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 # As Qwen3's and other models', that think and that write calls by themselves.
 WORDS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-CALLING_TEMPLATE = (
-    "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}{% for message in messages %}"
+CALLING_TEMPLATE = (  # a line feed behind a block's tag would be trimmed
+    "{% for tool in tools or [] %}{{ tool | tojson }}{{ '\n' }}{% endfor %}{% for message in messages %}"
     "{{ message.role }}: {% if message.content %}{{ message.content }}{% endif %}"
     "{% for call in message.tool_calls or [] %}<tool_call>\n"
     '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
-    "\n</tool_call>{% endfor %}\n{% endfor %}answer: "
-    "{% if enable_thinking is defined %}<think>\n{% if not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}"
+    "\n</tool_call>{% endfor %}{{ '\n' }}{% endfor %}answer: "
+    "{% if enable_thinking is defined %}{{ '<think>\n' }}{% if not enable_thinking %}"
+    "{{ '\n</think>\n\n' }}{% endif %}{% endif %}"
 )
 
 
@@ -32,7 +33,9 @@ def with_words(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def spelling_checkpoint(folder: Path, *, words: bool = False, template: str = TEMPLATE, **overrides: Any) -> Path:
+def spelling_checkpoint(
+    folder: Path, *, words: bool = False, template: str = TEMPLATE, **overrides: Any
+) -> Path:
     """Written under `folder`, with three logits more than tokens; returns its own folder."""
     tokenizer = tokenizers.build("byte-level")
     tokenizer = with_words(tokenizer) if words else tokenizer

@@ -69,9 +69,7 @@ def forget_input(job: Job) -> None:
     job.request = job.request.model_copy(update=none)
 
 
-def _take_log(
-    job: Job, started: StartReply, text: TextModel, vocab_size: int, start: ThoughtStart
-) -> None:
+def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, start: ThoughtStart) -> None:
     asked = job.request.sampling
     bodies, deltas = _logged(started)
     for delta in deltas:

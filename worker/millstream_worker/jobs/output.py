@@ -22,7 +22,7 @@ _ID_BYTES = 5  # of a token id as msgpack, at most
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """How an answer calls tools. `reason`: the finish reason of one that does; `free`: it may be text, too."""
+    """How an answer calls tools. `reason`: why one ends that does; `free`: it may be text, too."""
 
     job_id: str
     reason: FinishReason
@@ -47,7 +47,9 @@ class ChoiceOutput:
     end_token: bool = False  # the last id ended it: it counts as output, and is no text
     fits: bool = False  # it is a whole sentence of its grammar
     # at its end
-    complete: bool | None = None  # whether it is whole; None without a grammar, and of mere text where that may be
+    complete: bool | None = (
+        None  # whether it is whole; None without a grammar, and of mere text where that may be
+    )
     calls: list[Plain] = field(default_factory=list)
     # the number of ids in each stage
     fed: int = 0  # ids given to the detokenizer

@@ -146,7 +146,11 @@ def _plain(call: ToolCall) -> Turn:
         arguments = json.loads(call.function.arguments)
     except (ValueError, RecursionError):
         arguments = call.function.arguments
-    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+    return {
+        "id": call.id,
+        "type": call.type,
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
 
 
 def _written(call: ToolCall) -> str:

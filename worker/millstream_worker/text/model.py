@@ -20,6 +20,7 @@ from millstream_worker.text.detokenizer import Detokenizer
 from millstream_worker.text.thoughts import ThinkTokens, Thought, ThoughtStart
 from millstream_worker.text.token_bytes import TokenBytes
 
+
 class TokenizerUnusable(Exception):
     """The folder has no usable tokenizer; the message says what to do."""
 

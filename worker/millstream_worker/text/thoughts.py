@@ -1,4 +1,6 @@
-"""Thoughts of reasoning models: where one begins and ends in an output, by the tokens <think> and </think>."""
+"""Thoughts of reasoning models: where one begins and ends in an output, by the tokens <think> and
+</think>.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def calls_in(text: str) -> list[tuple[str, str]]:
 
 def is_cut(text: str) -> bool:
     """Whether it ends inside of a call."""
-    return text.rfind(CALL_BEGIN) > text.rfind(CALL_END)
+    return CALL_BEGIN in _CALL.sub("", text)
 
 
 def call_id(job_id: str, choice: int, place: int) -> str:

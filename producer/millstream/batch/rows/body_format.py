@@ -35,7 +35,7 @@ def format_field(body: Mapping[str, Any]) -> str:
 
 
 def has_format(body: Mapping[str, Any]) -> bool:
-    """Whether the body says anything about its format, and be it that there is none; calls of tools are one."""
+    """Whether the body says anything about its format, and be it that there is none. Calls are a format."""
     if any(body.get(name) is not None for name in FORMAT_FIELDS):
         return True
     return bool(body.get("tools")) and body.get("tool_choice") != "none"

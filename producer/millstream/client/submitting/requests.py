@@ -154,11 +154,15 @@ def _request(given: dict[str, Any]) -> Request:
     rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
     formats = {name: given.pop(name) for name in FORMATS if name in given}
     tools = asked_tools({name: given.pop(name) for name in TOOLS if name in given})
-    values = _converted(rest) | tools | {
-        "lane": lane,
-        "sampling": _sampling(base, given),
-        "response_format": asked_format(formats),
-    }
+    values = (
+        _converted(rest)
+        | tools
+        | {
+            "lane": lane,
+            "sampling": _sampling(base, given),
+            "response_format": asked_format(formats),
+        }
+    )
     try:
         return _checked(Request, values)
     except InvalidRequest as error:

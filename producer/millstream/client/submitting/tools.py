@@ -1,4 +1,4 @@
-"""Reads tools, the choice among them and calls in messages, in OpenAI's shapes, for clients and batch files."""
+"""Reads tools, the choice among them and calls in messages in OpenAI's shapes: for clients, batches."""
 
 from __future__ import annotations
 

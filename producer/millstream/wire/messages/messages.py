@@ -50,7 +50,7 @@ class Message(BaseModel):
 
 
 class ChatMessage(Message):
-    """`tool_calls`: of an answer, which then needs no content; `tool_call_id`: whose outcome the content is."""
+    """`tool_calls`: of an answer, which needs no content then; `tool_call_id`: whose outcome it tells."""
 
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     content: LongText
@@ -113,7 +113,9 @@ class Request(Message):
             raise WrongField("response_format", asked["response_format"], problem)
         for name in ("min_tokens", "ignore_eos"):
             if asked and (value := getattr(self.sampling, name)):
-                problem = f"cannot be met with {name} {value}: the format ends the answer; leave one of them out"
+                problem = (
+                    f"cannot be met with {name} {value}: the format ends the answer; leave one of them out"
+                )
                 raise WrongField(*asked.popitem(), problem)
         return self
 
@@ -196,7 +198,8 @@ class Delta(Message):
 
 class Choice(Message):
     """`complete`: whether the answer is whole by its response format or as calls of tools; False: it was cut
-    by max_tokens, the end of the context or a stop string. None: it has no format, or did not come to its end.
+    by max_tokens, the end of the context or a stop string. None: it has no format, or did not come to its
+    end.
 
     `text` is the answer as the model wrote it, also where it is calls of tools; `content` is what it says
     beside them. `reasoning_content` is its thought before the answer.

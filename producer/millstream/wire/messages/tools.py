@@ -39,7 +39,7 @@ class Tool(_Part):
 
 
 class ToolChoice(_Part):
-    """`auto`: the model may call, `required`: it must, `none`: it may not, `function`: it must call `name`."""
+    """`auto`: the model may call; `required`: it must; `none`: it may not; `function`: it calls `name`."""
 
     type: Literal["auto", "none", "required", "function"]
     name: str = ""

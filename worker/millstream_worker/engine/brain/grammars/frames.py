@@ -77,7 +77,12 @@ def _forced(begin: str, form: dict[str, Any]) -> list[str]:
 def _free(begin: str, form: dict[str, Any]) -> list[str]:
     times = "*" if form["many"] else "?"
     if form["begin"] is None:
-        return [f"start: (head call){times} tail", f"head[lazy]: TEXT {begin}", "tail: TEXT", f"TEXT: {_ANY_TEXT}"]
+        return [
+            f"start: (head call){times} tail",
+            f"head[lazy]: TEXT {begin}",
+            "tail: TEXT",
+            f"TEXT: {_ANY_TEXT}",
+        ]
     return [f"start: (TEXT {begin} call){times} TEXT", f"TEXT: {_without(CALL_BEGIN)}"]
 
 
