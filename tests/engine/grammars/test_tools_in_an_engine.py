@@ -56,8 +56,8 @@ def tools(
     tokens: tuple[Any, Any] = (None, None),
 ) -> GrammarSpec:
     functions = [[name, json.dumps(SCHEMAS[name]) if SCHEMAS[name] else ""] for name in names]
-    begin, end = tokens
-    form = {"functions": functions, "many": many, "free": free, "begin": begin, "end": end}
+    marks = list(zip(("<tool_call>", "</tool_call>"), tokens, strict=True))
+    form = {"functions": functions, "many": many, "free": free, "marks": marks}
     return GrammarSpec("tools", json.dumps(form))
 
 

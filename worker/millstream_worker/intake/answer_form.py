@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.messages import ChoiceDelta, FinishReason, Request
+from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.output import Calling
 from millstream_worker.text import TextModel, ThoughtStart
@@ -63,12 +64,10 @@ def _tools(request: Request, text: TextModel) -> GrammarSpec:
         )
     named = request.tool_choice.name if request.calling == "function" and request.tool_choice else None
     functions = [[one.name, one.parameters] for one in request.tools if named in (None, one.name)]
-    begin, end = text.call_tokens
     form = {
         "functions": functions,
         "many": request.parallel_tool_calls and named is None,
         "free": request.calling == "auto",
-        "begin": begin,
-        "end": end,
+        "marks": list(zip((CALL_BEGIN, CALL_END), text.call_tokens, strict=True)),
     }
     return GrammarSpec("tools", json.dumps(form, ensure_ascii=False))

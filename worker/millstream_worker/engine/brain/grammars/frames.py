@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.engine.protocol.request import GrammarSpec
 
 Part = dict[str, Any]  # one of llguidance's grammars: the first is the start, others are called by their name
@@ -42,10 +41,7 @@ def tools_grammar(spec: GrammarSpec, schema: SchemaGrammar) -> str:
         f"{json.dumps(name + _QUOTED)} @arguments_{place}"
         for place, (name, _) in enumerate(form["functions"])
     ]
-    begin, end = (
-        json.dumps(text) if token is None else f"<[{token}]>"
-        for text, token in ((CALL_BEGIN, form["begin"]), (CALL_END, form["end"]))
-    )
+    begin, end = (json.dumps(text) if token is None else f"<[{token}]>" for text, token in form["marks"])
     lines = _free(begin, form) if form["free"] else _forced(begin, form)
     lines.append(f'call: "\\n{{\\"name\\": \\"" ({" | ".join(functions)}) "}}\\n" {end}')
     return joined([_lark(lines), *parts])
@@ -76,14 +72,15 @@ def _forced(begin: str, form: dict[str, Any]) -> list[str]:
 
 def _free(begin: str, form: dict[str, Any]) -> list[str]:
     times = "*" if form["many"] else "?"
-    if form["begin"] is None:
+    text, token = form["marks"][0]
+    if token is None:
         return [
             f"start: (head call){times} tail",
             f"head[lazy]: TEXT {begin}",
             "tail: TEXT",
             f"TEXT: {_ANY_TEXT}",
         ]
-    return [f"start: (TEXT {begin} call){times} TEXT", f"TEXT: {_without(CALL_BEGIN)}"]
+    return [f"start: (TEXT {begin} call){times} TEXT", f"TEXT: {_without(text)}"]
 
 
 def _without(word: str) -> str:
