@@ -94,6 +94,7 @@ def test_tools_are_called_or_the_answer_says_why_not(valkey: Server, model: Path
         assert failed.value.result.error.field == "tools"
 
 
+@pytest.mark.slow
 def test_a_thought_is_apart_from_the_answer(valkey: Server, model: Path) -> None:
     """With a format and without; a prompt that is no chat is continued as it is."""
     ends: dict[str, Any] = {"logit_bias": {token("</think>"): 5}, "temperature": 1.5, "max_tokens": 200}
