@@ -74,3 +74,19 @@ def test_models_without_the_tokens_have_no_thoughts() -> None:
     assert plain.thought_start(ids("answer: <think>")) is ThoughtStart.NONE
     assert plain.thought(ThoughtStart.POSSIBLE) is None
     assert TEXT.thought(ThoughtStart.NONE) is None
+    words = with_words(tokenizers.build("byte-level"))
+    short = words.token_to_id("</think>")  # of a model that has no logit for it
+    small = TextModel(PreTrainedTokenizerFast(tokenizer_object=words), vocab_size=short)
+    assert (small.think, small.call_tokens) == (None, (None, None))
+
+
+def test_tokens_around_calls_are_text_where_calls_are_asked_for() -> None:
+    """Some tokenizers have them as special ones, which are no text elsewhere."""
+    tokenizer = tokenizers.build("byte-level")
+    special = tokenizer.from_str(tokenizer.to_str())
+    special.add_special_tokens(["<tool_call>", "</tool_call>"])
+    model = TextModel(PreTrainedTokenizerFast(tokenizer_object=special))
+    tokens = special.encode("<tool_call>\n{}\n</tool_call>").ids
+    assert model.call_tokens == (tokens[0], tokens[-1])
+    assert model.detokenizer(calls=True).feed(tokens) == "<tool_call>\n{}\n</tool_call>"
+    assert model.detokenizer().feed(tokens) == "\n{}\n"

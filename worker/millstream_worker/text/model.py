@@ -105,9 +105,10 @@ class TextModel:
         return Thought(self.think, start, self._token_bytes)
 
     def _single(self, name: str) -> int | None:
-        """The id of the added token of this name."""
+        """The id of the added token of this name, if the model can write it."""
         added = self._tokenizer.backend_tokenizer.get_added_tokens_decoder()
-        return next((index for index, token in added.items() if token.content == name), None)
+        ids = (index for index, token in added.items() if token.content == name)
+        return next((index for index in ids if index < self.vocab_size), None)
 
     def _checked(self, field: str, ids: list[int]) -> list[int]:
         if not ids:
