@@ -53,6 +53,7 @@ from millstream.wire.messages.messages import (
 from millstream.wire.messages.replies import CancelOutcome
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.messages.tools import FunctionCall, Tool, ToolCall, ToolChoice
 from millstream.wire.state.dead import DeadLetter
 from millstream.wire.state.durability import Durability
 from millstream.wire.state.queue_info import PubSub
@@ -77,6 +78,7 @@ __all__ = [
     "EndEvent",
     "ErrorInfo",
     "Event",
+    "FunctionCall",
     "IncompleteAnswer",
     "InvalidRequest",
     "JobCancelled",
@@ -109,6 +111,9 @@ __all__ = [
     "Timing",
     "TokenEvent",
     "TokenLogprob",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
     "TopLogprob",
     "Transcript",
     "Unavailable",

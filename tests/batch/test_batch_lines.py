@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.workers.answering_worker import completion
 
-from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
+from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.wire.keys import Lane, check_own_id
 
@@ -106,3 +106,19 @@ def test_the_keys_of_a_schema_are_content_in_their_order() -> None:
     assert plain.digest == "4c1df6b36423a8aa8ee902ff57165bf2"
     text = row_of(completion("a", response_format={"type": "text"}))
     assert text.digest == "5eff258a9b0bcdadc3476fa81a667c7d"
+
+
+def test_the_order_of_a_tools_parameters_is_part_of_a_line() -> None:
+    """Its arguments have that order."""
+
+    def digest(*names: str, **more: Any) -> str:
+        schema = {"type": "object", "properties": {name: {} for name in names}}
+        tools = [{"type": "function", "function": {"name": "get", "parameters": schema}}]
+        body = {
+            "messages": [{"role": "user", "content": "hi"}],
+            **({"tools": tools} if names else {}),
+            **more,
+        }
+        return digest_of("a", {"custom_id": "a", "url": "/v1/chat/completions", "body": body})
+
+    assert len({digest(), digest("a", "b"), digest("b", "a"), digest("a", "b", tool_choice="none")}) == 4

@@ -24,6 +24,7 @@ from millstream.wire.messages.messages import (
     TopLogprob,
     Usage,
 )
+from millstream.wire.messages.tools import FunctionCall, ToolCall
 
 ROW = BatchLine(7, "doc-1", BatchEndpoint.COMPLETIONS, "default", {}, "d1", None, ())
 CHAT = BatchLine(7, "doc-1", BatchEndpoint.CHAT, "default", {}, "d1", None, ())
@@ -150,3 +151,24 @@ def test_an_answer_that_was_cut_is_an_error_row_with_all_its_choices() -> None:
         ]
         shown = [one.get("text") or {"content": one["message"]["content"]} for one in choices]
         assert shown == texts
+
+
+def test_calls_and_thoughts_are_parts_of_a_message() -> None:
+    call = ToolCall(id="call_1", function=FunctionCall(name="get", arguments='{"a":1}'))
+    text = '<tool_call>\n{"name": "get", "arguments": {"a":1}}\n</tool_call>'
+    told = Choice(
+        text=text, finish_reason="tool_calls", complete=True, tool_calls=(call,), reasoning_content="Hm"
+    )
+    row = answer_row(CHAT, "0-abc", Result(choices=(told, Choice(index=1, text="Hi", finish_reason="stop"))))
+    [called, plain] = row["response"]["body"]["choices"]
+    assert (called["finish_reason"], called["complete"]) == ("tool_calls", True)
+    assert called["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "reasoning_content": "Hm",
+        "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "get", "arguments": '{"a":1}'}}
+        ],
+    }
+    assert plain["message"] == {"role": "assistant", "content": "Hi", "refusal": None}

@@ -247,10 +247,10 @@ def test_bad_fields_of_completions(body: dict[str, Any], field: str, problem: st
         ),
         (
             {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
-            "body.messages[0].tool_calls",
-            "not supported",
+            "body.messages[0].tool_calls[0].id",
+            "is missing",
         ),
-        ({"tools": [{"type": "function"}]}, "body.tools", "not supported"),
+        ({"tools": [{"type": "function"}]}, "body.tools[0].function", "give {"),
         ({"audio": {"voice": "x"}}, "body.audio", "not supported"),
         ({"modalities": ["text", "audio"]}, "body.modalities", "not supported"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "body.max_completion_tokens", "one of the two"),
@@ -271,3 +271,48 @@ def test_bad_fields_of_chat(body: dict[str, Any], field: str, problem: str) -> N
 def test_unknown_fields_of_messages_are_reported_too() -> None:
     messages = [{"role": "user", "content": "x", "name": "Ann", "refusal": None}, {**HELLO[0], "nmae": 1}]
     assert chat(messages=messages).unknown == ("messages.name", "messages.nmae")
+
+
+GET = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
+
+
+def test_tools_and_calls_of_a_chat() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": "{}"}}
+    turns = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+        {"role": "tool", "tool_call_id": "c1", "content": "7"},
+    ]
+    named = {"type": "function", "function": {"name": "get"}}
+    body = chat(messages=turns, tools=[GET], tool_choice=named, parallel_tool_calls=False)
+    [tool] = body.fields["tools"]
+    assert (tool.name, tool.parameters) == ("get", '{"type":"object","properties":{}}')
+    assert (body.fields["tool_choice"].name, body.fields["parallel_tool_calls"]) == ("get", False)
+    assert body.fields["messages"][1].tool_calls[0].id == body.fields["messages"][2].tool_call_id == "c1"
+    assert (body.unknown, chat(tools=[], tool_choice="auto").fields) == ((), chat().fields)
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "problem"),
+    [
+        ({"tools": [GET, GET]}, "body.tools", "more than one function"),
+        ({"tools": [GET], "tool_choice": "any"}, "body.tool_choice", "auto, none, required"),
+        ({"tools": [GET], "response_format": {"type": "json_object"}}, "body.response_format", "choice auto"),
+        ({"tools": [GET], "guided_regex": "a"}, "body.guided_regex", "tool_choice auto"),
+        ({"tools": [GET], "parallel_tool_calls": 1}, "body.parallel_tool_calls", "true or false"),
+        ({"messages": [{"role": "tool", "content": "7", "tool_call_id": 7}]}, "body.messages[0].tool_call_id",
+         "give the id"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "body.messages[0].content", "give a text"),
+    ],
+)  # fmt: skip
+def test_wrong_tools_of_a_chat(body: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(LineFault) as caught:
+        chat(**body)
+    assert caught.value.field == field
+    assert problem in caught.value.message
+
+
+def test_completions_have_no_tools() -> None:
+    with pytest.raises(LineFault) as caught:
+        completion(tools=[GET])
+    assert (caught.value.code, caught.value.field) == ("unsupported_field", "body.tools")

@@ -20,10 +20,11 @@ from millstream.wire.messages.messages import (
     TopLogprob,
     Usage,
 )
+from millstream.wire.messages.tools import FunctionCall, ToolCall
 from millstream_worker.jobs import encoding
 
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=5)
-reasons = st.sampled_from([None, "stop", "length"])
+reasons = st.sampled_from([None, "stop", "length", "tool_calls"])
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 tops = st.builds(TopLogprob, token_id=st.integers(0, 9), token=st.text(max_size=3), logprob=numbers)
 logprobs = st.none() | st.lists(
@@ -36,13 +37,25 @@ logprobs = st.none() | st.lists(
     ),
     max_size=2,
 ).map(tuple)
+calls = st.lists(
+    st.builds(
+        ToolCall,
+        id=st.text(max_size=3),
+        function=st.builds(FunctionCall, name=st.just("get"), arguments=st.just("{}")),
+    ),
+    max_size=2,
+).map(tuple)
+fits = st.sampled_from([None, True, False])
 parts = st.builds(
     ChoiceDelta,
     index=st.integers(0, 3),
     token_ids=ids.map(tuple),
     text=st.text(max_size=5),
     logprobs=logprobs,
+    reasoning_content=st.text(max_size=2),
     finish_reason=reasons,
+    complete=fits,
+    tool_calls=calls,
 )
 choices = st.builds(
     Choice,
@@ -51,6 +64,9 @@ choices = st.builds(
     token_ids=ids.map(tuple),
     finish_reason=reasons,
     logprobs=logprobs,
+    reasoning_content=st.text(max_size=2),
+    complete=fits,
+    tool_calls=calls,
 )
 counts = st.integers(0, 9)
 times = st.none() | st.integers(1, 2**45)
@@ -70,12 +86,23 @@ def plain_logprobs(given_: tuple[TokenLogprob, ...] | None) -> list[dict[str, An
     ]
 
 
+def plain_calls(given_: tuple[ToolCall, ...]) -> list[encoding.Plain]:
+    return [encoding.tool_call(one.id, one.function.name, one.function.arguments) for one in given_]
+
+
 @given(st.lists(parts, max_size=3))
 def test_deltas(told: list[ChoiceDelta]) -> None:
     by_hand = encoding.delta(
         [
             encoding.choice_delta(
-                part.index, list(part.token_ids), part.text, plain_logprobs(part.logprobs), part.finish_reason
+                part.index,
+                list(part.token_ids),
+                part.text,
+                plain_logprobs(part.logprobs),
+                part.finish_reason,
+                part.complete,
+                part.reasoning_content,
+                plain_calls(part.tool_calls),
             )
             for part in told
         ]
@@ -114,7 +141,14 @@ def test_results(result: Result) -> None:
     fields = {name: getattr(result, name) for name in Result.model_fields if name not in apart}
     told = [
         encoding.choice(
-            one.index, one.text, list(one.token_ids), one.finish_reason, plain_logprobs(one.logprobs)
+            one.index,
+            one.text,
+            list(one.token_ids),
+            one.finish_reason,
+            plain_logprobs(one.logprobs),
+            one.complete,
+            one.reasoning_content,
+            plain_calls(one.tool_calls),
         )
         for one in result.choices
     ]

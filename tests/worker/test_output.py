@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.models.spelling import with_words
+from support.models.tokenizers import build
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
-from millstream.wire.messages.messages import ChoiceDelta
-from millstream_worker.jobs.output import ChoiceOutput
-from millstream_worker.text import TextModel
+from millstream.wire.messages.codec import encode
+from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta
+from millstream.wire.messages.record import merged_choices
+from millstream.wire.messages.replies import LogEntry
+from millstream_worker.intake.answer_form import has_thought_in_text
+from millstream_worker.jobs.output import Calling, ChoiceOutput
+from millstream_worker.text import TextModel, ThoughtStart
+from millstream_worker.text.tool_calls import call_id
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +131,90 @@ def test_a_row_told_in_pieces_goes_on_from_any_of_them(
     told = [delta.model_dump(exclude_defaults=True) for delta in log] + [part for part in rest if part]
     assert "".join(part.get("text", "") for part in told) == whole.get("text", "")
     assert [i for part in told for i in part.get("token_ids", [])] == list(whole.get("token_ids", []))
+
+
+CALLED = '<tool_call>\n{"name": "get", "arguments": {"a": "x"}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def thinker() -> tuple[TextModel, Tokenizer]:
+    tokenizer = with_words(build("byte-level"))
+    return TextModel(PreTrainedTokenizerFast(tokenizer_object=tokenizer)), tokenizer
+
+
+def thinking(text: TextModel) -> ChoiceOutput:
+    row = ChoiceOutput(
+        1, text.detokenizer(["stop"], calls=True), watched=True, constrained=True, piece_bytes=40
+    )
+    row.thought = text.thought(ThoughtStart.OPEN)
+    row.calling = Calling("0-a", "tool_calls")
+    return row
+
+
+@given(crash=st.integers(0, 80), flushes=st.sets(st.integers(0, 80)))
+def test_thoughts_and_calls_go_on_from_any_place_of_their_log(
+    thinker: tuple[TextModel, Tokenizer], crash: int, flushes: set[int]
+) -> None:
+    """A stop string in the thought ends nothing."""
+    text, tokenizer = thinker
+    ids = tokenizer.encode(f"I 🙂 stop.</think>\n\n{CALLED}").ids
+    first, log = thinking(text), []
+    for place, token in enumerate(ids[: crash + 1]):
+        first.ids.append(token)
+        assert not first.feed()
+        while place in flushes and (delta := first.take()):
+            log.append(ChoiceDelta(**delta))
+    second = thinking(text)
+    second.resume(log)
+    for token in ids[len(second.ids) :]:
+        second.ids.append(token)
+        assert not second.feed()
+    second.reason, second.fits = "stop", True
+    while delta := second.take():
+        log.append(ChoiceDelta(**delta))
+    [whole] = merged_choices([LogEntry(1, 1, "d", encode(Delta(choices=tuple(log))))])
+    assert (whole.text, whole.reasoning_content, list(whole.token_ids)) == (CALLED, "I 🙂 stop.", ids)
+    assert whole == Choice.model_validate(second.choice())
+    [call] = whole.tool_calls
+    assert (call.id, call.function.arguments) == (call_id("0-a", 1, 0), '{"a": "x"}')
+    assert (whole.finish_reason, whole.complete) == ("tool_calls", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "free", "fits", "complete"),
+    [
+        (f"x{CALLED}", True, True, True),
+        (CALLED[:-9], False, False, False),
+        (f"{CALLED}\n{CALLED[:-9]}", False, False, False),
+        (f"x{CALLED[:-9]}", True, False, False),
+        ("only text", True, True, None),
+        ("only te", True, False, None),
+    ],
+)
+def test_a_cut_answer_has_no_calls(
+    thinker: tuple[TextModel, Tokenizer], said: str, free: bool, fits: bool, complete: bool | None
+) -> None:
+    text, tokenizer = thinker
+    row = ChoiceOutput(
+        0, text.detokenizer(calls=True), constrained=True, calling=Calling("0-a", "stop", free)
+    )
+    row.ids += tokenizer.encode(said).ids
+    row.reason, row.fits = ("stop" if fits else "length"), fits
+    told = row.take()
+    assert told is not None
+    assert (told.get("complete"), len(told.get("tool_calls", ()))) == (complete, complete is True)
+    assert told["finish_reason"] == ("stop" if fits else "length")
+
+
+def test_a_thought_that_an_earlier_version_logged_as_text_stays_text(
+    thinker: tuple[TextModel, Tokenizer],
+) -> None:
+    text, tokenizer = thinker
+    ids = tuple(tokenizer.encode("Hm 🙂</think>\n\nYes").ids)
+    cases = [(0, "", "", False), (2, "Hm", "", True), (len(ids), "Hm 🙂</think>\n\nYes", "", True),
+             (2, "", "Hm", False), (len(ids), "Yes", "Hm 🙂", False)]  # fmt: skip
+    for taken, said, thought, expected in cases:
+        delta = ChoiceDelta(token_ids=ids[:taken], text=said, reasoning_content=thought)
+        assert has_thought_in_text([delta], text) is expected, delta
+    empty = tuple(tokenizer.encode("</think>\n\nYes").ids)
+    assert not has_thought_in_text([ChoiceDelta(token_ids=empty, text="Yes")], text)

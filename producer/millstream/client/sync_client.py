@@ -24,6 +24,7 @@ from millstream.client.streaming.events import Event
 from millstream.client.submitting.requests import JobFields, SamplingFields
 from millstream.client.submitting.structured_outputs import FormatArgument
 from millstream.client.submitting.submission import BATCH_JOBS, Outcome, Submitted
+from millstream.client.submitting.tools import ToolArgument, ToolChoiceArgument
 from millstream.errors import JobError
 from millstream.wire.connection import Target
 from millstream.wire.keys import Lane
@@ -103,6 +104,9 @@ class Client:
         chat_template_kwargs: Mapping[str, object] | None = None,
         response_format: FormatArgument | None = None,
         structured_outputs: Mapping[str, object] | None = None,
+        tools: Sequence[ToolArgument] | None = None,
+        tool_choice: ToolChoiceArgument | None = None,
+        parallel_tool_calls: bool | None = None,
         id: str | None = None,
         sampling: SamplingParams | None = None,
         lane: Lane | str = Lane.BATCH,
@@ -123,6 +127,9 @@ class Client:
                 chat_template_kwargs=chat_template_kwargs,
                 response_format=response_format,
                 structured_outputs=structured_outputs,
+                tools=tools,
+                tool_choice=tool_choice,
+                parallel_tool_calls=parallel_tool_calls,
                 id=id,
                 sampling=sampling,
                 lane=lane,

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 FIRST_VERSION = 1  # the version of a message without one
 WIRE_VERSION = 3  # the newest that clients of this build write
 # Fields of a request, by the version that introduced them; all others are of the first.
-ADDED = {"chat_template_kwargs": 2, "response_format": 3}
+ADDED = {
+    "chat_template_kwargs": 2,
+    "response_format": 3,
+    "tools": 3,
+    "tool_choice": 3,
+    "parallel_tool_calls": 3,
+    "messages.tool_calls": 3,
+    "messages.tool_call_id": 3,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from millstream_worker.text import TextModel, TokenizerUnusable
 
 DAMAGED = '{"version": "1.0", "added_tokens": [], "model": {"type": "Nope"}}'
 TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tool role') }}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no critics') }}{% endif %}"
     "<begin>{{ m.role }}: {{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<begin>{% endif %}"
     "{% if enable_thinking is defined and not enable_thinking %}no thinking{% endif %}"
 )
@@ -93,8 +93,8 @@ def test_a_model_without_a_template_refuses_messages(plain_folder: Path) -> None
 
 
 def test_the_template_s_own_complaint_reaches_the_sender(folder: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"^messages: .*refuses these messages: no tool role"):
-        TextModel.load(folder).encode(chat(("tool", "42")))
+    with pytest.raises(InvalidRequest, match=r"^messages: .*refuses these messages: no critics"):
+        TextModel.load(folder).encode(chat(("critic", "42")))
 
 
 def test_token_ids_beyond_the_vocabulary_are_refused(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler
-from millstream_worker.engine.grammar_thread import FIELD, GrammarThread
+from millstream_worker.engine.grammar_thread import GrammarThread
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
@@ -79,7 +79,7 @@ class Engine(Generic[H]):
         if (refused := self.scheduler.refuse(request)) is not None:
             return refused
         if self._grammars is None:
-            return Refused(request.handle, FIELD, "this engine has no grammars")
+            return Refused(request.handle, request.grammar.field, "this engine has no grammars")
         self._grammars.put(request)
         return None
 

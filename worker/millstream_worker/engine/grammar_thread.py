@@ -13,7 +13,6 @@ from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
-FIELD = "response_format"
 STACK_BYTES = 256 * 2**20  # reserved, not taken: a text of 256 KiB is a chain of thousands of references
 Compiled = tuple[EngineRequest, Mapping[int, Matcher] | Refused]
 
@@ -74,7 +73,8 @@ class GrammarThread:
             problem = str(error)
         except BaseException as error:  # noqa: BLE001 - panics, too: no request is lost
             problem = f"cannot be compiled: {error!r:.300}"
-        return Refused(request.handle, FIELD, f"{request.grammar.type}: {problem}; change it")
+        grammar = request.grammar
+        return Refused(request.handle, grammar.field, f"{grammar.type}: {problem}; change it")
 
 
 def _handles(request: EngineRequest) -> set[int]:

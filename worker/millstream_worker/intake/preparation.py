@@ -15,11 +15,12 @@ from millstream.wire.messages.record import DELTA
 from millstream.wire.messages.replies import LogEntry, StartReply
 from millstream.wire.messages.sampling import SamplingParams
 from millstream_worker.engine.protocol.config import EngineInfo
+from millstream_worker.intake.answer_form import calling_of, grammar_of, has_thought_in_text, thought_start
 from millstream_worker.intake.outline import outline
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
-from millstream_worker.text import TextModel, TooLong
+from millstream_worker.text import TextModel, ThoughtStart, TooLong
 
 _LARGE_BYTES = 64 * 1024  # beyond that a message is outlined before it is decoded
 _MOST_JOB_TOKENS = 8 * 2**20  # of all its choices with the prompt: they go to an engine in one frame
@@ -46,8 +47,10 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
     if len(job.entry.payload) > _LARGE_BYTES:
         _check_outline(job, text, most, info, bounds)
     job.request = read_request(job.entry.payload)
-    _take_log(job, started, text, info.vocab_size)
     job.prompt = _prompt(job.request, text, most, info, bounds)
+    start = thought_start(job.request, job.prompt, text)
+    job.grammar = grammar_of(job.request, start, text)
+    _take_log(job, started, text, info.vocab_size, start)
     job.max_tokens = _max_tokens(job.request, len(job.prompt), info, bounds)
     _check_result(job.request.sampling, bounds)
     _check_ids(job.request, info)
@@ -62,11 +65,11 @@ def forget_input(job: Job) -> None:
     """Drop the text of the input, which has become token ids or was refused; keep the other fields."""
     if job.unread is None:
         job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
-    none = dict.fromkeys((*INPUTS, "chat_template_kwargs"))
+    none = dict.fromkeys((*INPUTS, "chat_template_kwargs", "response_format", "tools", "tool_choice"))
     job.request = job.request.model_copy(update=none)
 
 
-def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int) -> None:
+def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int, start: ThoughtStart) -> None:
     asked = job.request.sampling
     bodies, deltas = _logged(started)
     for delta in deltas:
@@ -74,10 +77,15 @@ def _take_log(job: Job, started: StartReply, text: TextModel, vocab_size: int) -
     job.written = bodies
     job.acknowledged = len(bodies)
     for index in range(asked.n):
-        row = ChoiceOutput(index, text.detokenizer(asked.stop, asked.min_tokens), watched=bool(asked.stop))
-        row.constrained = job.request.response_format is not None
+        calls = job.request.may_call
+        detokenizer = text.detokenizer(asked.stop, asked.min_tokens, calls=calls)
+        row = ChoiceOutput(index, detokenizer, watched=bool(asked.stop))
+        row.constrained = job.grammar is not None
+        row.calling = calling_of(job.request, job.id)
         row.logprobs = [] if asked.logprobs else None
-        row.resume([delta for delta in deltas if delta.index == index])
+        own = [delta for delta in deltas if delta.index == index]
+        row.thought = None if has_thought_in_text(own, text) else text.thought(start)
+        row.resume(own)
         job.rows.append(row)
 
 

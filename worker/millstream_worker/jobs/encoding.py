@@ -46,14 +46,18 @@ def choice_delta(
     logprobs: Sequence[bytes] | None,
     finish_reason: str | None,
     complete: bool | None = None,
+    reasoning_content: str = "",
+    tool_calls: Sequence[Plain] = (),
 ) -> Plain:
     return _set(
         index=index,
         token_ids=token_ids,
         text=text,
         logprobs=logprobs,
+        reasoning_content=reasoning_content,
         finish_reason=finish_reason,
         complete=complete,
+        tool_calls=tool_calls,
     )
 
 
@@ -69,6 +73,8 @@ def choice(
     finish_reason: str | None,
     logprobs: Sequence[bytes] | None,
     complete: bool | None = None,
+    reasoning_content: str = "",
+    tool_calls: Sequence[Plain] = (),
 ) -> Plain:
     return _set(
         index=index,
@@ -76,8 +82,14 @@ def choice(
         token_ids=token_ids,
         finish_reason=finish_reason,
         logprobs=logprobs,
+        reasoning_content=reasoning_content,
         complete=complete,
+        tool_calls=tool_calls,
     )
+
+
+def tool_call(own_id: str, name: str, arguments: str) -> Plain:
+    return {"id": own_id, "function": {"name": name, "arguments": arguments}}
 
 
 def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Plain:

@@ -71,6 +71,7 @@ class Job:
     prompt: tuple[int, ...] = ()
     max_tokens: int = 0
     end_ids: tuple[int, ...] = ()
+    grammar: GrammarSpec | None = None
     rows: list[ChoiceOutput] = field(default_factory=list)
     # the engine's side
     phase: Phase = Phase.WAITING
@@ -235,14 +236,8 @@ class Job:
             tenant=self.request.tenant,
             salt=self.request.tenant,
             alone=self.alone,
-            grammar=self._grammar(),
+            grammar=self.grammar,
         )
-
-    def _grammar(self) -> GrammarSpec | None:
-        asked = self.request.response_format
-        if asked is None:
-            return None
-        return GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern)
 
     def _sampling(self) -> SamplingSpec:
         asked = self.request.sampling
@@ -265,5 +260,12 @@ class Job:
 def plain(choice: Choice) -> Plain:
     logprobs = [codec.encode(logprob) for logprob in choice.logprobs or ()] or None
     return encoding.choice(
-        choice.index, choice.text, choice.token_ids, choice.finish_reason, logprobs, choice.complete
+        choice.index,
+        choice.text,
+        choice.token_ids,
+        choice.finish_reason,
+        logprobs,
+        choice.complete,
+        choice.reasoning_content,
+        [one.model_dump(exclude_defaults=True) for one in choice.tool_calls],
     )

@@ -13,16 +13,28 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.messages import ChoiceDelta, FinishReason
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
-from millstream_worker.text import Detokenizer
+from millstream_worker.text import Detokenizer, Thought
+from millstream_worker.text.tool_calls import call_id, calls_in, is_cut
 
 PIECE_BYTES = 256 * 1024  # about, of ids and logprobs in one delta: after an outage there may be many
 _ID_BYTES = 5  # of a token id as msgpack, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """How an answer calls tools. `reason`: why one ends that does; `free`: it may be text, too."""
+
+    job_id: str
+    reason: FinishReason
+    free: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class ChoiceOutput:
     index: int  # of the choice
     detokenizer: Detokenizer
+    thought: Thought | None = None  # before the answer, and not part of its text
+    calling: Calling | None = None
     watched: bool = False  # has stop strings: it is detokenized after every step
     constrained: bool = False  # has to fit a grammar
     piece_bytes: int = PIECE_BYTES
@@ -34,6 +46,11 @@ class ChoiceOutput:
     reason: FinishReason | None = None
     end_token: bool = False  # the last id ended it: it counts as output, and is no text
     fits: bool = False  # it is a whole sentence of its grammar
+    # at its end
+    complete: bool | None = (
+        None  # whether it is whole; None without a grammar, and of mere text where that may be
+    )
+    calls: list[Plain] = field(default_factory=list)
     # the number of ids in each stage
     fed: int = 0  # ids given to the detokenizer
     stable_ids: int = 0  # ids that no stop string can take back any more
@@ -44,6 +61,8 @@ class ChoiceOutput:
     stable_chars: int = 0  # of `fresh`: the text of stable ids (a delta's text never goes beyond its ids)
     parts: list[str] = field(default_factory=list)  # texts of deltas
     logged_chars: int = 0  # of those texts
+    fresh_thought: str = ""
+    thoughts: list[str] = field(default_factory=list)  # thoughts of deltas
 
     def resume(self, deltas: Sequence[ChoiceDelta]) -> None:
         """Resume from the deltas that earlier attempts have logged for this choice."""
@@ -54,23 +73,25 @@ class ChoiceOutput:
                     self.add_logprob(codec.encode(logprob))
             self.parts.append(delta.text)
             self.logged_chars += len(delta.text)
+            self.thoughts.append(delta.reasoning_content)
             self.reason = delta.finish_reason or self.reason
-            self.fits = bool(delta.complete)
+            self.complete = delta.complete
+            self.calls = [one.model_dump(exclude_defaults=True) for one in delta.tool_calls]
         self.fed = self.stable_ids = self.logged = len(self.ids)
         self.finish_logged = self.reason is not None
         if not self.finish_logged:
-            self.fresh = self.detokenizer.resume(self.ids, self.logged_chars)
+            answer = self._take_thought(self.ids)
+            self.fresh_thought = self.fresh_thought[sum(map(len, self.thoughts)) :]
+            self.fresh = self.detokenizer.resume(answer, self.logged_chars)
             self._look_for_stop()
-
-    @property
-    def complete(self) -> bool | None:
-        """Whether it fits its grammar; None without one, or before its end."""
-        return self.fits if self.constrained and self.reason is not None else None
 
     @property
     def size(self) -> int:
         """Approximate bytes of the choice in the result."""
-        return self.logprob_bytes + _ID_BYTES * len(self.ids) + self.logged_chars + len(self.fresh)
+        text = self.logged_chars + len(self.fresh)
+        thought = sum(map(len, self.thoughts)) + len(self.fresh_thought)
+        calls = text if self.calling is not None else 0
+        return self.logprob_bytes + _ID_BYTES * len(self.ids) + text + thought + calls
 
     def add_logprob(self, packed: bytes) -> None:
         assert self.logprobs is not None, "only where they were asked for"
@@ -81,9 +102,19 @@ class ChoiceOutput:
         """Detokenize new ids. True if a stop string was found just now, which ended the choice."""
         end = len(self.ids) - self.end_token
         if self.fed < end:
-            self.fresh += self.detokenizer.feed(self.ids[self.fed : end])
+            self.fresh += self.detokenizer.feed(self._take_thought(self.ids[self.fed : end]))
             self.fed = end
         return self._look_for_stop()
+
+    def _take_thought(self, ids: list[int]) -> list[int]:
+        """The ids behind the thought."""
+        if self.thought is None or not ids:
+            return ids
+        text, taken = self.thought.feed(ids)
+        self.fresh_thought += text
+        if taken:
+            self.detokenizer.skip(taken)
+        return ids[taken:]
 
     def take(self) -> Plain | None:
         """The choice's part of the next delta; None if nothing is new. A long one is split: call it again."""
@@ -92,15 +123,33 @@ class ChoiceOutput:
         self.feed()
         if self.reason is not None:
             self.fresh += self.detokenizer.flush()
+            self.fresh_thought += self.thought.flush() if self.thought is not None else ""
+            self._conclude()
         whole = self.reason is not None or not self.watched
         end, chars = (len(self.ids), len(self.fresh)) if whole else (self.stable_ids, self.stable_chars)
         if end == self.logged and not chars and self.reason is None:
             return None
         piece_end = self._piece_end(end)
         if piece_end < end:  # the text comes with the last piece: it may lag its ids, never lead them
-            return self._delta(piece_end, 0, None)
+            return self._delta(piece_end, None, None)
         self.finish_logged = self.reason is not None
         return self._delta(end, chars, self.reason)
+
+    def _conclude(self) -> None:
+        """Find the calls of tools, and say whether it is whole. A cut answer has no calls."""
+        if not self.constrained:
+            return
+        self.complete = self.fits
+        if self.calling is None:
+            return
+        text = "".join(self.parts) + self.fresh
+        found = calls_in(text)
+        if self.calling.free and not found and not is_cut(text):
+            self.complete = None
+        if self.fits and found:
+            ids = (call_id(self.calling.job_id, self.index, place) for place in range(len(found)))
+            self.calls = [encoding.tool_call(own, *one) for own, one in zip(ids, found, strict=True)]
+            self.reason = self.calling.reason
 
     def _piece_end(self, end: int) -> int:
         if self.logprobs is None:
@@ -112,18 +161,28 @@ class ChoiceOutput:
                 return place + 1
         return end
 
-    def _delta(self, end: int, chars: int, reason: FinishReason | None) -> Plain:
-        text = self.fresh[:chars]
-        logprobs = self.logprobs[self.logged : end] if self.logprobs is not None else None
-        complete = None if reason is None else self.complete
+    def _delta(self, end: int, chars: int | None, reason: FinishReason | None) -> Plain:
+        """`chars` of the fresh text; None: a piece that comes before all text."""
+        text = self.fresh[: chars or 0]
+        thought = "" if chars is None else self.fresh_thought
         delta = encoding.choice_delta(
-            self.index, self.ids[self.logged : end], text, logprobs, reason, complete
+            self.index,
+            self.ids[self.logged : end],
+            text,
+            self.logprobs[self.logged : end] if self.logprobs is not None else None,
+            reason,
+            None if reason is None else self.complete,
+            thought,
+            () if reason is None else self.calls,
         )
         if chars:
             self.parts.append(text)
             self.logged_chars += chars
             self.fresh = self.fresh[chars:]
             self.stable_chars = 0
+        if thought:
+            self.thoughts.append(thought)
+            self.fresh_thought = ""
         self.logged = end
         return delta
 
@@ -131,7 +190,14 @@ class ChoiceOutput:
         """The choice in the result: the concatenation of all its deltas."""
         logprobs = self.logprobs[: self.logged] if self.logprobs is not None else None
         return encoding.choice(
-            self.index, "".join(self.parts), self.ids[: self.logged], self.reason, logprobs, self.complete
+            self.index,
+            "".join(self.parts),
+            self.ids[: self.logged],
+            self.reason,
+            logprobs,
+            self.complete,
+            "".join(self.thoughts),
+            self.calls,
         )
 
     def _look_for_stop(self) -> bool:

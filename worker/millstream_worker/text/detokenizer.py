@@ -27,6 +27,7 @@ class Detokenizer:
         self._utf8 = _utf8_decoder(errors="replace")
         self._begun = False  # a token with text has been seen: the next ones are not the first
         self._count = 0
+        self._skipped = 0  # of those, before all others
         self._ids: list[int] = []  # kept only if a stop string may need the token that it began in
         self._held = ""  # decoded, but possibly the beginning of a stop string
         self._released = 0  # characters returned
@@ -64,6 +65,12 @@ class Detokenizer:
         self._released += len(text)
         return text + self._release(self._utf8.decode(self._bytes(ids[free:])), final=False)
 
+    def skip(self, count: int) -> None:
+        """So many ids come before the text, and contribute nothing to it."""
+        assert self._count == self._skipped, "they come before anything is fed"
+        self._count += count
+        self._skipped += count
+
     def flush(self) -> str:
         """The text held back, at the end of the choice: no more tokens follow."""
         if self._kept is not None:
@@ -76,7 +83,7 @@ class Detokenizer:
 
         Returns the certain text beyond that. A stop string in it counts as usual.
         """
-        assert self._count == 0, "resume comes before anything is fed"
+        assert self._count == self._skipped, "resume comes before anything is fed"
         return self.feed(ids)[emitted_chars:]
 
     def _bytes(self, ids: Sequence[int]) -> bytes:
@@ -124,6 +131,6 @@ class Detokenizer:
         length = 0
         for place, token_id in enumerate(self._ids):
             if length >= chars:
-                return place
+                return self._skipped + place
             length += len(replay.feed([token_id]))
-        return len(self._ids)
+        return self._skipped + len(self._ids)

@@ -5,21 +5,20 @@ All methods are thread-safe: the tokenizer is never reconfigured after loading.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from transformers import AutoTokenizer
 
 from millstream.errors import InvalidRequest
-from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.messages import Request
+from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
+from millstream_worker.text.chat_template import ChatTemplate
 from millstream_worker.text.counting import Counting
 from millstream_worker.text.detokenizer import Detokenizer
+from millstream_worker.text.thoughts import ThinkTokens, Thought, ThoughtStart
 from millstream_worker.text.token_bytes import TokenBytes
-
-# Errors of a template on messages it was not written for: its own, or Python's.
-_TEMPLATE_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class TokenizerUnusable(Exception):
@@ -37,10 +36,15 @@ class TextModel:
             )
         backend.no_truncation()
         backend.no_padding()
+        self.template = ChatTemplate(tokenizer)
         self._tokenizer = tokenizer
         self._token_bytes = TokenBytes(backend)
         self._counting = Counting(backend)
         self.vocab_size = vocab_size or self._token_bytes.vocab_size
+        self.call_tokens = (self._single(CALL_BEGIN), self._single(CALL_END))  # around a call of a tool
+        self._call_bytes = self._token_bytes.showing(*(one for one in self.call_tokens if one is not None))
+        begin, end = map(self._single, ("<think>", "</think>"))
+        self.think = None if begin is None or end is None else ThinkTokens(begin, end)
 
     @classmethod
     def load(cls, folder: str | Path, vocab_size: int | None = None) -> TextModel:
@@ -56,7 +60,7 @@ class TextModel:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._tokenizer.chat_template)
+        return self.template.exists
 
     def encode(self, request: Request, most: int | None = None) -> list[int]:
         """The request's input as token ids. Raises InvalidRequest; TooLong if a text certainly has more than
@@ -68,7 +72,7 @@ class TextModel:
         if request.token_ids is not None:
             return self._checked("token_ids", list(request.token_ids))
         if request.messages is not None:
-            text = self._chat_text(request.messages, request.chat_template_kwargs or {})
+            text = self.template.render(request)
             return self._checked("messages", self._counting.ids(text, add_special_tokens=False, most=most))
         assert request.prompt is not None, "exactly one input is given"
         ids = self._counting.ids(request.prompt, add_special_tokens=True, most=most)
@@ -78,35 +82,33 @@ class TextModel:
         """Raises TooLong if the prompt data[start:end] certainly has more than `most` tokens."""
         self._counting.check_bytes(data, most, start, end)
 
-    def detokenizer(self, stop: Sequence[str] = (), min_tokens: int = 0) -> Detokenizer:
-        """For one choice, which ends before the first stop string after its first `min_tokens` ids."""
-        return Detokenizer(self._token_bytes, stop, min_tokens)
+    def detokenizer(
+        self, stop: Sequence[str] = (), min_tokens: int = 0, *, calls: bool = False
+    ) -> Detokenizer:
+        """For one choice, which ends before the first stop string after its first `min_tokens` ids. `calls`:
+        the tokens around a call of a tool are text, also where they are special ones.
+        """
+        return Detokenizer(self._call_bytes if calls else self._token_bytes, stop, min_tokens)
 
     def token_text(self, token_id: int) -> str:
         """The text of a single token, for logprobs; a partial character is U+FFFD."""
         return self._token_bytes.token_text(token_id)
 
-    def _chat_text(self, messages: Sequence[ChatMessage], kwargs: Mapping[str, Any]) -> str:
-        if not self.has_chat_template:
-            raise InvalidRequest(
-                "messages",
-                [message.role for message in messages],
-                "this model has no chat template; send a prompt (millstream submit --raw, "
-                "/v1/completions), or serve a chat model",
-            )
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=False, **kwargs
-            )
-        except _TEMPLATE_ERRORS as error:
-            raise InvalidRequest(
-                "messages",
-                [turn["role"] for turn in turns],
-                f"the model's chat template refuses these messages: {error}; change their roles or order, or "
-                "the chat_template_kwargs",
-            ) from error
-        return text
+    def thought_start(self, prompt: Sequence[int]) -> ThoughtStart:
+        """How an answer to a rendered prompt begins; NONE where the model has no tokens for thoughts."""
+        return ThoughtStart.NONE if self.think is None else self.think.start(prompt, self._token_bytes)
+
+    def thought(self, start: ThoughtStart) -> Thought | None:
+        """For one choice."""
+        if self.think is None or start is ThoughtStart.NONE:
+            return None
+        return Thought(self.think, start, self._token_bytes)
+
+    def _single(self, name: str) -> int | None:
+        """The id of the added token of this name, if the model can write it."""
+        added = self._tokenizer.backend_tokenizer.get_added_tokens_decoder()
+        ids = (index for index, token in added.items() if token.content == name)
+        return next((index for index in ids if index < self.vocab_size), None)
 
     def _checked(self, field: str, ids: list[int]) -> list[int]:
         if not ids:

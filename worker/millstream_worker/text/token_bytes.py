@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cache
 from typing import Any
 
@@ -41,6 +42,14 @@ class TokenBytes:
     def vocab_size(self) -> int:
         """One above the highest token id that the tokenizer knows."""
         return len(self._table)
+
+    def showing(self, *token_ids: int) -> TokenBytes:
+        """A copy in which these special tokens have their name as text."""
+        other = copy(self)
+        other._table = list(self._table)
+        for token_id in token_ids:
+            other._table[token_id] = self._names[token_id].encode()
+        return other
 
     def of(self, token_id: int) -> bytes:
         """Empty for special tokens, and for ids that only pad the model's embedding."""

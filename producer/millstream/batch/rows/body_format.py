@@ -14,7 +14,7 @@ from millstream.wire.messages.response_format import ResponseFormat
 
 GUIDED = {f"guided_{name}": name for name in ("json", "regex", "choice", "grammar", "whitespace_pattern")}
 FORMAT_FIELDS = ("response_format", "structured_outputs", *GUIDED)
-_NO_FORMAT = (None, {"type": "text"})
+_NO_FORMAT: tuple[Any, ...] = (None, {"type": "text"}, [])
 
 
 def format_of(body: Mapping[str, Any]) -> ResponseFormat | None:
@@ -35,8 +35,10 @@ def format_field(body: Mapping[str, Any]) -> str:
 
 
 def has_format(body: Mapping[str, Any]) -> bool:
-    """Whether the body says anything about its format, and be it that there is none."""
-    return any(body.get(name) is not None for name in FORMAT_FIELDS)
+    """Whether the body says anything about its format, and be it that there is none. Calls are a format."""
+    if any(body.get(name) is not None for name in FORMAT_FIELDS):
+        return True
+    return bool(body.get("tools")) and body.get("tool_choice") != "none"
 
 
 def deprecated_in(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -44,8 +46,9 @@ def deprecated_in(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ordered_text(body: Mapping[str, Any]) -> str:
-    """The fields that ask for a format, with their keys in the order of the line: an answer has its keys in
-    the order of the schema's. Empty without such a field.
+    """The fields that ask for a format or for calls of tools, with their keys in the order of the line: an
+    answer has its keys in the order of the schema's. Empty without such a field.
     """
-    asked = {name: body[name] for name in FORMAT_FIELDS if body.get(name) not in _NO_FORMAT}
+    names = (*FORMAT_FIELDS, "tools")
+    asked = {name: body[name] for name in names if body.get(name) not in _NO_FORMAT}
     return json.dumps(asked, ensure_ascii=False) if asked else ""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
+
+from millstream.errors import InvalidRequest
 
 INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer
 
@@ -32,3 +35,8 @@ class LineFault(Exception):
         self.message = message
         self.field = field
         self.custom_id = custom_id
+
+
+def fault_at(path: str, value: Any, problem: str, code: FaultCode = FaultCode.INVALID_FIELD) -> LineFault:
+    """Of the field at this dotted path."""
+    return LineFault(code, str(InvalidRequest(path, value, problem)), path)

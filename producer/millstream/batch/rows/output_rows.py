@@ -107,7 +107,7 @@ def _chat(job_id: str, result: Result) -> dict[str, Any]:
         "choices": [
             {
                 "index": choice.index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "message": _message(choice),
                 "logprobs": _chat_logprobs(choice),
                 "finish_reason": choice.finish_reason,
                 **_complete(choice),
@@ -115,6 +115,16 @@ def _chat(job_id: str, result: Result) -> dict[str, Any]:
             for choice in result.choices
         ],
     }
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    """A thought and calls of tools only where there are any."""
+    message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
+    if choice.reasoning_content:
+        message["reasoning_content"] = choice.reasoning_content
+    if choice.tool_calls:
+        message["tool_calls"] = [call.model_dump() for call in choice.tool_calls]
+    return message
 
 
 def _completion(job_id: str, result: Result) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from millstream.batch.rows.body_format import FORMAT_FIELDS, deprecated_in, format_field, format_of
-from millstream.batch.rows.faults import FaultCode, LineFault
-from millstream.client.submitting.content import text_of
+from millstream.batch.rows.body_messages import TOOL_FIELDS, chat_input, of_the_body, unknown_in
+from millstream.batch.rows.faults import FaultCode, LineFault, fault_at
 from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.messages import Request
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams
 
@@ -52,17 +52,16 @@ _COMMON = {
     *FORMAT_FIELDS,
 }  # fmt: skip
 _KNOWN = {
-    BatchEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs"},
+    BatchEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs", *TOOL_FIELDS},
     BatchEndpoint.COMPLETIONS: _COMMON | {"prompt"},
 }
-_OF_MESSAGES = {"role", "content", "tool_calls", "function_call", "audio", "refusal", "annotations"}
 _WITHOUT_EFFECT = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 # API fields that are not supported; beside each, the values that ask for nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
     "audio": (),
     "modalities": (["text"],),
@@ -89,8 +88,8 @@ def read_body(
     given = {name: value for name, value in body.items() if value is not None}
     unknown = _check_names(given, _KNOWN[endpoint])
     if endpoint is BatchEndpoint.CHAT:
-        inputs = _chat_input(given)
-        unknown += _unknown_in(given["messages"])
+        inputs = chat_input(given)
+        unknown += unknown_in(given["messages"])
     else:
         inputs = _completion_input(given)
     try:
@@ -111,6 +110,9 @@ def read_body(
         token_ids=request.token_ids,
         chat_template_kwargs=request.chat_template_kwargs,
         response_format=request.response_format,
+        tools=request.tools,
+        tool_choice=request.tool_choice,
+        parallel_tool_calls=request.parallel_tool_calls,
         sampling=request.sampling,
         lane=lane,
         tenant=tenant,
@@ -169,10 +171,8 @@ def _listed(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _format(given: Mapping[str, Any]) -> ResponseFormat | None:
-    try:
+    with of_the_body():
         return format_of(given)
-    except InvalidRequest as error:
-        raise _invalid(error.field, error.value, error.problem) from error
 
 
 def _logit_bias(value: Any) -> dict[int, Any]:
@@ -212,44 +212,6 @@ def _completion_input(given: Mapping[str, Any]) -> dict[str, Any]:
     raise _invalid("prompt", prompt, "give a text, or a list of token ids")
 
 
-def _chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
-    messages = given.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise _invalid("messages", messages, "give a list of at least one {role, content}")
-    return {"messages": tuple(_message(f"messages[{place}]", item) for place, item in enumerate(messages))}
-
-
-def _unknown_in(messages: list[dict[str, Any]]) -> tuple[str, ...]:
-    names = {name for message in messages for name, value in message.items() if value is not None}
-    return tuple(f"messages.{name}" for name in sorted(names - _OF_MESSAGES))
-
-
-def _message(where: str, message: Any) -> ChatMessage:
-    if not isinstance(message, dict):
-        raise _invalid(where, message, "give an object with role and content")
-    role = message.get("role")
-    if not isinstance(role, str) or not 1 <= len(role) <= 64:
-        raise _invalid(f"{where}.role", role, "give system, user or assistant")
-    for name in ("tool_calls", "function_call", "audio"):
-        if message.get(name):
-            raise LineFault(
-                FaultCode.UNSUPPORTED_FIELD,
-                f"body.{where}.{name}: not supported here; leave it out",
-                f"body.{where}.{name}",
-            )
-    # "developer" is the API's newer name of the system message; chat templates know the older one
-    role = "system" if role == "developer" else role
-    return ChatMessage(role=role, content=_content(f"{where}.content", message.get("content")))
-
-
-def _content(where: str, content: Any) -> str:
-    try:
-        return text_of(where, content)
-    except InvalidRequest as error:
-        code = FaultCode.UNSUPPORTED_FIELD if error.field.endswith(".type") else FaultCode.INVALID_FIELD
-        raise _at(f"body.{error.field}", error.value, error.problem, code) from error
-
-
 def _fault(error: ValidationError, given: Mapping[str, Any]) -> LineFault:
     wrong = invalid_request(error)
     name, dot, rest = wrong.field.partition(".")
@@ -259,12 +221,8 @@ def _fault(error: ValidationError, given: Mapping[str, Any]) -> LineFault:
         name = "logprobs"
     if name == "response_format":
         name = format_field(given)
-    return _at(f"body.{name}{dot}{rest}", wrong.value, wrong.problem)
+    return fault_at(f"body.{name}{dot}{rest}", wrong.value, wrong.problem)
 
 
 def _invalid(name: str, value: Any, problem: str) -> LineFault:
-    return _at(f"body.{name}", value, problem)
-
-
-def _at(path: str, value: Any, problem: str, code: FaultCode = FaultCode.INVALID_FIELD) -> LineFault:
-    return LineFault(code, str(InvalidRequest(path, value, problem)), path)
+    return fault_at(f"body.{name}", value, problem)

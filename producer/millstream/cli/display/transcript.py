@@ -17,6 +17,7 @@ EMPTY = (
 )
 
 
+THOUGHT = "the model was cut in its thought, before any answer: allow more tokens (--max-tokens)"
 CUT = "the answer was cut before it was whole: allow more tokens (--max-tokens), or leave out --stop"
 
 
@@ -30,6 +31,7 @@ class Follower:
         self._transcript = Transcript()
         self._whole = cursor is None  # the text is seen from its start
         self._cut = False  # a choice is not what its response format asks for
+        self._thought = False  # there was one
 
     async def follow(self, client: AsyncClient) -> None:
         """Until the job ends. Raises JobFailed, JobCancelled, JobExpired, and what `stream` raises."""
@@ -46,6 +48,7 @@ class Follower:
         self._transcript.add(event)
         match event:
             case TokenEvent():
+                self._show_thought(event.reasoning_content)
                 _write(event.text)
                 self._cut |= _is_cut(event.choices)
             case RewindEvent():
@@ -56,9 +59,16 @@ class Follower:
             case EndEvent():
                 _write("\n")
                 if self._whole and event.state is State.COMPLETED and not self._transcript.text():
-                    warn(EMPTY)
-                if self._cut:
+                    warn(THOUGHT if self._thought else EMPTY)
+                elif self._cut:
                     warn(CUT)
+
+    def _show_thought(self, text: str) -> None:
+        """For people only: it is not part of the answer, which a pipe takes."""
+        self._thought |= bool(text)
+        if text and sys.stderr.isatty():
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
@@ -71,8 +81,8 @@ def print_result(job_id: str, result: Result, *, as_json: bool) -> None:
             _write(f"--- choice {choice.index}\n")
         _write(f"{choice.text}\n")
     if not any(choice.text for choice in result.choices):
-        warn(EMPTY)
-    if _is_cut(result.choices):
+        warn(THOUGHT if any(choice.reasoning_content for choice in result.choices) else EMPTY)
+    elif _is_cut(result.choices):
         warn(CUT)
 
 

@@ -23,6 +23,11 @@ class TokenEvent:
         """The new text of the first choice; `choices` has them all."""
         return "".join(choice.text for choice in self.choices if choice.index == 0)
 
+    @property
+    def reasoning_content(self) -> str:
+        """The same of the thought before the text."""
+        return "".join(choice.reasoning_content for choice in self.choices if choice.index == 0)
+
 
 @dataclass(frozen=True, slots=True)
 class RewindEvent:

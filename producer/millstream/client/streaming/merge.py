@@ -22,13 +22,17 @@ def missing_deltas(choices: Iterable[Choice], read: Sequence[Delta]) -> tuple[Ch
 def _missing(choice: Choice, parts: Sequence[ChoiceDelta]) -> ChoiceDelta | None:
     characters = sum(len(part.text) for part in parts)
     tokens = sum(len(part.token_ids) for part in parts)
+    thought = sum(len(part.reasoning_content) for part in parts)
     finished = any(part.finish_reason for part in parts)
     delta = ChoiceDelta(
         index=choice.index,
         text=choice.text[characters:],
         token_ids=choice.token_ids[tokens:],
         logprobs=choice.logprobs[tokens:] if choice.logprobs is not None else None,
+        reasoning_content=choice.reasoning_content[thought:],
         finish_reason=None if finished else choice.finish_reason,
+        complete=None if finished else choice.complete,
+        tool_calls=() if finished else choice.tool_calls,
     )
-    new = delta.text or delta.token_ids or delta.finish_reason
+    new = delta.text or delta.reasoning_content or delta.token_ids or delta.finish_reason
     return delta if new else None

@@ -13,13 +13,19 @@ from pydantic import BaseModel, ValidationError
 
 from millstream.client.submitting.content import text_of
 from millstream.client.submitting.structured_outputs import FormatArgument, asked_format
+from millstream.client.submitting.tools import (
+    ToolArgument,
+    ToolChoiceArgument,
+    asked_calls,
+    asked_tools,
+)
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
 from millstream.wire.messages.invalid import invalid_request
 from millstream.wire.messages.messages import ChatMessage, Request
 from millstream.wire.messages.sampling import SamplingParams
-from millstream.wire.versions import FIRST_VERSION, lowest_version
+from millstream.wire.versions import FIRST_VERSION
 
 M = TypeVar("M", bound=BaseModel)
 BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
@@ -27,6 +33,7 @@ USUAL_OUTPUT = 256  # tokens, for a request without a bound: an unset bound must
 MAX_DEADLINE_S = 10 * 365 * 86_400.0
 INPUTS = ("prompt", "messages", "token_ids")
 FORMATS = ("response_format", "structured_outputs")  # at most one of them
+TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 REQUEST_FIELDS = (*INPUTS, "chat_template_kwargs", "tenant", "metadata", "stream", "traceparent")
 
 
@@ -65,6 +72,9 @@ class JobFields(SamplingFields, total=False):
     chat_template_kwargs: Mapping[str, object] | None
     response_format: FormatArgument | None
     structured_outputs: Mapping[str, object] | None
+    tools: Sequence[ToolArgument] | None
+    tool_choice: ToolChoiceArgument | None
+    parallel_tool_calls: bool | None
     id: str | None
     sampling: SamplingParams | None
     lane: Lane | str
@@ -99,7 +109,7 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Enc
     own_id = _own_id(given.pop("id", None))
     deadline_ms = _deadline_ms(given.pop("deadline_s", None), now_ms)
     request = _request(given)
-    version = lowest_version(name for name in request.model_fields_set if getattr(request, name) is not None)
+    version = request.lowest_version()
     if (deadline_ms, version) != (None, request.version):
         settled = {"version": version, "deadline_ms": deadline_ms or request.deadline_ms}
         request = request.model_copy(update=settled)
@@ -127,6 +137,7 @@ def cost_of(request: Request) -> int:
         prompt = len(request.token_ids)
     else:
         texts = [request.prompt or ""] + [message.content for message in request.messages or ()]
+        texts += [tool.description + tool.parameters for tool in request.tools or ()]
         prompt = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) // BYTES_PER_TOKEN
     output = request.sampling.max_tokens
     return max(1, prompt + (USUAL_OUTPUT if output is None else output) * request.sampling.n)
@@ -142,11 +153,16 @@ def _request(given: dict[str, Any]) -> Request:
     base = given.pop("sampling", None)
     rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
     formats = {name: given.pop(name) for name in FORMATS if name in given}
-    values = _converted(rest) | {
-        "lane": lane,
-        "sampling": _sampling(base, given),
-        "response_format": asked_format(formats),
-    }
+    tools = asked_tools({name: given.pop(name) for name in TOOLS if name in given})
+    values = (
+        _converted(rest)
+        | tools
+        | {
+            "lane": lane,
+            "sampling": _sampling(base, given),
+            "response_format": asked_format(formats),
+        }
+    )
     try:
         return _checked(Request, values)
     except InvalidRequest as error:
@@ -217,10 +233,16 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(place: int, message: Any) -> Any:
-    """With a list of text parts joined to one text."""
-    if not isinstance(message, Mapping) or not isinstance(content := message.get("content"), list | tuple):
+    """With a list of text parts joined to one text, and its calls of tools as the strict models take them."""
+    if not isinstance(message, Mapping):
         return message
-    return {**message, "content": text_of(f"messages[{place}].content", content)}
+    where = f"messages[{place}]"
+    made = {name: value for name, value in message.items() if name != "tool_calls" or value is not None}
+    if isinstance(content := message.get("content"), list | tuple):
+        made["content"] = text_of(f"{where}.content", content)
+    if "tool_calls" in made:
+        made["tool_calls"] = asked_calls(f"{where}.tool_calls", made["tool_calls"])
+    return made
 
 
 def _token_id(key: Any) -> Any:

@@ -51,7 +51,7 @@ def openai_format(given: object) -> ResponseFormat | None:
     if isinstance(given, ResponseFormat):
         return given
     if isinstance(given, type) and issubclass(given, BaseModel):
-        text = _schema_text("response_format", given)
+        text = schema_text("response_format", given)
         return _checked({"type": "json_schema", "text": text}, {"text": "response_format"})
     if not isinstance(given, Mapping):
         problem = 'give {"type": …} as OpenAI does, a pydantic model class, or a ResponseFormat'
@@ -62,7 +62,7 @@ def openai_format(given: object) -> ResponseFormat | None:
             f"must be one of {', '.join(_OF_TYPE)}; for a schema alone, and all else, use structured_outputs"
         )
         raise InvalidRequest("response_format.type", kind, problem)
-    _refuse_others("response_format", given, _OF_TYPE[kind])
+    refuse_others("response_format", given, _OF_TYPE[kind])
     if kind == "text":
         return None
     text = _openai_schema(given.get("json_schema")) if kind == "json_schema" else ""
@@ -98,7 +98,7 @@ def _one_of_kinds() -> str:
 
 def _vllm_text(name: str, value: Any, where: str) -> Any:
     if name == "json":
-        return value if isinstance(value, str) else _schema_text(where, value)
+        return value if isinstance(value, str) else schema_text(where, value)
     if name == "choice":
         if not isinstance(value, list | tuple):
             raise InvalidRequest(where, value, "must be a list of texts")
@@ -114,18 +114,18 @@ def _openai_schema(given: Any) -> str:
     where = "response_format.json_schema"
     if not isinstance(given, Mapping):
         raise InvalidRequest(where, given, 'give {"name": …, "schema": …}')
-    _refuse_others(where, given, _OF_SCHEMA)
-    return _schema_text(f"{where}.schema", given.get("schema"))
+    refuse_others(where, given, _OF_SCHEMA)
+    return schema_text(f"{where}.schema", given.get("schema"))
 
 
-def _refuse_others(where: str, given: Mapping[Any, Any], known: set[str]) -> None:
+def refuse_others(where: str, given: Mapping[Any, Any], known: set[str]) -> None:
     """An unknown field may be a limit on the answer, which must not be ignored."""
     for name, value in given.items():
         if name not in known and value is not None:
             raise InvalidRequest(f"{where}.{name}", value, "is not known here; leave it out")
 
 
-def _schema_text(where: str, schema: Any) -> str:
+def schema_text(where: str, schema: Any) -> str:
     """The schema's JSON text. Its keys keep their order, in which the model writes them."""
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         try:

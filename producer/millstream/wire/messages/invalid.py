@@ -24,6 +24,7 @@ _PROBLEMS = {
     "string_unicode": "must be valid Unicode text; replace what is not",
     "string_too_short": "must have at least {min_length} characters",
     "string_too_long": "must have at most {max_length} characters; shorten it",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
     "too_long": "must have at most {max_length} items; leave some out",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",

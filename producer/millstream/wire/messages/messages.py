@@ -7,7 +7,6 @@ read by pollers. Times are Unix milliseconds of the Redis server's clock.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar, overload
@@ -17,17 +16,19 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from millstream.errors import IncompleteAnswer, InvalidRequest, ProtocolError
 from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
+from millstream.wire.messages.digest import digest_of
 from millstream.wire.messages.invalid import WHOLE, WrongField, invalid_request
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
 from millstream.wire.messages.template import TemplateKwargs
-from millstream.wire.versions import FIRST_VERSION
+from millstream.wire.messages.tools import CALL_BEGIN, Tool, ToolCall, ToolChoice, check_tools
+from millstream.wire.versions import ADDED, FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
 ShortText = Annotated[str, StringConstraints(max_length=512)]
 LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
 INPUTS = ("prompt", "messages", "token_ids")
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # the range that msgpack can carry
 
 
@@ -49,8 +50,19 @@ class Message(BaseModel):
 
 
 class ChatMessage(Message):
+    """`tool_calls`: of an answer, which needs no content then; `tool_call_id`: whose outcome it tells."""
+
     role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     content: LongText
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: ShortText = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_content(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("tool_calls") and given.get("content") is None:
+            return {**given, "content": ""}
+        return given
 
 
 class Request(Message):
@@ -69,6 +81,9 @@ class Request(Message):
     traceparent: Annotated[str, StringConstraints(max_length=128)] | None = None
     chat_template_kwargs: TemplateKwargs = None  # such as {"enable_thinking": False}; only with `messages`
     response_format: ResponseFormat | None = None
+    tools: tuple[Tool, ...] | None = None  # only with `messages`
+    tool_choice: ToolChoice | None = None  # auto where there are tools
+    parallel_tool_calls: bool = True  # False: at most one call
 
     @model_validator(mode="after")
     def _one_input(self) -> Request:
@@ -81,39 +96,51 @@ class Request(Message):
             raise WrongField(field, getattr(self, field), problem)
         if not getattr(self, given[0]):
             raise WrongField(given[0], getattr(self, given[0]), "is empty; give some input")
-        if self.chat_template_kwargs and not self.messages:
-            problem = f"needs messages: a chat template renders them, and no {given[0]}"
-            raise WrongField("chat_template_kwargs", self.chat_template_kwargs, problem)
+        for name in ("chat_template_kwargs", "tools"):
+            if (value := getattr(self, name)) and not self.messages:
+                problem = f"needs messages: a chat template renders them, and no {given[0]}"
+                raise WrongField(name, value, problem)
         return self
 
     @model_validator(mode="after")
-    def _ends_by_its_format(self) -> Request:
-        if self.response_format is None:
-            return self
+    def _ends_by_itself(self) -> Request:
+        check_tools(self.tools, self.tool_choice)
+        asked: dict[str, str] = {"response_format": self.response_format.type} if self.response_format else {}
+        if self.may_call:
+            asked["tools"] = self.calling
+        if len(asked) > 1:
+            problem = f'cannot be met with tool_choice {self.calling}; leave it out, or choose "none"'
+            raise WrongField("response_format", asked["response_format"], problem)
         for name in ("min_tokens", "ignore_eos"):
-            if value := getattr(self.sampling, name):
+            if asked and (value := getattr(self.sampling, name)):
                 problem = (
                     f"cannot be met with {name} {value}: the format ends the answer; leave one of them out"
                 )
-                raise WrongField("response_format", self.response_format.type, problem)
+                raise WrongField(*asked.popitem(), problem)
         return self
 
+    @property
+    def calling(self) -> str:
+        """The type of its tool choice; `none` without tools."""
+        if self.tools is None:
+            return "none"
+        return "auto" if self.tool_choice is None else self.tool_choice.type
+
+    @property
+    def may_call(self) -> bool:
+        return self.calling != "none"
+
+    def lowest_version(self) -> int:
+        """The lowest version of a message that has all of its fields."""
+        fields = type(self).model_fields
+        names = [name for name in ADDED if name in fields and getattr(self, name) != fields[name].default]
+        for message in self.messages or ():
+            names += [f"messages.{name}" for name in ("tool_calls", "tool_call_id") if getattr(message, name)]
+        return lowest_version(names)
+
     def digest(self) -> str:
-        """Equal for equal submissions: covers the input, its rendering, the answer's format, and the sampling
-        fields that were set explicitly.
-        """
-        canonical: dict[str, object] = {
-            "prompt": self.prompt,
-            "messages": [[m.role, m.content] for m in self.messages] if self.messages else None,
-            "token_ids": self.token_ids,
-            "sampling": self.sampling.model_dump(mode="json", exclude_unset=True),
-        }
-        if self.chat_template_kwargs:
-            canonical["chat_template_kwargs"] = self.chat_template_kwargs
-        if self.response_format is not None:
-            canonical["response_format"] = self.response_format.model_dump(exclude_defaults=True)
-        text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        """Equal for equal submissions; see digest_of."""
+        return digest_of(self)
 
 
 def read_request(data: bytes) -> Request:
@@ -150,15 +177,17 @@ class TokenLogprob(Message):
 
 class ChoiceDelta(Message):
     """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait.
-    `finish_reason` and `complete` are of its last delta.
+    `reasoning_content` comes before any text. The last three fields are of its last delta.
     """
 
     index: Number = 0
     token_ids: tuple[TokenId, ...] = Field((), repr=False)
     text: str = ""
     logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
+    reasoning_content: str = ""
     finish_reason: FinishReason | None = None
     complete: bool | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Delta(Message):
@@ -168,8 +197,12 @@ class Delta(Message):
 
 
 class Choice(Message):
-    """`complete`: whether the answer is whole by its response format; False: it was cut by max_tokens, the
-    end of the context or a stop string. None: it has no format, or did not come to its end.
+    """`complete`: whether the answer is whole by its response format or as calls of tools; False: it was cut
+    by max_tokens, the end of the context or a stop string. None: it has no format, or did not come to its
+    end.
+
+    `text` is the answer as the model wrote it, also where it is calls of tools; `content` is what it says
+    beside them. `reasoning_content` is its thought before the answer.
     """
 
     index: Number = 0
@@ -177,7 +210,16 @@ class Choice(Message):
     token_ids: tuple[TokenId, ...] = Field((), repr=False)
     finish_reason: FinishReason | None = None
     logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
+    reasoning_content: str = ""
     complete: bool | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def content(self) -> str | None:
+        """The text without the calls of tools; None if nothing else is left."""
+        if not self.tool_calls:
+            return self.text
+        return self.text.partition(CALL_BEGIN)[0].strip() or None
 
     @overload
     def parse(self, model: None = None) -> Any: ...

@@ -185,7 +185,9 @@ class _Merged:
             token_ids=tuple(token for delta in self.deltas for token in delta.token_ids),
             finish_reason=self.deltas[-1].finish_reason,
             logprobs=logprobs or None,
+            reasoning_content="".join(delta.reasoning_content for delta in self.deltas),
             complete=self.deltas[-1].complete,
+            tool_calls=self.deltas[-1].tool_calls,
         )
 
 

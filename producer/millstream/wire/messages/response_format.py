@@ -59,7 +59,8 @@ def _problem(kind: str, text: str) -> str | None:
     return _PROBLEMS[kind](text) if kind in _PROBLEMS else None
 
 
-def _problem_of_schema(text: str) -> str | None:
+def problem_of_schema(text: str) -> str | None:
+    """What is wrong with a schema's JSON text, and the remedy, as far as it shows without a compiler."""
     schema = _parsed(text)
     if isinstance(schema, _NotJson):
         return f"is no JSON: {schema}; write a JSON schema"
@@ -86,7 +87,7 @@ def _problem_of_choices(text: str) -> str | None:
     return None
 
 
-_PROBLEMS = {"json_schema": _problem_of_schema, "choice": _problem_of_choices}
+_PROBLEMS = {"json_schema": problem_of_schema, "choice": _problem_of_choices}
 
 
 class _NotJson(ValueError):

@@ -26,12 +26,20 @@ class SamplingSpec:
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """What every output of a request must look like, as the request's `response_format` says."""
+    """What every output of a request must look like, as its `response_format` or its tools say."""
 
-    type: str  # json_schema | json_object | regex | choice | grammar
+    type: str  # json_schema | json_object | regex | choice | grammar | tools
     text: str = ""
     compact: bool = False  # JSON without whitespace
     whitespace_pattern: str | None = None  # a regular expression of what may stand between JSON's tokens
+    # the tokens around a thought before it; only an end: the prompt has begun it; none: there is no thought
+    thought_begin: int | None = None
+    thought_end: int | None = None
+
+    @property
+    def field(self) -> str:
+        """Of the request, that asks for it."""
+        return "tools" if self.type == "tools" else "response_format"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from millstream_worker.engine.brain.grammars.frames import object_schema, tools_grammar, with_thought
 from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
@@ -62,12 +64,24 @@ class GrammarCompiler:
     def _new(self, spec: GrammarSpec) -> Matcher:
         if self._tokenizer is None:
             self._tokenizer = _or_reason(self._make_tokenizer)
-        limits = LLParserLimits(verbose_errors=False)  # else errors quote the grammar
-        tokenizer = _unless_invalid(self._tokenizer)
-        matcher = LLMatcher(tokenizer, _grammar(spec), log_level=0, limits=limits)
+        matcher = self._matcher(with_thought(_grammar(spec), spec))
         if matcher.is_error():
-            raise InvalidGrammar(_first_line(matcher.get_error()))
+            raise InvalidGrammar(_first_line(matcher.get_error()) + self._function_at_fault(spec))
         return Matcher(matcher)
+
+    def _matcher(self, grammar: str) -> LLMatcher:
+        assert self._tokenizer is not None, "it is made before the first grammar"
+        limits = LLParserLimits(verbose_errors=False)  # else errors quote the grammar
+        return LLMatcher(_unless_invalid(self._tokenizer), grammar, log_level=0, limits=limits)
+
+    def _function_at_fault(self, spec: GrammarSpec) -> str:
+        """The first function whose parameters cannot be compiled by themselves, to be named in an error."""
+        if spec.type != "tools":
+            return ""
+        for name, parameters in json.loads(spec.text)["functions"]:
+            if self._matcher(_schema_grammar(spec, object_schema(parameters))).is_error():
+                return f" (the parameters of {name})"
+        return ""
 
 
 def _or_reason(make: Callable[[], T]) -> T | InvalidGrammar:
@@ -86,10 +100,12 @@ def _unless_invalid(made: T | InvalidGrammar) -> T:
 def _grammar(spec: GrammarSpec) -> str:
     """In llguidance's own form. Raises InvalidGrammar."""
     try:
+        if spec.type == "tools":
+            return tools_grammar(spec, partial(_schema_grammar, spec))
         if spec.type in _JSON:
             text = spec.text if spec.type == "json_schema" else _ANY_OBJECT
             text = _ANYTHING if text.strip() == "true" else text  # which llguidance takes only inside others
-            return LLMatcher.grammar_from_json_schema(text, overrides=_json_options(spec))
+            return _schema_grammar(spec, text)
         if spec.type == "choice":
             return LLMatcher.grammar_from_lark(_choice(json.loads(spec.text)))
         return llguidance.grammar_from(spec.type, spec.text)  # type: ignore[arg-type]
@@ -100,6 +116,10 @@ def _grammar(spec: GrammarSpec) -> str:
 def _choice(texts: list[str]) -> str:
     """One of the texts, as a single terminal: each as its own would be too many from about 1,000 on."""
     return f"start: TEXT\nTEXT: {' | '.join(map(json.dumps, texts))}"
+
+
+def _schema_grammar(spec: GrammarSpec, schema: str) -> str:
+    return LLMatcher.grammar_from_json_schema(schema, overrides=_json_options(spec))
 
 
 def _json_options(spec: GrammarSpec) -> Any:

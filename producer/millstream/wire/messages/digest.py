@@ -1,0 +1,39 @@
+"""The digest of a request, which tells a repeated submit from a conflict."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millstream.wire.messages.messages import ChatMessage, Request
+
+
+def digest_of(request: Request) -> str:
+    """Equal for equal submissions: covers the input, its rendering, the answer's format, the tools, and the
+    sampling fields that were set explicitly. What a request does not have is not in it, so that digests stay
+    what they were when a later version adds fields.
+    """
+    canonical: dict[str, object] = {
+        "prompt": request.prompt,
+        "messages": [_message(one) for one in request.messages] if request.messages else None,
+        "token_ids": request.token_ids,
+        "sampling": request.sampling.model_dump(mode="json", exclude_unset=True),
+    }
+    if request.chat_template_kwargs:
+        canonical["chat_template_kwargs"] = request.chat_template_kwargs
+    if request.response_format is not None:
+        canonical["response_format"] = request.response_format.model_dump(exclude_defaults=True)
+    if request.tools is not None:
+        canonical["tools"] = [tool.model_dump(exclude_defaults=True) for tool in request.tools]
+        chosen = request.tool_choice.name if request.tool_choice else ""
+        canonical["tool_choice"] = [request.calling, chosen, request.parallel_tool_calls]
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _message(message: ChatMessage) -> list[object]:
+    calls = [[call.id, call.function.name, call.function.arguments] for call in message.tool_calls]
+    more = [calls, message.tool_call_id] if calls or message.tool_call_id else []
+    return [message.role, message.content, *more]

@@ -1,0 +1,88 @@
+"""The functions that a request offers to the model, which of them it must call, and the calls of an answer.
+Fields have OpenAI's names, except that a schema travels as its JSON text: its key order is the answer's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+
+from millstream.wire.messages.invalid import WrongField
+from millstream.wire.messages.response_format import MAX_BYTES, problem_of_schema
+
+MAX_TOOLS = 128
+CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"  # around each call in an answer's text
+
+ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Tool(_Part):
+    """A function. `parameters` is the JSON text of a schema of type object; empty: it takes none."""
+
+    name: ToolName
+    description: Annotated[str, StringConstraints(max_length=MAX_BYTES)] = ""
+    parameters: Annotated[str, StringConstraints(max_length=MAX_BYTES)] = ""
+
+    @model_validator(mode="after")
+    def _is_an_object(self) -> Self:
+        if problem := self.parameters and _problem_of_parameters(self.parameters):
+            raise WrongField("parameters", self.parameters, problem)
+        return self
+
+
+class ToolChoice(_Part):
+    """`auto`: the model may call; `required`: it must; `none`: it may not; `function`: it calls `name`."""
+
+    type: Literal["auto", "none", "required", "function"]
+    name: str = ""
+
+
+class FunctionCall(_Part):
+    """`arguments`: a JSON object as text."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    arguments: Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]
+
+
+class ToolCall(_Part):
+    id: Annotated[str, StringConstraints(max_length=256)]
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
+    """Raises WrongField, for the request that has them."""
+    if tools is None:
+        if choice is not None and choice.type not in ("auto", "none"):
+            raise WrongField("tool_choice", choice.type, "needs tools; give them, or leave it out")
+        return
+    if not 1 <= len(tools) <= MAX_TOOLS:
+        raise WrongField("tools", len(tools), f"must be 1 to {MAX_TOOLS} functions; leave tools out for none")
+    if (size := sum(_size(tool) for tool in tools)) > MAX_BYTES:
+        raise WrongField("tools", [tool.name for tool in tools], f"take {size} bytes, {MAX_BYTES} at most")
+    names = Counter(tool.name for tool in tools)
+    [(name, times)] = names.most_common(1)
+    if times > 1:
+        raise WrongField("tools", name, "is the name of more than one function; rename the others")
+    if choice is not None and choice.type == "function" and choice.name not in names:
+        raise WrongField("tool_choice", choice.name, f"names none of the tools: {', '.join(names):.200}")
+
+
+def _size(tool: Tool) -> int:
+    return len(tool.name) + len(tool.description.encode()) + len(tool.parameters.encode())
+
+
+def _problem_of_parameters(text: str) -> str | None:
+    if problem := problem_of_schema(text):
+        return problem
+    schema: Any = json.loads(text)
+    kind = schema.get("type", "object") if isinstance(schema, dict) else schema
+    return None if kind == "object" else 'must be a schema of "type": "object": arguments have names'

@@ -1,0 +1,133 @@
+"""Tools and calls as they travel: bounds, the digest, the version, and results that have calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from millstream.client.streaming.merge import missing_deltas
+from millstream.wire.messages.codec import decode, encode
+from millstream.wire.messages.invalid import invalid_request
+from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta, Request, Result, read_request
+from millstream.wire.messages.record import merged_choices
+from millstream.wire.messages.replies import LogEntry
+from millstream.wire.messages.tools import FunctionCall, ToolCall
+
+HELLO = {"role": "user", "content": "hi"}
+GET = {"name": "get", "parameters": '{"type":"object","properties":{"b":{},"a":{}}}'}
+CALL = {"id": "c1", "function": {"name": "get", "arguments": "{}"}}
+CALLED = ToolCall(id="c1", function=FunctionCall(name="get", arguments='{"a":1}'))
+
+
+def request(**fields: Any) -> Request:
+    return Request.model_validate({"messages": [HELLO]} | fields)
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"tools": []}, "tools", "1 to 128 functions"),
+    ({"tools": [GET] * 129}, "tools", "1 to 128 functions"),
+    ({"tools": [GET, GET]}, "tools", "is the name of more than one function"),
+    ({"tools": [{"name": "a b"}]}, "tools.0.name", "pattern"),
+    ({"tools": [{"name": "a", "parameters": "{"}]}, "tools.0.parameters", "is no JSON"),
+    ({"tools": [{"name": "a", "parameters": "[]"}]}, "tools.0.parameters", "must be a JSON schema"),
+    ({"tools": [{"name": "a", "parameters": "true"}]}, "tools.0.parameters", '"type": "object"'),
+    ({"tools": [{"name": "a", "parameters": '{"type":"array"}'}]}, "tools.0.parameters", '"type": "object"'),
+    ({"tools": [GET | {"name": str(n), "description": "x" * 40_000} for n in range(7)]}, "tools", "at most"),
+    ({"tools": [GET], "tool_choice": {"type": "function", "name": "put"}}, "tool_choice", "none of"),
+    ({"tool_choice": {"type": "required"}}, "tool_choice", "needs tools"),
+    ({"tools": [GET], "messages": None, "prompt": "a"}, "tools", "needs messages"),
+    ({"tools": [GET], "response_format": {"type": "json_object"}}, "response_format", "tool_choice auto"),
+    ({"tools": [GET], "sampling": {"min_tokens": 3}}, "tools", "min_tokens 3"),
+    ({"tools": [GET], "sampling": {"ignore_eos": True}}, "tools", "ignore_eos True"),
+    ({"messages": [{"role": "assistant"}]}, "messages.0.content", "is missing"),
+    ({"messages": [{"role": "a", "tool_calls": [{"id": ""}]}]}, "messages.0.tool_calls.0.function", "miss"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "field", "problem"), WRONG)
+def test_what_is_wrong_is_named(fields: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        request(**fields)
+    wrong = invalid_request(caught.value)
+    assert wrong.field == field
+    assert problem in wrong.problem
+    assert len(str(wrong)) < 500
+
+
+def test_a_choice_of_no_call_leaves_the_answer_free() -> None:
+    none = {"type": "none"}
+    made = request(tools=[GET], tool_choice=none, response_format={"type": "json_object"}, sampling={"n": 2})
+    assert (made.calling, made.may_call) == ("none", False)
+    assert [request(tools=[GET]).calling, request().calling] == ["auto", "none"]
+
+
+def test_an_answer_of_calls_needs_no_content() -> None:
+    turns = [{"role": "assistant", "content": None, "tool_calls": [CALL]},
+             {"role": "tool", "tool_call_id": "c1", "content": "7"}]  # fmt: skip
+    made = request(messages=[HELLO, *turns])
+    assert made.messages is not None
+    assert (made.messages[1].content, made.messages[1].tool_calls[0].function.name) == ("", "get")
+    assert read_request(encode(made)) == made
+
+
+def test_the_version_is_the_lowest_that_has_all_fields() -> None:
+    """Message fields count, too: an older worker would not see the calls."""
+    assert request().lowest_version() == request(parallel_tool_calls=True).lowest_version() == 1
+    answered = [HELLO, {"role": "assistant", "tool_calls": [CALL]}]
+    outcome = [HELLO, {"role": "tool", "tool_call_id": "c1", "content": "7"}]
+    made = [request(tools=[GET]), request(messages=answered), request(messages=outcome)]
+    assert [one.lowest_version() for one in made] == [3, 3, 3]
+    assert request(messages=[HELLO, {"role": "tool", "content": "7"}]).lowest_version() == 1
+
+
+def test_the_digest_covers_tools_as_they_are_written_and_calls() -> None:
+    """And of a request without any it is what it was before there were tools."""
+    assert request().digest() == "cfbc7e281e20cd5fc075d66ea1f52f04"
+    swapped = GET | {"parameters": '{"type":"object","properties":{"a":{},"b":{}}}'}
+    requests = [
+        request(),
+        request(tools=[GET]),
+        request(tools=[swapped]),
+        request(tools=[GET], tool_choice={"type": "required"}),
+        request(tools=[GET], tool_choice={"type": "function", "name": "get"}),
+        request(tools=[GET], parallel_tool_calls=False),
+        request(tools=[GET, swapped | {"name": "put"}]),
+        request(messages=[HELLO, {"role": "assistant", "content": "", "tool_calls": [CALL]}]),
+        request(messages=[HELLO, {"role": "assistant", "content": ""}]),
+        request(messages=[HELLO, {"role": "tool", "content": "", "tool_call_id": "c1"}]),
+    ]
+    assert len({one.digest() for one in requests}) == len(requests)
+    assert request(tools=[GET], tool_choice={"type": "auto"}).digest() == requests[1].digest()
+
+
+def test_calls_and_thoughts_of_a_log_are_those_of_the_result() -> None:
+    parts = [
+        ChoiceDelta(reasoning_content="I "),
+        ChoiceDelta(reasoning_content="think", text="so"),
+        ChoiceDelta(text=".", finish_reason="tool_calls", complete=True, tool_calls=(CALLED,)),
+    ]
+    log = [LogEntry(1, seq, "d", encode(Delta(choices=(part,)))) for seq, part in enumerate(parts, 1)]
+    [merged] = merged_choices(log)
+    end: dict[str, Any] = {"finish_reason": "tool_calls", "complete": True, "tool_calls": (CALLED,)}
+    whole = Choice(text="so.", reasoning_content="I think", **end)
+    assert merged == whole
+    for read in range(4):
+        read_so_far = [Delta(choices=(part,)) for part in parts[:read]]
+        rest = missing_deltas([whole], read_so_far)
+        pieces = [*parts[:read], *rest]
+        assert "".join(one.reasoning_content for one in pieces) == "I think"
+        assert "".join(one.text for one in pieces) == "so."
+        assert [one.tool_calls for one in pieces if one.finish_reason] == [(CALLED,)]
+
+
+def test_content_is_the_text_beside_the_calls() -> None:
+    text = 'Let me look.\n<tool_call>\n{"name": "get", "arguments": {"a":1}}\n</tool_call>'
+    assert Choice(text=text, tool_calls=(CALLED,)).content == "Let me look."
+    assert Choice(text=text.partition("\n")[2], tool_calls=(CALLED,)).content is None
+    assert Choice(text=text).content == text, "as it was cut"
+    again = decode(Result, encode(Result(choices=(Choice(tool_calls=(CALLED,)),))))
+    assert json.loads(again.choices[0].tool_calls[0].function.arguments) == {"a": 1}
+    assert again.choices[0].tool_calls[0].type == "function"

@@ -1,0 +1,158 @@
+"""A model's chat template: messages and tools to the text of a prompt.
+
+What a template knows of tools is observed, by rendering a small conversation that calls one. Where it does
+not show all of it, the tools are described in the system message and calls are written out, in the form of
+Hermes and Qwen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jinja2
+
+from millstream.errors import InvalidRequest
+from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.tools import CALL_BEGIN, CALL_END, Tool, ToolCall
+
+# Errors of a template on messages it was not written for: its own, or Python's.
+_TEMPLATE_ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_ABOUT_TOOLS = f"""You can call these functions, each described as JSON:
+<tools>
+%s
+</tools>
+To call one, write its name and its arguments as JSON between {CALL_BEGIN} and {CALL_END}:
+{CALL_BEGIN}
+{{"name": <name of the function>, "arguments": <object of its arguments>}}
+{CALL_END}"""
+_QUESTION = {"role": "user", "content": "probe_question"}
+_TOOL = {"name": "probe_tool", "description": "", "parameters": {"type": "object", "properties": {}}}
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "probe_call", "arguments": {"a": 7301}}}
+_CALLING = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
+_OUTCOME = {"role": "tool", "name": "probe_call", "tool_call_id": "call00001", "content": "probe_outcome"}
+_OWN_FORM = re.compile(rf'{CALL_BEGIN}\s*{{"name": "probe_call", "arguments": {{"a": 7301}}}}\s*{CALL_END}')
+
+Turn = dict[str, Any]
+
+
+class ChatTemplate:
+    """`tokenizer`: one of transformers'."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    @property
+    def exists(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    @property
+    def writes_calls(self) -> bool:
+        """It shows calls in the form that the grammar of tools has: so its model writes them by itself."""
+        return self._knows_tools and bool(_OWN_FORM.search(self._conversation))
+
+    def render(self, request: Request) -> str:
+        """The text of the request's messages and tools, up to the answer. Raises InvalidRequest."""
+        messages, tools = request.messages or (), request.tools or ()
+        if not self.exists:
+            raise InvalidRequest(
+                "messages",
+                [message.role for message in messages],
+                "this model has no chat template; send a prompt (millstream submit --raw, "
+                "/v1/completions), or serve a chat model",
+            )
+        turns = [self._turn(message, messages) for message in messages]
+        shown = [_described(tool) for tool in tools]
+        if shown and not self._knows_tools:
+            turns, shown = self._with_tools(turns, shown), []
+        try:
+            return self._text(turns, shown, request.chat_template_kwargs or {})
+        except _TEMPLATE_ERRORS as error:
+            raise InvalidRequest(
+                "messages",
+                [turn["role"] for turn in turns],
+                f"the model's chat template refuses these messages: {error}; change their roles or order, or "
+                "the chat_template_kwargs",
+            ) from error
+
+    def _text(self, turns: Sequence[Turn], tools: Sequence[Turn], kwargs: Mapping[str, Any]) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            list(turns), tools=list(tools) or None, add_generation_prompt=True, tokenize=False, **kwargs
+        )
+        return text
+
+    def _turn(self, message: ChatMessage, messages: Sequence[ChatMessage]) -> Turn:
+        """As transformers' templates take it: arguments are objects, and the outcome of a call has a name."""
+        turn: Turn = {"role": message.role, "content": message.content}
+        if message.tool_calls and self._knows_tools:
+            turn["tool_calls"] = [_plain(call) for call in message.tool_calls]
+            turn["content"] = message.content or None
+        elif message.tool_calls:
+            written = [_written(call) for call in message.tool_calls]
+            turn["content"] = "\n".join([message.content, *written] if message.content else written)
+        if message.role == "tool" and not self._takes_outcomes:
+            return {"role": "user", "content": f"<tool_response>\n{message.content}\n</tool_response>"}
+        if message.tool_call_id:
+            calls = [call for one in messages for call in one.tool_calls if call.id == message.tool_call_id]
+            names = {"name": calls[-1].function.name} if calls else {}
+            turn |= {"tool_call_id": message.tool_call_id, **names}
+        return turn
+
+    def _with_tools(self, turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
+        """Described in the system message; in the first one where there may be none."""
+        about = _ABOUT_TOOLS % "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+        first, *others = turns
+        if first["role"] == "system":
+            return [{**first, "content": f"{first['content']}\n\n{about}"}, *others]
+        system = {"role": "system", "content": "probe_system"}
+        if "probe_system" in self._try([system, _QUESTION]):
+            return [{"role": "system", "content": about}, *turns]
+        return [{**first, "content": f"{about}\n\n{first['content']}"}, *others]
+
+    @cached_property
+    def _conversation(self) -> str:
+        tool = {"type": "function", "function": _TOOL}
+        return self._try([_QUESTION, _CALLING, _OUTCOME], [tool])
+
+    @property
+    def _knows_tools(self) -> bool:
+        parts = ("probe_tool", "probe_call", "7301", "probe_outcome")
+        return all(part in self._conversation for part in parts)
+
+    @cached_property
+    def _takes_outcomes(self) -> bool:
+        said = {"role": "assistant", "content": "probe_answer"}
+        return self._knows_tools or "probe_outcome" in self._try([_QUESTION, said, _OUTCOME])
+
+    def _try(self, turns: Sequence[Turn], tools: Sequence[Turn] = ()) -> str:
+        """Empty where the template refuses."""
+        try:
+            return self._text(turns, tools, {})
+        except _TEMPLATE_ERRORS:
+            return ""
+
+
+def _described(tool: Tool) -> Turn:
+    parameters = json.loads(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _plain(call: ToolCall) -> Turn:
+    try:
+        arguments = json.loads(call.function.arguments)
+    except (ValueError, RecursionError):
+        arguments = call.function.arguments
+    return {
+        "id": call.id,
+        "type": call.type,
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+def _written(call: ToolCall) -> str:
+    name = json.dumps(call.function.name)
+    return f'{CALL_BEGIN}\n{{"name": {name}, "arguments": {call.function.arguments}}}\n{CALL_END}'

@@ -1,0 +1,94 @@
+"""Thoughts of reasoning models: where one begins and ends in an output, by the tokens <think> and
+</think>.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from millstream_worker.text.token_bytes import TokenBytes
+
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class ThoughtStart(Enum):
+    """Where an answer stands with its thought when its prompt ends."""
+
+    OPEN = "open"  # the prompt has begun it
+    POSSIBLE = "possible"  # the first token may begin it
+    NONE = "none"  # it is over
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkTokens:
+    begin: int
+    end: int
+
+    def start(self, prompt: Sequence[int], token_bytes: TokenBytes) -> ThoughtStart:
+        """By the end of a rendered prompt, behind which only white space may stand: what a message quotes
+        does not count.
+        """
+        for token in reversed(prompt):
+            if token == self.begin:
+                return ThoughtStart.OPEN
+            if token == self.end:
+                return ThoughtStart.NONE
+            if token_bytes.of(token).strip():
+                break
+        return ThoughtStart.POSSIBLE
+
+
+class _Place(Enum):
+    BEFORE = 1
+    BEGUN = 2  # of its text only line feeds have come
+    INSIDE = 3
+    ENDED = 4  # of the answer only line feeds have come
+    ANSWER = 5
+
+
+class Thought:
+    """The thought at the start of one output. It takes the tokens up to its end, with the line feeds around
+    its text, and leaves the answer's.
+    """
+
+    def __init__(self, tokens: ThinkTokens, start: ThoughtStart, token_bytes: TokenBytes) -> None:
+        self._tokens = tokens
+        self._token_bytes = token_bytes
+        self._place = _Place.BEGUN if start is ThoughtStart.OPEN else _Place.BEFORE
+        self._utf8 = _utf8_decoder(errors="replace")
+
+    def feed(self, ids: Sequence[int]) -> tuple[str, int]:
+        """The text of the thought in these tokens, and how many of them it takes."""
+        pieces: list[bytes] = []
+        for place, token in enumerate(ids):
+            if self._place is _Place.ANSWER or not self._takes(token):
+                self._place = _Place.ANSWER
+                return self._text(pieces, final=True), place
+            if self._place is _Place.INSIDE:
+                pieces.append(self._token_bytes.of(token))
+        return self._text(pieces, final=self._place is _Place.ENDED), len(ids)
+
+    def flush(self) -> str:
+        """The text held back, at the end of the output."""
+        return self._text([], final=True)
+
+    def _takes(self, token: int) -> bool:
+        """Move on by one token. False: it is the answer's."""
+        line_feeds = not self._token_bytes.of(token).strip(b"\n")
+        match self._place:
+            case _Place.BEFORE:
+                self._place = _Place.BEGUN
+                return token == self._tokens.begin
+            case _Place.BEGUN | _Place.INSIDE if token == self._tokens.end:
+                self._place = _Place.ENDED
+            case _Place.BEGUN if not line_feeds:
+                self._place = _Place.INSIDE
+            case _Place.ENDED:
+                return line_feeds
+        return True
+
+    def _text(self, pieces: Sequence[bytes], *, final: bool) -> str:
+        return self._utf8.decode(b"".join(pieces), final)
