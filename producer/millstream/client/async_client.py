@@ -19,10 +19,10 @@ from millstream.client.queue.queue_status import QueueStatus, queue_status
 from millstream.client.queue.session import Session
 from millstream.client.queue.status import JobStatus
 from millstream.client.streaming.events import Event
+from millstream.client.submitting.offered_tools import ToolArgument, ToolChoiceArgument
 from millstream.client.submitting.requests import JobFields, SamplingFields
 from millstream.client.submitting.structured_outputs import FormatArgument
 from millstream.client.submitting.submission import Outcome, Submission, Submitted
-from millstream.client.submitting.tools import ToolArgument, ToolChoiceArgument
 from millstream.client.tracking import cancelling, forgetting, job_ends, streams
 from millstream.client.tracking.dead_letters import DeadLetters
 from millstream.errors import JobError, NotFound

@@ -21,10 +21,10 @@ from millstream.client.queue.options import ClientOptions
 from millstream.client.queue.queue_status import QueueStatus
 from millstream.client.queue.status import JobStatus
 from millstream.client.streaming.events import Event
+from millstream.client.submitting.offered_tools import ToolArgument, ToolChoiceArgument
 from millstream.client.submitting.requests import JobFields, SamplingFields
 from millstream.client.submitting.structured_outputs import FormatArgument
 from millstream.client.submitting.submission import BATCH_JOBS, Outcome, Submitted
-from millstream.client.submitting.tools import ToolArgument, ToolChoiceArgument
 from millstream.errors import JobError
 from millstream.wire.connection import Target
 from millstream.wire.keys import Lane

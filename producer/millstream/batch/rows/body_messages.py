@@ -8,7 +8,7 @@ from typing import Any
 
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_at
 from millstream.client.submitting.content import text_of
-from millstream.client.submitting.tools import asked_calls, asked_tools
+from millstream.client.submitting.offered_tools import asked_calls, asked_tools
 from millstream.errors import InvalidRequest
 from millstream.wire.messages.messages import ChatMessage
 

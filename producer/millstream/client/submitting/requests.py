@@ -12,13 +12,13 @@ from typing import Any, TypedDict, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from millstream.client.submitting.content import text_of
-from millstream.client.submitting.structured_outputs import FormatArgument, asked_format
-from millstream.client.submitting.tools import (
+from millstream.client.submitting.offered_tools import (
     ToolArgument,
     ToolChoiceArgument,
     asked_calls,
     asked_tools,
 )
+from millstream.client.submitting.structured_outputs import FormatArgument, asked_format
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import llguidance
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from millstream_worker.engine.brain.grammars.frames import object_schema, tools_grammar, with_thought
+from millstream_worker.engine.brain.grammars.answer_frames import object_schema, tools_grammar, with_thought
 from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
