@@ -12,6 +12,7 @@ import pytest
 from ops.bench.grammars import part
 from ops.bench.grammars.schemas import record
 from ops.bench.models.sized_tokenizer import sized_tokenizer
+from ops.bench.plots import Row
 from support.models.spelling import spelling_checkpoint
 from tokenizers import Tokenizer
 
@@ -23,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return spelling_checkpoint(tmp_path_factory.mktemp("models"))
 
 
-def measured(model: Path, **changes: Any) -> list[part.Row]:
+def measured(model: Path, **changes: Any) -> list[Row]:
     def build(config: Any, report: Any) -> Any:
         changed = replace(config, compile_model="off", dtype="float32", kv_memory="8MiB")
         return assembly.build(changed, report)
