@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -94,3 +96,20 @@ def test_interactive_requests_are_compiled_first_and_aborted_ones_not_at_all() -
         (1, set()), (7, set()), (2, set()), (3, {3, 4}), (5, {5}), (6, set()),
     ]  # fmt: skip
     assert compiler.compiled == [1, 7, 2, 6]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own")
+def test_the_thread_yields_cores_and_the_others_do_not() -> None:
+    seen: list[int] = []
+
+    class Looking:
+        def matchers(self, request: EngineRequest) -> Mapping[int, Any]:
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return {}
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = GrammarThread(Looking())  # type: ignore[arg-type]
+    thread.put(request(1, "good"))
+    assert len(taken(thread)) == 1
+    assert seen == [19]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.engine.serving import Served, eager_of, runner_of, serve
+from numpy.typing import NDArray
+from support.engine.serving import Served, eager_of, logits_of, runner_of, serve
 from support.models import checkpoints
 from torch._inductor.utils import clear_inductor_caches
 
-from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from millstream_worker.engine.runner.compiled.compile import compile_model
@@ -28,7 +30,7 @@ from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay import call_recorder, cpu_replay
 from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
-from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay, RecordedStep
+from millstream_worker.engine.runner.replay.cpu_replay import CpuReplay, RecordedStep, recorded_size
 from millstream_worker.engine.runner.replay.workspace import Workspace
 from millstream_worker.engine.runner.runner import Runner
 
@@ -63,16 +65,16 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
 
 
 class Noted(CpuReplay):
-    """Notes the rows of the steps that it replays."""
+    """Notes the sizes of the steps that it replays."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.replayed: list[int] = []
+        self.replayed: list[tuple[int, int]] = []
 
     def replay(self, plan: Plan) -> torch.Tensor | None:
         logits = super().replay(plan)
         if logits is not None:
-            self.replayed.append(plan.token_count)
+            self.replayed.append(recorded_size(plan))
         return logits
 
 
@@ -117,7 +119,7 @@ def test_the_same_answers_to_the_last_bit(compiled: LoadedModel, shared: int) ->
     assert (got.tokens, got.logprobs, got.reasons) == (want.tokens, want.logprobs, want.reasons)
     assert watch.said == []
     replayed = watch.form.replayed
-    assert {1, 2, 3, 4} <= set(replayed)
+    assert {(rows, rows) for rows in (2, 3, 4)} <= set(replayed)
     assert len(replayed) > 3 * len(set(replayed))  # most of them are not the first of their size
 
 
@@ -138,14 +140,14 @@ def test_a_size_is_compared_on_spoilt_memory_and_only_if_it_calls_something_else
     watch = Watch(change)
     run(compiled, watch)
     assert spoilt == [True]
-    assert len(set(watch.form.replayed)) > 3
+    assert len(set(watch.form.replayed)) > 2
 
 
 def test_a_size_is_noted_when_it_comes_for_the_third_time(compiled: LoadedModel) -> None:
     watch = Watch()
     run(compiled, watch)
     seen = watch.form._seen
-    assert set(watch.form._steps) == {rows for rows, times in seen.items() if times > cpu_replay._PASSED}
+    assert set(watch.form._steps) == {size for size, times in seen.items() if times > cpu_replay._PASSED}
     assert all(times <= cpu_replay._PASSED + 1 for times in seen.values())
 
 
@@ -211,7 +213,7 @@ def test_sizes_that_need_too_much_memory_are_called_by_python(compiled: LoadedMo
     watch = Watch(change)
     assert run(compiled, watch).tokens == want.tokens
     assert watch.said == []
-    assert 0 < max(watch.form.replayed) < 4
+    assert 0 < max(tokens for tokens, _ in watch.form.replayed) < 4
 
 
 class Calls:
@@ -239,21 +241,59 @@ def test_a_step_that_fails_is_computed_by_python(compiled: LoadedModel, want: Se
 
 
 def test_progress_is_marked_on_the_way() -> None:
-    calls, nothing = np.zeros((200, 21), np.int64), torch.zeros(0)
-    step = RecordedStep(calls[:0, 0], calls[:0, 0], (nothing, nothing, nothing), nothing, calls)
+    calls = np.zeros((200, 21), np.int64)
+    step = RecordedStep(calls[:0, 0], calls[:0, 0], calls[:0, 0], torch.zeros(0), calls)
     library, marks = Calls(), list[int]()
     assert cpu_replay.replay_calls(library, step, lambda: marks.append(sum(library.counts)))
     assert (library.counts, marks) == ([64, 64, 64, 8], [64, 128, 192, 200])
     assert not cpu_replay.replay_calls(Calls(fails_at=2), step)
 
 
-def test_large_steps_and_those_of_prompts_are_computed_as_before(compiled: LoadedModel, want: Served) -> None:
+def test_large_steps_are_computed_as_before(compiled: LoadedModel, want: Served) -> None:
     def change(form: Noted) -> None:
-        form._most_rows = 2
+        form._most_tokens = 2
 
     watch = Watch(change)
     assert run(compiled, watch).tokens == want.tokens
-    assert set(watch.form.replayed) == {1, 2}
+    assert set(watch.form.replayed) == {(2, 2)}
+
+
+def test_steps_of_several_tokens_a_row_share_recordings(compiled: LoadedModel) -> None:
+    """Rows that decode beside chunks of other lengths, of which some give no logits: a multiple of four of
+    each is computed."""
+    chance = np.random.default_rng(0)
+    alone, _ = runner_of(compiled, blocks=64, block_size=4)
+    watch = Watch()
+    runner, _ = runner_of(compiled, blocks=64, block_size=4)
+    watch(runner)
+    ends = np.full(5, 20)
+    for both in (alone, runner):
+        logits_of(both, step_of(np.full(5, 20), ends, 5, np.random.default_rng(1)))
+    for number in range(24):
+        lens = np.concatenate(([1, 1], chance.integers(2, 6, 3)))
+        ends = ends + lens if number % 4 else np.full(5, 20) + lens
+        sampling = int(chance.integers(0, 6))
+        plan = step_of(lens, ends, sampling, np.random.default_rng(number))
+        assert torch.equal(logits_of(runner, plan), logits_of(alone, plan))
+    replayed = watch.form.replayed
+    assert len(replayed) > 8
+    assert all(tokens % 4 == logits % 4 == 0 for tokens, logits in replayed)
+
+
+def step_of(
+    lens: NDArray[np.int64], ends: NDArray[np.int64], sampling: int, chance: np.random.Generator
+) -> Plan:
+    """Of rows with eleven blocks of four each; the last `sampling` of them give logits."""
+    plan = packed_plan(lens, ends, np.arange(len(lens) * 11).reshape(len(lens), 11), 4, samples=True)
+    first = len(lens) - sampling
+    return replace(
+        plan,
+        tokens=chance.integers(0, 50, len(plan.tokens)).astype(np.int32),
+        logit_indices=plan.logit_indices[first:],
+        logit_segments=plan.logit_segments[first:],
+        output_indices=plan.output_indices[first:],
+        noise=plan.noise[first:],
+    )
 
 
 def test_what_is_not_ours_is_called_by_python(tmp_path: Path) -> None:

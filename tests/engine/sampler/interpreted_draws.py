@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import interpreter
 
-from millstream_worker.engine.brain.batch.plan import RowLoad
+from millstream_worker.engine.brain.batch.plan import RowLoad, TokenMasks
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.sampling import draw_cpu, slot_settings
+from millstream_worker.engine.runner.sampling.masking import Masking, mask
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 from millstream_worker.engine.runner.sampling.slot_settings import Settings
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
@@ -207,6 +208,49 @@ def test_a_sampler_draws_what_the_cpu_s_does_whatever_else_is_asked_for() -> Non
     assert ours.tokens.tolist() == theirs.tokens.tolist()
     assert ours.non_finite == theirs.non_finite == (6,)
     assert ours.logprobs == theirs.logprobs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("vocab", [1, 31, 64, 203, 2048, 5000])
+def test_masked_logits_are_pytorch_s(vocab: int, dtype: torch.dtype) -> None:
+    """Of rows that lie apart, and of no others."""
+    wide = torch.randn(5, vocab + 7, generator=torch.Generator().manual_seed(vocab)).to(dtype).to(DEVICE)
+    masks = masks_of(vocab, [0, 2, 3], seed=vocab)
+    want, launches = wide.clone(), mock.MagicMock(wraps=TritonDraws(vocab).mask)
+    mask(want[:, :vocab], masks)
+    Masking(None, mock.Mock(mask=launches)).apply(wide[:, :vocab], masks)
+    assert torch.equal(wide, want)
+    assert launches.call_count == 1
+
+
+@pytest.mark.usefixtures("same_weights")
+def test_a_sampler_draws_under_masks_what_the_cpu_s_does() -> None:
+    """Equal logits, a single token, none: the row that may be none is told."""
+    vocab, chance = 1003, np.random.default_rng(2)
+    specs = [SamplingSpec(temperature=0.0), SamplingSpec(), SamplingSpec(top_p=0.9, top_logprobs=2)]
+    rows = [
+        Row(np.round(chance.standard_normal(vocab)).astype(np.float32), spec, float(chance.random()))
+        for spec in specs * 4
+    ]
+    masks = masks_of(vocab, [0, 1, 2, 3, 4, 5, 7, 8], seed=5)
+    masks.bits[3:6] = 0
+    masks.bits[4:6, 31] = 1 << 10  # the last token but one
+    ours = draw(rows, sampler=Sampler(vocab, len(rows), "cpu", draws=TritonDraws(vocab)), masks=masks)
+    theirs = draw(rows, masks=masks)
+    assert ours.tokens.tolist() == theirs.tokens.tolist()
+    assert ours.tokens[[4, 5]].tolist() == [31 * 32 + 10] * 2
+    assert ours.non_finite == theirs.non_finite == (3,)
+    assert ours.logprobs == theirs.logprobs
+
+
+def masks_of(vocab: int, rows: list[int], seed: int) -> TokenMasks:
+    """Words of all bits, of none and of some; each row allows its first token."""
+    chance = np.random.default_rng(seed)
+    words = chance.integers(-(2**31), 2**31, (len(rows), -(-vocab // 32)))
+    kind = chance.integers(0, 3, words.shape)
+    bits = np.where(kind == 0, 0, np.where(kind == 1, -1, words)).astype(np.int32)
+    bits[:, 0] |= 1
+    return TokenMasks(np.array(rows, np.int32), bits)
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[3], SPECS[8]])

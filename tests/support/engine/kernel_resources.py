@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 
 from millstream_worker.engine.runner.attention.triton import launches
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
-from millstream_worker.engine.runner.sampling import draw_kernel
+from millstream_worker.engine.runner.sampling import draw_kernel, mask_kernel
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from support.engine.attention_step import Step
 
@@ -72,13 +72,16 @@ def launches_of(step: Step, programs: int) -> list[Launch]:
 
 
 def launches_of_draws(rows: int, vocab_size: int, dtype: torch.dtype) -> list[Launch]:
-    """Those of a step's draws, and of their check."""
+    """Those of a step's masks and draws, and of their check."""
     found: list[Launch] = []
     logits = torch.empty(rows, vocab_size, dtype=dtype)
     settings, rows_of = torch.empty(4, rows, dtype=torch.float64), torch.empty(rows, dtype=torch.int64)
     kernels = {name: _recorded(getattr(draw_kernel, name), found) for name in _DRAW_KERNELS}
-    with mock.patch.multiple(draw_kernel, **kernels):
+    masking = _recorded(mask_kernel.mask_kernel, found)
+    with mock.patch.multiple(draw_kernel, **kernels), mock.patch.object(mask_kernel, "mask_kernel", masking):
         draws = TritonDraws(vocab_size)
+        words = torch.empty(rows, -(-vocab_size // 32), dtype=torch.int32)
+        draws.mask(logits, rows_of.to(torch.int32), words)
         draws.draw(logits, rows_of, settings, rows_of)
         draws.weights(logits, settings[0])
     return found

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, Sampled, packed_plan
+from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, Sampled, TokenMasks, packed_plan
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 
@@ -41,7 +41,12 @@ def draw_plan(
     )
 
 
-def draw(rows: list[Row], slots: list[int] | None = None, sampler: Sampler | None = None) -> Sampled:
+def draw(
+    rows: list[Row],
+    slots: list[int] | None = None,
+    sampler: Sampler | None = None,
+    masks: TokenMasks | None = None,
+) -> Sampled:
     """Load the rows and draw once for all of them together, in the given slots (default: 0, 1, 2, …)."""
     slots = slots or list(range(len(rows)))
     sampler = sampler or Sampler(len(rows[0].logits), max(slots) + 1, "cpu")
@@ -54,7 +59,7 @@ def draw(rows: list[Row], slots: list[int] | None = None, sampler: Sampler | Non
     for load in plan.loads:
         sampler.load(load)
     logits = torch.from_numpy(np.stack([row.logits for row in rows]))
-    return sampler.collect(sampler.sample(logits, plan))
+    return sampler.collect(sampler.sample(logits, plan, masks))
 
 
 def changed(row: Row) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ class Matcher:
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
+        self._forced: list[int] | None = None  # None: not asked for since the last token
         self._stuck = False
 
     def copy(self) -> Matcher:
@@ -23,23 +24,26 @@ class Matcher:
 
     def consume(self, tokens: Sequence[int]) -> bool:
         """Follow more of the output. False if the grammar does not take it."""
+        self._forced = None
         return bool(self._matcher.try_consume_tokens(list(tokens)) == len(tokens))
 
     def forced(self) -> list[int]:
         """The tokens that come next, as far as the grammar leaves no choice."""
-        return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+        if self._forced is None:
+            self._forced = [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+        return self._forced
 
-    def fill(self, bits: Bits) -> None:
-        """Set the bit of each token that may come next, in `bits` [words], token 0 lowest. A forced token is
-        the only one: other ways to cut the same text into tokens would be other outputs. All bits are set
-        where `failure` says why none can be.
+    def fill(self, bits: Bits, address: int) -> None:
+        """Set the bit of each token that may come next, in `bits` [words], token 0 lowest, which lie at
+        `address`. A forced token is the only one: other ways to cut the same text into tokens would be other
+        outputs. All bits are set where `failure` says why none can be.
         """
         forced = self.forced()
         if forced:
             bits[:] = 0
             bits.view(np.uint32)[forced[0] // 32] = np.uint32(1 << forced[0] % 32)
             return
-        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(address, bits.nbytes)
         self._stuck = not bits.any()
         if self.failure is not None:
             bits[:] = -1

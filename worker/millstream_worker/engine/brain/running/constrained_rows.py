@@ -27,9 +27,13 @@ class ConstrainedRows:
         """What the launch may sample. The samples of all earlier launches are in the rows' outputs."""
         members = [(index, row) for index, row in enumerate(launch.rows) if row.matcher and row.lives]
         bits = np.empty((len(members), self._words), np.int32)
+        begin, size = (
+            bits.ctypes.data,
+            bits.strides[0],
+        )  # asked for once: a row's would take as long as its mask
         for place, (_, row) in enumerate(members):
             assert row.matcher is not None, f"row {row.handle} has no grammar"
-            row.matcher.fill(bits[place])
+            row.matcher.fill(bits[place], begin + place * size)
         return TokenMasks(np.array([index for index, _ in members], np.int32), bits)
 
     def append_forced(self, launch: Launch, ended: list[tuple[Row, str]]) -> list[tuple[Row, list[int]]]:

@@ -24,7 +24,7 @@ _MOST_LIKELY = {torch.bfloat16: "most_likely_bfloat16", torch.float32: "most_lik
 _MASKED = {torch.bfloat16: "mask_bfloat16", torch.float32: "mask_float32"}
 _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
 _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32]
-_MASKING = [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_int64]
+_MASKING = [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_int32]
 _CHOSEN = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32]
 
 # query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
@@ -32,8 +32,8 @@ Attend = Callable[..., None]
 Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
 # logits, rows, their size, numbers from one row to the next, tokens, non-finite, threads
 MostLikely = Callable[[int, int, int, int, int, int, int], None]
-# logits, their count in a row, and from one row to the next; rows, their count, bits, words of a row
-Mask = Callable[[int, int, int, int, int, int, int], None]
+# logits, their count in a row, and from one row to the next; rows, their count, bits, words of a row, threads
+Mask = Callable[[int, int, int, int, int, int, int, int], None]
 # Address of int64 [calls, 1 + replayed_arguments], calls; whether none of them threw an exception.
 Replay = Callable[[int, int], bool]
 

@@ -1,4 +1,4 @@
-"""Records the calls of decode steps, and replays them in later steps of as many rows.
+"""Records the calls of short steps, and replays them in later steps of as many tokens and logits.
 
 Between two calls of a step Python took 12 us for the 14M shape, half of a step of one row, and 33 us with 32
 rows of the 135M shape, whose weights push it out of the caches. Measure with `python -m ops.bench replay`.
@@ -24,8 +24,10 @@ from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
 from millstream_worker.engine.runner.replay.workspace import Workspace
 
-MOST_ROWS = 64  # with more of them a step's arithmetic hides the calls
-_ROW_BYTES = 2**19  # of what a step keeps in between, beside the logits
+MOST_LOGITS = 64  # with more of them a step's arithmetic hides the calls
+MOST_TOKENS = 96  # so many rows, some with several tokens that their grammars force
+_TOKEN_BYTES = 2**19  # of what a step keeps in between, beside the logits
+_ROUNDED = 4  # tokens, and logits, of steps that do more than decode: they come in many sizes
 # Steps of a size before one is recorded, as some come once: recording takes as long again as computing, and
 # comparing three times as long.
 _PASSED = 2
@@ -35,13 +37,18 @@ _OFF = "CPU replay is off"  # in the log
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedStep:
-    """A step of so many rows: where its inputs and answer lie, and its calls."""
+    """A step of some size: where its inputs and answer lie, and its calls."""
 
-    tokens: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    inputs: tuple[Tensor, Tensor, Tensor]  # tokens and positions [rows], and which logits are wanted
-    logits: Tensor  # [rows, vocabulary]
+    tokens: NDArray[np.int64]  # [T]
+    positions: NDArray[np.int64]  # [T]
+    wanted: NDArray[np.int64]  # [L] the places whose logits are
+    logits: Tensor  # [L, vocabulary]
     calls: NDArray[np.int64]
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """As the model takes them."""
+        return torch.from_numpy(self.tokens), torch.from_numpy(self.positions), torch.from_numpy(self.wanted)
 
     @property
     def functions(self) -> tuple[int, ...]:
@@ -61,7 +68,15 @@ def replay_calls(library: Library, step: RecordedStep, mark: Callable[[], None] 
 
 def workspace_bytes(vocab_size: int) -> int:
     """Returns the bytes that recorded steps may use for what they compute in between."""
-    return MOST_ROWS * (4 * vocab_size + _ROW_BYTES)
+    return MOST_LOGITS * 4 * vocab_size + MOST_TOKENS * _TOKEN_BYTES
+
+
+def recorded_size(plan: Plan) -> tuple[int, int]:
+    """Tokens and logits of the recorded step that computes this one: as many, or some more."""
+    tokens, logits = plan.token_count, len(plan.logit_indices)
+    unit = 1 if tokens == logits else _ROUNDED
+    rounded = (-(-max(FEWEST, count) // unit) * unit for count in (tokens, logits))
+    return tuple(rounded)  # type: ignore[return-value]
 
 
 def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
@@ -71,12 +86,12 @@ def replayed(eager: Eager, report: Callable[[str], None]) -> Forward:
     except CannotReplay as error:
         report(f"{_OFF}: {error}")
         return eager
-    report("decode steps are recorded and replayed")
+    report("short steps are recorded and replayed")
     return form
 
 
 class CpuReplay:
-    """Replays steps of decoding rows alone, on the CPU, for a compiled model. Raises CannotReplay."""
+    """Replays steps of few tokens on the CPU, for a compiled model. Raises CannotReplay."""
 
     def __init__(
         self, eager: Eager, report: Callable[[str], None], recorder: type[CallRecorder] = CallRecorder
@@ -91,14 +106,14 @@ class CpuReplay:
         self._report = report
         self._recorder = recorder
         self._mark = eager.mark
-        self._most_rows = MOST_ROWS
+        self._most_tokens = MOST_TOKENS
         try:
             self._workspace = Workspace(workspace_bytes(loaded.vocab_size))
         except MemoryError as error:
             raise CannotReplay(str(error)) from error
         self._lasting = [*loaded.model.parameters(), *loaded.model.buffers()]
-        self._seen: Counter[int] = Counter()  # steps of so many rows
-        self._steps: dict[int, RecordedStep] = {}
+        self._seen: Counter[tuple[int, int]] = Counter()  # steps of a size
+        self._steps: dict[tuple[int, int], RecordedStep] = {}
         self._compared: set[tuple[int, ...]] = set()  # functions of steps that answered what they should
 
     def run(self, plan: Plan) -> Tensor:
@@ -106,51 +121,50 @@ class CpuReplay:
         return self.eager.run(plan) if logits is None else logits
 
     def replay(self, plan: Plan) -> Tensor | None:
-        """Logits [rows, vocabulary], in place until the next step; None for a step that is not of ours."""
-        rows = plan.token_count
-        if rows > self._most_rows or not rows == plan.decodes == len(plan.logit_indices):
+        """Logits [L, vocabulary], in place until the next step; None for a step that is not of ours."""
+        size = recorded_size(plan)
+        if size[0] > self._most_tokens or size[1] > MOST_LOGITS or plan.from_device.any():
             return None
-        if plan.from_device.any():
-            return None
-        step = self._steps.get(rows)
+        step = self._steps.get(size)
         if step is None:
-            self._seen[rows] += 1
-            return self._record(plan) if self._seen[rows] > _PASSED else None
+            self._seen[size] += 1
+            return self._record(plan, size) if self._seen[size] > _PASSED else None
         self._attention.begin(plan)
         return self._replay(step, plan)
 
     def _replay(self, step: RecordedStep, plan: Plan) -> Tensor | None:
-        rows = plan.token_count
-        step.tokens[:rows], step.positions[:rows] = plan.tokens, plan.positions
-        return step.logits if replay_calls(self._library, step, self._mark) else None
+        """What stands beyond the plan's own is an earlier step's: valid, and of no effect."""
+        tokens, logits = plan.token_count, len(plan.logit_indices)
+        step.tokens[:tokens], step.positions[:tokens] = plan.tokens, plan.positions
+        step.wanted[:logits] = plan.logit_indices
+        return step.logits[:logits] if replay_calls(self._library, step, self._mark) else None
 
-    def _record(self, plan: Plan) -> Tensor | None:
+    def _record(self, plan: Plan, size: tuple[int, int]) -> Tensor | None:
         self._attention.begin(plan)
         try:
             with _refusals():
-                step = self._recorded(plan)
+                step = self._recorded(plan, size)
                 known = step.functions in self._compared
                 if not known:
                     self._compare(step)
         except MemoryError:
-            self._most_rows = plan.token_count - 1  # smaller ones do with less
+            self._most_tokens = size[0] - 1  # smaller ones do with less
             return None
         except CannotReplay as error:
-            self._most_rows = 0
+            self._most_tokens = 0
             self._steps.clear()
             self._report(f"{_OFF}: {error}")
             return None
         self._compared.add(step.functions)
-        self._steps[plan.token_count] = step
-        return step.logits if known else self._replay(step, plan)
+        self._steps[size] = step
+        return step.logits[: len(plan.logit_indices)] if known else self._replay(step, plan)
 
-    def _recorded(self, plan: Plan) -> RecordedStep:
-        """Computes the step, too."""
-        size = max(FEWEST, plan.token_count)
-        tokens, positions, wanted = (
-            np.resize(array, size).astype(np.int64)
-            for array in (plan.tokens, plan.positions, plan.logit_indices)
+    def _recorded(self, plan: Plan, size: tuple[int, int]) -> RecordedStep:
+        """Computes the step, too. What is missing of its size repeats what there is."""
+        tokens, positions = (
+            np.resize(array, size[0]).astype(np.int64) for array in (plan.tokens, plan.positions)
         )
+        wanted = np.resize(plan.logit_indices, size[1]).astype(np.int64)
         inputs = torch.from_numpy(tokens), torch.from_numpy(positions), torch.from_numpy(wanted)
         recorder = self._recorder(
             self._workspace, (*self._lasting, *inputs), self._library.replayed_arguments
@@ -159,15 +173,15 @@ class CpuReplay:
             logits = self._loaded.logits(*inputs)
         if not self._workspace.holds(logits):
             raise CannotReplay("the logits are not ours")
-        return RecordedStep(tokens, positions, inputs, logits[: plan.token_count], recorder.calls)
+        return RecordedStep(tokens, positions, wanted, logits, recorder.calls)
 
     def _compare(self, step: RecordedStep) -> None:
         """Other tokens at other places, computed in both ways, and nothing left of the recording: what was
         not recorded would be missing. The keys and values that stay are replaced by the step that comes
         next."""
         step.tokens[:] = (step.tokens + 1) % self._loaded.vocab_size
-        step.positions[:] -= 1
-        expected = self._loaded.logits(*step.inputs)[: len(step.logits)].contiguous()
+        np.maximum(step.positions - 1, 0, out=step.positions)
+        expected = self._loaded.logits(*step.inputs).contiguous()
         self._workspace.spoil()
         complete = replay_calls(self._library, step)
         if not complete or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):

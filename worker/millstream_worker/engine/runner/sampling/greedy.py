@@ -12,6 +12,11 @@ from millstream_worker.engine.runner.native.library import Library
 _SHARED = 2**18  # logits that are worth more than one thread
 
 
+def threads_for(logits: int) -> int:
+    """One, or all of torch's, to look through so many."""
+    return torch.get_num_threads() if logits >= _SHARED else 1
+
+
 class NativeGreedy:
     """Looks through at most `most_rows` in one pass, and answers in arrays that stay where they are: to make
     some takes as long as to look through a row."""
@@ -30,9 +35,8 @@ class NativeGreedy:
         """Tokens [M] of logits [M, V], the first of equal ones, and [M] which rows hold NaN or +inf, or
         nothing but -inf: their token is 0. Good until the next call."""
         rows, size = logits.shape
-        threads = torch.get_num_threads() if rows * size >= _SHARED else 1
         places = logits.data_ptr(), rows, size, logits.stride(0)
-        self._entries[logits.dtype](*places, *self._addresses, threads)
+        self._entries[logits.dtype](*places, *self._addresses, threads_for(rows * size))
         return self._tokens[:rows], self._non_finite[:rows]
 
 

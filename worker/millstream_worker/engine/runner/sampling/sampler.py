@@ -61,7 +61,7 @@ class Sampler:
         self.last_tokens = torch.zeros(max_rows, dtype=torch.int64, device=device)  # by slot
         self._native = NativeGreedy(library, max_rows) if library else None
         self._draws = draws
-        self._masking = Masking(library)
+        self._masking = Masking(library, draws)
         self._device = device
         self._vocab_size = vocab_size
         self._piece_rows = max(1, PIECE_ELEMENTS[device.type] // vocab_size)

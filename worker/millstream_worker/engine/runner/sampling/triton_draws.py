@@ -1,4 +1,4 @@
-"""Launches the kernel that draws: one launch for all rows, in whatever way each is sampled."""
+"""Launches the kernels that mask and draw: one launch for all rows, in whatever way each is sampled."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class TritonDraws:
     ImportError without Triton, ValueError for vocabularies that are too large."""
 
     def __init__(self, vocab_size: int) -> None:
-        from millstream_worker.engine.runner.sampling import draw_kernel  # needs triton
+        from millstream_worker.engine.runner.sampling import draw_kernel, mask_kernel  # need triton
 
         if vocab_size > _MOST_TOKENS:
             raise ValueError(
                 f"a vocabulary of {vocab_size:,}; at most {_MOST_TOKENS:,} tokens can be drawn from"
             )
-        self._kernels = draw_kernel
+        self._kernels, self._masking = draw_kernel, mask_kernel
         self._vocab_size = vocab_size
         self._sizes = {"VOCAB": vocab_size, "BITS": weight_bits(vocab_size)}
 
@@ -40,6 +40,14 @@ class TritonDraws:
         padded = max(_LEAST_BLOCKS, 1 << (blocks - 1).bit_length())
         kernels.draw_kernel[len(rows),](*given, **self._sizes, BLOCKS=padded, **_OPTIONS)
         return tokens, non_finite
+
+    def mask(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        """Make -inf, in place, of logits [L, V] of any floating dtype what no bit allows: `bits` [M, words]
+        (int32) are those of the tokens of `rows` [M] (int32), token 0 lowest."""
+        assert logits.stride(1) == 1, "the logits of a row lie side by side"
+        programs = len(rows), -(-self._vocab_size // self._masking.BLOCK.value)
+        given = logits, rows, bits, logits.stride(0), bits.shape[1]
+        self._masking.mask_kernel[programs](*given, VOCAB=self._vocab_size)
 
     def weights(self, logits: Tensor, temperature: Tensor) -> Tensor:
         """Integer weights [L, V] of logits [L, V] at temperatures [L] (float64), as `draw` has them."""

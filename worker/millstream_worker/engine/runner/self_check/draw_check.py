@@ -1,16 +1,19 @@
-"""Checks the kernel that draws on its device: beside PyTorch's sort and running sums of the same weights, to
-the very token; and the weights beside PyTorch's."""
+"""Checks the kernels that mask and draw on their device: beside PyTorch's sort and running sums of the same
+weights, to the very token; and masks and weights beside PyTorch's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from millstream_worker.engine.brain.batch.plan import TokenMasks
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.sampling.draw import draw_by_id, draw_by_rank, weigh
+from millstream_worker.engine.runner.sampling.masking import Masking, mask
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.self_check.deviation import Mismatch, deviation
 from millstream_worker.engine.runner.self_check.findings import Findings, short
@@ -63,6 +66,7 @@ def check_draws(
     """Returns the largest deviation of a weight, as a share of the largest. Raises Mismatch, or what Triton
     raises."""
     logits = _logits(vocab_size)
+    _check_masks(draws, logits.to(dtype).to(device))
     sound = slice(len(logits))
     logits = torch.cat([logits, _broken(vocab_size)]).to(dtype).to(device)
     ways = [_WAYS[row % len(_WAYS)] for row in range(len(logits))]
@@ -86,6 +90,20 @@ def check_draws(
     if wrong := int((tokens != want[order]).sum()):
         raise Mismatch(f"{wrong} of {len(logits)} tokens drawn from logits of {dtype} are others")
     return _compare(weights, weigh(logits[sound].float(), settings[0, sound, None].float()))
+
+
+def _check_masks(draws: TritonDraws, logits: Tensor) -> None:
+    """Of every other row, and of one that allows nothing."""
+    chance = np.random.default_rng(0)
+    rows = np.arange(0, len(logits), 2, dtype=np.int32)
+    bits = chance.integers(-(2**31), 2**31, (len(rows), -(-logits.shape[1] // 32))).astype(np.int32)
+    bits[0], bits[1] = 0, -1
+    masks, want = TokenMasks(rows, bits), logits.clone()
+    got = logits.clone()
+    mask(want, masks)
+    Masking(None, draws).apply(got, masks)
+    if not torch.equal(got, want):
+        raise Mismatch(f"masked logits of {logits.dtype} are others")
 
 
 def _logits(vocab_size: int) -> Tensor:

@@ -23,7 +23,8 @@ void mask_row(Whole* row, int64_t size, const uint32_t* bits, Whole minus_infini
 
 template <class Whole>
 void mask(Whole* logits, int64_t size, int64_t stride, const int32_t* rows, int64_t count, const uint32_t* bits,
-          int64_t words, Whole minus_infinity) {
+          int64_t words, Whole minus_infinity, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t place = 0; place < count; ++place)
         mask_row(logits + rows[place] * stride, size, bits + place * words, minus_infinity);
 }
@@ -33,11 +34,11 @@ void mask(Whole* logits, int64_t size, int64_t stride, const int32_t* rows, int6
 // logits [*, size], the rows `stride` numbers apart; rows [count] of them, bits [count, words], a bit for each
 // logit, the lowest first.
 extern "C" void mask_bfloat16(int16_t* logits, int64_t size, int64_t stride, const int32_t* rows, int64_t count,
-                              const uint32_t* bits, int64_t words) {
-    mask<int16_t>(logits, size, stride, rows, count, bits, words, int16_t(0xFF80));
+                              const uint32_t* bits, int64_t words, int threads) {
+    mask<int16_t>(logits, size, stride, rows, count, bits, words, int16_t(0xFF80), threads);
 }
 
 extern "C" void mask_float32(int32_t* logits, int64_t size, int64_t stride, const int32_t* rows, int64_t count,
-                             const uint32_t* bits, int64_t words) {
-    mask<int32_t>(logits, size, stride, rows, count, bits, words, int32_t(0xFF800000));
+                             const uint32_t* bits, int64_t words, int threads) {
+    mask<int32_t>(logits, size, stride, rows, count, bits, words, int32_t(0xFF800000), threads);
 }

@@ -1,0 +1,150 @@
+"""What grammars cost a step on the CPU: rows with and without one, in turns in one engine.
+
+    python -m ops.bench grammars [--models tiny14m smol135m qwen06b] [--turns 3]
+    python -m ops.bench grammars --schemas 1000 --models smol135m
+
+The first: 32 rows that follow one schema of 30 fields, beside the same rows that follow none, in steps in
+which all rows decode. A grammar's forced tokens come several at once: such a step computes, and gives, more
+tokens. The second: requests that each have a schema of their own, and the same ones without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ops.bench import plots
+from ops.bench.grammars.schemas import record
+from ops.bench.grammars.turns import StepTime, Turn, config_of, run
+from ops.bench.measures import percentile
+from ops.bench.models.checkpoints import checkpoint
+from ops.bench.models.size import size_of
+from ops.bench.models.sized_tokenizer import sized_tokenizer
+from ops.bench.plots import Row
+from ops.bench.workloads import make
+
+from millstream_worker.engine.assembly import build
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine_link.link import engine_environment
+
+Build = Callable[[EngineConfig, Callable[[str], None]], tuple[Any, EngineInfo]]
+PROMPT = 64  # tokens
+FIELDS = 30
+ROWS_OF_MANY = 64  # in the batch, as a worker's on a CPU
+
+
+def one_schema(engine: Engine[Any], model: str, vocab: int, options: argparse.Namespace) -> Row:
+    """Rows of `tokens` tokens, which end before their records do."""
+    rows, tokens = options.rows, options.tokens
+    grammar = record(options.fields)
+    prompts = make("a", vocab).prompts[:rows]
+    plain = [
+        EngineRequest(handle, tuple(prompt[:PROMPT]), tokens, SamplingSpec(temperature=0.0))
+        for handle, prompt in enumerate(prompts)
+    ]
+    bound = [replace(request, grammar=grammar) for request in plain]
+    turns: dict[bool, list[Turn]] = {False: [], True: []}
+    for _ in range(options.turns + 1):
+        for constrained, requests in ((False, plain), (True, bound)):
+            turn = run(engine, requests)
+            assert set(turn.lengths.values()) == {tokens}, f"rows end on their own: {turn.reasons}"
+            turns[constrained].append(turn)
+    without, under = ([_mean(turn.full(rows)) for turn in turns[kind][1:]] for kind in (False, True))
+    plain_ms, grammar_ms = (1e3 * statistics.median(one[0] for one in each) for each in (without, under))
+    per_step = statistics.median(one[1] for one in under)
+    return {
+        "model": model,
+        "rows": rows,
+        "plain ms": plain_ms,
+        "grammar ms": grammar_ms,
+        "a step": grammar_ms / plain_ms,
+        "tokens a step": per_step / rows,
+        "a token": grammar_ms / plain_ms * rows / per_step,
+    }
+
+
+def _mean(steps: list[StepTime]) -> tuple[float, float]:
+    """Seconds and tokens of a step."""
+    return statistics.fmean(s.seconds for s in steps), statistics.fmean(s.tokens for s in steps)
+
+
+def many_schemas(engine: Engine[Any], model: str, options: argparse.Namespace) -> list[Row]:
+    """The prompts are in the cache but for a token: what a step takes is not their prefill."""
+    count, tokens = options.schemas, options.tokens
+    head = tuple(range(20, 20 + PROMPT))
+    asked = EngineRequest(0, head, 1, SamplingSpec(temperature=0.0))
+    run(engine, [replace(asked, grammar=record(1))])  # the head, and the tokenizer
+    bound = [
+        replace(asked, handle=n, prompt=(*head, 100 + n), max_tokens=tokens, grammar=record(4 + n % 9, n + 1))
+        for n in range(count)
+    ]
+    under = run(engine, bound)
+    same = [replace(request, grammar=None, max_tokens=under.lengths[request.handle]) for request in bound]
+    without = run(engine, same)
+    return [_spread(model, name, turn) for name, turn in (("without", without), ("schemas", under))]
+
+
+def _spread(model: str, name: str, turn: Turn) -> Row:
+    seconds = sorted(step.seconds for step in turn.steps)
+    median, waits = percentile(seconds, 0.5), sorted(turn.waits_s) or [0.0]
+    return {
+        "model": model,
+        "rows": name,
+        "steps": len(seconds),
+        "p50 ms": 1e3 * median,
+        "p99 ms": 1e3 * percentile(seconds, 0.99),
+        "longest ms": 1e3 * seconds[-1],
+        "p99 / p50": percentile(seconds, 0.99) / median,
+        "compiled after s, p50": percentile(waits, 0.5),
+        "last": waits[-1],
+        "tokens/s": sum(turn.lengths.values()) / sum(seconds),
+    }
+
+
+def measure(model: str, options: argparse.Namespace, folder: Path, build: Build = build) -> list[Row]:
+    """`folder`: for what is made on the way."""
+    own = sized_tokenizer(checkpoint(model, "cpu"), folder)
+    size = size_of(own)
+    rows = ROWS_OF_MANY if options.schemas else options.rows
+    config = config_of(own, size, rows, PROMPT + options.tokens, options.threads)
+    engine = build(config, lambda message: None)[0]
+    if options.schemas:
+        return many_schemas(engine, model, options)
+    return [one_schema(engine, model, size.vocab_size, options)]
+
+
+def main() -> None:
+    options = _options()
+    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
+    print("\n".join(plots.caption("grammars")), end="\n\n", flush=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in options.models:
+            rows += measure(model, options, Path(folder) / model.replace("/", "-"))
+    print(plots.markdown(rows))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m ops.bench grammars", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["tiny14m", "smol135m"])
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--fields", type=int, default=FIELDS)
+    parser.add_argument("--tokens", type=int, default=150, help="of an output")
+    parser.add_argument("--turns", type=int, default=3, help="of each kind, beside one that is not counted")
+    parser.add_argument("--schemas", type=int, default=0, help="as many different ones, one for each request")
+    parser.add_argument("--threads", type=int, default=0, help="of the engine; 0: one for each core")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

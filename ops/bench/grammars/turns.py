@@ -1,0 +1,76 @@
+"""Requests of an engine of this process, run to their end: how long its steps took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ops.bench.models.size import ModelSize
+
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.request import EngineRequest
+
+BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    seconds: float
+    tokens: int  # of outputs
+    rows: int  # that have neither ended nor are missing yet
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    steps: list[StepTime] = field(default_factory=list)
+    lengths: dict[int, int] = field(default_factory=dict)  # of outputs, by handle
+    reasons: dict[int, str] = field(default_factory=dict)
+    waits_s: list[float] = field(default_factory=list)  # from a request's arrival to its compiled grammar
+
+    def full(self, rows: int) -> list[StepTime]:
+        """The steps in which so many rows decode."""
+        return [step for step in self.steps if step.rows == rows]
+
+
+def run(engine: Engine[Any], requests: Sequence[EngineRequest]) -> Turn:
+    """All of them arrive at once. Raises ValueError if one is refused."""
+    turn, start, inside = Turn(), time.perf_counter(), 0
+    for request in requests:
+        if refused := engine.add(request):
+            raise ValueError(refused.message)
+    while not engine.idle:
+        before, waiting = time.perf_counter(), len(engine._grammars or ())
+        for refused in engine.take_compiled():
+            raise ValueError(refused.message)
+        taken = waiting - len(engine._grammars or ())
+        turn.waits_s += [time.perf_counter() - start] * taken
+        if (step := engine.step()) is None:
+            time.sleep(0.001)
+            continue
+        now = time.perf_counter()
+        inside += len(step.admitted)
+        rows = inside if not step.admitted else 0
+        turn.steps.append(StepTime(now - before, len(step.tokens), rows))
+        inside -= len(step.finished)
+        for handle in step.handles:
+            turn.lengths[handle] = turn.lengths.get(handle, 0) + 1
+        turn.reasons |= dict(step.finished)
+    return turn
+
+
+def config_of(folder: Path, size: ModelSize, rows: int, context: int, threads: int) -> EngineConfig:
+    """With room for so many rows of so many tokens, and compiled, as a worker is after a busy minute."""
+    blocks = rows * (-(-context // BLOCK) + 2)
+    return EngineConfig(
+        str(folder),
+        device="cpu",
+        threads=threads,
+        kv_memory=str(blocks * BLOCK * size.kv_token_bytes),
+        block_size=BLOCK,
+        max_rows=rows,
+        compile_model="on",
+    )

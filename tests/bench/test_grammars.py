@@ -1,0 +1,78 @@
+"""Rows with and without grammars, in the benchmark's turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ops.bench.grammars import part
+from ops.bench.grammars.schemas import record
+from ops.bench.models.sized_tokenizer import sized_tokenizer
+from ops.bench.plots import Row
+from support.models.spelling import spelling_checkpoint
+from tokenizers import Tokenizer
+
+from millstream_worker.engine import assembly
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return spelling_checkpoint(tmp_path_factory.mktemp("models"))
+
+
+def measured(model: Path, **changes: Any) -> list[Row]:
+    def build(config: Any, report: Any) -> Any:
+        changed = replace(config, compile_model="off", dtype="float32", kv_memory="8MiB")
+        return assembly.build(changed, report)
+
+    given = {"rows": 3, "fields": 4, "tokens": 25, "turns": 1, "threads": 1, "schemas": 0}
+    options = argparse.Namespace(**(given | changes))
+    return part.measure(str(model), options, model / "unused", build)
+
+
+def test_forced_tokens_come_in_fewer_steps(model: Path) -> None:
+    [row] = measured(model)
+    assert float(row["tokens a step"]) > 1
+    assert float(row["a token"]) == pytest.approx(float(row["a step"]) / float(row["tokens a step"]))
+
+
+def test_each_of_many_has_its_own(model: Path) -> None:
+    without, under = measured(model, schemas=5, tokens=4)
+    assert (without["last"], without["rows"], under["rows"]) == (0.0, "without", "schemas")
+    assert float(under["last"]) > 0
+    assert len({record(4, seed).text for seed in range(50)}) == 50
+
+
+@pytest.mark.parametrize("size", [300, 900])
+def test_a_tokenizer_gets_the_shape_s_size(tmp_path: Path, model: Path, size: int) -> None:
+    """It still reads and writes any text."""
+    shape = tmp_path / "shape"
+    shape.mkdir()
+    (shape / "config.json").write_text(json.dumps({"vocab_size": size}))
+    source = tmp_path / "source"
+    source.mkdir()
+    _byte_level(500).save(str(source / "tokenizer.json"))
+    made = Tokenizer.from_file(str(sized_tokenizer(shape, tmp_path / "made", source) / "tokenizer.json"))
+    assert made.get_vocab_size() == size
+    text = "invoice nine: Zürich, 12 apples"
+    assert made.decode(made.encode(text).ids) == text
+    assert sized_tokenizer(model, tmp_path / "other") == model
+
+
+def _byte_level(size: int) -> Tokenizer:
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    words = [
+        f"{a}{b}{c}" for a in ("sun", "rain", "snow") for b in ("light", "fall", "day") for c in "abcdefghij"
+    ]
+    tokenizer.train_from_iterator(words * 3, trainer)
+    return tokenizer
