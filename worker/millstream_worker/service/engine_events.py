@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from millstream_worker.delivery import OutputProcessor
 from millstream_worker.engine.protocol.config import EngineInfo
-from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine_link.blame import Blame
 from millstream_worker.engine_link.supervisor import Unusable
 from millstream_worker.intake.capacity import Capacity
@@ -56,6 +56,9 @@ class EngineEvents:
 
     def refused(self, refused: Refused) -> None:
         self._output.refused(refused)
+
+    def compiled(self, compiled: Compiled) -> None:
+        self._output.compiled(compiled)
 
     def gone(self) -> None:
         self._metrics.engine_gone()

@@ -34,6 +34,8 @@ class GrammarCompiler:
         self._make_tokenizer = tokenizer
         self._tokenizer: LLTokenizer | InvalidGrammar | None = None
         self._compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = OrderedDict()
+        self.compiled_total = 0
+        self.reused_total = 0
 
     def matchers(self, request: EngineRequest) -> dict[int, Matcher]:
         """By choice that is not done, at the end of the output of earlier attempts. Raises InvalidGrammar."""
@@ -52,8 +54,11 @@ class GrammarCompiler:
 
     def _compile(self, spec: GrammarSpec) -> Matcher:
         known = self._compiled.get(spec)
-        if known is None:
+        if known is not None:
+            self.reused_total += 1
+        else:
             known = self._compiled[spec] = _or_reason(lambda: self._new(spec))
+            self.compiled_total += 1
             if len(self._compiled) > MOST_KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(spec)
