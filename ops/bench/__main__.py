@@ -44,6 +44,7 @@ PARTS: dict[str, Part] = {
     "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
     "layers": Part("pieces.layers", "a model's forward without its attention: plain, as loaded, compiled"),
     "replay": Part("pieces.replay", "steps whose calls are made by Python, and replayed", True),
+    "schemas": Part("schemas.part", "schemas that are accepted, and answers that validate", True),
     "shared": Part("pieces.shared", "attention that reads a common beginning once, on a GPU"),
     "startup": Part("pieces.startup", "from the start of a process to ready"),
     "soak": Part("soak.run", "everything for hours, with kills: nothing lost, nothing growing"),

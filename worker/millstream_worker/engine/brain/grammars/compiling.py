@@ -27,11 +27,12 @@ class InvalidGrammar(ValueError):
 
 class GrammarCompiler:
     """Keeps the grammars that were used last, and why others cannot be used. `tokenizer`: makes the model's,
-    when the first grammar comes; it takes some seconds, also to find that there can be none. All in one
-    thread."""
+    when the first grammar comes; it takes some seconds, also to find that there can be none. `check`: raises
+    InvalidGrammar for one that must not be compiled here. All in one thread."""
 
-    def __init__(self, tokenizer: Callable[[], LLTokenizer]) -> None:
+    def __init__(self, tokenizer: Callable[[], LLTokenizer], check: Callable[[str], None]) -> None:
         self._make_tokenizer = tokenizer
+        self._check = check
         self._tokenizer: LLTokenizer | InvalidGrammar | None = None
         self._compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = OrderedDict()
         self.compiled_total = 0
@@ -67,12 +68,20 @@ class GrammarCompiler:
     def _new(self, spec: GrammarSpec) -> Matcher:
         if self._tokenizer is None:
             self._tokenizer = _or_reason(self._make_tokenizer)
-        limits = LLParserLimits(verbose_errors=False)  # else errors quote the grammar
         tokenizer = _unless_invalid(self._tokenizer)
-        matcher = LLMatcher(tokenizer, _grammar(spec), log_level=0, limits=limits)
+        grammar = _grammar(spec)
+        try:
+            self._check(grammar)
+        except InvalidGrammar as error:
+            raise InvalidGrammar(_first_line(str(error))) from None
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():
             raise InvalidGrammar(_first_line(matcher.get_error()))
         return Matcher(matcher)
+
+
+def limits() -> LLParserLimits:
+    return LLParserLimits(verbose_errors=False)  # else errors quote the grammar
 
 
 def _or_reason(make: Callable[[], T]) -> T | InvalidGrammar:
