@@ -1,7 +1,8 @@
 """Writes documents.jsonl, the input of the demo, from the texts below: `python ops/demo/make_documents.py`.
 
 Three desks of a mail room, each with one instruction shown by examples. All requests of a desk begin with the
-same tokens, which the worker computes and stores once. Every row carries the answer a reader would give.
+same tokens, which the worker computes and stores once. Every row carries the answer a reader would give. The
+records of one desk have to fit a schema.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("documents.jsonl")
+RECORD = {
+    "type": "object",
+    "properties": {
+        "sender": {"type": "string", "minLength": 1, "maxLength": 60},
+        "euros": {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]},
+    },
+    "required": ["sender", "euros"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """One instruction: `label` asks the question; examples and documents are pairs (text, answer)."""
+    """One instruction: `label` asks the question; examples and documents are pairs (text, answer). `schema`:
+    of the answers, where these are JSON."""
 
     name: str
     instruction: str
@@ -26,9 +37,17 @@ class Desk:
     examples: tuple[tuple[str, str], ...]
     documents: tuple[tuple[str, str], ...]
     max_tokens: int
+    schema: dict[str, Any] | None = None
+
+    @property
+    def gap(self) -> str:
+        """Before an answer: JSON begins a line, since its first token has no space."""
+        return "\n" if self.schema else " "
 
     def prefix(self) -> str:
-        shown = "".join(f"{self.kind}: {text}\n{self.label}: {answer}\n\n" for text, answer in self.examples)
+        shown = "".join(
+            f"{self.kind}: {text}\n{self.label}:{self.gap}{answer}\n\n" for text, answer in self.examples
+        )
         return f"{self.instruction}\n\n{shown}"
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -39,13 +58,23 @@ class Desk:
                 "method": "POST",
                 "url": "/v1/completions",
                 "body": {
-                    "prompt": f"{prefix}{self.kind}: {text}\n{self.label}:",
+                    "prompt": f"{prefix}{self.kind}: {text}\n{self.label}:{self.gap.rstrip(' ')}",
                     "max_tokens": self.max_tokens,
                     "temperature": 0,
-                    "stop": "\n",
+                    **self.form(),
                     "metadata": {"expected": answer},
                 },
             }
+
+    def form(self) -> dict[str, Any]:
+        """How an answer ends: with its line, or by its schema."""
+        if self.schema is None:
+            return {"stop": "\n"}
+        return {"structured_outputs": {"json": self.schema, "disable_any_whitespace": True}}
+
+
+def record(sender: str, euros: float | None = None) -> str:
+    return json.dumps({"sender": sender, "euros": euros}, separators=(",", ":"))
 
 
 DEADLINE = Desk(
@@ -140,98 +169,99 @@ DEADLINE = Desk(
     ),
 )
 
-SENDER = Desk(
-    name="sender",
-    instruction="Read each notice and write down who sent it.",
+RECORDS = Desk(
+    name="record",
+    instruction="Read each notice and write down who sent it, and how many euros are to be paid, if any.",
     kind="Notice",
-    label="Sender",
-    max_tokens=12,
+    label="Record",
+    max_tokens=60,
+    schema=RECORD,
     examples=(
         (
             "From the City Water Office. The supply in Mill Lane will be off on Monday from nine to noon "
             "while a valve is replaced.",
-            "City Water Office",
+            record("City Water Office"),
         ),
         (
             "Dear customer, Northfield Insurance has moved. Letters sent to the old address will be "
             "forwarded until the end of the year.",
-            "Northfield Insurance",
+            record("Northfield Insurance"),
         ),
         (
-            "Invoice 20518 for 40 boxes of paper, 312.00 euros, payable within 14 days to Baker Office "
+            "Invoice 20518 for 40 boxes of paper, 312 euros, payable within 14 days to Baker Office "
             "Supplies. Thank you for your order.",
-            "Baker Office Supplies",
+            record("Baker Office Supplies", 312),
         ),
         (
-            "The Harbour Library will be closed from 1 to 7 August while the lighting is renewed. Books can "
-            "be returned at the side door.",
-            "Harbour Library",
+            "Invoice 884 for the repair of a roof, 2650 euros, payable within 30 days to Harbour Roofing. "
+            "Thank you for your trust.",
+            record("Harbour Roofing", 2650),
         ),
         (
             "We confirm that the goods left our warehouse this morning. With kind regards, Eastern Freight "
             "Company, dispatch desk.",
-            "Eastern Freight Company",
+            record("Eastern Freight Company"),
         ),
     ),
     documents=(
         (
             "From the Greenwood Forest Office. The path along the lake is closed to walkers until the fallen "
             "trees have been removed.",
-            "Greenwood Forest Office",
+            record("Greenwood Forest Office"),
         ),
         (
             "Dear customer, Summit Telecom will work on the lines in your street on Tuesday night. The "
             "network may be slow for about two hours.",
-            "Summit Telecom",
+            record("Summit Telecom"),
         ),
         (
-            "Invoice 771 for the repair of two pumps, 1,480.00 euros, payable within 30 days to Anchor Pump "
+            "Invoice 771 for the repair of two pumps, 1480 euros, payable within 30 days to Anchor Pump "
             "Services. Thank you for your trust.",
-            "Anchor Pump Services",
+            record("Anchor Pump Services", 1480),
         ),
         (
             "The Museum of Glass opens its new hall on 4 May. Entry is free of charge on the first weekend.",
-            "Museum of Glass",
+            record("Museum of Glass"),
         ),
         (
             "We confirm your booking of the large hall for 16 September. With kind regards, Riverside "
             "Conference Centre, bookings desk.",
-            "Riverside Conference Centre",
+            record("Riverside Conference Centre"),
         ),
         (
             "From the Regional Tax Office. Your tax number has changed. Please use the new number in all "
             "letters and returns.",
-            "Regional Tax Office",
+            record("Regional Tax Office"),
         ),
         (
             "Dear tenant, Lakeview Housing has hired a new company to clean the stairs. It starts work on "
             "the first of next month.",
-            "Lakeview Housing",
+            record("Lakeview Housing"),
         ),
         (
-            "Invoice 3392 for the rent of one crane over five days, 2,150.00 euros, payable within 14 days "
+            "Invoice 3392 for the rent of one crane over five days, 2150 euros, payable within 14 days "
             "to Ironbridge Machine Hire.",
-            "Ironbridge Machine Hire",
+            record("Ironbridge Machine Hire", 2150),
         ),
         (
             "The Central Post Office has longer opening hours in December. Parcels can be collected until "
             "eight in the evening.",
-            "Central Post Office",
+            record("Central Post Office"),
         ),
         (
             "We regret that the replacement parts will arrive a week late. With kind regards, Orion Bicycle "
             "Factory, customer service.",
-            "Orion Bicycle Factory",
+            record("Orion Bicycle Factory"),
         ),
         (
             "From the Harbour Authority. From 1 June all boats longer than ten metres must announce their "
             "arrival by radio.",
-            "Harbour Authority",
+            record("Harbour Authority"),
         ),
         (
             "Dear subscriber, Morning Courier will appear on six days a week from April. The price stays as "
             "it is.",
-            "Morning Courier",
+            record("Morning Courier"),
         ),
     ),
 )
@@ -266,7 +296,7 @@ SENTIMENT = Desk(
     ),
 )
 
-DESKS = (DEADLINE, SENDER, SENTIMENT)
+DESKS = (DEADLINE, RECORDS, SENTIMENT)
 
 
 def text() -> str:

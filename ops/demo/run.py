@@ -1,4 +1,5 @@
-"""The demo: a file of documents through `batch run`, then one document streamed to the terminal.
+"""The demo: a file of documents through `batch run`, the records among the answers as objects, then one
+document streamed to the terminal.
 
     python ops/demo/run.py              without --redis-url, on an embedded server and the demo model
 
@@ -7,12 +8,14 @@ Writes out/results.jsonl and out/results.errors.jsonl; every run computes everyt
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
@@ -36,6 +39,15 @@ SYSTEM = (
 )
 
 
+class Record(BaseModel):
+    """What the schema of the documents' records says."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    sender: Annotated[str, Field(min_length=1, max_length=60)]
+    euros: Annotated[float, Field(ge=0)] | None
+
+
 def main(
     redis_url: RedisUrl = None,
     model: Model = None,
@@ -53,6 +65,7 @@ def main(
                 say(f"1. {from_here(DOCUMENTS)} through `millstream batch run`")
                 summary = run_async(answer(stack, lines, journal, RunOptions(), survey))
             report(summary, journal, None, as_json=False)
+            show_records(out)
             say(f"2. {from_here(LETTER)}: summarised, and streamed as `millstream submit --stream` does")
             run_async(stream_letter(stack, LETTER.read_text(encoding="utf-8").strip()))
     if local is not None and model is None:
@@ -66,6 +79,27 @@ def main(
 def from_here(path: Path) -> str:
     """As it would be typed."""
     return os.path.relpath(path)
+
+
+def show_records(out: Path) -> None:
+    """How many of the records are objects by their schema; the last one with an amount."""
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    texts = [
+        row["response"]["body"]["choices"][0]["text"]
+        for row in rows
+        if row["custom_id"].startswith("record-")
+    ]
+    records = [record for text in texts if (record := record_of(text)) is not None]
+    answers.print(f"records   {len(records)} of {len(texts)} fit their JSON schema, such as")
+    for record in sorted(records, key=lambda record: record.euros or 0)[-1:]:
+        answers.print(f"          {record!r}")
+
+
+def record_of(text: str) -> Record | None:
+    try:
+        return Record.model_validate_json(text)
+    except ValidationError:
+        return None
 
 
 async def stream_letter(stack: Stack, letter: str) -> None:

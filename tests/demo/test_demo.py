@@ -45,6 +45,7 @@ def test_it_answers_all_documents_streams_a_letter_and_says_where_the_files_are(
         for name in ("TTFT", "TPOT", "output tokens/s", "cached"):
             assert name in done.stdout
         assert f"answers   {out}\nerrors    {out.with_suffix('.errors.jsonl')} (none)\n" in done.stdout
+        assert "of 12 fit their JSON schema" in done.stdout  # the engine that counts knows no schema
         assert "w1 w2 w3" in done.stdout  # the streamed summary
         assert "answered before" not in done.stdout
 

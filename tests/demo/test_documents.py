@@ -28,6 +28,20 @@ def test_every_document_is_a_good_line_with_an_expected_answer() -> None:
     assert not any(row.unknown for row in rows)
 
 
+def test_the_records_schema_is_that_of_the_objects_that_are_read() -> None:
+    rows = map(json.loads, (DEMO / "documents.jsonl").read_text(encoding="utf-8").splitlines())
+    bodies = [row["body"] for row in rows if row["custom_id"].startswith("record-")]
+    record = runpy.run_path(str(DEMO / "run.py"))["Record"]
+    schema = record.model_json_schema()
+    for part in (schema, *schema["properties"].values()):
+        part.pop("title")
+    assert {json.dumps(body["structured_outputs"]["json"], sort_keys=True) for body in bodies} == {
+        json.dumps({key: value for key, value in schema.items() if key != "description"}, sort_keys=True)
+    }
+    for body in bodies:
+        record.model_validate_json(body["metadata"]["expected"])
+
+
 def test_the_documents_of_a_desk_share_a_long_beginning() -> None:
     prompts: dict[str, list[str]] = {}
     for line in (DEMO / "documents.jsonl").read_text(encoding="utf-8").splitlines():

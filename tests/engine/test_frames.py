@@ -58,6 +58,7 @@ FRAMES: list[frames.Frame] = [
     frames.Ready(INFO),
     frames.LoadFailed("no such folder"),
     outputs.Refused(7, "prompt", "too long"),
+    outputs.Compiled(7, 0.25),
     frames.Beat("step", 1.5),
     frames.LastWords("out of memory"),
     STEP,

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from fuzz.values import some, subset
+from millstream.wire.messages.messages import Timing
 
 VOCAB = 1000  # of the counting model's tokenizer
 STATES = ("queued", "running", "completed", "failed", "cancelled", "expired")
@@ -117,7 +118,7 @@ def result(chance: Random) -> dict[str, Any]:
 
 
 def timing(chance: Random) -> dict[str, Any]:
-    times = ("submitted_ms", "started_ms", "admitted_ms", "first_token_ms", "last_token_ms", "finished_ms")
+    times = tuple(Timing.model_fields)
     at = chance.randrange(2**41)
     return subset(chance, {name: at + step for step, name in enumerate(times)}, 0.8)
 

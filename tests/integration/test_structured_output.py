@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import urllib.request
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
 from support.models.spelling import spelling_checkpoint
-from support.servers.servers import Server
+from support.servers.servers import Server, free_port
 from support.workers.counting_worker import worker_process
 
 from millstream import Client, IncompleteAnswer, JobFailed
@@ -32,7 +34,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_answers_fit_or_say_that_they_do_not(valkey: Server, model: Path) -> None:
-    with Client(valkey.url) as client, worker_process(valkey, str(model), engine_command="", **SETTINGS):
+    port = free_port()
+    settings = SETTINGS | {"engine_command": "", "metrics_port": port}
+    with Client(valkey.url) as client, worker_process(valkey, str(model), **settings):
         question: dict[str, Any] = {"prompt": "the quick brown fox", "temperature": 1.5}
         invoices = client.submit(**question, response_format=Invoice, n=3, max_tokens=300)
         plate = client.submit(**question, structured_outputs={"regex": "[A-C]{2}-[0-9]{3}"}, logprobs=True)
@@ -61,7 +65,25 @@ def test_answers_fit_or_say_that_they_do_not(valkey: Server, model: Path) -> Non
             client.wait(wrong.id, timeout_s=60)
         error = failed.value.result.error
         assert (error.code, error.field) == ("bad_request", "response_format")
-        assert client.wait(free.id, timeout_s=60).choices[0].complete is None
+        plain = client.wait(free.id, timeout_s=60)
+        assert (plain.choices[0].complete, plain.timing.compiled_ms) == (None, None)
+
+        times, status = result.timing, client.status(invoices.id)
+        assert times.started_ms <= times.compiled_ms <= times.admitted_ms
+        assert status.compiled_ms == times.compiled_ms
+        metrics = scraped(port)
+    assert metrics["request_grammar_wait_seconds_count"] == 4
+    assert (metrics["grammars_compiled_total"], metrics["grammars_reused_total"]) == (3, 1)
+    assert metrics["grammar_seconds_total"] > 0
+    assert metrics["grammars_waiting"] == 0
+    assert metrics["masked_rows_total"] > 0 < metrics["forced_tokens_total"]
+
+
+def scraped(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        page = answer.read().decode()
+    found = re.findall(r"^millstream_(\w+)\{queue=\"default\"\} (\S+)$", page, re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 @pytest.mark.slow

@@ -18,11 +18,11 @@ from millstream.wire.messages.replies import EndOutcome, LogEntry
 async def test_the_hash_gets_the_times_of_the_result(desk: Desk, end: str) -> None:
     held = await desk.begin()
     await desk.append(held, 1)
-    times = Timing(admitted_ms=3, first_token_ms=5, last_token_ms=6, finished_ms=7)
+    times = Timing(compiled_ms=2, admitted_ms=3, first_token_ms=5, last_token_ms=6, finished_ms=7)
     calls = {"finish": desk.finishing(held, 2, timing=times), "bury": desk.burying(held, timing=times)}
     assert await desk.run(calls[end]) is EndOutcome.OK
     job = await desk.job()
-    assert (job.admitted_ms, job.first_token_ms, job.finished_ms) == (3, 5, 7)
+    assert (job.compiled_ms, job.admitted_ms, job.first_token_ms, job.finished_ms) == (2, 3, 5, 7)
     assert await desk.redis.pttl(desk.keys.job("0-a")) > 0  # that is by the server's clock
 
 

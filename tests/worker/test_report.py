@@ -72,6 +72,7 @@ async def test_a_line_a_minute_while_it_works_and_none_while_it_is_idle(
         "log_level": "info",
         "rows_running": 3,
         "rows_waiting": 0,
+        "grammars_waiting": 0,
         "prompt_tokens_per_s": 0.0,
         "output_tokens_per_s": 2.0,
         "kv_used": "45%",

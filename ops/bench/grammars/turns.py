@@ -12,6 +12,7 @@ from ops.bench.models.size import ModelSize
 
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
 BLOCK = 16
@@ -38,16 +39,16 @@ class Turn:
 
 def run(engine: Engine[Any], requests: Sequence[EngineRequest]) -> Turn:
     """All of them arrive at once. Raises ValueError if one is refused."""
-    turn, start, inside = Turn(), time.perf_counter(), 0
+    turn, inside = Turn(), 0
     for request in requests:
         if refused := engine.add(request):
             raise ValueError(refused.message)
     while not engine.idle:
-        before, waiting = time.perf_counter(), len(engine._grammars or ())
-        for refused in engine.take_compiled():
-            raise ValueError(refused.message)
-        taken = waiting - len(engine._grammars or ())
-        turn.waits_s += [time.perf_counter() - start] * taken
+        before = time.perf_counter()
+        for report in engine.take_compiled():
+            if isinstance(report, Refused):
+                raise ValueError(report.message)
+            turn.waits_s.append(report.waited_s)
         if (step := engine.step()) is None:
             time.sleep(0.001)
             continue

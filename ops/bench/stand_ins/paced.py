@@ -25,7 +25,7 @@ from millstream_worker.engine.process import Report, serve
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.channel import Channel
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
-from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
 BLOCK_SIZE = 16
@@ -90,7 +90,7 @@ class StandIn:
     def check(self) -> None:
         """There is no pool to audit."""
 
-    def take_compiled(self) -> list[Refused]:
+    def take_compiled(self) -> list[Compiled | Refused]:
         return []  # it follows no grammar
 
     def take_due(self) -> None:

@@ -17,7 +17,7 @@ def test_a_vocabulary_that_cannot_be_followed_is_looked_at_once() -> None:
         looks.append(1)
         raise InvalidGrammar("it has no end")
 
-    compiler = GrammarCompiler(tokenizer)
+    compiler = GrammarCompiler(tokenizer, lambda grammar: None)
     for pattern in ("a", "a", "b"):
         with pytest.raises(InvalidGrammar, match="it has no end"):
             compiler.matchers(EngineRequest(1, (1,), 5, grammar=GrammarSpec("regex", pattern)))

@@ -13,7 +13,7 @@ import pytest
 
 from millstream_worker.engine.brain.grammars.compiling import InvalidGrammar
 from millstream_worker.engine.grammar_thread import GrammarThread
-from millstream_worker.engine.protocol.outputs import Refused
+from millstream_worker.engine.protocol.outputs import EngineStats, Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 
@@ -23,6 +23,8 @@ class Panic(BaseException):
 
 class Compiler:
     """Its answers, and errors, by the text of the grammar."""
+
+    compiled_total, reused_total = 5, 2
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -64,11 +66,11 @@ def test_what_cannot_be_compiled_comes_back_and_the_thread_goes_on(text: str, pr
     for handle, each in enumerate((text, "good", text)):
         thread.put(request(handle, each))
     first, good, last = taken(thread)
-    assert [one[0].handle for one in (first, good, last)] == [0, 1, 2]
-    for refused in (first[1], last[1]):
+    assert [one.request.handle for one in (first, good, last)] == [0, 1, 2]
+    for refused in (first.matchers, last.matchers):
         assert isinstance(refused, Refused)
         assert problem in refused.message
-    assert good[1] == {}
+    assert good.matchers == {}
 
 
 def test_aborted_choices_are_told_once() -> None:
@@ -77,9 +79,25 @@ def test_aborted_choices_are_told_once() -> None:
     thread.put(request(1, "good", choices=3))
     thread.put(request(7, "good"))
     thread.abort([2, 3, 99])
-    assert [aborted for _, _, aborted in taken(thread)] == [{2, 3}, set()]
+    assert [done.aborted for done in taken(thread)] == [{2, 3}, set()]
     thread.put(request(2, "good"))
-    assert [aborted for _, _, aborted in taken(thread)] == [set()]
+    assert [done.aborted for done in taken(thread)] == [set()]
+
+
+def test_the_wait_is_counted() -> None:
+    compiler = Compiler()
+    thread = GrammarThread(compiler)  # type: ignore[arg-type]
+    stats = EngineStats(rows_running=3)
+    assert thread.counted(stats) is stats
+    thread.put(request(1, "slow", choices=2))
+    thread.put(request(3, "good"))
+    waiting = thread.counted(stats)
+    assert (waiting.rows_running, waiting.grammars_waiting) == (3, 2)
+    compiler.may_go_on.set()
+    first, second = taken(thread)
+    done = thread.counted(stats)
+    assert (done.grammars_waiting, done.grammars_compiled_total, done.grammars_reused_total) == (0, 5, 2)
+    assert first.waited_s + second.waited_s >= done.grammar_s_total > 0
 
 
 def test_interactive_requests_are_compiled_first_and_aborted_ones_not_at_all() -> None:
@@ -92,7 +110,7 @@ def test_interactive_requests_are_compiled_first_and_aborted_ones_not_at_all() -
     thread.put(request(7, "good", priority=0))
     thread.abort([3, 4, 5])
     compiler.may_go_on.set()
-    assert [(one.handle, aborted) for one, _, aborted in taken(thread)] == [
+    assert [(one.request.handle, one.aborted) for one in taken(thread)] == [
         (1, set()), (7, set()), (2, set()), (3, {3, 4}), (5, {5}), (6, set()),
     ]  # fmt: skip
     assert compiler.compiled == [1, 7, 2, 6]

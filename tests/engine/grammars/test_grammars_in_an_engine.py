@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 PROMPT = tuple(range(30, 49))
@@ -74,8 +75,9 @@ def run(engine: Engine[Any], requests: Iterable[EngineRequest]) -> Outputs:
     for request in requests:
         assert engine.add(request) is None
     while not engine.idle:
-        for refused in engine.take_compiled():
-            outputs.reasons[refused.handle] = f"{refused.field}: {refused.message}"
+        for report in engine.take_compiled():
+            if isinstance(report, Refused):
+                outputs.reasons[report.handle] = f"{report.field}: {report.message}"
         if (step := engine.step()) is None:
             continue
         outputs.steps += 1

@@ -15,6 +15,7 @@ from support.models.spelling import spelling_checkpoint, with_words
 from tokenizers import Tokenizer
 
 from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 from millstream_worker.text.tool_calls import calls_in, is_cut
 
@@ -88,8 +89,9 @@ def answers(
     for request in requests:
         assert engine.add(request) is None
     while not engine.idle:
-        for refused in engine.take_compiled():
-            reasons[refused.handle] = f"{refused.field}: {refused.message}"
+        for report in engine.take_compiled():
+            if isinstance(report, Refused):
+                reasons[report.handle] = f"{report.field}: {report.message}"
         if (step := engine.step()) is None:
             continue
         for handle, token in zip(step.handles, step.tokens, strict=True):

@@ -161,6 +161,7 @@ def job_hash(chance: Random) -> dict[str, bytes]:
         "died_alone": b"0",
         "requeued_from": b"0-b",
         "version": b"1",
+        "compiled_ms": valid.number(at + 1),
     }
 
 

@@ -22,7 +22,7 @@ from millstream_worker.engine.process import CannotLoad, serve
 from millstream_worker.engine.protocol.channel import Channel
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.frames import Tried, stepping_down
-from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
 COMMAND = f"{sys.executable} {Path(__file__)}"
@@ -125,7 +125,7 @@ class CountingEngine:
         self.waiting.append(request)
         return None
 
-    def take_compiled(self) -> list[Refused]:
+    def take_compiled(self) -> list[Compiled | Refused]:
         return []  # it follows no grammar
 
     def abort(self, handles: Iterable[int]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from millstream.wire.messages.messages import ErrorInfo, FinishReason, State
 from millstream.wire.timing import ServerClock
-from millstream_worker.engine.protocol.outputs import Refused, Step
+from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job, Phase
@@ -100,6 +100,12 @@ class OutputProcessor:
         if job is not None:
             error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
             self._table.conclude(job, State.FAILED, error)
+
+    def compiled(self, compiled: Compiled) -> None:
+        """Its grammar is there: the job waits for its place in the batch now."""
+        self._metrics.grammar_wait.observe(compiled.waited_s)
+        if compiled.handle in self._queue.rows:
+            self._queue.rows[compiled.handle][0].set_compiled(self._clock.now_ms())
 
     def _admit(self, job: Job, cached_tokens: int, begun_ms: int) -> None:
         if job.phase is not Phase.WAITING:

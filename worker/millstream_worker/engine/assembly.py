@@ -15,6 +15,7 @@ from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.compilation import Compilation
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.grammar_thread import GrammarThread
+from millstream_worker.engine.grammar_trial import GrammarTrial
 from millstream_worker.engine.process import CannotLoad, Report
 from millstream_worker.engine.progress import Mark
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
@@ -115,9 +116,8 @@ def _build(
 
 
 def _grammars(info: EngineInfo) -> GrammarThread:
-    return GrammarThread(
-        GrammarCompiler(partial(read_vocabulary, info.tokenizer, info.vocab_size, info.eos_ids))
-    )
+    vocabulary = partial(read_vocabulary, info.tokenizer, info.vocab_size, info.eos_ids)
+    return GrammarThread(GrammarCompiler(vocabulary, GrammarTrial().check))
 
 
 def _load(

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.grammar_thread import GrammarThread
-from millstream_worker.engine.protocol.outputs import Refused, Step
+from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 
 H = TypeVar("H")
@@ -83,16 +83,19 @@ class Engine(Generic[H]):
         self._grammars.put(request)
         return None
 
-    def take_compiled(self) -> list[Refused]:
-        """Take requests whose grammars are compiled into the waiting rows; returns those that are refused."""
-        refused = []
-        for request, result, aborted in self._grammars.take() if self._grammars else ():
-            if isinstance(result, Refused):
-                refused.append(result)
+    def take_compiled(self) -> list[Compiled | Refused]:
+        """Take requests whose grammars are compiled into the waiting rows; returns these, and those that are
+        refused.
+        """
+        reports: list[Compiled | Refused] = []
+        for done in self._grammars.take() if self._grammars else ():
+            if isinstance(done.matchers, Refused):
+                reports.append(done.matchers)
                 continue
-            self.scheduler.add(request, self._clock(), result)
-            self.scheduler.abort(aborted)
-        return refused
+            self.scheduler.add(done.request, self._clock(), done.matchers)
+            self.scheduler.abort(done.aborted)
+            reports.append(Compiled(done.request.handle, done.waited_s))
+        return reports
 
     def check(self) -> None:
         """Audit rows and KV pool, which hold nothing while idle; AssertionError on any difference."""
@@ -113,7 +116,7 @@ class Engine(Generic[H]):
             over = self.scheduler.take_finished()
             return self.report(over) if over else None
         sampled = self.runner.settle(self._in_flight.popleft())
-        step = self.scheduler.settle(sampled, self._clock())
+        step = self._counted(self.scheduler.settle(sampled, self._clock()))
         if self._unsampled is not None:
             handle, self._unsampled = self._unsampled, None
             self.runner.sample(handle, self.scheduler.masks())
@@ -133,7 +136,13 @@ class Engine(Generic[H]):
         """A step without tokens: for its statistics, and for choices that had ended before they
         arrived here.
         """
-        return Step([], [], finished or [], [], [], self.scheduler.stats())
+        return self._counted(Step([], [], finished or [], [], [], self.scheduler.stats()))
+
+    def _counted(self, step: Step) -> Step:
+        """With the statistics of grammars, if there are any."""
+        if self._grammars is None:
+            return step
+        return step._replace(stats=self._grammars.counted(step.stats))
 
     def _launch_ahead(self) -> None:
         while len(self._in_flight) <= self._depth:

@@ -6,18 +6,30 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import count
 from queue import Empty, PriorityQueue, SimpleQueue
 
 from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
 from millstream_worker.engine.brain.grammars.matcher import Matcher
-from millstream_worker.engine.protocol.outputs import Refused
+from millstream_worker.engine.protocol.outputs import EngineStats, Refused
 from millstream_worker.engine.protocol.request import EngineRequest
 
 _NICE = 19  # the most
 STACK_BYTES = 256 * 2**20  # reserved, not taken: a text of 256 KiB is a chain of thousands of references
-Compiled = tuple[EngineRequest, Mapping[int, Matcher] | Refused]
+Result = Mapping[int, Matcher] | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A request that comes out. `matchers`: by choice. `aborted`: the handles of it that were, meanwhile."""
+
+    request: EngineRequest
+    matchers: Result
+    aborted: set[int]
+    waited_s: float
 
 
 class GrammarThread:
@@ -28,10 +40,12 @@ class GrammarThread:
         self._compiler = compiler
         self._given: PriorityQueue[tuple[int, int, EngineRequest]] = PriorityQueue()  # lane, number
         self._numbers = count()
-        self._done: SimpleQueue[Compiled] = SimpleQueue()
+        self._done: SimpleQueue[tuple[EngineRequest, Result]] = SimpleQueue()
+        self._since: dict[int, float] = {}  # by the first handle: when it came
         self._inside: set[int] = set()  # handles
         self._aborted: set[int] = set()  # some of those
         self._thread: threading.Thread | None = None
+        self._busy_s = 0.0  # written by the thread
 
     def __len__(self) -> int:
         """Rows that are inside."""
@@ -39,6 +53,7 @@ class GrammarThread:
 
     def put(self, request: EngineRequest) -> None:
         self._inside |= _handles(request)
+        self._since[request.handle] = time.monotonic()
         self._given.put((request.priority, next(self._numbers), request))
         if self._thread is None:
             self._thread = threading.Thread(target=self._compile, name="grammars", daemon=True)
@@ -48,8 +63,18 @@ class GrammarThread:
         """Remember that these rows are not wanted any more; others are ignored."""
         self._aborted |= self._inside.intersection(handles)
 
-    def take(self) -> list[tuple[EngineRequest, Mapping[int, Matcher] | Refused, set[int]]]:
-        """What is done, and the handles of each request that were aborted meanwhile."""
+    def counted(self, stats: EngineStats) -> EngineStats:
+        """Statistics with those of the grammars."""
+        if self._thread is None:
+            return stats
+        return stats._replace(
+            grammars_waiting=len(self._since),
+            grammars_compiled_total=self._compiler.compiled_total,
+            grammars_reused_total=self._compiler.reused_total,
+            grammar_s_total=self._busy_s,
+        )
+
+    def take(self) -> list[Done]:
         taken = []
         while self._inside:
             try:
@@ -57,7 +82,8 @@ class GrammarThread:
             except Empty:
                 break
             handles = _handles(request)
-            taken.append((request, result, self._aborted & handles))
+            waited_s = time.monotonic() - self._since.pop(request.handle)
+            taken.append(Done(request, result, self._aborted & handles, waited_s))
             self._inside -= handles
             self._aborted -= handles
         return taken
@@ -67,9 +93,12 @@ class GrammarThread:
         while True:
             _, _, request = self._given.get()
             unwanted = _handles(request) <= self._aborted
-            self._done.put((request, {} if unwanted else self._result(request)))
+            began = time.monotonic()
+            result = {} if unwanted else self._result(request)
+            self._busy_s += time.monotonic() - began
+            self._done.put((request, result))
 
-    def _result(self, request: EngineRequest) -> Mapping[int, Matcher] | Refused:
+    def _result(self, request: EngineRequest) -> Result:
         assert request.grammar is not None, "a request without a grammar"
         try:
             return self._compiler.matchers(request)

@@ -100,12 +100,13 @@ def _run(channel: Channel, engine: Engine[Any], progress: Progress) -> int:
             if isinstance(frame, Stop):
                 return 0
             _take(channel, engine, frame)
-        for refused in engine.take_compiled():
-            channel.send(refused)
+        compiled = engine.take_compiled()
+        for report in compiled:
+            channel.send(report)
         progress.enter("step")
         audited = False
         step = engine.step()
-        if step is None and news:
+        if step is None and (news or compiled):
             step = engine.report()  # an abort has freed rows and blocks: the front admits by these statistics
         if step is not None:
             channel.send(step)

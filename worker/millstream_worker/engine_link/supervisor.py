@@ -28,7 +28,7 @@ from millstream_worker.engine.protocol.frames import (
     Ready,
     Tried,
 )
-from millstream_worker.engine.protocol.outputs import Refused, Step
+from millstream_worker.engine.protocol.outputs import Compiled, Refused, Step
 from millstream_worker.engine_link import EngineLink, EnginePort, Silence
 from millstream_worker.engine_link.safe_mode import SafeMode
 from millstream_worker.jobs.engine_queue import EngineQueue
@@ -71,6 +71,8 @@ class EngineCallbacks(Protocol):
 
     def slower(self, fallbacks: tuple[str, ...]) -> None:
         """The engine has found something to be wrong and does without it: all that is slower now."""
+
+    def compiled(self, compiled: Compiled) -> None: ...
 
     def gone(self) -> None:
         """The engine's output has ended."""
@@ -171,6 +173,8 @@ class Supervisor:
             case Refused(handle):
                 self._queue.engine_refused(handle)
                 self._callbacks.refused(frame)
+            case Compiled():
+                self._callbacks.compiled(frame)
             case Beat("step" | "loading" as phase, seconds) if seconds > self._limits.progress_timeout_s:
                 _log.error("engine makes no progress; it is killed", phase=phase, seconds=round(seconds))
                 link.kill()

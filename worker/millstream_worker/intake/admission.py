@@ -112,6 +112,7 @@ def timing_of(so_far: StartReply | JobRecord) -> Timing:
     return Timing(
         submitted_ms=so_far.submitted_ms,
         started_ms=so_far.started_ms,
+        compiled_ms=so_far.compiled_ms,
         admitted_ms=so_far.admitted_ms,
         first_token_ms=so_far.first_token_ms,
     )

@@ -137,6 +137,10 @@ class Job:
     def streamed(self) -> bool:
         return self.request.stream
 
+    def set_compiled(self, now_ms: int) -> None:
+        if self.timing.compiled_ms is None:  # else by an earlier attempt
+            self._time("compiled_ms", now_ms)
+
     def admit(self, cached_tokens: int, begun_ms: int) -> bool:
         """It is in the batch, since the step that began at `begun_ms`. False if it was admitted before, in an
         engine that died.

@@ -88,6 +88,7 @@ class Metrics:
         self.prefix_hit = make.counter("prefix_cache_hit_tokens", "Prompt tokens found there")
         self.prompt_computed = make.counter("prompt_tokens_computed", "Prompt tokens computed by the model")
         self.preemptions = make.counter("preemptions", "Rows preempted, to be computed again")
+        self._of_grammars(make)
         self.step_time = make.histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
         self.step_tokens = make.histogram("step_tokens", "New tokens computed, per step", _TOKENS)
         self.engine_restarts = make.counter("engine_restarts", "Engines that died and were started again")
@@ -97,6 +98,23 @@ class Metrics:
         )
         self._info = make.gauges(
             "engine_info", "The running engine", "model", "architecture", "dtype", "device", "attention"
+        )
+
+    def _of_grammars(self, make: _Series) -> None:
+        self.grammar_wait = make.histogram(
+            "request_grammar_wait_seconds", "Given to the engine to its response_format compiled", _WAITS_S
+        )
+        self.grammars_waiting = make.gauge(
+            "grammars_waiting", "Requests whose response_format is being compiled, or waits for that"
+        )
+        self.grammars_compiled = make.counter("grammars_compiled", "Formats compiled")
+        self.grammars_reused = make.counter("grammars_reused", "Requests whose format was compiled before")
+        self.grammar_seconds = make.counter(
+            "grammar_seconds", "Compiling formats, and following earlier output through them"
+        )
+        self.masked_rows = make.counter("masked_rows", "Output tokens sampled under a format")
+        self.forced_tokens = make.counter(
+            "forced_tokens", "Output tokens that a format left no choice about, not sampled"
         )
 
     def _of_jobs(self, make: _Series) -> None:
@@ -138,7 +156,7 @@ class Metrics:
 
     def engine_gone(self) -> None:
         """No engine, and no cache, until the next one is ready."""
-        for gauge in (self.rows_running, self.rows_waiting):
+        for gauge in (self.rows_running, self.rows_waiting, self.grammars_waiting):
             gauge.set(0)
         self._set_blocks(used=0, cached=0, free=0)
         self._info.clear()
@@ -154,9 +172,19 @@ class Metrics:
         self.prompt_computed.inc(stats.prompt_computed_total - last.prompt_computed_total)
         self.generation_tokens.inc(stats.output_total - last.output_total)
         self.preemptions.inc(stats.preemptions_total - last.preemptions_total)
+        if stats.grammar_s_total or stats.grammars_waiting or last.grammars_waiting:
+            self._observe_grammars(stats, last)
         if stats.step_tokens:
             self.step_time.observe(stats.step_s)
             self.step_tokens.observe(stats.step_tokens)
+
+    def _observe_grammars(self, stats: EngineStats, last: EngineStats) -> None:
+        self.grammars_waiting.set(stats.grammars_waiting)
+        self.grammars_compiled.inc(stats.grammars_compiled_total - last.grammars_compiled_total)
+        self.grammars_reused.inc(stats.grammars_reused_total - last.grammars_reused_total)
+        self.grammar_seconds.inc(stats.grammar_s_total - last.grammar_s_total)
+        self.masked_rows.inc(stats.masked_rows_total - last.masked_rows_total)
+        self.forced_tokens.inc(stats.forced_total - last.forced_total)
 
     def _set_blocks(self, **counts: int) -> None:
         for state, count in counts.items():

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from millstream_worker.delivery import OutputProcessor
 from millstream_worker.engine.protocol.config import EngineInfo
-from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine_link.blame import Blame
 from millstream_worker.engine_link.supervisor import Unusable
 from millstream_worker.intake.capacity import Capacity
@@ -62,6 +62,9 @@ class EngineEvents:
         served = self._model.get()
         self._metrics.engine_slower(len(fallbacks))
         self._model.publish(replace(served, info=replace(served.info, fallbacks=fallbacks)))
+
+    def compiled(self, compiled: Compiled) -> None:
+        self._output.compiled(compiled)
 
     def gone(self) -> None:
         self._metrics.engine_gone()

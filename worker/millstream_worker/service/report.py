@@ -76,6 +76,7 @@ class Report:
             max_rows=info.max_rows if info else 0,
             rows_running=stats.rows_running,
             rows_waiting=stats.rows_waiting,
+            grammars_waiting=stats.grammars_waiting,
             kv_used=stats.blocks_used * block_size,
             kv_cached=stats.blocks_cached * block_size,
             kv_free=stats.blocks_free * block_size,
@@ -99,13 +100,14 @@ class Report:
         self._next_line = now + LINE_S
         stats = self._capacity.stats
         prompt_per_s, output_per_s = self._of_lines.take(stats, now)
-        if not (stats.rows_running or prompt_per_s or output_per_s):
+        if not (stats.rows_running or stats.grammars_waiting or prompt_per_s or output_per_s):
             return
         blocks = stats.blocks_used + stats.blocks_cached + stats.blocks_free
         _log.info(
             "working",
             rows_running=stats.rows_running,
             rows_waiting=stats.rows_waiting,
+            grammars_waiting=stats.grammars_waiting,
             prompt_tokens_per_s=prompt_per_s,
             output_tokens_per_s=output_per_s,
             kv_used=f"{stats.blocks_used / max(blocks, 1):.0%}",

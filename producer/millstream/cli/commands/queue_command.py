@@ -148,7 +148,7 @@ def _worker(one: WorkerStatus, at_ms: int) -> Text:
     lines = (
         f"{one.name}: {one.state}{up}",
         f"  {one.model or '?'} on {one.device or '?'}",
-        f"  rows      {one.rows_running:,} of {one.max_rows:,} running, {one.rows_waiting:,} waiting",
+        f"  rows      {_rows(one)}",
         f"  tokens/s  {one.prompt_tokens_per_s:,.1f} prompt, {one.output_tokens_per_s:,.1f} output",
         f"  KV cache  {_cache(one)}",
         f"  version   millstream {one.package or '?'}, messages {messages}",
@@ -156,6 +156,11 @@ def _worker(one: WorkerStatus, at_ms: int) -> Text:
         *([f"  slower    {one.fallbacks}"] if one.fallbacks else []),
     )
     return Text("\n".join(plain(line) for line in ("", *lines)))
+
+
+def _rows(one: WorkerStatus) -> str:
+    compiling = f", {one.grammars_waiting:,} jobs' formats being compiled" if one.grammars_waiting else ""
+    return f"{one.rows_running:,} of {one.max_rows:,} running, {one.rows_waiting:,} waiting{compiling}"
 
 
 def _cache(one: WorkerStatus) -> str:

@@ -12,6 +12,7 @@ from millstream.client.queue.status import JobStatus
 _TIMES = (
     ("submitted", "submitted_ms"),
     ("started", "started_ms"),
+    ("compiled", "compiled_ms"),
     ("admitted", "admitted_ms"),
     ("first token", "first_token_ms"),
     ("finished", "finished_ms"),

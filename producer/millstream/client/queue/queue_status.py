@@ -42,6 +42,7 @@ class WorkerStatus:
     state: str  # serving, starting (no engine is ready) or draining (it takes no more jobs)
     rows_running: int
     rows_waiting: int
+    grammars_waiting: int  # requests whose response_format is being compiled, or waits for that
     max_rows: int
     kv_used: int  # KV tokens: of rows, of prefixes that can be found again, and free
     kv_cached: int
@@ -177,6 +178,7 @@ def _worker(beat: Heartbeat) -> WorkerStatus:
         state=beat.state,
         rows_running=beat.rows_running,
         rows_waiting=beat.rows_waiting,
+        grammars_waiting=beat.grammars_waiting,
         max_rows=beat.max_rows,
         kv_used=beat.kv_used,
         kv_cached=beat.kv_cached,

@@ -22,6 +22,7 @@ class JobStatus:
     cancel_requested: bool  # and the worker has not ended the job yet
     submitted_ms: int
     started_ms: int | None  # a worker first took it
+    compiled_ms: int | None  # its response_format was compiled; None: it has none, or as the next
     admitted_ms: int | None  # it first entered the batch; known once it has tokens
     first_token_ms: int | None  # sent to its readers; of jobs without a stream: sampled
     finished_ms: int | None
@@ -39,6 +40,7 @@ class JobStatus:
             cancel_requested=record.cancelled,
             submitted_ms=record.submitted_ms,
             started_ms=record.started_ms,
+            compiled_ms=record.compiled_ms,
             admitted_ms=record.admitted_ms,
             first_token_ms=record.first_token_ms,
             finished_ms=record.finished_ms,

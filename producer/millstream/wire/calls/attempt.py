@@ -59,7 +59,7 @@ def _started(reply: Any) -> StartReply:
     if not reply:
         return StartReply(started=False)
     attempt, last_seq, died, died_alone, cancelled, submitted_ms, started_ms, *rest = reply
-    admitted_ms, first_token_ms, seed, log = rest
+    compiled_ms, admitted_ms, first_token_ms, seed, log = rest
     return StartReply(
         started=True,
         attempt=attempt,
@@ -69,6 +69,7 @@ def _started(reply: Any) -> StartReply:
         cancelled=bool(cancelled),
         submitted_ms=submitted_ms,
         started_ms=started_ms or None,
+        compiled_ms=number(compiled_ms or None),
         admitted_ms=number(admitted_ms or None),
         first_token_ms=number(first_token_ms or None),
         seed=int(seed),
@@ -104,15 +105,14 @@ def append(
     publish: bool,
     timing: Timing = _NOW,
 ) -> ScriptCall[AppendReply]:
-    """Append one delta. `timing` is stored with the job's first delta: its admission and first token. At
-    maxmemory it fails and nothing is written.
+    """Append one delta. `timing` is stored with the job's first delta: its compiled format, admission and
+    first token. At maxmemory it fails and nothing is written.
     """
     channel = keys.events(claim.job_id) if publish else ""
-    times = (_ms(timing.admitted_ms), _ms(timing.first_token_ms))
     return ScriptCall(
         script("append"),
         (keys.job(claim.job_id), keys.tokens(claim.job_id)),
-        (*claim.fence, seq, body, keys.publish, channel, *times),
+        (*claim.fence, seq, body, keys.publish, channel, *_begins(timing)),
         lambda reply: AppendReply(AppendOutcome(reply[0].decode()), reply[1]),
     )
 
@@ -241,7 +241,11 @@ def release(
 
 def _ends(timing: Timing) -> tuple[int | str, ...]:
     """The times of a result, as arguments: the hash gets the same."""
-    return tuple(_ms(time) for time in (timing.admitted_ms, timing.first_token_ms, timing.finished_ms))
+    return (*_begins(timing), _ms(timing.finished_ms))
+
+
+def _begins(timing: Timing) -> tuple[int | str, ...]:
+    return tuple(_ms(time) for time in (timing.compiled_ms, timing.admitted_ms, timing.first_token_ms))
 
 
 def _ms(time: int | None) -> int | str:

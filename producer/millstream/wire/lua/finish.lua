@@ -2,12 +2,13 @@
 --
 -- KEYS  job, tokens, delayed, deadlines, bytes, lane
 -- ARGV  id, attempt, owner, entry, state, result, seq, has delta '1' or '', delta, ttl ms,
---       publish command, events channel, times as in the result, each ms or '': admitted, first token, finished (now)
+--       publish command, events channel, times as in the result, each ms or '': compiled, admitted, first token,
+--       finished (now)
 -- Returns ok | already | fenced | gap (the log ends before seq - 1: append what is missing, then finish again)
 -- include: clock, job, lane, ending, times
 local job_key, tokens, delayed, deadlines, bytes, lane = unpack(KEYS)
-local id, attempt, owner, entry, state, result, seq, has_delta, delta, ttl_ms, publish, events, admitted_ms,
-  first_token_ms, finished_ms = unpack(ARGV)
+local id, attempt, owner, entry, state, result, seq, has_delta, delta, ttl_ms, publish, events, compiled_ms,
+  admitted_ms, first_token_ms, finished_ms = unpack(ARGV)
 seq = tonumber(seq)
 local job = read_job(job_key, 'state', 'attempt', 'owner', 'entry', 'seq', 'bytes', 'first_token_ms')
 local mine = belongs(job, attempt, owner, entry)
@@ -21,9 +22,9 @@ local now = now_ms()
 drop(lane, entry)
 if has_delta == '1' and seq > tonumber(job.seq) then  -- else it was appended and only the reply was lost
   log(k, attempt .. '-' .. seq, 'd', delta)
-  if not job.first_token_ms then stamp(job_key, '', now) end
+  if not job.first_token_ms then stamp(job_key, '', '', now) end
   job.seq = seq
 end
-stamp(job_key, admitted_ms, first_token_ms)
+stamp(job_key, compiled_ms, admitted_ms, first_token_ms)
 end_job(k, id, job, state, result, now, tonumber(ttl_ms), finished_ms)
 return 'ok'

@@ -5,12 +5,12 @@
 -- ARGV  entry, owner, nonce, publish command, events channel, force_at_maxmemory '1' or '', seed: stored by the first start
 -- Returns {} when nothing is to be run, else
 --         {attempt, last seq, died, died alone, cancel asked 0 | 1, submitted ms, started ms (of the first attempt),
---          admitted ms or '', first token ms or '', seed, log}
+--          compiled ms or '', admitted ms or '', first token ms or '', seed, log}
 -- include: clock, job, lane
 local job_key, tokens, lane = unpack(KEYS)
 local entry, owner, nonce, publish, events, force, first_seed = unpack(ARGV)
 local job = read_job(job_key, 'state', 'entry', 'nonce', 'attempt', 'seq', 'died', 'died_alone',
-  'cancel', 'submitted_ms', 'started_ms', 'admitted_ms', 'first_token_ms', 'seed')
+  'cancel', 'submitted_ms', 'started_ms', 'compiled_ms', 'admitted_ms', 'first_token_ms', 'seed')
 
 if not job.state or TERMINAL[job.state] or job.entry ~= entry then
   drop(lane, entry)
@@ -35,5 +35,5 @@ if job.state ~= 'running' or job.nonce ~= nonce then
   redis.pcall(publish, events, marker .. ' m ')
 end
 return {attempt, tonumber(job.seq), tonumber(job.died), tonumber(job.died_alone or 0), job.cancel and 1 or 0,
-  tonumber(job.submitted_ms), tonumber(job.started_ms or 0), job.admitted_ms or '', job.first_token_ms or '',
-  seed, redis.call('XRANGE', tokens, '-', '+')}
+  tonumber(job.submitted_ms), tonumber(job.started_ms or 0), job.compiled_ms or '', job.admitted_ms or '',
+  job.first_token_ms or '', seed, redis.call('XRANGE', tokens, '-', '+')}

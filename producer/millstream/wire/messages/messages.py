@@ -264,6 +264,7 @@ class Timing(Message):
 
     submitted_ms: Number = 0
     started_ms: Number | None = None  # a worker first took it
+    compiled_ms: Number | None = None  # its response_format was compiled; None: it has none
     admitted_ms: Number | None = None  # it first entered the batch
     first_token_ms: Number | None = None  # sent to its readers; of jobs without a stream: sampled
     last_token_ms: Number | None = None

@@ -26,7 +26,8 @@ does. Times are Unix milliseconds of the server's clock; a field that is not the
     requeued_from    id of the dead-lettered job that it repeats
     submitted_ms
     started_ms       a worker first took it
-    admitted_ms      it first entered the batch; known from the first delta on
+    compiled_ms      its response_format was compiled; known from the first delta on
+    admitted_ms      it first entered the batch; the same
     first_token_ms   sent to its readers; sampled, where nobody streams
     finished_ms
     result           msgpack Result; absent where the job ended without its worker
@@ -59,6 +60,7 @@ _KINDS = {kind.encode(): kind for kind in (DELTA, MARKER, END)}
 JOB_FIELDS = (
     "state", "lane", "attempt", "died", "submits", "owner", "submitted_ms", "started_ms", "admitted_ms",
     "first_token_ms", "finished_ms", "result", "cancel", "seq", "died_alone", "requeued_from", "version",
+    "compiled_ms",
 )  # fmt: skip
 
 
@@ -91,6 +93,7 @@ def job_record(job_id: str, row: Sequence[bytes | None]) -> JobRecord | None:
             owner=_text(field["owner"]),
             submitted_ms=number(field["submitted_ms"]) or 0,
             started_ms=number(field["started_ms"]),
+            compiled_ms=number(field["compiled_ms"]),
             admitted_ms=number(field["admitted_ms"]),
             finished_ms=number(field["finished_ms"]),
             result=field["result"],
@@ -139,6 +142,7 @@ def partial_result(record: JobRecord, log: Iterable[LogEntry]) -> Result:
         timing=Timing(
             submitted_ms=record.submitted_ms,
             started_ms=record.started_ms,
+            compiled_ms=record.compiled_ms,
             admitted_ms=record.admitted_ms,
             first_token_ms=record.first_token_ms,
             finished_ms=record.finished_ms,

@@ -75,7 +75,8 @@ class StartReply:
     cancelled: bool = False
     submitted_ms: int = 0
     started_ms: int | None = None  # of the first attempt
-    admitted_ms: int | None = None  # of an earlier attempt
+    compiled_ms: int | None = None  # of an earlier attempt
+    admitted_ms: int | None = None  # the same
     first_token_ms: int | None = None  # the same
     seed: int = 0  # stored by the first start; used if the request has none
     log: tuple[LogEntry, ...] = ()
@@ -158,3 +159,4 @@ class JobRecord:
     died_alone: int = 0
     requeued_from: str | None = None  # the dead-lettered job that this one repeats
     version: int = FIRST_VERSION  # of its request, and so of its log and result
+    compiled_ms: int | None = None  # its response_format was compiled

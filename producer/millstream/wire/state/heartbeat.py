@@ -32,6 +32,7 @@ class Heartbeat:
     max_rows: int = 0
     rows_running: int = 0
     rows_waiting: int = 0
+    grammars_waiting: int = 0  # requests whose response_format is being compiled, or waits for that
     kv_used: int = 0  # KV tokens, as are the next two: by rows
     kv_cached: int = 0  # of no row, but holding a prefix that can be found again
     kv_free: int = 0

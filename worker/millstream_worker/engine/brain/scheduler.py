@@ -184,7 +184,11 @@ class Scheduler:
 
     def masks(self) -> TokenMasks | None:
         """What the newest plan may sample, once the plans before it are settled; None: any token."""
-        return self._constrained.masks(self._outstanding[-1]) if self.constrained else None
+        if not self.constrained:
+            return None
+        masks = self._constrained.masks(self._outstanding[-1])
+        self._running_rows.totals.masked += len(masks.bits)
+        return masks
 
     def _prompt_tokens(self) -> int:
         """Most prompt tokens of the next step."""
@@ -224,6 +228,7 @@ class Scheduler:
         for row, more in forced:
             handles += [row.handle] * len(more)
             tokens += more
+            self._running_rows.totals.forced += len(more)
         self._running_rows.totals.steps += 1
         self._running_rows.totals.output += len(tokens)
         stats = engine_stats(self._running_rows, step_s, launch.tokens)

@@ -27,4 +27,6 @@ def engine_stats(running_rows: RunningRows, step_s: float = 0.0, step_tokens: in
         swapped_out_total=pool.host.kept if pool.host else 0,
         swapped_in_total=pool.host.fetched if pool.host else 0,
         waste_tokens=batch.room,
+        masked_rows_total=totals.masked,
+        forced_total=totals.forced,
     )

@@ -3,8 +3,9 @@
     frame = 4 bytes big-endian length + msgpack [kind, field, field, …]
 
 Front to engine: Configure (first), Add, Abort, Stop. Engine to front: Loading…, Ready or LoadFailed, then one
-Step per settled step, Refused for a request that can never run, Beat from a thread of its own, Idle's Step
-with no tokens when the batch runs empty, and LastWords where it has to end. Neither side waits for the other.
+Step per settled step, Refused for a request that can never run, Compiled for one whose grammar is there, Beat
+from a thread of its own, Idle's Step with no tokens when the batch runs empty, and LastWords where it has to
+end. Neither side waits for the other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import msgpack
 
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
-from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
+from millstream_worker.engine.protocol.outputs import Compiled, EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -134,7 +135,20 @@ class LastWords:
     fault: Fault = Fault.NONE
 
 
-Frame = Configure | Add | Abort | Stop | Loading | Ready | LoadFailed | Refused | Beat | Step | LastWords
+Frame = (
+    Configure
+    | Add
+    | Abort
+    | Stop
+    | Loading
+    | Ready
+    | LoadFailed
+    | Refused
+    | Compiled
+    | Beat
+    | Step
+    | LastWords
+)
 _KINDS: dict[str, Any] = {
     "conf": Configure,
     "add": Add,
@@ -144,6 +158,7 @@ _KINDS: dict[str, Any] = {
     "ready": Ready,
     "failed": LoadFailed,
     "refused": Refused,
+    "compiled": Compiled,
     "beat": Beat,
     "step": Step,
     "last": LastWords,

@@ -17,6 +17,15 @@ class Refused:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The grammar of the request whose first row this is: it waits for its place in the batch, as others do.
+    `waited_s`: from its arrival on."""
+
+    handle: int
+    waited_s: float
+
+
 class EngineStats(NamedTuple):
     """State after a step, and counters since the engine started (…_total). A tuple, as Step is: it is sent
     with every step, and is encoded in a fifth of the time of data classes.
@@ -39,6 +48,12 @@ class EngineStats(NamedTuple):
     swapped_out_total: int = 0  # KV blocks copied to host memory
     swapped_in_total: int = 0
     waste_tokens: int = 0  # places in the blocks of the batch that hold nothing: less than one block per row
+    masked_rows_total: int = 0  # samples under a grammar
+    forced_total: int = 0  # output tokens that a grammar left no choice about, and that were not sampled
+    grammars_waiting: int = 0  # requests whose grammar is being compiled, or waits for that
+    grammars_compiled_total: int = 0
+    grammars_reused_total: int = 0  # found among those that were compiled before
+    grammar_s_total: float = 0.0  # of compiling them, and of following earlier output through them
 
 
 class Step(NamedTuple):

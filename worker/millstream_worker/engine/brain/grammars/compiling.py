@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -29,13 +30,16 @@ class InvalidGrammar(ValueError):
 
 class GrammarCompiler:
     """Keeps the grammars that were used last, and why others cannot be used. `tokenizer`: makes the model's,
-    when the first grammar comes; it takes some seconds, also to find that there can be none. All in one
-    thread."""
+    when the first grammar comes; it takes some seconds, also to find that there can be none. `check`: raises
+    InvalidGrammar for one that must not be compiled here. All in one thread."""
 
-    def __init__(self, tokenizer: Callable[[], LLTokenizer]) -> None:
+    def __init__(self, tokenizer: Callable[[], LLTokenizer], check: Callable[[str], None]) -> None:
         self._make_tokenizer = tokenizer
+        self._check = check
         self._tokenizer: LLTokenizer | InvalidGrammar | None = None
         self._compiled: OrderedDict[GrammarSpec, Matcher | InvalidGrammar] = OrderedDict()
+        self.compiled_total = 0
+        self.reused_total = 0
 
     def matchers(self, request: EngineRequest) -> dict[int, Matcher]:
         """By choice that is not done, at the end of the output of earlier attempts. Raises InvalidGrammar."""
@@ -54,8 +58,11 @@ class GrammarCompiler:
 
     def _compile(self, spec: GrammarSpec) -> Matcher:
         known = self._compiled.get(spec)
-        if known is None:
+        if known is not None:
+            self.reused_total += 1
+        else:
             known = self._compiled[spec] = _or_reason(lambda: self._new(spec))
+            self.compiled_total += 1
             if len(self._compiled) > MOST_KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(spec)
@@ -64,24 +71,36 @@ class GrammarCompiler:
     def _new(self, spec: GrammarSpec) -> Matcher:
         if self._tokenizer is None:
             self._tokenizer = _or_reason(self._make_tokenizer)
-        matcher = self._matcher(with_thought(_grammar(spec), spec))
+        tokenizer = _unless_invalid(self._tokenizer)
+        grammar = with_thought(_grammar(spec), spec)
+        try:
+            self._check(_without_tokens(grammar))
+        except InvalidGrammar as error:
+            raise InvalidGrammar(_first_line(str(error)) + self._function_at_fault(spec)) from None
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
         if matcher.is_error():
-            raise InvalidGrammar(_first_line(matcher.get_error()) + self._function_at_fault(spec))
+            raise InvalidGrammar(_first_line(matcher.get_error()))
         return Matcher(matcher)
-
-    def _matcher(self, grammar: str) -> LLMatcher:
-        assert self._tokenizer is not None, "it is made before the first grammar"
-        limits = LLParserLimits(verbose_errors=False)  # else errors quote the grammar
-        return LLMatcher(_unless_invalid(self._tokenizer), grammar, log_level=0, limits=limits)
 
     def _function_at_fault(self, spec: GrammarSpec) -> str:
         """The first function whose parameters cannot be compiled by themselves, to be named in an error."""
         if spec.type != "tools":
             return ""
         for name, parameters in json.loads(spec.text)["functions"]:
-            if self._matcher(_schema_grammar(spec, object_schema(parameters))).is_error():
+            try:
+                self._check(_schema_grammar(spec, object_schema(parameters)))
+            except InvalidGrammar:
                 return f" (the parameters of {name})"
         return ""
+
+
+def limits() -> LLParserLimits:
+    return LLParserLimits(verbose_errors=False)  # else errors quote the grammar
+
+
+def _without_tokens(grammar: str) -> str:
+    """The same, with a letter for each token that is there by its id: for a check without a vocabulary."""
+    return re.sub(r"<\[\d+\]>", "/x/", grammar)
 
 
 def _or_reason(make: Callable[[], T]) -> T | InvalidGrammar:

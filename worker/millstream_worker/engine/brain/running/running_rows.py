@@ -25,6 +25,8 @@ class Totals:
     output: int = 0
     preemptions: int = 0
     steps: int = 0
+    masked: int = 0  # samples under a grammar
+    forced: int = 0  # of the output: tokens that a grammar left no choice about
 
 
 class RunningRows:

@@ -1,0 +1,116 @@
+"""Compiles each new grammar in a small process first: a few lines can take for ever, all memory, or the
+compiler's stack. No limit of llguidance's prevents that, and it would end the engine, or block its thread.
+
+    python -m millstream_worker.engine.grammar_trial    the process: it ends with its input
+
+Both ways, a message is 4 bytes of length (big-endian) and UTF-8: a grammar in llguidance's form, and what is
+wrong with it, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from math import ceil
+from typing import IO
+
+from llguidance import LLMatcher, LLTokenizer
+
+from millstream_worker.engine.brain.grammars.compiling import InvalidGrammar, limits
+from millstream_worker.engine.grammar_thread import STACK_BYTES
+
+CPU_S = 5  # of one grammar; an object of 3,000 optional properties takes 1
+MEMORY_BYTES = 2 << 30  # of addresses, 0.3 GiB of which are Python's
+_COMMAND = (sys.executable, "-m", "millstream_worker.engine.grammar_trial")
+
+
+class GrammarTrial:
+    """One process, started when it is needed; a grammar that ends it is refused."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def check(self, grammar: str) -> None:
+        """Raises InvalidGrammar."""
+        process = self._process or self._start()
+        assert process.stdin is not None, "it was opened"
+        assert process.stdout is not None, "it was opened"
+        problem = None
+        with contextlib.suppress(BrokenPipeError):
+            _write(process.stdin, grammar)
+            problem = _read(process.stdout)
+        if problem is None:
+            self._process = None
+            self._end()
+            raise InvalidGrammar(
+                f"it takes more than {CPU_S} s, or too much memory, to compile; write it with fewer "
+                "alternatives, fewer patterns for one string, and smaller bounds"
+            )
+        if problem:
+            raise InvalidGrammar(problem)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = process
+        self._end = weakref.finalize(self, _end, process)
+        return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None, "it was opened"
+    assert process.stdout is not None, "it was opened"
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    process.stdout.close()
+    process.wait()
+
+
+def main() -> None:
+    tokenizer = LLTokenizer("byte")
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(BrokenPipeError):
+        while (grammar := _read(sys.stdin.buffer)) is not None:
+            _limit_time()
+            matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits())
+            _write(sys.stdout.buffer, matcher.get_error() if matcher.is_error() else "")
+
+
+def _limit_time() -> None:
+    """By the processor's time, which a busy machine does not shorten; it also ends a process whose engine is
+    gone.
+    """
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = ceil(used.ru_utime + used.ru_stime) + CPU_S
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+
+
+def _write(stream: IO[bytes], text: str) -> None:
+    data = text.encode()
+    stream.write(len(data).to_bytes(4, "big") + data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> str | None:
+    """None: the other side is gone."""
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    size = int.from_bytes(head, "big")
+    data = stream.read(size)
+    return data.decode() if len(data) == size else None
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its engine
+    threading.stack_size(STACK_BYTES)
+    trial = threading.Thread(target=main)
+    trial.start()
+    trial.join()
