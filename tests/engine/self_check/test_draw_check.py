@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from millstream_worker.engine.brain.batch.plan import TokenMasks
 from millstream_worker.engine.protocol.frames import Loading, Tried
 from millstream_worker.engine.runner.sampling.draw import weigh
+from millstream_worker.engine.runner.sampling.masking import mask
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.self_check import draw_check
 from millstream_worker.engine.runner.self_check.draw_check import checked_draws
@@ -32,6 +34,14 @@ class Right(TritonDraws):
 
     def weights(self, logits: Tensor, temperature: Tensor) -> Tensor:
         return weigh(logits.float(), temperature[:, None].float())
+
+    def mask(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        mask(logits, TokenMasks(rows.numpy(), bits.numpy()))
+
+
+class WrongMasks(Right):
+    def mask(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        super().mask(logits, rows, bits.roll(1, dims=0))
 
 
 class WrongToken(Right):
@@ -84,6 +94,7 @@ def test_what_is_right_is_used_and_said(dtype: torch.dtype) -> None:
         (WrongToken, "1 of 31 tokens drawn from logits of torch.float32 are others"),
         (WrongRows, "rows of torch.float32 that are not finite are not told from others"),
         (NoneBroken, "rows of torch.float32 that are not finite are not told from others"),
+        (WrongMasks, "masked logits of torch.float32 are others"),
         (WrongWeights, "the weight of a token is off by "),
         (failing(ImportError("No module named 'triton'")), "ImportError: No module named 'triton'"),
         (failing(RuntimeError("Triton Error [CUDA]:\nbad")), "RuntimeError: Triton Error [CUDA]: bad"),

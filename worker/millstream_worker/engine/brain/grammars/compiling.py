@@ -62,7 +62,7 @@ class GrammarCompiler:
             self.reused_total += 1
         else:
             known = self._compiled[spec] = _or_reason(lambda: self._new(spec))
-            self.compiled_total += 1
+            self.compiled_total += isinstance(known, Matcher)
             if len(self._compiled) > MOST_KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(spec)
