@@ -156,17 +156,17 @@ class Scheduler:
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
         self._weigh_swap()
         displace(self._running_rows, now)
-        draft = continue_rows(
+        selection = continue_rows(
             self._running_rows,
             self.config.max_step_tokens,
             self._prompt_tokens(),
             joining(self._running_rows, now),
             now,
         )
-        admit(self._running_rows, draft, now)
-        if not draft:
+        admit(self._running_rows, selection, now)
+        if not selection:
             return None
-        plan, launch = build_plan(self._planned, self._batch, draft, self._sharing)
+        plan, launch = build_plan(self._planned, self._batch, selection, self._sharing)
         host = self._running_rows.pool.host
         if host is not None:
             swap_out, swap_in = host.take_copies()

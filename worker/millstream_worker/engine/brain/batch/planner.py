@@ -28,8 +28,8 @@ class Chunk:
 
 
 @dataclass(slots=True, eq=False)
-class Draft:
-    """A step under construction. The blocks of all its rows are in the block table."""
+class Selection:
+    """The rows and tokens chosen for a step. The blocks of all its rows are in the block table."""
 
     decodes: NDArray[np.intp]  # slots
     budget: int  # tokens that may still be added
@@ -74,12 +74,12 @@ class _Segments:
     sample_lens: Int32  # [L]
 
 
-def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -> tuple[Plan, Launch]:
-    """The plan of a draft; changes nothing in the batch."""
-    decodes = draft.decodes
-    packed = _chunked(batch, draft) if draft.chunks else _decoded(batch, decodes)
+def build_plan(step: int, batch: Batch, selection: Selection, sharing: SharedPrefixes) -> tuple[Plan, Launch]:
+    """The plan of a selection; changes nothing in the batch."""
+    decodes = selection.decodes
+    packed = _chunked(batch, selection) if selection.chunks else _decoded(batch, decodes)
     slots, sampling, kv_lens = packed.slots, packed.sampling, packed.kv_lens
-    tokens, from_device = _inputs(batch, draft)
+    tokens, from_device = _inputs(batch, selection)
     positions, slot_mapping = _places(batch, packed)
     output_indices = packed.sample_lens - batch.prompt_len[packed.sample_slots]
     groups = sharing.groups(decodes)
@@ -87,7 +87,7 @@ def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -
     plan = Plan(
         step=step,
         decodes=len(decodes),
-        loads=tuple(draft.loads),
+        loads=tuple(selection.loads),
         row_slots=slots.astype(np.int32),
         tokens=tokens,
         from_device=from_device,
@@ -107,7 +107,7 @@ def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -
     )
     rows = batch.at(packed.sample_slots)
     launch = Launch(
-        slots, kv_lens, packed.sample_slots, packed.sample_lens, rows, len(tokens), draft.admitted
+        slots, kv_lens, packed.sample_slots, packed.sample_lens, rows, len(tokens), selection.admitted
     )
     return plan, launch
 
@@ -129,9 +129,9 @@ def _single_tokens(count: int) -> tuple[Int32, Int32, NDArray[np.intp]]:
     return lens, starts, numbers
 
 
-def _chunked(batch: Batch, draft: Draft) -> _Segments:
+def _chunked(batch: Batch, selection: Selection) -> _Segments:
     """Decode rows and chunks; a segment samples if it includes its row's last known token."""
-    decodes, chunks = draft.decodes, draft.chunks
+    decodes, chunks = selection.decodes, selection.chunks
     slots = np.concatenate((decodes, np.array([chunk.row.slot for chunk in chunks], np.intp)))
     query_lens = np.ones(len(slots), np.int32)
     query_lens[len(decodes) :] = [chunk.tokens for chunk in chunks]
@@ -152,15 +152,15 @@ def _noise(batch: Batch, slots: NDArray[np.intp], output_indices: Int32) -> NDAr
     return uniform(batch.noise_key[slots], output_indices)
 
 
-def _inputs(batch: Batch, draft: Draft) -> tuple[Int32, NDArray[np.bool_]]:
+def _inputs(batch: Batch, selection: Selection) -> tuple[Int32, NDArray[np.bool_]]:
     """[T] token ids, and a mask of those that only the device knows yet."""
-    decodes = draft.decodes
+    decodes = selection.decodes
     on_device = batch.scheduled[decodes] >= batch.known[decodes]
     decoded = batch.last_token[decodes]  # meaningless if on_device
-    if not draft.chunks:
+    if not selection.chunks:
         return decoded, on_device
     tokens = [decoded]
-    for chunk in draft.chunks:
+    for chunk in selection.chunks:
         begin = int(batch.scheduled[chunk.row.slot])
         tokens.append(chunk.row.tokens(begin, begin + chunk.tokens))
     packed = np.concatenate(tokens)
