@@ -87,6 +87,8 @@ class Metrics:
         )
         self.prefix_hit = make.counter("prefix_cache_hit_tokens", "Prompt tokens found there")
         self.prompt_computed = make.counter("prompt_tokens_computed", "Prompt tokens computed by the model")
+        self.draft_tokens = make.counter("draft_tokens", "Draft tokens verified by speculative decoding")
+        self.accepted_tokens = make.counter("accepted_draft_tokens", "Draft tokens that became output")
         self.preemptions = make.counter("preemptions", "Rows preempted, to be computed again")
         self.step_time = make.histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
         self.step_tokens = make.histogram("step_tokens", "New tokens computed, per step", _TOKENS)
@@ -151,6 +153,8 @@ class Metrics:
         self.prompt_computed.inc(stats.prompt_computed_total - last.prompt_computed_total)
         self.generation_tokens.inc(stats.output_total - last.output_total)
         self.preemptions.inc(stats.preemptions_total - last.preemptions_total)
+        self.draft_tokens.inc(stats.drafted_total - last.drafted_total)
+        self.accepted_tokens.inc(stats.accepted_total - last.accepted_total)
         if stats.step_tokens:
             self.step_time.observe(stats.step_s)
             self.step_tokens.observe(stats.step_tokens)

@@ -26,5 +26,7 @@ def engine_stats(running_rows: RunningRows, step_s: float = 0.0, step_tokens: in
         steps_total=totals.steps,
         swapped_out_total=pool.host.kept if pool.host else 0,
         swapped_in_total=pool.host.fetched if pool.host else 0,
+        drafted_total=totals.drafted,
+        accepted_total=totals.accepted,
         waste_tokens=batch.room,
     )

@@ -25,6 +25,7 @@ class EngineConfig:
     prefix_cache: bool = True
     prefix_scope: str = "tenant"  # tenant | all: sharing within one salt, or between all requests
     attention: str = "auto"  # auto | torch | native | triton
+    speculate: str = "auto"  # auto | off | always: draft tokens, where they pay
     cuda_graphs: str = "auto"  # auto | on | off
     compile_model: str = "auto"  # auto | on | off; auto: on a GPU; on the CPU once it has been busy for long
     shared_attention: bool = True  # shared-prefix attention, where it is faster

@@ -25,6 +25,10 @@ class Matcher:
         """Follow more of the output. False if the grammar does not take it."""
         return bool(self._matcher.try_consume_tokens(list(tokens)) == len(tokens))
 
+    def valid(self, tokens: Sequence[int]) -> int:
+        """How many of these the grammar takes, one after the other."""
+        return int(self._matcher.validate_tokens(list(tokens)))
+
     def forced(self) -> list[int]:
         """The tokens that come next, as far as the grammar leaves no choice."""
         return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()

@@ -14,8 +14,8 @@ from millstream_worker.engine.brain.running.running_rows import RunningRows
 
 
 def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
-    """Admit rows in order until one does not fit, while the selection has budget: the rows behind it must wait,
-    or they would keep it out for ever.
+    """Admit rows in order until one does not fit, while the selection has budget: the rows behind it must
+    wait, or they would keep it out for ever.
     """
     batch = running_rows.batch
     if not selection.budget or not batch.free_slots:
