@@ -119,6 +119,10 @@ class Settings(BaseSettings):
     """Attention backend: auto, torch, native (C++ for the CPU, linear layers included) or triton."""
     shared_attention: bool = True
     """Shared-prefix attention: a prefix that several sequences share is read once per step."""
+    speculate: Literal["auto", "off", "always"] = "auto"
+    """Speculative decoding: tokens guessed from the prompt and from earlier outputs are verified several a
+    step, which changes no output: auto where that is faster by the step times measured, always, or never
+    (off)."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """Use of CUDA graphs: auto falls back to eager steps, on refuses to start without them, off disables
     them."""

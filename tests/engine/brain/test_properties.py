@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.engine.counting import Rig, counted
+from support.engine.counting import ErringDrafter, Rig, counted
 
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
@@ -40,6 +40,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         step_time_for_all=draw(st.booleans()),
         host_blocks=draw(st.sampled_from([0, 1, 3, 8, 40])),
         host_blocks_a_step=draw(st.sampled_from([1, 4, 64])),
+        speculate=draw(st.sampled_from(["off", "auto", "always"])),
         sharing=draw(st.sampled_from([None, SharingCosts(row=0, step=0), SharingCosts(row=2, step=20)])),
     )
 
@@ -92,7 +93,7 @@ def scenarios(draw: st.DrawFn) -> tuple[SchedulerConfig, list[Arrival]]:
 @given(scenarios())
 def test_every_row_draws_what_it_draws_alone(scenario: tuple[SchedulerConfig, list[Arrival]]) -> None:
     config, arrivals = scenario
-    rig = Rig(Scheduler(config))
+    rig = Rig(Scheduler(config, ErringDrafter(every=2 + len(arrivals) % 5)))
     for step in range(30):
         for arrival in arrivals:
             handles = range(arrival.request.handle, arrival.request.handle + arrival.request.choices)

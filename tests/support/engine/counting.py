@@ -9,7 +9,7 @@ contain: after any wrong block, position, slot or token the draw is `WRONG` too 
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.noise import row_key, uniform
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, SampledLogprobs, TokenMasks
+from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.speculation.acceptance import Acceptance, Source
+from millstream_worker.engine.brain.speculation.guesses import Guess
 from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
@@ -77,8 +80,9 @@ class CountingRunner:
         for segment in segments:  # the second layer writes for all rows before it reads for any
             new = plan.query_lens[segment]
             self.digests[places[segment][-new:]] = digests(self.tokens[places[segment]])[-new:]
-        healthy = [self._is_healthy(plan, segment, places[segment]) for segment in segments]
-        return self._draw(plan, healthy)
+        texts = self._texts(plan)
+        healthy = [self._is_healthy(plan, segment, places[segment], texts[segment]) for segment in segments]
+        return self._draw(plan, texts, healthy)
 
     def forward(self, plan: Plan) -> Sampled:
         return self.launch(plan)
@@ -105,9 +109,19 @@ class CountingRunner:
         blocks, offsets = np.divmod(np.arange(plan.kv_lens[segment]), self.block_size)
         return plan.block_tables[0][segment][blocks].astype(np.int64) * self.block_size + offsets
 
-    def _is_healthy(self, plan: Plan, segment: int, places: NDArray[np.int64]) -> bool:
+    def _texts(self, plan: Plan) -> list[list[int]]:
+        """What each segment must find: its row's text, and the draft tokens up to its own."""
+        texts: list[list[int]] = []
+        for segment, slot in enumerate(plan.row_slots.tolist()):
+            if is_drafted(plan, segment):
+                texts.append([*texts[-1], int(plan.tokens[segment])])
+            else:
+                texts.append(self.rows[slot][: plan.kv_lens[segment]])
+        return texts
+
+    def _is_healthy(self, plan: Plan, segment: int, places: NDArray[np.int64], text: list[int]) -> bool:
         slot, kv_len = int(plan.row_slots[segment]), int(plan.kv_lens[segment])
-        expected = np.array(self.rows[slot][:kv_len])
+        expected = np.array(text)
         sound = (
             np.array_equal(self.tokens[places], expected)
             and np.array_equal(self.positions[places], np.arange(kv_len))
@@ -120,21 +134,50 @@ class CountingRunner:
             )
         return sound
 
-    def _draw(self, plan: Plan, healthy: list[bool]) -> Sampled:
+    def _draw(self, plan: Plan, texts: list[list[int]], healthy: list[bool]) -> Sampled:
         drawn: list[int] = []
         logprobs: dict[int, SampledLogprobs] = {}
         for index, segment in enumerate(plan.logit_segments.tolist()):
             slot, output_index = int(plan.row_slots[segment]), int(plan.output_indices[index])
-            row, sampling = self.rows[slot], self.sampling[slot]
-            token = _next(row[-1], output_index, sampling)
+            text, sampling = texts[segment], self.sampling[slot]
+            token = _next(text[-1], output_index, sampling)
             drawn.append(token if healthy[segment] else (token + WRONG) % VOCAB)
-            row.append(drawn[-1])
-            self.last[slot] = drawn[-1]
+            if text == self.rows[slot]:  # else it follows a draft token that was wrong
+                self.rows[slot] = [*text, drawn[-1]]
+                self.last[slot] = drawn[-1]
             if sampling.top_logprobs is not None:
                 top = tuple((drawn[-1] + other) % VOCAB for other in range(sampling.top_logprobs))
                 logprobs[index] = SampledLogprobs(-float(token), top, tuple(-float(t) for t in top))
         non_finite = tuple(index for index, token in enumerate(drawn) if token in self.non_finite)
         return Sampled(np.array(drawn, np.int32), logprobs, non_finite)
+
+
+class ErringDrafter:
+    """`Drafter` that knows how the model counts, and errs once in `every` tokens, at places that the output
+    decides. It is sure of itself.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.acceptance = Acceptance()
+        self._every = every
+
+    def guess(self, row: Row) -> Guess | None:
+        last, place = (row.output or list(row.origin.request.prompt))[-1], len(row.output)
+        tokens = []
+        for index in range(place, place + 6):
+            token = _next(last, index, row.origin.request.sampling)
+            wrong = (token + index) % self._every == 0
+            tokens.append((token + 3) % VOCAB if wrong else token)
+            last = tokens[-1]
+        return Guess(Source.OWN, 20, tokens)
+
+    def learn(self, row: Row) -> None:
+        """It knows."""
+
+
+def is_drafted(plan: Plan, segment: int) -> bool:
+    """Whether a segment computes a draft token: it goes on where the one before it ends."""
+    return 0 < segment < plan.decodes and plan.row_slots[segment] == plan.row_slots[segment - 1]
 
 
 def digests(tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -147,7 +190,9 @@ def check_shapes(plan: Plan, block_size: int) -> None:
     """What every plan promises, whatever it contains."""
     segments, count, draws = len(plan.row_slots), plan.token_count, len(plan.logit_indices)
     assert segments > 0, "an empty plan"
-    assert len(set(plan.row_slots.tolist())) == segments, "a slot twice"
+    drafted = [segment for segment in range(segments) if is_drafted(plan, segment)]
+    assert len(set(plan.row_slots.tolist())) == segments - len(drafted), "a slot twice"
+    assert all(plan.kv_lens[segment] == plan.kv_lens[segment - 1] + 1 for segment in drafted)
     assert plan.query_lens.min() >= 1
     assert plan.query_lens[: plan.decodes].tolist() == [1] * plan.decodes
     assert plan.query_starts.tolist() == [0, *np.cumsum(plan.query_lens).tolist()]
@@ -254,8 +299,10 @@ class Rig:
             assert not self.model.faults, self.model.faults[0]
             random = self._random.intersection(settled.handles)
             if len(settled.handles) == len(plan.noise) and random:  # none dropped: they stand side by side
+                place = Counter({handle: len(self.output[handle]) for handle in settled.handles})
                 for handle, noise in zip(settled.handles, plan.noise.tolist(), strict=True):
-                    assert noise == self._noise[handle][len(self.output[handle])], "another output's noise"
+                    assert noise == self._noise[handle][place[handle]], "another output's noise"
+                    place[handle] += 1
         elif over := self.scheduler.take_finished():
             settled = Step([], [], over, [], [], self.scheduler.stats())
         else:

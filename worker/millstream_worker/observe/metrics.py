@@ -87,6 +87,8 @@ class Metrics:
         )
         self.prefix_hit = make.counter("prefix_cache_hit_tokens", "Prompt tokens found there")
         self.prompt_computed = make.counter("prompt_tokens_computed", "Prompt tokens computed by the model")
+        self.draft_tokens = make.counter("draft_tokens", "Draft tokens verified by speculative decoding")
+        self.accepted_tokens = make.counter("accepted_draft_tokens", "Draft tokens that became output")
         self.preemptions = make.counter("preemptions", "Rows preempted, to be computed again")
         self._of_grammars(make)
         self.step_time = make.histogram("step_seconds", "Launch to settled, per step", _STEPS_S)
@@ -174,6 +176,8 @@ class Metrics:
         self.preemptions.inc(stats.preemptions_total - last.preemptions_total)
         if stats.grammar_s_total or stats.grammars_waiting or last.grammars_waiting:
             self._observe_grammars(stats, last)
+        self.draft_tokens.inc(stats.drafted_total - last.drafted_total)
+        self.accepted_tokens.inc(stats.accepted_total - last.accepted_total)
         if stats.step_tokens:
             self.step_time.observe(stats.step_s)
             self.step_tokens.observe(stats.step_tokens)

@@ -30,6 +30,8 @@ from millstream_worker.engine.brain.running.constrained_rows import ConstrainedR
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 from millstream_worker.engine.brain.running.step_time import StepTimeModel
+from millstream_worker.engine.brain.speculation.guesses import Drafter, TextGuesses
+from millstream_worker.engine.brain.speculation.speculation import Speculation
 from millstream_worker.engine.brain.statistics import engine_stats
 from millstream_worker.engine.brain.waiting.prefixes import Prefixes
 from millstream_worker.engine.brain.waiting.row_factory import RowFactory
@@ -58,6 +60,7 @@ class SchedulerConfig:
     host_blocks: int = 0  # places in host memory for blocks of preempted rows
     host_blocks_a_step: int = 64  # copied each way
     host_block_s: float = 0.0  # time to copy one back
+    speculate: str = "off"  # off | auto: draft tokens that pay | always: all that are likely
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "max_step_tokens", "block_size", "blocks", "context_length"):
@@ -70,7 +73,7 @@ class SchedulerConfig:
 class Scheduler:
     """All times are seconds of one monotonic clock, passed in."""
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, drafter: Drafter | None = None) -> None:
         self.config = config
         self._row_factory = RowFactory(
             context_length=config.context_length,
@@ -90,6 +93,11 @@ class Scheduler:
         self._step_time = StepTimeModel(config.step_time_target_s, config.max_step_tokens)
         self._sharing = SharedPrefixes(self._batch, config.sharing)
         self._constrained = ConstrainedRows(self._batch, config.vocab_size)
+        self._speculation: Speculation | None = None
+        if config.speculate != "off":
+            drafter = drafter or TextGuesses(config.max_rows)
+            always = config.speculate == "always"
+            self._speculation = Speculation(self._running_rows, config.max_rows, drafter, always=always)
         self._rows: dict[int, Row] = {}  # by handle; neither over nor aborted
         self._outstanding: deque[Launch] = deque()
         self._over: list[tuple[int, str]] = []
@@ -154,19 +162,23 @@ class Scheduler:
         plan is settled or, without one, before a request is added.
         """
         assert len(self._outstanding) <= self.config.pipeline_depth, "settle the oldest plan first"
+        if self._outstanding and self._awaits_samples():
+            return None
         self._weigh_swap()
         displace(self._running_rows, now)
-        draft = continue_rows(
+        selection = continue_rows(
             self._running_rows,
             self.config.max_step_tokens,
             self._prompt_tokens(),
             joining(self._running_rows, now),
             now,
         )
-        admit(self._running_rows, draft, now)
-        if not draft:
+        admit(self._running_rows, selection, now)
+        if not selection:
             return None
-        plan, launch = build_plan(self._planned, self._batch, draft, self._sharing)
+        if self._speculation is not None and not self._outstanding:
+            self._speculation.draft(selection)
+        plan, launch = build_plan(self._planned, self._batch, selection, self._sharing)
         host = self._running_rows.pool.host
         if host is not None:
             swap_out, swap_in = host.take_copies()
@@ -176,6 +188,14 @@ class Scheduler:
         self._step_time.planned(plan.token_count - plan.decodes, now)
         self._planned += 1
         return plan
+
+    def _awaits_samples(self) -> bool:
+        """Whether the next step depends on what the newest one samples: rows have draft tokens in it, or will
+        have some.
+        """
+        if self._speculation is None:
+            return False
+        return self._outstanding[-1].follows is not None or self._speculation.wants()
 
     @property
     def constrained(self) -> bool:
@@ -209,6 +229,8 @@ class Scheduler:
         """Apply the samples of the oldest outstanding plan."""
         launch = self._outstanding.popleft()
         step_s = self._step_time.settled(now)
+        if self._speculation is not None:
+            launch, sampled = self._speculation.verify(launch, sampled)
         admitted = [(row.origin.request.handle, cached) for row, cached in launch.admitted if row.lives]
         self._batch.settle(launch.slots, launch.kv_lens)
         self._batch.append(launch.sample_slots, launch.sample_lens, sampled.tokens)
@@ -216,6 +238,8 @@ class Scheduler:
         tokens: list[int] = sampled.tokens.tolist()
         dropped, ended = self._append(launch.rows, tokens)
         self._publish_output(launch)
+        if self._speculation is not None:
+            self._speculation.learn(launch, step_s, ended)
         forced = self._constrained.append_forced(launch, ended)
         for row, reason in ended:
             del self._rows[row.handle]
@@ -239,23 +263,24 @@ class Scheduler:
         reason.
         """
         dropped: list[int] = []
-        ended: list[tuple[Row, str]] = []
+        ended: dict[Row, str] = {}
         for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            if row.state is RowState.ENDING:  # aborted, non-finite, or ended one token before
+            # aborted, non-finite, or ended one token before
+            if row.state is RowState.ENDING or row in ended:
                 dropped.append(index)
                 continue
             if row.matcher is not None:
                 if (reason := row.matcher.failure) is not None:
                     dropped.append(index)
-                    ended.append((row, reason))
+                    ended[row] = reason
                     continue
                 row.matcher.consume([token])
             row.output.append(token)
             if row.matcher is not None or token in row.end_ids or len(row.output) >= row.max_output:
                 reason = row.finish_reason()
                 if reason is not None:
-                    ended.append((row, reason))
-        return dropped, ended
+                    ended[row] = reason
+        return dropped, list(ended.items())
 
     def _end_non_finite(self, launch: Launch, sampled: Sampled) -> list[tuple[int, str]]:
         """End rows whose logits were not finite, and remove the hashes of their blocks: these may be the
@@ -274,9 +299,9 @@ class Scheduler:
         """
         full = launch.sample_lens % np.int32(self.config.block_size) == 0
         for index in full.nonzero()[0].tolist():
-            row = launch.rows[index]
-            if row.lives:
-                self._running_rows.publish(row, int(launch.sample_lens[index]))
+            row, length = launch.rows[index], int(launch.sample_lens[index])
+            if row.lives and length < row.known:  # else it has ended before
+                self._running_rows.publish(row, length)
 
     def stats(self) -> EngineStats:
         """Current state, and totals since the start."""

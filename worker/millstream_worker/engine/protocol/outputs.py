@@ -47,6 +47,8 @@ class EngineStats(NamedTuple):
     steps_total: int = 0
     swapped_out_total: int = 0  # KV blocks copied to host memory
     swapped_in_total: int = 0
+    drafted_total: int = 0  # draft tokens verified
+    accepted_total: int = 0  # those of them that became output
     waste_tokens: int = 0  # places in the blocks of the batch that hold nothing: less than one block per row
     masked_rows_total: int = 0  # samples under a grammar
     forced_total: int = 0  # output tokens that a grammar left no choice about, and that were not sampled

@@ -135,8 +135,22 @@ class Batch:
         """Record that a launch is settled."""
         self.computed[slots] = kv_lens
 
+    def rewind(self, row: Row, kv_len: int) -> list[int]:
+        """Take back what a launch has computed of a row beyond `kv_len` tokens; returns the blocks that it
+        does not need any more.
+        """
+        self.room += int(self.scheduled[row.slot]) - kv_len
+        self.scheduled[row.slot] = kv_len
+        needed = blocks_for(kv_len, self.block_size)
+        self.room -= (len(row.blocks) - needed) * self.block_size
+        self.block_table[row.slot, needed : len(row.blocks)] = 0
+        spare, row.blocks = row.blocks[needed:], row.blocks[:needed]
+        return spare
+
     def append(self, slots: NDArray[np.intp], kv_lens: Int32, tokens: Int32) -> None:
-        """Record one sampled token for each of the rows in these slots, at their lengths `kv_lens`."""
+        """Record one sampled token for each of the rows in these slots, at their lengths `kv_lens`; of a slot
+        that stands there several times, the last one counts.
+        """
         self.known[slots] = kv_lens + 1
         self.last_token[slots] = tokens
 

@@ -1,8 +1,10 @@
 """One step of the batch as plain arrays: what the brain hands to the runner. It refers to no row object, so
 that it can be sent to other processes (tensor-parallel ranks) as it is.
 
-A step packs segments, one per row that computes anything, without padding: first `decodes` rows with one new
-token each, then rows with any number of new tokens (prefill chunks; later verification).
+A step packs segments without padding: first `decodes` segments of one new token each, then prefill chunks of
+any number of new tokens. A row that decodes has a segment for its last token, and one for each draft token
+after it; a row that prefills has one chunk. Each layer stores all keys and values of a step before it reads
+any: so a segment also reads what those of the same row before it have stored.
 
     tokens     t0 │ t1 │ t2 t3 t4 t5 │ t6 t7          query_lens   1 1 4 2     decodes 2
                ───┴────┴─────────────┴──────          query_starts 0 1 2 6 8

@@ -16,7 +16,9 @@ from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
 from millstream_worker.engine.brain.batch.noise import uniform
 from millstream_worker.engine.brain.batch.plan import Int32, Plan, RowLoad
 from millstream_worker.engine.brain.batch.rows import Row
-from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes
+from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes, spread
+
+LAST, REFUSED = -1, -2  # in `Launch.follows`
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +29,28 @@ class Chunk:
     tokens: int
 
 
-@dataclass(slots=True, eq=False)
-class Draft:
-    """A step under construction. The blocks of all its rows are in the block table."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Drafts:
+    """D draft tokens of the R decode rows of a selection, row by row. Each is computed as one more decode
+    segment of its row, and what is sampled after it counts if it is what the segment before has sampled.
+    """
 
-    decodes: NDArray[np.intp]  # slots
+    counts: Int32  # [R]
+    tokens: Int32  # [D]
+
+
+@dataclass(slots=True, eq=False)
+class Selection:
+    """The rows and tokens chosen for a step. The blocks of all its rows are in the block table."""
+
+    decodes: NDArray[np.intp]  # [R] slots, ascending
     budget: int  # tokens that may still be added
     chunks: list[Chunk] = field(default_factory=list)
     loads: list[RowLoad] = field(default_factory=list)
     admitted: list[tuple[Row, int]] = field(
         default_factory=list
     )  # first row of its request, cached prompt tokens
+    drafts: Drafts | None = None
 
     def __bool__(self) -> bool:
         return len(self.decodes) > 0 or len(self.chunks) > 0
@@ -58,6 +71,19 @@ class Launch:
     rows: list[Row]  # [L]
     tokens: int  # computed in the step
     admitted: list[tuple[Row, int]]
+    # [decode segments] the draft token that the next segment computes; LAST: that is of another row;
+    # REFUSED: it is not to be accepted
+    follows: Int32 | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decodes:
+    """The decode segments of a step: E, one for each decode row and one for each draft token."""
+
+    slots: NDArray[np.intp]  # [E]
+    scheduled: Int32  # [E] tokens before it
+    tokens: Int32  # [E] meaningless if on_device
+    on_device: NDArray[np.bool_]  # [E]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,20 +100,22 @@ class _Segments:
     sample_lens: Int32  # [L]
 
 
-def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -> tuple[Plan, Launch]:
-    """The plan of a draft; changes nothing in the batch."""
-    decodes = draft.decodes
-    packed = _chunked(batch, draft) if draft.chunks else _decoded(batch, decodes)
+def build_plan(step: int, batch: Batch, selection: Selection, sharing: SharedPrefixes) -> tuple[Plan, Launch]:
+    """The plan of a selection; changes nothing in the batch."""
+    decodes = _decodes(batch, selection)
+    packed = _chunked(batch, decodes, selection.chunks) if selection.chunks else _decoded(decodes)
     slots, sampling, kv_lens = packed.slots, packed.sampling, packed.kv_lens
-    tokens, from_device = _inputs(batch, draft)
+    tokens, from_device = _inputs(batch, decodes, selection.chunks)
     positions, slot_mapping = _places(batch, packed)
     output_indices = packed.sample_lens - batch.prompt_len[packed.sample_slots]
-    groups = sharing.groups(decodes)
+    groups = sharing.groups(selection.decodes)
+    if selection.drafts is not None:
+        groups = spread(groups, 1 + selection.drafts.counts)
     widest = blocks_for(int(kv_lens.max()), batch.block_size)
     plan = Plan(
         step=step,
-        decodes=len(decodes),
-        loads=tuple(draft.loads),
+        decodes=len(decodes.slots),
+        loads=tuple(selection.loads),
         row_slots=slots.astype(np.int32),
         tokens=tokens,
         from_device=from_device,
@@ -107,14 +135,49 @@ def build_plan(step: int, batch: Batch, draft: Draft, sharing: SharedPrefixes) -
     )
     rows = batch.at(packed.sample_slots)
     launch = Launch(
-        slots, kv_lens, packed.sample_slots, packed.sample_lens, rows, len(tokens), draft.admitted
+        slots,
+        kv_lens,
+        packed.sample_slots,
+        packed.sample_lens,
+        rows,
+        len(tokens),
+        selection.admitted,
+        _follows(decodes) if selection.drafts is not None else None,
     )
     return plan, launch
 
 
-def _decoded(batch: Batch, slots: NDArray[np.intp]) -> _Segments:
-    """One token of each row, and all sample."""
-    scheduled = batch.scheduled[slots]
+def _decodes(batch: Batch, selection: Selection) -> _Decodes:
+    slots, drafts = selection.decodes, selection.drafts
+    scheduled, tokens = batch.scheduled[slots], batch.last_token[slots]
+    if drafts is None:
+        return _Decodes(slots, scheduled, tokens, on_device=scheduled >= batch.known[slots])
+    segments = 1 + drafts.counts
+    firsts = np.cumsum(segments) - segments  # the rows' own last tokens
+    packed = np.empty(int(segments.sum()), np.int32)
+    drafted = np.ones(len(packed), np.bool_)
+    drafted[firsts] = False
+    packed[firsts], packed[drafted] = tokens, drafts.tokens
+    places = np.arange(len(packed), dtype=np.int32) - np.repeat(firsts, segments).astype(np.int32)
+    return _Decodes(
+        np.repeat(slots, segments),
+        np.repeat(scheduled, segments) + places,
+        packed,
+        np.zeros(len(packed), np.bool_),  # nothing is in flight
+    )
+
+
+def _follows(decodes: _Decodes) -> Int32:
+    """`Launch.follows`, [E]."""
+    follows = np.full(len(decodes.slots), LAST, np.int32)
+    same = decodes.slots[1:] == decodes.slots[:-1]
+    follows[:-1][same] = decodes.tokens[1:][same]
+    return follows
+
+
+def _decoded(decodes: _Decodes) -> _Segments:
+    """One token of each segment, and all sample."""
+    slots, scheduled = decodes.slots, decodes.scheduled
     kv_lens = scheduled + np.int32(1)
     ones, starts, numbers = _single_tokens(len(slots))
     return _Segments(slots, scheduled, ones, starts, kv_lens, numbers, slots, kv_lens)
@@ -129,15 +192,15 @@ def _single_tokens(count: int) -> tuple[Int32, Int32, NDArray[np.intp]]:
     return lens, starts, numbers
 
 
-def _chunked(batch: Batch, draft: Draft) -> _Segments:
-    """Decode rows and chunks; a segment samples if it includes its row's last known token."""
-    decodes, chunks = draft.decodes, draft.chunks
-    slots = np.concatenate((decodes, np.array([chunk.row.slot for chunk in chunks], np.intp)))
+def _chunked(batch: Batch, decodes: _Decodes, chunks: list[Chunk]) -> _Segments:
+    """Decode segments and chunks; a segment samples if it includes its row's last known token."""
+    prefilling = np.array([chunk.row.slot for chunk in chunks], np.intp)
+    slots = np.concatenate((decodes.slots, prefilling))
     query_lens = np.ones(len(slots), np.int32)
-    query_lens[len(decodes) :] = [chunk.tokens for chunk in chunks]
+    query_lens[len(decodes.slots) :] = [chunk.tokens for chunk in chunks]
     query_starts = np.zeros(len(slots) + 1, np.int32)
     np.cumsum(query_lens, out=query_starts[1:])
-    scheduled = batch.scheduled[slots]
+    scheduled = np.concatenate((decodes.scheduled, batch.scheduled[prefilling]))
     kv_lens = scheduled + query_lens
     sampling = (kv_lens >= batch.known[slots]).nonzero()[0]
     return _Segments(
@@ -152,20 +215,17 @@ def _noise(batch: Batch, slots: NDArray[np.intp], output_indices: Int32) -> NDAr
     return uniform(batch.noise_key[slots], output_indices)
 
 
-def _inputs(batch: Batch, draft: Draft) -> tuple[Int32, NDArray[np.bool_]]:
+def _inputs(batch: Batch, decodes: _Decodes, chunks: list[Chunk]) -> tuple[Int32, NDArray[np.bool_]]:
     """[T] token ids, and a mask of those that only the device knows yet."""
-    decodes = draft.decodes
-    on_device = batch.scheduled[decodes] >= batch.known[decodes]
-    decoded = batch.last_token[decodes]  # meaningless if on_device
-    if not draft.chunks:
-        return decoded, on_device
-    tokens = [decoded]
-    for chunk in draft.chunks:
+    if not chunks:
+        return decodes.tokens, decodes.on_device
+    tokens = [decodes.tokens]
+    for chunk in chunks:
         begin = int(batch.scheduled[chunk.row.slot])
         tokens.append(chunk.row.tokens(begin, begin + chunk.tokens))
     packed = np.concatenate(tokens)
     from_device = np.zeros(len(packed), np.bool_)
-    from_device[: len(on_device)] = on_device
+    from_device[: len(decodes.on_device)] = decodes.on_device
     return packed, from_device
 
 

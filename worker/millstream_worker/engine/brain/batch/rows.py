@@ -111,9 +111,18 @@ class Row:
     @property
     def steps_singly(self) -> bool:
         """Each of its tokens needs logits, also one that its grammar forces."""
+        return self.origin.request.sampling.top_logprobs is not None or self._penalised
+
+    @property
+    def may_draft(self) -> bool:
+        """What it samples at a place depends on the text before it alone. A suspect takes no chances."""
+        return not (self.origin.request.alone or self._penalised)
+
+    @property
+    def _penalised(self) -> bool:
         spec = self.origin.request.sampling
         penalties = (spec.repetition_penalty, spec.presence_penalty, spec.frequency_penalty)
-        return spec.top_logprobs is not None or penalties != (1.0, 0.0, 0.0)
+        return penalties != (1.0, 0.0, 0.0)
 
     def finish_reason(self) -> str | None:
         """The reason why the row ends with its last output token; None while it continues."""

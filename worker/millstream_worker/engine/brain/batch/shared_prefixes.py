@@ -145,3 +145,18 @@ def pack(groups: list[PrefixGroup], decodes: NDArray[np.intp]) -> PrefixGroups:
         starts=np.array(starts, np.int32),
         segments=np.searchsorted(decodes, slots).astype(np.int32),
     )
+
+
+def spread(groups: PrefixGroups, segments: NDArray[np.int32]) -> PrefixGroups:
+    """The prefix groups where member i has become `segments` [members of the plan] segments side by side."""
+    if not len(groups.segments):
+        return groups
+    counts = segments[groups.segments]
+    firsts = (np.cumsum(segments) - segments)[groups.segments]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.concatenate(([0], np.cumsum(counts)))[groups.starts]
+    return PrefixGroups(
+        lens=groups.lens,
+        starts=starts.astype(np.int32),
+        segments=(np.repeat(firsts, counts) + within).astype(np.int32),
+    )

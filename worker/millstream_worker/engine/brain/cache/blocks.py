@@ -39,6 +39,11 @@ class BlockPool:
         return len(self._blank) + len(self._cached)
 
     @property
+    def blank(self) -> int:
+        """Blocks that `take` can return without forgetting a cached one."""
+        return len(self._blank)
+
+    @property
     def cached(self) -> int:
         return len(self._cached)
 

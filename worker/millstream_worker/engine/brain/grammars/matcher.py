@@ -27,6 +27,10 @@ class Matcher:
         self._forced = None
         return bool(self._matcher.try_consume_tokens(list(tokens)) == len(tokens))
 
+    def valid(self, tokens: Sequence[int]) -> int:
+        """How many of these the grammar takes, one after the other."""
+        return int(self._matcher.validate_tokens(list(tokens)))
+
     def forced(self) -> list[int]:
         """The tokens that come next, as far as the grammar leaves no choice."""
         if self._forced is None:

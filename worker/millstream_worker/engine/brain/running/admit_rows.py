@@ -7,29 +7,29 @@ from __future__ import annotations
 from math import inf
 
 from millstream_worker.engine.brain.batch.plan import RowLoad
-from millstream_worker.engine.brain.batch.planner import Chunk, Draft
+from millstream_worker.engine.brain.batch.planner import Chunk, Selection
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.running.preemption import least_loss
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 
 
-def admit(running_rows: RunningRows, draft: Draft, now: float) -> None:
-    """Admit rows in order until one does not fit, while the draft has budget: the rows behind it must wait,
-    or they would keep it out for ever.
+def admit(running_rows: RunningRows, selection: Selection, now: float) -> None:
+    """Admit rows in order until one does not fit, while the selection has budget: the rows behind it must
+    wait, or they would keep it out for ever.
     """
     batch = running_rows.batch
-    if not draft.budget or not batch.free_slots:
+    if not selection.budget or not batch.free_slots:
         return
     for row in running_rows.waiting.order(now):
         cached = running_rows.cached_blocks(row)
         if not _may_join(running_rows, row) or running_rows.missing_blocks(row, cached) > 0:
             return
         running_rows.enter(row, cached, now)
-        _introduce(running_rows, row, len(row.blocks) * batch.block_size, draft)
-        chunk = Chunk(row, min(batch.unscheduled(row), draft.budget))
+        _introduce(running_rows, row, len(row.blocks) * batch.block_size, selection)
+        chunk = Chunk(row, min(batch.unscheduled(row), selection.budget))
         running_rows.prefill(chunk)
-        draft.add(chunk)
-        if not draft.budget or not batch.free_slots:
+        selection.add(chunk)
+        if not selection.budget or not batch.free_slots:
             return
 
 
@@ -74,17 +74,17 @@ def _may_join(running_rows: RunningRows, row: Row) -> bool:
     return not (row.origin.request.alone and running_rows.batch.occupied)
 
 
-def _introduce(running_rows: RunningRows, row: Row, cached_tokens: int, draft: Draft) -> None:
+def _introduce(running_rows: RunningRows, row: Row, cached_tokens: int, selection: Selection) -> None:
     """Load the row's sampling state into its slot; count and report its first entry into the batch."""
     request, totals = row.origin.request, running_rows.totals
     assert row.slot is not None, f"row {row.handle} has no slot"
-    draft.loads.append(RowLoad(row.slot, request.sampling, request.prompt, tuple(row.output)))
+    selection.loads.append(RowLoad(row.slot, request.sampling, request.prompt, tuple(row.output)))
     hit = min(cached_tokens, len(request.prompt))
     if not row.entered:
         totals.prefix_queried += len(request.prompt)
         totals.prefix_hit += hit
     if not row.origin.entered:
-        draft.admitted.append((row, hit))
+        selection.admitted.append((row, hit))
     row.entered = row.origin.entered = True
 
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from millstream_worker.engine.brain.batch.batch import Batch
 from millstream_worker.engine.brain.batch.plan import TokenMasks
-from millstream_worker.engine.brain.batch.planner import Launch
+from millstream_worker.engine.brain.batch.planner import LAST, REFUSED, Launch
 from millstream_worker.engine.brain.batch.rows import Row, RowState
+from millstream_worker.engine.brain.grammars.matcher import Matcher
 
 _WORD = 32  # tokens
 
@@ -25,16 +26,25 @@ class ConstrainedRows:
 
     def masks(self, launch: Launch) -> TokenMasks:
         """What the launch may sample. The samples of all earlier launches are in the rows' outputs."""
-        members = [(index, row) for index, row in enumerate(launch.rows) if row.matcher and row.lives]
-        bits = np.empty((len(members), self._words), np.int32)
-        begin, size = (
-            bits.ctypes.data,
-            bits.strides[0],
-        )  # asked for once: a row's would take as long as its mask
-        for place, (_, row) in enumerate(members):
-            assert row.matcher is not None, f"row {row.handle} has no grammar"
-            row.matcher.fill(bits[place], begin + place * size)
-        return TokenMasks(np.array([index for index, _ in members], np.int32), bits)
+        indices = [index for index, row in enumerate(launch.rows) if row.matcher and row.lives]
+        bits = np.empty((len(indices), self._words), np.int32)
+        begin, size = bits.ctypes.data, bits.strides[0]  # asked for once: it takes as long as a row's mask
+        follows = launch.follows
+        ahead: Matcher | None = None  # has followed the draft tokens before the sample
+        for place, index in enumerate(indices):
+            matcher = ahead or launch.rows[index].matcher
+            assert matcher is not None, f"row {launch.rows[index].handle} has no grammar"
+            matcher.fill(bits[place], begin + place * size)
+            if follows is None or index >= len(follows):
+                continue
+            if ahead is not None and ahead.failure is not None:
+                follows[index - 1] = REFUSED  # the row finds out by itself, if it comes there
+            if follows[index] == LAST:
+                ahead = None
+            else:
+                ahead = ahead or matcher.copy()
+                ahead.consume([int(follows[index])])
+        return TokenMasks(np.array(indices, np.int32), bits)
 
     def append_forced(self, launch: Launch, ended: list[tuple[Row, str]]) -> list[tuple[Row, list[int]]]:
         """Append what grammars force after a settled launch, to rows that are not in `ended`; returns it by
@@ -44,7 +54,7 @@ class ConstrainedRows:
             return []
         over = {row.handle for row, _ in ended}
         forced = []
-        for row in launch.rows:
+        for row in dict.fromkeys(launch.rows):
             if row.state is not RowState.RUNNING or row.handle in over:
                 continue
             if tokens := self._forced(row):

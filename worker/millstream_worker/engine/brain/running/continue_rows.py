@@ -13,52 +13,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from millstream_worker.engine.brain.batch.batch import Batch
-from millstream_worker.engine.brain.batch.planner import Chunk, Draft
+from millstream_worker.engine.brain.batch.planner import Chunk, Selection
 from millstream_worker.engine.brain.running.preemption import victim
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 
 
 def continue_rows(
     running_rows: RunningRows, max_step_tokens: int, prompt_tokens: int, joining: float, now: float
-) -> Draft:
-    """A draft of the running rows, and the rest of the step's tokens and of its prompt tokens. `joining`:
+) -> Selection:
+    """A selection of the running rows, and the rest of the step's tokens and of its prompt tokens. `joining`:
     priority of the row that is admitted if tokens are left; inf: there is none.
     """
     batch, pool = running_rows.batch, running_rows.pool
-    draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
-    opening = _opening(batch, draft.decodes)
-    while (missing := len(opening) + _chunks_blocks(batch, draft) - pool.free) > 0:
+    selection = _wanted(batch, max_step_tokens, prompt_tokens, joining)
+    opening = _opening(batch, selection.decodes)
+    while (missing := len(opening) + _chunks_blocks(batch, selection) - pool.free) > 0:
         missing -= running_rows.leaving_blocks
         row = victim(running_rows, missing) if missing > 0 else None
         if row is None:  # a launch in flight will free enough blocks
-            draft = _shortened(batch, draft, pool.free)
-            opening = _opening(batch, draft.decodes)
+            selection = _shortened(batch, selection, pool.free)
+            opening = _opening(batch, selection.decodes)
             break
         running_rows.preempt(row, now)
-        draft = _wanted(batch, max_step_tokens, prompt_tokens, joining)
-        opening = _opening(batch, draft.decodes)
+        selection = _wanted(batch, max_step_tokens, prompt_tokens, joining)
+        opening = _opening(batch, selection.decodes)
     for row in batch.at(opening):
         running_rows.grow(row, 1)
-    for chunk in draft.chunks:
+    for chunk in selection.chunks:
         running_rows.prefill(chunk)
-    return draft
+    return selection
 
 
-def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int, joining: float) -> Draft:
+def _wanted(batch: Batch, max_step_tokens: int, prompt_tokens: int, joining: float) -> Selection:
     """The tokens that the running rows would compute with unlimited blocks. The decode rows always fit the
     step: each was a prefill before, beside the others and within the same number of tokens.
     """
     decodes = batch.decodes()
-    draft = Draft(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
+    selection = Selection(decodes, min(max_step_tokens - len(decodes), prompt_tokens))
     for row in sorted(batch.at(batch.prefilling.nonzero()[0]), key=attrgetter("rank")):
-        kept = draft.budget // 2 if row.priority > joining else 0
-        if draft.budget:
-            draft.add(Chunk(row, min(batch.unscheduled(row), draft.budget - kept)))
-    return draft
+        kept = selection.budget // 2 if row.priority > joining else 0
+        if selection.budget:
+            selection.add(Chunk(row, min(batch.unscheduled(row), selection.budget - kept)))
+    return selection
 
 
-def _chunks_blocks(batch: Batch, draft: Draft) -> int:
-    return sum(batch.missing_blocks(chunk.row, chunk.tokens) for chunk in draft.chunks)
+def _chunks_blocks(batch: Batch, selection: Selection) -> int:
+    return sum(batch.missing_blocks(chunk.row, chunk.tokens) for chunk in selection.chunks)
 
 
 def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -67,13 +67,13 @@ def _opening(batch: Batch, decodes: NDArray[np.intp]) -> NDArray[np.intp]:
     return opening
 
 
-def _shortened(batch: Batch, draft: Draft, free: int) -> Draft:
-    """The part of a draft that fits the free blocks, by rank; the other rows skip the step."""
-    opening = sorted(batch.at(_opening(batch, draft.decodes)), key=attrgetter("rank"))
+def _shortened(batch: Batch, selection: Selection, free: int) -> Selection:
+    """The part of a selection that fits the free blocks, by rank; the other rows skip the step."""
+    opening = sorted(batch.at(_opening(batch, selection.decodes)), key=attrgetter("rank"))
     denied = np.array([row.slot for row in opening[free:]], np.intp)
-    short = Draft(np.setdiff1d(draft.decodes, denied), draft.budget)
+    short = Selection(np.setdiff1d(selection.decodes, denied), selection.budget)
     free -= len(opening) - len(denied)
-    for chunk in draft.chunks:
+    for chunk in selection.chunks:
         held = (len(chunk.row.blocks) + free) * batch.block_size - int(batch.scheduled[chunk.row.slot])
         if held > 0:
             cut = Chunk(chunk.row, min(chunk.tokens, held))

@@ -27,6 +27,8 @@ class Totals:
     steps: int = 0
     masked: int = 0  # samples under a grammar
     forced: int = 0  # of the output: tokens that a grammar left no choice about
+    drafted: int = 0  # draft tokens
+    accepted: int = 0  # those of them that were right
 
 
 class RunningRows:
@@ -86,6 +88,12 @@ class RunningRows:
     def grow(self, row: Row, blocks: int) -> None:
         self.batch.add_blocks(row, [self.pool.take() for _ in range(blocks)])
         self.waiting.charge(row, blocks * self.batch.block_size)
+
+    def shrink(self, row: Row, kv_len: int) -> None:
+        """Take back what was computed of a row beyond `kv_len` tokens."""
+        spare = self.batch.rewind(row, kv_len)
+        self.pool.release(spare)
+        self.waiting.charge(row, -len(spare) * self.batch.block_size)
 
     def prefill(self, chunk: Chunk) -> None:
         """Add the blocks for a chunk. Others find its prefix immediately, even in this step: each layer

@@ -1,0 +1,118 @@
+"""A whole engine over a tiny random model: with draft tokens, rows have the tokens that they have without."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine.whole_engine import engine_on
+from support.models import checkpoints
+from support.models.spelling import spelling_checkpoint
+
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.outputs import EngineStats
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
+
+TEXT = tuple(range(3, 15))
+RECORD = GrammarSpec(
+    "json_schema",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"names": {"type": "array", "items": {"type": "string", "maxLength": 8}}},
+            "required": ["names"],
+            "additionalProperties": False,
+        }
+    ),
+)
+SIZE = {"max_rows": 16}  # with places left for draft tokens
+Outputs = dict[int, tuple[list[int], list[tuple[float, ...]], str]]
+
+
+def requests(count: int, grammar: GrammarSpec | None = None, **changes: Any) -> list[EngineRequest]:
+    """Of one kind, so that they guess from each other's outputs, too; greedy and drawn."""
+    made = []
+    for handle in range(count):
+        options = {"temperature": handle % 3 * 0.4, "top_p": 0.9, "seed": handle // 2, "end_ids": (2,)}
+        sampling = SamplingSpec(**options | changes)
+        made.append(EngineRequest(handle, TEXT * 3, 30 + handle, sampling, grammar=grammar))
+    return made
+
+
+def outputs(engine: Engine[Any], asked: list[EngineRequest]) -> tuple[Outputs, EngineStats]:
+    """Tokens, log-probabilities and finish reason by handle."""
+    found: Outputs = {}
+    for request in asked:
+        assert engine.add(request) is None
+        found[request.handle] = ([], [], "")
+    while not engine.idle:
+        assert not engine.take_compiled()
+        if (step := engine.step()) is None:
+            continue
+        for handle, token in zip(step.handles, step.tokens, strict=True):
+            found[handle][0].append(token)
+        for index, logprob, _, top in step.logprobs:
+            found[step.handles[index]][1].append((logprob, *top))
+        for handle, reason in step.finished:
+            found[handle] = (*found[handle][:2], reason)
+    engine.check()
+    return found, engine.report().stats
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.build("llama", tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"kv_memory": "24KiB"},  # rows are preempted
+        {"attention": "torch"},
+        {"max_step_tokens": 18},  # prompts in chunks beside
+    ],
+    ids=["plain", "preempted", "torch", "chunks"],
+)
+def test_rows_have_the_tokens_that_they_have_without_drafts(folder: Path, changes: dict[str, Any]) -> None:
+    asked = requests(10)
+    plain, _ = outputs(engine_on("cpu", folder, speculate="off", **SIZE | changes), asked)
+    drafted, stats = outputs(engine_on("cpu", folder, speculate="always", **SIZE | changes), asked)
+    assert drafted == plain
+    assert 0 < stats.accepted_total < stats.drafted_total
+
+
+def test_log_probabilities_and_least_lengths_are_the_same(folder: Path) -> None:
+    asked = requests(6, top_logprobs=2, min_tokens=20)
+    plain, _ = outputs(engine_on("cpu", folder, speculate="off", **SIZE), asked)
+    drafted, stats = outputs(engine_on("cpu", folder, speculate="always", **SIZE), asked)
+    assert drafted == plain
+    assert stats.accepted_total > 0
+
+
+def test_penalised_rows_are_not_drafted(folder: Path) -> None:
+    engine = engine_on("cpu", folder, speculate="always")
+    _, stats = outputs(engine, requests(4, presence_penalty=0.5))
+    assert stats.drafted_total == 0
+
+
+def test_rows_with_a_grammar_have_the_same_tokens(tmp_path: Path) -> None:
+    folder = spelling_checkpoint(tmp_path)
+    changes = {"cuda_graphs": "off"}
+    asked = requests(9, grammar=RECORD, end_ids=())
+    plain, _ = outputs(engine_on("cpu", folder, speculate="off", **SIZE | changes), asked)
+    drafted, stats = outputs(engine_on("cpu", folder, speculate="always", **SIZE | changes), asked)
+    assert drafted == plain
+    assert 0 < stats.accepted_total < stats.drafted_total
+
+
+@pytest.mark.slow
+def test_a_thousand_rows_have_the_same_tokens(folder: Path) -> None:
+    asked = requests(1000)
+    plain, _ = outputs(engine_on("cpu", folder, speculate="off", max_rows=16), asked)
+    for mode in ("auto", "always"):
+        drafted, stats = outputs(engine_on("cpu", folder, speculate=mode, max_rows=64), asked)
+        assert drafted == plain
+        assert stats.accepted_total > 0

@@ -1,0 +1,43 @@
+"""How often a guessed token is right, by where the guess comes from and how much text before it agrees."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Source(IntEnum):
+    OWN = 0  # the row's prompt and output
+    PAST = 1  # outputs of rows of the same kind
+
+
+_LENGTHS = (2, 3, 4, 5, 7, 9, 13, 17)  # tokens that agree: each class begins here
+_PRIOR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85)
+_PRIOR_WEIGHT = 4  # observations
+_MEMORY = 200  # observations that count
+
+
+class Acceptance:
+    def __init__(self) -> None:
+        self._rates = [list(_PRIOR) for _ in Source]
+        self._seen = [[_PRIOR_WEIGHT] * len(_PRIOR) for _ in Source]
+
+    def observe(self, source: Source, agreeing: int, right: bool) -> None:
+        """Whether a token guessed after so many tokens that agree was right."""
+        length = _class(agreeing)
+        seen = self._seen[source][length] = min(self._seen[source][length] + 1, _MEMORY)
+        self._rates[source][length] += (right - self._rates[source][length]) / seen
+
+    def survival(self, source: Source, agreeing: int, tokens: int) -> list[float]:
+        """For each of the next `tokens` guessed tokens, the probability that all are right up to it."""
+        rates, survival, chances = self._rates[source], 1.0, []
+        for place in range(agreeing, agreeing + tokens):
+            survival *= rates[_class(place)]
+            chances.append(survival)
+        return chances
+
+
+def _class(agreeing: int) -> int:
+    for length, begin in enumerate(_LENGTHS):
+        if agreeing < begin:
+            return max(length - 1, 0)
+    return len(_LENGTHS) - 1

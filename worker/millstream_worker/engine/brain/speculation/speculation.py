@@ -1,0 +1,115 @@
+"""Chooses the draft tokens of a step: for rows that decode, as many as pay by what steps have cost, and no
+more than leave everything else as it is. They take blank blocks only, and no prompt's place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import itemgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.batch.plan import Sampled
+from millstream_worker.engine.brain.batch.planner import LAST, Drafts, Launch, Selection
+from millstream_worker.engine.brain.batch.rows import Row
+from millstream_worker.engine.brain.running.running_rows import RunningRows
+from millstream_worker.engine.brain.speculation.guesses import Drafter
+from millstream_worker.engine.brain.speculation.step_costs import StepCosts
+from millstream_worker.engine.brain.speculation.verification import accepted
+
+_LIKELY = 0.5  # survival of draft tokens that are verified whatever they cost, if that is asked for
+
+
+class Speculation:
+    """`always`: likely draft tokens are verified whether they pay or not. A step has at most `max_rows`
+    segments, with draft tokens, too: for so many logits memory is kept aside.
+    """
+
+    def __init__(
+        self, running_rows: RunningRows, max_rows: int, drafter: Drafter, *, always: bool = False
+    ) -> None:
+        self._running_rows = running_rows
+        self._batch = running_rows.batch
+        self._most = max_rows
+        self._always = always
+        self._drafter = drafter
+        self._costs = StepCosts(max_rows)
+
+    def wants(self) -> bool:
+        """Whether rows that decode have draft tokens that pay, as far as their outputs are known."""
+        return bool(self._chosen(self._batch.decodes(), 0, self._most))
+
+    def draft(self, selection: Selection) -> None:
+        """Add draft tokens to a selection of which nothing is in flight."""
+        prompt_tokens = sum(chunk.tokens for chunk in selection.chunks)
+        chosen = self._chosen(selection.decodes, prompt_tokens, selection.budget)
+        if not chosen:
+            return
+        drafts = [self._with_blocks(slot, chosen.get(slot, [])) for slot in selection.decodes.tolist()]
+        counts = np.array([len(tokens) for tokens in drafts], np.int32)
+        if counts.any():
+            packed = np.array([token for tokens in drafts for token in tokens], np.int32)
+            selection.drafts = Drafts(counts, packed)
+
+    def verify(self, launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
+        """What counts of a launch that is being settled; the rest is taken back."""
+        if launch.follows is None:
+            return launch, sampled
+        drafted, samples = int((launch.follows != LAST).sum()), len(launch.rows)
+        launch, sampled = accepted(launch, sampled)
+        self._running_rows.totals.drafted += drafted
+        self._running_rows.totals.accepted += drafted - (samples - len(launch.rows))
+        for row, kv_len in zip(self._batch.at(launch.slots), launch.kv_lens.tolist(), strict=True):
+            self._running_rows.shrink(row, kv_len)
+        return launch, sampled
+
+    def learn(self, launch: Launch, step_s: float, ended: list[tuple[Row, str]]) -> None:
+        """From a settled launch, and from the rows that end with it."""
+        self._costs.settled(launch.tokens, step_s)
+        for row, _ in ended:
+            self._drafter.learn(row)
+
+    def _chosen(self, slots: NDArray[np.intp], prompt_tokens: int, budget: int) -> dict[int, list[int]]:
+        """Draft tokens by slot, at most `budget`."""
+        rows = len(slots)
+        tokens = rows + prompt_tokens
+        room = min(self._most - tokens, budget)
+        if not rows or room < 1 or not (self._always or self._costs.pays(tokens, rows)):
+            return {}
+        guesses, chances = self._guessed(slots)
+        chances = sorted(chances, key=itemgetter(0), reverse=True)[:room]
+        survivals = [survival for survival, _ in chances]
+        if self._always:
+            count = sum(survival >= _LIKELY for survival in survivals)
+        else:
+            count = self._costs.best(tokens, rows, survivals)
+        counts = Counter(slot for _, slot in chances[:count])
+        return {slot: guesses[slot][:count] for slot, count in counts.items()}
+
+    def _guessed(self, slots: NDArray[np.intp]) -> tuple[dict[int, list[int]], list[tuple[float, int]]]:
+        """Guessed tokens by slot, and for each of them the probability that it is accepted, with its slot."""
+        guesses, chances = {}, []
+        room = self._batch.last_input[slots] - self._batch.scheduled[slots] - 1
+        for row, most in zip(self._batch.at(slots), room.tolist(), strict=True):
+            guess = self._drafter.guess(row) if row.may_draft else None
+            if guess is None or row.slot is None:
+                continue
+            guesses[row.slot] = tokens = guess.tokens[:most]
+            survival = self._drafter.acceptance.survival(guess.source, guess.agreeing, len(tokens))
+            chances += [(chance, row.slot) for chance in survival]
+        return guesses, chances
+
+    def _with_blocks(self, slot: int, tokens: list[int]) -> list[int]:
+        """As many of a row's draft tokens as its grammar takes and blank blocks hold, which it now has."""
+        row = self._batch.rows[slot]
+        assert row is not None, f"slot {slot} is empty"
+        if tokens and row.matcher is not None:
+            tokens = tokens[: row.matcher.valid(tokens)]
+        if not tokens:
+            return tokens
+        pool, block_size = self._running_rows.pool, self._batch.block_size
+        held = (len(row.blocks) + pool.blank) * block_size - int(self._batch.scheduled[slot])
+        tokens = tokens[: held - 1]
+        self._running_rows.grow(row, max(self._batch.missing_blocks(row, 1 + len(tokens)), 0))
+        return tokens

@@ -1,0 +1,91 @@
+"""What a step costs by the tokens that it computes, as settled steps have shown, and how many draft tokens
+pay: those with which the expected tokens per second are highest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from math import inf
+from statistics import median
+
+_KEPT = 5  # durations of a size; their median counts, as a pause or a recording is not the step's
+_STALE = 4096  # steps after which a size is forgotten: contexts grow, a model is compiled
+_SWEEP = 256  # steps
+_GAIN = 1.02  # less is noise
+
+
+def _rung(tokens: int) -> bool:
+    return tokens <= 8 or tokens % (1 << (tokens - 1).bit_length() - 3) == 0
+
+
+class StepCosts:
+    """Of steps of up to `most` tokens. Draft tokens fill a step up to a rung, of which an octave has four: so
+    that few sizes are measured, and recorded.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._rungs = frozenset(tokens for tokens in range(1, most + 1) if _rung(tokens))
+        self._most = most
+        self._lately: dict[int, deque[float]] = {}  # durations by tokens
+        self._seconds: dict[int, float] = {}  # their medians
+        self._sizes: list[int] = []  # the tokens, ascending
+        self._seen: dict[int, int] = {}  # number of the last step of this size
+        self._steps = 0
+
+    def settled(self, tokens: int, seconds: float) -> None:
+        self._steps += 1
+        if tokens <= self._most:
+            if tokens not in self._lately:
+                self._lately[tokens] = deque(maxlen=_KEPT)
+                insort(self._sizes, tokens)
+            self._lately[tokens].append(seconds)
+            self._seconds[tokens] = median(self._lately[tokens])
+            self._seen[tokens] = self._steps
+        if self._steps % _SWEEP == 0:
+            self._forget_stale()
+
+    def pays(self, tokens: int, rows: int, survival: float = 1.0) -> bool:
+        """Whether any number of draft tokens would pay if each were accepted with this probability."""
+        return self.best(tokens, rows, [survival] * (self._most - tokens)) > 0
+
+    def best(self, tokens: int, rows: int, survivals: Sequence[float]) -> int:
+        """How many draft tokens pay in a step that computes `tokens` and samples `rows` without any.
+        `survivals`: the probabilities that they are accepted, in falling order.
+        """
+        plain = self._seconds.get(tokens)
+        if plain is None:
+            return 0  # it must be seen first
+        expected = float(rows)
+        best, best_rate = 0, _GAIN * rows / plain
+        for count, survival in enumerate(survivals, start=1):
+            expected += survival
+            if tokens + count not in self._rungs:
+                continue
+            rate = expected / max(self._estimate(tokens + count), plain)
+            if rate > best_rate:
+                best, best_rate = count, rate
+        return best
+
+    def _estimate(self, tokens: int) -> float:
+        """Seconds: between two known sizes on a straight line. Beyond the largest as there, up to twice its
+        size, so that it is tried; more is out of the question.
+        """
+        known = self._seconds.get(tokens)
+        if known is not None:
+            return known
+        above = bisect_left(self._sizes, tokens)
+        low = self._sizes[above - 1]  # there is one: the size without draft tokens
+        if above == len(self._sizes):
+            return self._seconds[low] if tokens <= 2 * low else inf
+        high = self._sizes[above]
+        slope = (self._seconds[high] - self._seconds[low]) / (high - low)
+        return self._seconds[low] + slope * (tokens - low)
+
+    def _forget_stale(self) -> None:
+        self._sizes = [size for size in self._sizes if self._seen[size] > self._steps - _STALE]
+        kept = set(self._sizes)
+        for by_size in (self._lately, self._seconds, self._seen):
+            for size in by_size.keys() - kept:
+                del by_size[size]

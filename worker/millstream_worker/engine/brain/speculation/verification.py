@@ -1,0 +1,52 @@
+"""What counts of a launch with draft tokens: of each row, the samples up to the first that is not the draft
+token after it. These are what it would have sampled one by one: each with its own noise, after the same text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from millstream_worker.engine.brain.batch.plan import Int32, Sampled
+from millstream_worker.engine.brain.batch.planner import LAST, Launch
+
+
+def accepted(launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
+    """The launch and its samples as if no more had been computed than what counts. `slots` and `kv_lens` then
+    say once for each row how far it is, while a row has each of its samples.
+    """
+    assert launch.follows is not None, "a launch without draft tokens"
+    count = len(launch.follows)
+    counts = np.ones(len(sampled.tokens), np.bool_)
+    counts[:count] = _counting(launch.follows, sampled.tokens[:count])
+    ends = np.ones(len(launch.slots), np.bool_)
+    ends[:count] = counts[:count]
+    ends[: count - 1] &= ~(counts[1:count] & (launch.follows[:-1] != LAST))
+    kept = np.flatnonzero(counts)
+    places = {int(index): place for place, index in enumerate(kept)}
+    return (
+        replace(
+            launch,
+            slots=launch.slots[ends],
+            kv_lens=launch.kv_lens[ends],
+            sample_slots=launch.sample_slots[kept],
+            sample_lens=launch.sample_lens[kept],
+            rows=[launch.rows[index] for index in kept],
+            follows=None,
+        ),
+        Sampled(
+            sampled.tokens[kept],
+            {places[index]: one for index, one in sampled.logprobs.items() if index in places},
+            tuple(places[index] for index in sampled.non_finite if index in places),
+        ),
+    )
+
+
+def _counting(follows: Int32, tokens: Int32) -> NDArray[np.bool_]:
+    """[E] the decode segments whose input is the text that the row has."""
+    counting = np.ones(len(follows), np.bool_)
+    for index in np.flatnonzero(follows != LAST).tolist():
+        counting[index + 1] = counting[index] and tokens[index] == follows[index]
+    return counting
