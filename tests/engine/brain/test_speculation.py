@@ -12,7 +12,7 @@ from support.engine.brain import ask, rig_of
 from support.engine.counting import ErringDrafter, Rig
 
 from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
-from millstream_worker.engine.brain.speculation.acceptance import Acceptance, Source
+from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
 from millstream_worker.engine.brain.speculation.step_costs import StepCosts
 from millstream_worker.engine.brain.speculation.token_index import END, LONGEST_MATCH, TokenIndex
 
@@ -52,12 +52,12 @@ def test_what_comes_after_a_match_ends_with_its_text() -> None:
 def test_acceptance_follows_what_is_seen() -> None:
     acceptance = Acceptance()
     for _ in range(300):
-        acceptance.observe(Source.OWN, 6, right=True)
-        acceptance.observe(Source.PAST, 6, right=False)
-    (own, *_), (past, *_) = (acceptance.survival(source, 6, 3) for source in Source)
+        acceptance.observe(GuessSource.OWN, 6, right=True)
+        acceptance.observe(GuessSource.PAST, 6, right=False)
+    (own, *_), (past, *_) = (acceptance.survival(source, 6, 3) for source in GuessSource)
     assert own > 0.95
     assert past < 0.05
-    chances = acceptance.survival(Source.OWN, 2, 20)
+    chances = acceptance.survival(GuessSource.OWN, 2, 20)
     assert chances == sorted(chances, reverse=True)
 
 

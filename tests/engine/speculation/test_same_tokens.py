@@ -12,7 +12,7 @@ from support.models import checkpoints
 from support.models.spelling import spelling_checkpoint
 
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.outputs import EngineStats
+from millstream_worker.engine.protocol.outputs import EngineStats, Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 TEXT = tuple(range(3, 15))
@@ -48,7 +48,7 @@ def outputs(engine: Engine[Any], asked: list[EngineRequest]) -> tuple[Outputs, E
         assert engine.add(request) is None
         found[request.handle] = ([], [], "")
     while not engine.idle:
-        assert not engine.take_compiled()
+        assert not [report for report in engine.take_compiled() if isinstance(report, Refused)]
         if (step := engine.step()) is None:
             continue
         for handle, token in zip(step.handles, step.tokens, strict=True):

@@ -19,7 +19,7 @@ from millstream_worker.engine.brain.batch.noise import row_key, uniform
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, SampledLogprobs, TokenMasks
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.scheduler import Scheduler
-from millstream_worker.engine.brain.speculation.acceptance import Acceptance, Source
+from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
 from millstream_worker.engine.brain.speculation.guesses import Guess
 from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
@@ -169,7 +169,7 @@ class ErringDrafter:
             wrong = (token + index) % self._every == 0
             tokens.append((token + 3) % VOCAB if wrong else token)
             last = tokens[-1]
-        return Guess(Source.OWN, 20, tokens)
+        return Guess(GuessSource.OWN, 20, tokens)
 
     def learn(self, row: Row) -> None:
         """It knows."""

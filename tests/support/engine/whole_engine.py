@@ -28,6 +28,7 @@ def engine_on(
         max_rows=6,
         max_step_tokens=24,
         compile_model="off",
+        speculate="off",  # tests count steps
     )
     engine, info = build(dataclasses.replace(config, **changes), report)
     assert info.device.startswith(device)

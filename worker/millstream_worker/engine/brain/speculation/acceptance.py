@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Source(IntEnum):
+class GuessSource(IntEnum):
     OWN = 0  # the row's prompt and output
     PAST = 1  # outputs of rows of the same kind
 
@@ -18,16 +18,16 @@ _MEMORY = 200  # observations that count
 
 class Acceptance:
     def __init__(self) -> None:
-        self._rates = [list(_PRIOR) for _ in Source]
-        self._seen = [[_PRIOR_WEIGHT] * len(_PRIOR) for _ in Source]
+        self._rates = [list(_PRIOR) for _ in GuessSource]
+        self._seen = [[_PRIOR_WEIGHT] * len(_PRIOR) for _ in GuessSource]
 
-    def observe(self, source: Source, agreeing: int, right: bool) -> None:
+    def observe(self, source: GuessSource, agreeing: int, right: bool) -> None:
         """Whether a token guessed after so many tokens that agree was right."""
         length = _class(agreeing)
         seen = self._seen[source][length] = min(self._seen[source][length] + 1, _MEMORY)
         self._rates[source][length] += (right - self._rates[source][length]) / seen
 
-    def survival(self, source: Source, agreeing: int, tokens: int) -> list[float]:
+    def survival(self, source: GuessSource, agreeing: int, tokens: int) -> list[float]:
         """For each of the next `tokens` guessed tokens, the probability that all are right up to it."""
         rates, survival, chances = self._rates[source], 1.0, []
         for place in range(agreeing, agreeing + tokens):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from millstream_worker.engine.brain.batch.rows import Row
-from millstream_worker.engine.brain.speculation.acceptance import Acceptance, Source
+from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
 from millstream_worker.engine.brain.speculation.past_outputs import PastOutputs
 from millstream_worker.engine.brain.speculation.token_index import LONGEST_MATCH, TokenIndex
 
@@ -20,7 +20,7 @@ MOST = 32  # tokens of a guess
 class Guess:
     """`tokens` may follow the output; the `agreeing` tokens before them agree with their source."""
 
-    source: Source
+    source: GuessSource
     agreeing: int
     tokens: list[int]
 
@@ -93,9 +93,9 @@ class TextGuesses:
         own, past = followed.own, self._past.of(followed.row)
         if len(own.tokens) < 2:
             return None
-        found = [(own.repeats(), Source.OWN, own)]
+        found = [(own.repeats(), GuessSource.OWN, own)]
         if past is not None:
-            found.append((past.ends_like(own.tokens[-LONGEST_MATCH:]), Source.PAST, past))
+            found.append((past.ends_like(own.tokens[-LONGEST_MATCH:]), GuessSource.PAST, past))
         (agreeing, place), source, index = max(found, key=lambda one: (one[0][0], one[1]))
         tokens = index.after(place, MOST) if agreeing else []
         return Guess(source, agreeing, tokens) if tokens else None
