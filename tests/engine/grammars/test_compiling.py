@@ -30,7 +30,9 @@ def test_a_vocabulary_that_cannot_be_followed_is_looked_at_once() -> None:
 
 def compiled(schema: object) -> Matcher:
     spec = GrammarSpec("json_schema", json.dumps(schema), compact=True)
-    return GrammarCompiler(lambda: LLTokenizer("byte")).matchers(EngineRequest(1, (1,), 5, grammar=spec))[0]
+    return GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None).matchers(
+        EngineRequest(1, (1,), 5, grammar=spec)
+    )[0]
 
 
 def test_a_text_without_an_end_that_leaves_no_choice_is_cut() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from millstream.wire.messages.format_bounds import (
     MAX_PARTS,
+    MAX_TEXT,
     UNTOLD,
     least_of,
     parts_of,
@@ -19,7 +20,6 @@ from millstream.wire.messages.format_bounds import (
 )
 
 MAX_RULES = 2000
-MAX_TERMINAL = 16 * 1024  # characters, with the terminals in it, as often as they are repeated at least
 
 _RULE = re.compile(
     r"""^[ \t]*[?!]*([\w-]+)(?:\.-?\d+)?\s*(?:\[[^]"]*(?:"[^"]*"[^]"]*)*\]\s*)?(?:::=|:)""", re.MULTILINE
@@ -27,7 +27,8 @@ _RULE = re.compile(
 _LITERAL = re.compile(r'"(?P<text>(?:\\.|[^"\\\n])*)"|/(?P<pattern>(?:\\.|[^/\\\n])+)/')
 _NAME = re.compile(r"(?<![\w-])_?[A-Z][A-Z0-9_-]*(?!\w)")
 _SCHEMA = re.compile(r"%json\s*(?=\{)")
-_REPEAT = re.compile(r"[{~]\s*(\d+)")
+_REPEAT = re.compile(r"~\s*(\d+)(?:\s*\.\.\s*\d+)?")
+_AS_PATTERN = str.maketrans("[]", "()", " \t\n\r")
 
 
 def problem_of_grammar(text: str) -> str | None:
@@ -77,32 +78,35 @@ def _problem_of_terminals(bodies: dict[str, str]) -> str | None:
     return None
 
 
-def _least(literal: re.Match[str]) -> int:
-    return len(literal["text"] or "") + (least_of(literal["pattern"] or "") or 0)
-
-
 class _Definition:
     """A rule or terminal. `parts`, `least`: as of a pattern, with those of the terminals in it."""
 
     def __init__(self, name: str, body: str) -> None:
-        rest = _LITERAL.sub(" ", body)
-        literals = list(_LITERAL.finditer(body))
         self.terminal = _NAME.fullmatch(name) is not None
-        self.names = _NAME.findall(rest)
+        self._rest = _LITERAL.sub(_as_repeat, body)
+        self.names = _NAME.findall(self._rest)
         self.parts = parts_of(body)
-        self.least = max(int(not self.terminal), sum(map(_least, literals)))
-        self._repeats = 1
-        for count in _REPEAT.findall(rest):
-            self._repeats = min(self._repeats * max(int(count[:10]), 1), UNTOLD)
+        self.least = 0
 
     def problem(self, definitions: dict[str, _Definition]) -> str | None:
-        """`definitions`: those of the terminals in it have been asked before."""
-        named = [definitions[name] for name in self.names if name in definitions]
-        self.least = min(self._repeats * (self.least + sum(one.least for one in named)), UNTOLD)
-        if self.terminal:
-            self.parts = min(self.parts + sum(one.parts for one in named), UNTOLD)
-        if self.terminal and self.parts > MAX_PARTS:
+        """`definitions`: those of the terminals in it have been asked before. Rules need no bound: the
+        compiler counts what they repeat.
+        """
+        if not self.terminal:
+            return None
+        lengths = {name: definitions[name].least for name in self.names if name in definitions}
+        pattern = _NAME.sub(lambda name: f"a{{{lengths.get(name[0], 1)}}}", self._rest)
+        pattern = _REPEAT.sub(r"{\1}", pattern).translate(_AS_PATTERN)
+        self.least = least_of(pattern) or 0
+        self.parts += sum(definitions[name].parts for name in self.names if name in definitions)
+        self.parts = min(self.parts, UNTOLD)
+        if self.parts > MAX_PARTS:
             return f"has {self.parts} parts that may be left out or repeated, and may have {MAX_PARTS}"
-        if (self.terminal or self._repeats > 1) and self.least > MAX_TERMINAL:
-            return f"has {self.least} characters, and may have {MAX_TERMINAL}; use smaller repeats"
+        if self.least > MAX_TEXT:
+            return f"has {self.least} characters, and may have {MAX_TEXT}; use smaller repeats"
         return None
+
+
+def _as_repeat(literal: re.Match[str]) -> str:
+    """A pattern as long as the literal."""
+    return f"a{{{len(literal['text'] or '') or least_of(literal['pattern'] or '') or 0}}}"
