@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from llguidance import LLTokenizer
 
+from millstream.wire.messages.format_bounds import MAX_OPTIONAL, MAX_TEXT
 from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
 
 
@@ -22,3 +26,25 @@ def test_a_vocabulary_that_cannot_be_followed_is_looked_at_once() -> None:
         with pytest.raises(InvalidGrammar, match="it has no end"):
             compiler.matchers(EngineRequest(1, (1,), 5, grammar=GrammarSpec("regex", pattern)))
     assert len(looks) == 1
+
+
+def compiled(schema: object) -> Matcher:
+    spec = GrammarSpec("json_schema", json.dumps(schema), compact=True)
+    return GrammarCompiler(lambda: LLTokenizer("byte"), lambda grammar: None).matchers(
+        EngineRequest(1, (1,), 5, grammar=spec)
+    )[0]
+
+
+def test_a_text_without_an_end_that_leaves_no_choice_is_cut() -> None:
+    """It is spelled out at once, in the batch's loop: without a limit it is 500 MB."""
+    constant = "a" * MAX_TEXT
+    matcher = compiled({"type": "array", "items": {"const": constant}, "minItems": 10**6})
+    assert 0 < len(matcher.forced()) < 1e6
+
+
+def test_the_largest_object_of_optional_properties_can_be_followed() -> None:
+    names = {f"p{number}": {"type": "integer"} for number in range(MAX_OPTIONAL)}
+    matcher = compiled({"type": "object", "properties": names, "additionalProperties": False})
+    assert matcher.consume(list(b'{"p0":1,"p250":2,"p499":'))
+    matcher.forced()
+    assert matcher.failure is None

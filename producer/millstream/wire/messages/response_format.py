@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 
+from millstream.wire.messages.format_bounds import MAX_CHOICE, problem_of_pattern, problem_of_shape
+from millstream.wire.messages.grammar_bounds import problem_of_grammar
 from millstream.wire.messages.invalid import WrongField
 
 MAX_BYTES = 256 * 1024  # of the text in UTF-8
@@ -47,6 +49,8 @@ class ResponseFormat(BaseModel):
             other = "JSON without whitespace" if self.compact else f"a {self.type}"
             problem = f"is for JSON with whitespace and not for {other}; leave it out"
             raise WrongField("whitespace_pattern", self.whitespace_pattern, problem)
+        if self.whitespace_pattern and (problem := problem_of_pattern(self.whitespace_pattern)):
+            raise WrongField("whitespace_pattern", self.whitespace_pattern, problem)
         return self
 
 
@@ -72,7 +76,7 @@ def problem_of_schema(text: str) -> str | None:
         return "must be a JSON schema, which is an object"
     if _is_deeper(schema, MAX_DEPTH):
         return f"is nested more than {MAX_DEPTH} deep; move parts to $defs, and refer to them"
-    return None
+    return problem_of_shape(schema)
 
 
 def _problem_of_choices(text: str) -> str | None:
@@ -84,10 +88,21 @@ def _problem_of_choices(text: str) -> str | None:
     if len(set(choices)) < len(choices):
         [(repeated, _)] = Counter(choices).most_common(1)
         return f"has {repeated!r:.80} more than once; leave the others out"
+    if (longest := max(map(len, choices))) > MAX_CHOICE:
+        return f"has a text of {longest} characters, and may have {MAX_CHOICE}; choose among short names"
     return None
 
 
-_PROBLEMS = {"json_schema": problem_of_schema, "choice": _problem_of_choices}
+def _problem_of_regex(text: str) -> str | None:
+    return problem_of_pattern(text, MAX_CHOICE)
+
+
+_PROBLEMS = {
+    "json_schema": problem_of_schema,
+    "choice": _problem_of_choices,
+    "regex": _problem_of_regex,
+    "grammar": problem_of_grammar,
+}
 
 
 class _NotJson(ValueError):

@@ -94,13 +94,22 @@ class GrammarCompiler:
         return ""
 
 
-def limits() -> LLParserLimits:
-    return LLParserLimits(verbose_errors=False)  # else errors quote the grammar
-
-
 def _without_tokens(grammar: str) -> str:
     """The same, with a letter for each token that is there by its id: for a check without a vocabulary."""
     return re.sub(r"<\[\d+\]>", "/x/", grammar)
+
+
+def limits() -> LLParserLimits:
+    """Above what public schemas need. They bound a mask only with the bounds of a format's shape: the work of
+    one character, and the bytes that leave no choice, are not counted.
+    """
+    return LLParserLimits(
+        initial_lexer_fuel=300_000,
+        step_lexer_fuel=100_000,
+        step_max_items=3000,
+        max_lexer_states=100_000,
+        verbose_errors=False,  # else errors quote the grammar
+    )
 
 
 def _or_reason(make: Callable[[], T]) -> T | InvalidGrammar:
