@@ -19,6 +19,7 @@ from millstream_worker.engine.brain.speculation.step_costs import StepCosts
 from millstream_worker.engine.brain.speculation.verification import accepted
 
 _LIKELY = 0.5  # survival of draft tokens that are verified whatever they cost, if that is asked for
+_ROWS_A_SKIP = 4  # rows whose guesses take about as long as they may in a step
 
 
 class Speculation:
@@ -35,6 +36,8 @@ class Speculation:
         self._always = always
         self._drafter = drafter
         self._costs = StepCosts(max_rows)
+        self._skipped = 0  # steps left out since rows were last looked at in vain
+        self._skips = 0  # of those, still to come
 
     def wants(self) -> bool:
         """Whether rows that decode have draft tokens that pay, as far as their outputs are known."""
@@ -75,7 +78,7 @@ class Speculation:
         rows = len(slots)
         tokens = rows + prompt_tokens
         room = min(self._most - tokens, budget)
-        if not rows or room < 1 or not (self._always or self._costs.pays(tokens, rows)):
+        if not rows or room < 1 or self._skips_one() or not (self._always or self._costs.pays(tokens, rows)):
             return {}
         guesses, chances = self._guessed(slots)
         chances = sorted(chances, key=itemgetter(0), reverse=True)[:room]
@@ -84,8 +87,15 @@ class Speculation:
             count = sum(survival >= _LIKELY for survival in survivals)
         else:
             count = self._costs.best(tokens, rows, survivals)
+        self._skipped = 0 if count else min(2 * self._skipped + 1, rows // _ROWS_A_SKIP)
+        self._skips = self._skipped
         counts = Counter(slot for _, slot in chances[:count])
         return {slot: guesses[slot][:count] for slot, count in counts.items()}
+
+    def _skips_one(self) -> bool:
+        """Whether to leave out a step: many rows without drafts that pay are looked at now and then."""
+        self._skips -= 1
+        return self._skips >= 0
 
     def _guessed(self, slots: NDArray[np.intp]) -> tuple[dict[int, list[int]], list[tuple[float, int]]]:
         """Guessed tokens by slot, and for each of them the probability that it is accepted, with its slot."""
