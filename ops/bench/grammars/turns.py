@@ -74,4 +74,5 @@ def config_of(folder: Path, size: ModelSize, rows: int, context: int, threads: i
         block_size=BLOCK,
         max_rows=rows,
         compile_model="on",
+        speculate="off",  # random weights repeat themselves
     )

@@ -124,6 +124,7 @@ def _config(setting: Setting, folder: Path, blocks: int, max_rows: int) -> Engin
         block_size=BLOCK,
         max_rows=max_rows,
         compile_model=setting.options.compile_model,
+        speculate="off",  # random weights repeat themselves
     )
 
 

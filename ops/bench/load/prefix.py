@@ -92,6 +92,7 @@ async def engine_alone(experiment: Experiment, shared: bool) -> AsyncIterator[Dr
         max_rows=options.rows,
         prefix_cache=shared,
         compile_model=options.compile_model,
+        speculate="off",  # random weights repeat themselves
     )
     built, _ = build(config, lambda message: None)
 
@@ -111,6 +112,7 @@ async def through_queue(experiment: Experiment, shared: bool) -> AsyncIterator[D
     flags = ["--model", str(experiment.folder), "--device", options.device]
     flags += ["--max-rows", str(options.rows), "--compile-model", options.compile_model]
     flags += ["--threads", str(options.threads), "--kv-memory", experiment.kv_memory()]
+    flags += ["--speculate", "off"]  # as above
     flags += ["--prefix-cache" if shared else "--no-prefix-cache"]
     async with queue.worker(*flags) as client:
 

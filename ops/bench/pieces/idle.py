@@ -71,6 +71,7 @@ def measure(model: str, options: argparse.Namespace) -> Row:
         block_size=BLOCK,
         max_rows=options.rows,
         compile_model=options.compile_model,
+        speculate="off",  # random weights repeat themselves
     )
     engine, info, watch = watched(config)
     _run(engine, watch, make(options.workload, size.vocab_size, 2 / len(work.prompts), -1))

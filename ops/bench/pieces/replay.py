@@ -79,6 +79,7 @@ def _config(folder: str, size: ModelSize, rows: int, context: int, threads: int)
         block_size=BLOCK,
         max_rows=rows,
         compile_model="on",
+        speculate="off",  # random weights repeat themselves
     )
 
 

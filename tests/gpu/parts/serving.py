@@ -36,7 +36,7 @@ def serve(survey: Survey) -> None:
     cache = str(survey.scratch / "engine")
     started = time.perf_counter()
     with random_weights():
-        config = EngineConfig(str(place), device=survey.device, cache_dir=cache, **own)
+        config = EngineConfig(str(place), device=survey.device, cache_dir=cache, **{"speculate": "off"} | own)
         engine, info = build(config, said.append)
     if survey.tiny:  # a GPU that is not among the tested ones has it
         engine.runner.model = ShadowCheck(engine.runner.model, Findings(said.append), None, 10)

@@ -48,8 +48,8 @@ class Millstream:
 def chosen(setup: Setup) -> dict[str, Any]:
     """Fields of EngineConfig: the benchmark's choice, overridden by the setup's own settings. On the CPU the
     cache holds every row at once, and a last block each: memory is the user's. A GPU is the engine's. The
-    model is compiled at start, as a worker compiles it after a busy minute. Raises ValueError for an unknown
-    setting.
+    model is compiled at start, as a worker compiles it after a busy minute. Random weights repeat themselves:
+    nothing is drafted. Raises ValueError for an unknown setting.
     """
     on_cpu = setup.device == "cpu"
     blocks = setup.kv_tokens // BLOCK_SIZE + setup.rows + 1
@@ -57,8 +57,11 @@ def chosen(setup: Setup) -> dict[str, Any]:
         "kv_memory": str(blocks * BLOCK_SIZE * setup.kv_token_bytes) if on_cpu else "auto",
         "max_rows": setup.max_rows or MAX_ROWS,
         "compile_model": "on",
+        "speculate": "off",
         "max_step_tokens": setup.max_step_tokens or (2048 if on_cpu else 8192),
     }
+    known = {field.name for field in fields(EngineConfig)}  # another checkout's may lack some
+    own = {name: value for name, value in own.items() if name in known}
     return own | dict(_parsed(setting) for setting in setup.settings.split(",") if setting)
 
 
