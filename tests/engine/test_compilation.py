@@ -273,6 +273,6 @@ def test_in_the_middle_of_a_row(folder: str, tmp_path: Path) -> None:
     assert tokens == run(plain)
     assert said[-3].startswith("model compiled in ")
     assert said[-2].startswith("compiled model checked: off by at most ")
-    assert said[-1] == "decode steps are recorded and replayed"
+    assert said[-1] == "short steps are recorded and replayed"
     assert engine.take_due() is None
     assert len(list((tmp_path / "compiled").glob("*/ready"))) == 1
