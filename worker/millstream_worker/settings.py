@@ -121,8 +121,8 @@ class Settings(BaseSettings):
     """Shared-prefix attention: a prefix that several sequences share is read once per step."""
     speculate: Literal["auto", "off", "always"] = "auto"
     """Speculative decoding: tokens guessed from the prompt and from earlier outputs are verified several a
-    step, which changes no output: auto where that is faster by the step times measured, always, or never
-    (off)."""
+    step, which changes outputs no more than other sequences in the batch do: auto where that is faster by
+    the step times measured, always, or never (off)."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """Use of CUDA graphs: auto falls back to eager steps, on refuses to start without them, off disables
     them."""

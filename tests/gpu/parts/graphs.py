@@ -31,8 +31,9 @@ def _tokens(survey: Survey, case: str) -> str:
         folder = checkpoints.build(case, Path(place))
         want = tokens_of(engine_on("cpu", folder, attention="torch"))
         for way in ways:
-            engine = engine_on(survey.device, folder, said.append, cuda_graphs=way)
-            assert tokens_of(engine) == want, f"others with graphs {way}"
+            for speculate in ("off", "always"):
+                engine = engine_on(survey.device, folder, said.append, cuda_graphs=way, speculate=speculate)
+                assert tokens_of(engine) == want, f"others with graphs {way}, speculate {speculate}"
     return "; ".join([f"with graphs {', '.join(ways)}", *(line for line in said if "CUDA graphs" in line)])
 
 

@@ -119,7 +119,7 @@ class _Ways:
         runner.model = record(
             eager_of(runner),
             CudaRecorder(self.device),
-            GraphLimits(self.rows, self.rows + 1024, 64),
+            GraphLimits(self.rows, self.rows + 1024, 128),
             Findings(said.append),
         )
         return "; ".join(said)

@@ -67,6 +67,7 @@ def serve(
     step_tokens: int = 24,
     pipeline_depth: int = 0,
     sharing: SharingCosts | None = None,
+    speculate: str = "off",
     prepare: Callable[[Runner], None] = lambda runner: None,
 ) -> Served:
     """Run requests to their end; each arrives before the plan of the given number. The pool is audited
@@ -84,6 +85,7 @@ def serve(
             hash_seed=b"test",
             pipeline_depth=pipeline_depth,
             sharing=sharing,
+            speculate=speculate,
         )
     )
     served = Served(scheduler.stats())

@@ -41,7 +41,9 @@ class Speculation:
 
     def wants(self) -> bool:
         """Whether rows that decode have draft tokens that pay, as far as their outputs are known."""
-        return bool(self._chosen(self._batch.decodes(), 0, self._most))
+        batch = self._batch
+        to_prefill = batch.known[batch.prefilling] - batch.scheduled[batch.prefilling]
+        return bool(self._chosen(batch.decodes(), int(to_prefill.sum()), self._most))
 
     def draft(self, selection: Selection) -> None:
         """Add draft tokens to a selection of which nothing is in flight."""

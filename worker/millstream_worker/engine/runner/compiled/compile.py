@@ -73,6 +73,7 @@ def compile_model(
         worst = _compile_first_right(loaded, layers, backends, expected, fall_back)
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
         restore_plain(loaded)
+        settle(loaded.device)  # a device fault ends the process here, and is charged to compiled code
         raise CannotCompile(short(error)) from error
     finally:
         torch.compiler.set_stance("eager_on_recompile")

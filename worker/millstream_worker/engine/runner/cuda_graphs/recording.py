@@ -71,7 +71,8 @@ def _record(eager: Eager, recorder: Recorder, limits: GraphLimits, findings: Fin
 
 def _check(eager: Eager, graphs: CudaGraphs, limits: GraphLimits, findings: Findings) -> None:
     """Forgets the kind of steps that is replayed wrongly. Raises Mismatch if that is both."""
-    steps = ReplaySteps.within(eager.storage, eager.loaded.context_length, limits.rows)
+    longest = min(eager.loaded.context_length, limits.width * eager.storage.block_size)
+    steps = ReplaySteps.within(eager.storage, longest, limits.rows)
     if steps is None:
         findings.unchecked("CUDA graphs", "the KV cache has no room for their steps")
         return

@@ -88,7 +88,9 @@ class CudaGraphs:
         with self._recorder.apart():
             try:
                 self._record_mixed(mark)
-            except RuntimeError as error:  # as when memory runs out
+            except CannotRecord:
+                raise
+            except Exception as error:  # noqa: BLE001 - as when memory runs out, or a kernel wants too much
                 self.forget_mixed()
                 without = short(error)
             if without:  # now that nothing refers to the error, and it to what was being computed
