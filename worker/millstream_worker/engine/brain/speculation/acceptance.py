@@ -14,6 +14,7 @@ _LENGTHS = (2, 3, 4, 5, 7, 9, 13, 17)  # tokens that agree: each class begins he
 _PRIOR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85)
 _PRIOR_WEIGHT = 4  # observations
 _MEMORY = 200  # observations that count
+_HARDLY = 0.05
 
 
 class Acceptance:
@@ -28,10 +29,14 @@ class Acceptance:
         self._rates[source][length] += (right - self._rates[source][length]) / seen
 
     def survival(self, source: GuessSource, agreeing: int, tokens: int) -> list[float]:
-        """For each of the next `tokens` guessed tokens, the probability that all are right up to it."""
+        """For each of the next `tokens` guessed tokens, the probability that all are right up to it; without
+        those that have hardly any.
+        """
         rates, survival, chances = self._rates[source], 1.0, []
         for place in range(agreeing, agreeing + tokens):
             survival *= rates[_class(place)]
+            if survival < _HARDLY:
+                break
             chances.append(survival)
         return chances
 

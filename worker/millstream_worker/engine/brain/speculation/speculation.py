@@ -77,10 +77,17 @@ class Speculation:
 
     def _chosen(self, slots: NDArray[np.intp], prompt_tokens: int, budget: int) -> dict[int, list[int]]:
         """Draft tokens by slot, at most `budget`."""
-        rows = len(slots)
-        tokens = rows + prompt_tokens
-        room = min(self._most - tokens, budget)
-        if not rows or room < 1 or self._skips_one() or not (self._always or self._costs.pays(tokens, rows)):
+        room = min(self._most - len(slots) - prompt_tokens, budget)
+        if not len(slots) or room < 1 or self._skips_one():
+            return {}
+        chosen = self._that_pay(slots, prompt_tokens, room)
+        self._skipped = 0 if chosen else min(2 * self._skipped + 1, len(slots) // _ROWS_A_SKIP)
+        self._skips = self._skipped
+        return chosen
+
+    def _that_pay(self, slots: NDArray[np.intp], prompt_tokens: int, room: int) -> dict[int, list[int]]:
+        rows, tokens = len(slots), len(slots) + prompt_tokens
+        if not (self._always or self._costs.pays(tokens, rows)):
             return {}
         guesses, chances = self._guessed(slots)
         chances = sorted(chances, key=itemgetter(0), reverse=True)[:room]
@@ -89,8 +96,6 @@ class Speculation:
             count = sum(survival >= _LIKELY for survival in survivals)
         else:
             count = self._costs.best(tokens, rows, survivals)
-        self._skipped = 0 if count else min(2 * self._skipped + 1, rows // _ROWS_A_SKIP)
-        self._skips = self._skipped
         counts = Counter(slot for _, slot in chances[:count])
         return {slot: guesses[slot][:count] for slot, count in counts.items()}
 

@@ -4,9 +4,10 @@ pay: those with which the expected tokens per second are highest.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 from math import inf
 from statistics import median
 
@@ -26,7 +27,7 @@ class StepCosts:
     """
 
     def __init__(self, most: int) -> None:
-        self._rungs = frozenset(tokens for tokens in range(1, most + 1) if _rung(tokens))
+        self._rungs = [tokens for tokens in range(1, most + 1) if _rung(tokens)]
         self._most = most
         self._lately: dict[int, deque[float]] = {}  # durations by tokens
         self._seconds: dict[int, float] = {}  # their medians
@@ -46,9 +47,9 @@ class StepCosts:
         if self._steps % _SWEEP == 0:
             self._forget_stale()
 
-    def pays(self, tokens: int, rows: int, survival: float = 1.0) -> bool:
-        """Whether any number of draft tokens would pay if each were accepted with this probability."""
-        return self.best(tokens, rows, [survival] * (self._most - tokens)) > 0
+    def pays(self, tokens: int, rows: int) -> bool:
+        """Whether any number of draft tokens would pay if all were accepted."""
+        return self.best(tokens, rows, [1.0] * (self._most - tokens)) > 0
 
     def best(self, tokens: int, rows: int, survivals: Sequence[float]) -> int:
         """How many draft tokens pay in a step that computes `tokens` and samples `rows` without any.
@@ -57,15 +58,14 @@ class StepCosts:
         plain = self._seconds.get(tokens)
         if plain is None:
             return 0  # it must be seen first
-        expected = float(rows)
+        expected = list(accumulate(survivals, initial=float(rows)))
         best, best_rate = 0, _GAIN * rows / plain
-        for count, survival in enumerate(survivals, start=1):
-            expected += survival
-            if tokens + count not in self._rungs:
-                continue
-            rate = expected / max(self._estimate(tokens + count), plain)
+        for size in self._rungs[bisect_right(self._rungs, tokens) :]:
+            if size - tokens >= len(expected):
+                break
+            rate = expected[size - tokens] / max(self._estimate(size), plain)
             if rate > best_rate:
-                best, best_rate = count, rate
+                best, best_rate = size - tokens, rate
         return best
 
     def _estimate(self, tokens: int) -> float:
