@@ -61,7 +61,7 @@ def _run(part: Part, device: str, out: Path, left_s: float) -> dict[str, Any]:
 
 def _ended(part: Part, device: str, out: Path, log: Path, limit_s: float) -> str:
     """How the part's process ended."""
-    command = ("-X", "faulthandler", "-m", "gpu.parts", part.entry, part.name, device, str(out))
+    command = ("-u", "-X", "faulthandler", "-m", "gpu.parts", part.entry, part.name, device, str(out))
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, *command, f"{limit_s:.1f}"],
