@@ -6,6 +6,8 @@ from enum import IntEnum
 
 
 class GuessSource(IntEnum):
+    """Where a guess comes from; of two that agree with equally much text, the later one is taken."""
+
     OWN = 0  # the row's prompt and output
     PAST = 1  # outputs of rows of the same kind
 
