@@ -4,7 +4,8 @@
     python -m ops.bench schemas --folder jsonschemabench/data --count 300
 
 Each file of the folder, at any depth, is a schema, or an object with it as `schema`. Answers are validated by
-jsonschema, formats included. A model that writes badly is no harm: only the form is judged.
+jsonschema, formats included. A model that writes badly is no harm: only the form is judged. But a small one
+repeats itself without end, or at a high temperature never closes a string: hence the sampling parameters.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
-PROMPT = "An example of a JSON document by the schema\n\n{schema}\n\nThe document:\n\n"
+PROMPT = "Write an example of a JSON document that fits this schema. Be brief.\n\n{schema}"
 SHOWN_CHARS = 1500  # of a schema, in its prompt
 SHOWN = 12  # reasons, and answers that do not validate
 
@@ -58,21 +59,26 @@ def main() -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(info.tokenizer, local_files_only=True)
     for temperature in chosen.temperature:
         began = time.monotonic()
-        run = Run(engine, tokenizer, info.eos_ids, temperature, chosen.tokens)
+        sampling = SamplingSpec(
+            temperature=temperature,
+            min_p=chosen.min_p if temperature else 0.0,
+            frequency_penalty=chosen.frequency_penalty,
+            seed=1,
+            end_ids=info.eos_ids,
+        )
+        run = Run(engine, tokenizer, sampling, chosen.tokens)
         outcomes = run.answers({name: found[name] for name in names})
         print(f"temperature {temperature:g}, {info.model}, {time.monotonic() - began:.0f} s")
         print(table(outcomes))
 
 
 class Run:
-    """All schemas at one temperature."""
+    """All schemas with the same sampling parameters."""
 
-    def __init__(
-        self, engine: Engine[Any], tokenizer: Any, eos_ids: tuple[int, ...], temperature: float, tokens: int
-    ) -> None:
+    def __init__(self, engine: Engine[Any], tokenizer: Any, sampling: SamplingSpec, tokens: int) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._sampling = SamplingSpec(temperature=temperature, seed=1, end_ids=eos_ids)
+        self._sampling = sampling
         self._tokens = tokens
 
     def answers(self, found: Mapping[str, Any]) -> list[Outcome]:
@@ -98,7 +104,9 @@ class Run:
         except ValidationError as error:
             outcome.refused = f"at submit: {error.errors()[0]['msg']}"
             return
-        prompt = tuple(self._tokenizer.encode(PROMPT.format(schema=text[:SHOWN_CHARS])))
+        message = {"role": "user", "content": PROMPT.format(schema=text[:SHOWN_CHARS])}
+        chat = self._tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
+        prompt = tuple(self._tokenizer.encode(chat, add_special_tokens=False))
         grammar = GrammarSpec(form.type, form.text)
         refused = self._engine.add(
             EngineRequest(handle, prompt, self._tokens, self._sampling, grammar=grammar)
@@ -168,6 +176,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=2000, help="most of an answer")
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 1.5])
+    parser.add_argument("--min-p", type=float, default=0.0, help="at temperatures above 0")
+    parser.add_argument("--frequency-penalty", type=float, default=0.0)
     return parser
 
 
