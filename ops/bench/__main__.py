@@ -45,6 +45,7 @@ PARTS: dict[str, Part] = {
     "layers": Part("pieces.layers", "a model's forward without its attention: plain, as loaded, compiled"),
     "replay": Part("pieces.replay", "steps whose calls are made by Python, and replayed", True),
     "grammars": Part("grammars.part", "what grammars cost a step, of one schema and of many", True),
+    "beside": Part("grammars.beside", "answers by a schema, here and in vLLM"),
     "speculation": Part("speculation.part", "what draft tokens gain on text", True),
     "schemas": Part("schemas.part", "schemas that are accepted, and answers that validate", True),
     "shared": Part("pieces.shared", "attention that reads a common beginning once, on a GPU"),

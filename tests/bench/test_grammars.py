@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ops.bench.grammars import part
+from ops.bench.grammars import answering, part
+from ops.bench.grammars.answering import Assignment
 from ops.bench.grammars.schemas import record
 from ops.bench.models.sized_tokenizer import sized_tokenizer
 from ops.bench.plots import Row
@@ -76,3 +77,15 @@ def _byte_level(size: int) -> Tokenizer:
     ]
     tokenizer.train_from_iterator(words * 3, trainer)
     return tokenizer
+
+
+def test_answers_that_are_counted_come_to_their_end(model: Path) -> None:
+    fields = {"n": {"enum": [1, 2]}}
+    schema = {"type": "object", "properties": fields, "required": ["n"], "additionalProperties": False}
+    prompts = [[30 + place, 31, 32] for place in range(3)]
+    given = Assignment("millstream", str(model), prompts, json.dumps(schema), 250, 1, 1, "", "off")
+    ask = answering.millstream(given)
+    assert len(ask(bound=True, salt="a").finished) == 3
+    assert ask(bound=False, salt="b").tokens <= 750
+    short = answering.millstream(replace(given, tokens=2))(bound=True, salt="short")
+    assert (short.finished, short.tokens) == ([], 6)

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,17 @@ class Run:
         text = self._tokenizer.decode(outcome.tokens, skip_special_tokens=True)
         kind = validators.validator_for(schema, default=validators.Draft202012Validator)
         try:
-            error = next(kind(schema, format_checker=kind.FORMAT_CHECKER).iter_errors(json.loads(text)), None)
+            answer = _exact(text)
+            exact = kind(_exact(json.dumps(schema)), format_checker=kind.FORMAT_CHECKER)
+            error = next(exact.iter_errors(answer), None)
         except Exception as problem:  # noqa: BLE001 - of a schema that jsonschema cannot read
             return f"{problem!r:.200}: {text:.80}"
         return "" if error is None else f"{error.json_path}: {error.message:.200}"
+
+
+def _exact(text: str) -> Any:
+    """In binary, multiples of 0.01 are none."""
+    return json.loads(text, parse_float=Decimal)
 
 
 def _take(step: Step, outcomes: Mapping[int, Outcome]) -> None:
