@@ -40,6 +40,7 @@ REQUEST = EngineRequest(
     done=(1,),
     tenant="a",
     alone=True,
+    prediction=(5, 6),
 )
 STEP = outputs.Step(
     handles=[7, 8],

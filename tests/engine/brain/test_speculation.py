@@ -54,7 +54,7 @@ def test_acceptance_follows_what_is_seen() -> None:
     for _ in range(300):
         acceptance.observe(GuessSource.OWN, 6, right=True)
         acceptance.observe(GuessSource.PAST, 6, right=False)
-    own, past = (acceptance.survival(source, 6, 3) for source in GuessSource)
+    own, past = (acceptance.survival(source, 6, 3) for source in (GuessSource.OWN, GuessSource.PAST))
     assert own[0] > 0.95
     assert not past  # hardly any chance
     chances = acceptance.survival(GuessSource.OWN, 2, 20)
@@ -124,6 +124,23 @@ def test_drafts_take_fewer_steps() -> None:
     stats = made.scheduler.stats()
     assert stats.accepted_total == stats.drafted_total > 20
     assert stats.steps_total <= 40 - stats.accepted_total + 1
+
+
+@pytest.mark.parametrize("earlier", [0, 13])
+def test_a_prediction_is_followed_from_its_beginning_and_after_what_is_wrong(earlier: int) -> None:
+    """Also by a row that goes on after an earlier attempt. The model counts, whatever is predicted."""
+    answer = list(range(10, 50))
+    predicted = [*answer[:20], 99, *answer[21:]]
+    made = rig_of(speculate="always")
+    asked = ask(1, [7, 8, 9], max_tokens=40, outputs=(tuple(answer[:earlier]),), prediction=tuple(predicted))
+    made.run(asked)
+    assert made.scheduler.stats().accepted_total > (40 - earlier) / 2
+
+
+def test_a_wrong_prediction_costs_little() -> None:
+    made = rig_of(speculate="always")
+    made.run(ask(1, [7, 8, 9], max_tokens=40, prediction=tuple([8, 9, 50] * 20)))
+    assert made.scheduler.stats().drafted_total < 10
 
 
 def test_drafts_take_neither_cached_nor_others_blocks() -> None:

@@ -69,6 +69,7 @@ class Job:
     earlier: tuple[Choice, ...] = ()  # output of earlier attempts, if it ends unread
     # its input
     prompt: tuple[int, ...] = ()
+    prediction: tuple[int, ...] = ()
     max_tokens: int = 0
     end_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
@@ -240,6 +241,7 @@ class Job:
             tenant=self.request.tenant,
             salt=self.request.tenant,
             alone=self.alone,
+            prediction=self.prediction,
             grammar=self.grammar,
         )
 
