@@ -126,6 +126,17 @@ def test_drafts_take_fewer_steps() -> None:
     assert stats.steps_total <= 40 - stats.accepted_total + 1
 
 
+def test_of_a_row_that_ends_among_its_drafts_only_output_counts_as_accepted() -> None:
+    made = rig({"speculate": "always"}, every=10_000)
+    made.run(ask(1, [10], max_tokens=40, end_ids=(27,)))
+    steps = [(step.tokens, drafts) for step in made.settled for drafts in step.drafts]
+    assert all(drafts == (1, len(tokens) - 1, len(tokens) - 1) for tokens, drafts in steps[:-1])
+    tokens, (_, drafted, accepted) = steps[-1]
+    assert (tokens[-1], accepted) == (27, len(tokens))
+    assert drafted > accepted
+    assert made.scheduler.stats().drafted_total == sum(drafted for _, (_, drafted, _) in steps)
+
+
 @pytest.mark.parametrize("earlier", [0, 13])
 def test_a_prediction_is_followed_from_its_beginning_and_after_what_is_wrong(earlier: int) -> None:
     """Also by a row that goes on after an earlier attempt. The model counts, whatever is predicted."""

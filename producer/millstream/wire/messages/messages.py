@@ -242,11 +242,17 @@ class Choice(Message):
 
 
 class Usage(Message):
-    """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache."""
+    """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache.
+
+    `draft_tokens` were guessed and verified by the worker that ended the job; of these,
+    `accepted_draft_tokens` were right, and are part of the output.
+    """
 
     prompt_tokens: Number = 0
     cached_tokens: Number = 0
     output_tokens: Number = 0
+    draft_tokens: Number = 0
+    accepted_draft_tokens: Number = 0
 
 
 class ErrorInfo(Message):
