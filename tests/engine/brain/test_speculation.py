@@ -167,6 +167,16 @@ def test_drafts_take_neither_cached_nor_others_blocks() -> None:
     assert made.scheduler.stats().preemptions_total == 0
 
 
+def test_drafts_go_up_to_the_end_of_a_block_where_the_cache_has_all_others() -> None:
+    made = rig({"speculate": "always", "blocks": 7, "context_length": 28}, every=10_000)
+    made.run(ask(1, 16, max_tokens=5))  # leaves 5 blocks in the cache, and the next prompt takes the others
+    before = len(made.plans)
+    made.run(ask(2, 5, max_tokens=12))
+    assert [plan.kv_lens.tolist() for plan in made.plans[before:]] == [
+        [5], [6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16],
+    ]  # fmt: skip
+
+
 def test_drafts_never_pass_the_longest_output() -> None:
     made = rig({"speculate": "always"}, every=10_000)
     made.run(ask(1, 5, max_tokens=9))
