@@ -79,6 +79,15 @@ def test_a_completion() -> None:
     }
 
 
+def test_draft_tokens_are_those_of_predictions() -> None:
+    drafted = RESULT.model_copy(update={"usage": Usage(draft_tokens=9, accepted_draft_tokens=7)})
+    usage = answer_row(CHAT, "0-abc", drafted)["response"]["body"]["usage"]
+    assert usage["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 7,
+        "rejected_prediction_tokens": 2,
+    }
+
+
 def test_a_chat_completion() -> None:
     body = answer_row(CHAT, "0-abc", RESULT)["response"]["body"]
     assert body["id"] == "chatcmpl-0-abc"

@@ -69,6 +69,16 @@ def test_fields_of_chat(body: dict[str, Any], expected: dict[str, Any]) -> None:
     assert sampling(chat(**body)) == expected
 
 
+def test_a_prediction_is_text() -> None:
+    given = {"type": "content", "content": [{"type": "text", "text": "old"}]}
+    assert chat(prediction=given).fields["prediction"] == "old"
+    assert completion(prediction=given).fields["prediction"] == "old"
+    assert chat(prediction=None).fields["prediction"] is None
+    with pytest.raises(LineFault, match=r"body\.prediction: give .*content") as wrong:
+        chat(prediction={"type": "text", "content": "old"})
+    assert wrong.value.field == "body.prediction"
+
+
 def test_inputs() -> None:
     assert completion(prompt=[1, 2, 3]).fields["token_ids"] == (1, 2, 3)
     assert completion(prompt="héllo").fields["prompt"] == "héllo"

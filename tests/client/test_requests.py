@@ -118,6 +118,23 @@ def test_a_request_is_of_the_lowest_version_that_has_its_fields() -> None:
     assert codec.decode(Request, asked.payload).chat_template_kwargs == {"a": {"x": 1, "y": None}, "b": [0.5]}
 
 
+@pytest.mark.parametrize(
+    ("prediction", "text"),
+    [
+        ("old text", "old text"),
+        ({"type": "content", "content": "old text"}, "old text"),
+        ({"type": "content", "content": [{"type": "text", "text": t} for t in ("old ", "text")]}, "old text"),
+        ({"type": "content", "content": ""}, None),
+        (None, None),
+    ],
+)
+def test_a_prediction_changes_neither_version_nor_digest(prediction: Any, text: str | None) -> None:
+    """Workers that do not know it give the same answer: the job is the same, with whatever prediction."""
+    made, plain = (draft({"prompt": "a", **more}, NOW_MS, 1000) for more in ({"prediction": prediction}, {}))
+    assert codec.decode(Request, made.payload).prediction == text
+    assert (made.version, made.digest, made.cost) == (1, plain.digest, plain.cost)
+
+
 # What the request itself refuses has its rows in tests/wire; here are one of each kind, and the client's own.
 INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({}, "prompt", "exactly one of prompt, messages and token_ids"),
@@ -160,6 +177,12 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     (chat(x=2**64), "chat_template_kwargs", "cannot carry"),
     ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs", "needs messages"),
     ({**chat(), "chat_template_kwargs": [1]}, "chat_template_kwargs", "must be a map"),
+    ({"prompt": "a", "prediction": {"type": "text"}}, "prediction", '{"type": "content"'),
+    ({"prompt": "a", "prediction": ["b"]}, "prediction", '{"type": "content"'),
+    ({"prompt": "a", "prediction": {"type": "content"}}, "prediction.content", "give a text"),
+    ({"prompt": "a", "prediction": {"type": "content", "text": "b"}}, "prediction.text", "leave it out"),
+    ({"prompt": "a", "prediction": "\ud800"}, "prediction", "Unicode"),
+    ({"prompt": "a", "prediction": "é" * 200_000}, "prediction", "takes 400000 bytes and may take 262144"),
     ({"prompt": "a" * 1000}, "prompt", "may take 1000; shorten it"),
     ({"token_ids": [70_000] * 300}, "token_ids", "may take 1000; shorten it"),
 ]

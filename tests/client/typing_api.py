@@ -46,6 +46,8 @@ async def asynchronous(client: ms.AsyncClient) -> None:
     assert_type(await client.result(job.id), ms.Result)
     assert_type((await client.wait(job.id, timeout_s=1)).text, str)
     await client.submit("Hello", response_format=Page)
+    await client.submit("Hello", prediction={"type": "content", "content": "Hi"})
+    await client.submit("Hello", prediction=5)  # type: ignore[arg-type]
     await client.submit("Hello", response_format={"type": "json_object"})
     await client.submit("Hello", structured_outputs={"json": Page})
     await client.submit("Hello", response_format=5)  # type: ignore[arg-type]

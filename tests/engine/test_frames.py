@@ -40,6 +40,7 @@ REQUEST = EngineRequest(
     done=(1,),
     tenant="a",
     alone=True,
+    prediction=(5, 6),
 )
 STEP = outputs.Step(
     handles=[7, 8],
@@ -48,6 +49,7 @@ STEP = outputs.Step(
     admitted=[(7, 16)],
     logprobs=[(0, -0.5, [11, 3], [-0.5, -1.25])],
     stats=outputs.EngineStats(rows_running=2, step_s=0.01),
+    drafts=[(7, 4, 3)],
 )
 FRAMES: list[frames.Frame] = [
     frames.Configure(EngineConfig("m", kv_memory="2GiB")),

@@ -24,6 +24,7 @@ def request(chance: Random) -> dict[str, Any]:
             "tenant": chance.choice(("", "t", "tenant é")),
             "metadata": {"a": "b", "expected": "w1"},
             "stream": chance.random() < 0.5,
+            "prediction": chance.choice(("w1 w2", "é", "")),
             "traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01",
             "of_a_newer_version": [1, {"x": None}],
         },

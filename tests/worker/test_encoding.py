@@ -114,7 +114,7 @@ results = st.builds(
     Result,
     state=st.sampled_from(State),
     choices=st.lists(choices, max_size=2).map(tuple),
-    usage=st.builds(Usage, prompt_tokens=counts, cached_tokens=counts, output_tokens=counts),
+    usage=st.builds(Usage, **dict.fromkeys(Usage.model_fields, counts)),
     error=st.none()
     | st.builds(
         ErrorInfo, code=st.text(max_size=3), message=st.text(max_size=3), field=st.sampled_from([None, "n"])
@@ -152,6 +152,5 @@ def test_results(result: Result) -> None:
         )
         for one in result.choices
     ]
-    usage = result.usage
-    plain = encoding.usage(usage.prompt_tokens, usage.cached_tokens, usage.output_tokens)
+    plain = encoding.usage(**result.usage.model_dump())
     assert encoding.result(choices=told, usage=plain, **fields) == codec.encode(result)

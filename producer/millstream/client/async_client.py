@@ -19,6 +19,7 @@ from millstream.client.queue.queue_status import QueueStatus, queue_status
 from millstream.client.queue.session import Session
 from millstream.client.queue.status import JobStatus
 from millstream.client.streaming.events import Event
+from millstream.client.submitting.content import PredictionArgument
 from millstream.client.submitting.offered_tools import ToolArgument, ToolChoiceArgument
 from millstream.client.submitting.requests import JobFields, SamplingFields
 from millstream.client.submitting.structured_outputs import FormatArgument
@@ -108,6 +109,7 @@ class AsyncClient:
         tools: Sequence[ToolArgument] | None = None,
         tool_choice: ToolChoiceArgument | None = None,
         parallel_tool_calls: bool | None = None,
+        prediction: PredictionArgument | None = None,
         id: str | None = None,
         sampling: SamplingParams | None = None,
         lane: Lane | str = Lane.BATCH,
@@ -126,13 +128,14 @@ class AsyncClient:
         False} switches the thinking of Qwen3 off. `response_format`: a pydantic model class, whose object
         `result.parse(Model)` returns, OpenAI's mapping, or a ResponseFormat. `structured_outputs`: vLLM's
         mapping instead, of one of json, regex, choice, grammar and json_object. `tools`, `tool_choice` and
-        `parallel_tool_calls`: OpenAI's, with `messages`; the answer's calls are in `choice.tool_calls`. `id`:
-        your own, so that submitting again is the same job. `sampling` or single `params` (max_tokens,
-        temperature, stop, …), which override it. `lane`: batch, or interactive, which workers serve first.
-        `deadline_s`: from now; a job that has not ended then expires. `stream`: publish tokens at once
-        instead of once a second. `wait_s`: how long to wait for room in a full queue, or for a server that
-        does not answer. `durability`: "aof" or "replicas" waits until the server's disk, or replicas, have
-        the job; Submitted reports the durability reached in time.
+        `parallel_tool_calls`: OpenAI's, with `messages`; the answer's calls are in `choice.tool_calls`.
+        `prediction`: what the answer will be for the most part, as OpenAI's mapping or a text: it comes
+        faster then, and is the same. `id`: your own, so that submitting again is the same job. `sampling` or
+        single `params` (max_tokens, temperature, stop, …), which override it. `lane`: batch, or interactive,
+        which workers serve first. `deadline_s`: from now; a job that has not ended then expires. `stream`:
+        publish tokens at once instead of once a second. `wait_s`: how long to wait for room in a full queue,
+        or for a server that does not answer. `durability`: "aof" or "replicas" waits until the server's disk,
+        or replicas, have the job; Submitted reports the durability reached in time.
 
         Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
         (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is unknown whether the job
@@ -142,9 +145,9 @@ class AsyncClient:
             "prompt": prompt, "messages": messages, "token_ids": token_ids,
             "chat_template_kwargs": chat_template_kwargs, "response_format": response_format,
             "structured_outputs": structured_outputs, "tools": tools, "tool_choice": tool_choice,
-            "parallel_tool_calls": parallel_tool_calls, "id": id, "sampling": sampling, "lane": lane,
-            "deadline_s": deadline_s, "tenant": tenant, "metadata": metadata, "stream": stream,
-            "traceparent": traceparent,
+            "parallel_tool_calls": parallel_tool_calls, "prediction": prediction, "id": id,
+            "sampling": sampling, "lane": lane, "deadline_s": deadline_s, "tenant": tenant,
+            "metadata": metadata, "stream": stream, "traceparent": traceparent,
         }  # fmt: skip
         return await self._submission.one(fields | params, wait_s, durability)
 

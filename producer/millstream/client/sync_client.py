@@ -21,6 +21,7 @@ from millstream.client.queue.options import ClientOptions
 from millstream.client.queue.queue_status import QueueStatus
 from millstream.client.queue.status import JobStatus
 from millstream.client.streaming.events import Event
+from millstream.client.submitting.content import PredictionArgument
 from millstream.client.submitting.offered_tools import ToolArgument, ToolChoiceArgument
 from millstream.client.submitting.requests import JobFields, SamplingFields
 from millstream.client.submitting.structured_outputs import FormatArgument
@@ -107,6 +108,7 @@ class Client:
         tools: Sequence[ToolArgument] | None = None,
         tool_choice: ToolChoiceArgument | None = None,
         parallel_tool_calls: bool | None = None,
+        prediction: PredictionArgument | None = None,
         id: str | None = None,
         sampling: SamplingParams | None = None,
         lane: Lane | str = Lane.BATCH,
@@ -130,6 +132,7 @@ class Client:
                 tools=tools,
                 tool_choice=tool_choice,
                 parallel_tool_calls=parallel_tool_calls,
+                prediction=prediction,
                 id=id,
                 sampling=sampling,
                 lane=lane,

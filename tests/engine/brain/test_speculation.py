@@ -54,7 +54,7 @@ def test_acceptance_follows_what_is_seen() -> None:
     for _ in range(300):
         acceptance.observe(GuessSource.OWN, 6, right=True)
         acceptance.observe(GuessSource.PAST, 6, right=False)
-    own, past = (acceptance.survival(source, 6, 3) for source in GuessSource)
+    own, past = (acceptance.survival(source, 6, 3) for source in (GuessSource.OWN, GuessSource.PAST))
     assert own[0] > 0.95
     assert not past  # hardly any chance
     chances = acceptance.survival(GuessSource.OWN, 2, 20)
@@ -126,6 +126,34 @@ def test_drafts_take_fewer_steps() -> None:
     assert stats.steps_total <= 40 - stats.accepted_total + 1
 
 
+def test_of_a_row_that_ends_among_its_drafts_only_output_counts_as_accepted() -> None:
+    made = rig({"speculate": "always"}, every=10_000)
+    made.run(ask(1, [10], max_tokens=40, end_ids=(27,)))
+    steps = [(step.tokens, drafts) for step in made.settled for drafts in step.drafts]
+    assert all(drafts == (1, len(tokens) - 1, len(tokens) - 1) for tokens, drafts in steps[:-1])
+    tokens, (_, drafted, accepted) = steps[-1]
+    assert (tokens[-1], accepted) == (27, len(tokens))
+    assert drafted > accepted
+    assert made.scheduler.stats().drafted_total == sum(drafted for _, (_, drafted, _) in steps)
+
+
+@pytest.mark.parametrize("earlier", [0, 13])
+def test_a_prediction_is_followed_from_its_beginning_and_after_what_is_wrong(earlier: int) -> None:
+    """Also by a row that goes on after an earlier attempt. The model counts, whatever is predicted."""
+    answer = list(range(10, 50))
+    predicted = [*answer[:20], 99, *answer[21:]]
+    made = rig_of(speculate="always")
+    asked = ask(1, [7, 8, 9], max_tokens=40, outputs=(tuple(answer[:earlier]),), prediction=tuple(predicted))
+    made.run(asked)
+    assert made.scheduler.stats().accepted_total > (40 - earlier) / 2
+
+
+def test_a_wrong_prediction_costs_little() -> None:
+    made = rig_of(speculate="always")
+    made.run(ask(1, [7, 8, 9], max_tokens=40, prediction=tuple([8, 9, 50] * 20)))
+    assert made.scheduler.stats().drafted_total < 10
+
+
 def test_drafts_take_neither_cached_nor_others_blocks() -> None:
     """Of 7 blocks, the first row has left 2 in the cache, and the second grows into the last ones."""
     made = rig({"speculate": "always", "blocks": 7, "max_rows": 4, "context_length": 28}, every=10_000)
@@ -137,6 +165,16 @@ def test_drafts_take_neither_cached_nor_others_blocks() -> None:
     made.run()
     assert cached == 2
     assert made.scheduler.stats().preemptions_total == 0
+
+
+def test_drafts_go_up_to_the_end_of_a_block_where_the_cache_has_all_others() -> None:
+    made = rig({"speculate": "always", "blocks": 7, "context_length": 28}, every=10_000)
+    made.run(ask(1, 16, max_tokens=5))  # leaves 5 blocks in the cache, and the next prompt takes the others
+    before = len(made.plans)
+    made.run(ask(2, 5, max_tokens=12))
+    assert [plan.kv_lens.tolist() for plan in made.plans[before:]] == [
+        [5], [6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16],
+    ]  # fmt: skip
 
 
 def test_drafts_never_pass_the_longest_output() -> None:

@@ -49,6 +49,7 @@ def openai_body(chance: Random, url: str) -> dict[str, Any]:
             "tools": [],
             "response_format": chance.choice(({"type": "text"}, {"type": "json_object"})),
             "guided_choice": ["w1", "w2"],
+            "prediction": {"type": "content", "content": chance.choice(("w1", []))},
             "of_a_newer_api": 1,
         },
         0.2,

@@ -32,6 +32,7 @@ def _fields(chance: Random) -> Any:
             "tenant": "t",
             "metadata": {"a": "b"},
             "stream": True,
+            "prediction": chance.choice(("a", {"type": "content", "content": "a"})),
             "traceparent": "00-a",
             "sampling": None,
             "request": None,

@@ -167,7 +167,16 @@ class CountingEngine:
         self.drawn += len(tokens)
         self.steps += 1
         stats = self._stats(len(tokens))
-        return Step([row.handle for row in running], tokens, finished, admitted, logprobs, stats)
+        handles = [row.handle for row in running]
+        return Step(handles, tokens, finished, admitted, logprobs, stats, self._drafts(running))
+
+    def _drafts(self, running: list[CountingRow]) -> list[tuple[int, int, int]]:
+        """As if the predicted token had been verified at each place that has one."""
+        return [
+            (row.handle, 1, int(row.request.prediction[len(row.output) - 1] == row.output[-1]))
+            for row in running
+            if len(row.output) <= len(row.request.prediction)
+        ]
 
     def check(self) -> None:
         assert not 0 < self.model.leaks <= self.steps, "7 KV blocks are held by no row"

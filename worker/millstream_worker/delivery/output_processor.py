@@ -64,6 +64,11 @@ class OutputProcessor:
         if step.logprobs:
             self._take_logprobs(step)
         watched = self._take_tokens(step, now_ms)
+        for handle, drafted, accepted in step.drafts:
+            if handle in self._queue.rows:
+                job, _ = self._queue.rows[handle]
+                job.draft_tokens += drafted
+                job.accepted_draft_tokens += accepted
         ended = []
         for handle, reason in step.finished:
             if handle in self._queue.rows and reason in _FAILURES:

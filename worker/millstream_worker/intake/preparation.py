@@ -52,6 +52,7 @@ def prepare(job: Job, started: StartReply, text: TextModel, info: EngineInfo, bo
     job.grammar = grammar_of(job.request, start, text)
     _take_log(job, started, text, info.vocab_size, start)
     job.max_tokens = _max_tokens(job.request, len(job.prompt), info, bounds)
+    job.prediction = tuple(text.predicted(job.request.prediction or "", job.max_tokens))
     _check_result(job.request.sampling, bounds)
     _check_ids(job.request, info)
     asked = job.request.sampling
@@ -65,7 +66,8 @@ def forget_input(job: Job) -> None:
     """Drop the text of the input, which has become token ids or was refused; keep the other fields."""
     if job.unread is None:
         job.entry = replace(job.entry, payload=b"")  # up to 16 MiB that nobody reads again
-    none = dict.fromkeys((*INPUTS, "chat_template_kwargs", "response_format", "tools", "tool_choice"))
+    answer = ("chat_template_kwargs", "response_format", "tools", "tool_choice", "prediction")
+    none = dict.fromkeys((*INPUTS, *answer))
     job.request = job.request.model_copy(update=none)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import ErrorInfo, State, Timing
+from millstream.wire.messages.messages import ErrorInfo, State, Timing, Usage
 from millstream.wire.versions import FIRST_VERSION
 
 Plain = dict[str, Any]
@@ -92,9 +92,9 @@ def tool_call(own_id: str, name: str, arguments: str) -> Plain:
     return {"id": own_id, "function": {"name": name, "arguments": arguments}}
 
 
-def usage(prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Plain:
-    fields = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens, "output_tokens": output_tokens}
-    return {name: value for name, value in fields.items() if value}
+def usage(**tokens: int) -> Plain:
+    """Numbers of tokens by their names in Usage."""
+    return {name: tokens[name] for name in Usage.model_fields if tokens.get(name)}
 
 
 def result(

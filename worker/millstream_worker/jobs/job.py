@@ -69,6 +69,7 @@ class Job:
     earlier: tuple[Choice, ...] = ()  # output of earlier attempts, if it ends unread
     # its input
     prompt: tuple[int, ...] = ()
+    prediction: tuple[int, ...] = ()
     max_tokens: int = 0
     end_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
@@ -81,6 +82,8 @@ class Job:
     deaths_alone: int = 0
     refusals: int = 0  # writes in a row that the server can never accept
     cached_tokens: int = 0
+    draft_tokens: int = 0  # verified here
+    accepted_draft_tokens: int = 0
     entered: bool = False  # the batch of an engine here
     # the log: body i has sequence number i + 1
     written: list[bytes] = field(default_factory=list)
@@ -188,7 +191,13 @@ class Job:
         return encoding.result(
             state=self.state,
             choices=choices,
-            usage=encoding.usage(len(self.prompt), self.cached_tokens, self._logged_tokens),
+            usage=encoding.usage(
+                prompt_tokens=len(self.prompt),
+                cached_tokens=self.cached_tokens,
+                output_tokens=self._logged_tokens,
+                draft_tokens=self.draft_tokens,
+                accepted_draft_tokens=self.accepted_draft_tokens,
+            ),
             error=self.error,
             timing=self.timing,
             model=model,
@@ -240,6 +249,7 @@ class Job:
             tenant=self.request.tenant,
             salt=self.request.tenant,
             alone=self.alone,
+            prediction=self.prediction,
             grammar=self.grammar,
         )
 

@@ -78,6 +78,11 @@ class TextModel:
         ids = self._counting.ids(request.prompt, add_special_tokens=True, most=most)
         return self._checked("prompt", ids)
 
+    def predicted(self, text: str, most: int) -> list[int]:
+        """A guess of an answer as token ids, at most so many. Raises InvalidRequest."""
+        ids = self._counting.ids(text, add_special_tokens=False)[:most]
+        return self._checked("prediction", ids) if ids else ids
+
     def check_bytes(self, data: bytes, most: int, start: int, end: int) -> None:
         """Raises TooLong if the prompt data[start:end] certainly has more than `most` tokens."""
         self._counting.check_bytes(data, most, start, end)

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from millstream.batch.rows.body_format import FORMAT_FIELDS, deprecated_in, format_field, format_of
 from millstream.batch.rows.body_messages import TOOL_FIELDS, chat_input, of_the_body, unknown_in
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_at
+from millstream.client.submitting.content import predicted_text
 from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, QueueKeys
@@ -49,7 +50,7 @@ _DIRECT = (
 _LISTS = ("stop", "stop_token_ids")
 _COMMON = {
     *_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model", "chat_template_kwargs",
-    *FORMAT_FIELDS,
+    "prediction", *FORMAT_FIELDS,
 }  # fmt: skip
 _KNOWN = {
     BatchEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs", *TOOL_FIELDS},
@@ -65,7 +66,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True, False),
     "audio": (),
     "modalities": (["text"],),
-    "prediction": (),
     "web_search_options": (),
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
@@ -101,6 +101,7 @@ def read_body(
             metadata=_metadata(given.get("metadata", {})),
             chat_template_kwargs=given.get("chat_template_kwargs"),
             response_format=_format(given),
+            prediction=_prediction(given.get("prediction")),
         )
     except ValidationError as error:
         raise _fault(error, given) from error
@@ -113,6 +114,7 @@ def read_body(
         tools=request.tools,
         tool_choice=request.tool_choice,
         parallel_tool_calls=request.parallel_tool_calls,
+        prediction=request.prediction,
         sampling=request.sampling,
         lane=lane,
         tenant=tenant,
@@ -173,6 +175,11 @@ def _listed(name: str, value: Any) -> tuple[Any, ...]:
 def _format(given: Mapping[str, Any]) -> ResponseFormat | None:
     with of_the_body():
         return format_of(given)
+
+
+def _prediction(given: Any) -> str | None:
+    with of_the_body():
+        return None if given is None else predicted_text(given)
 
 
 def _logit_bias(value: Any) -> dict[int, Any]:

@@ -1,10 +1,13 @@
-"""A chat message's content as one text: OpenAI's lists of text parts joined, for clients and batch files."""
+"""Content as one text: OpenAI's lists of text parts joined, for clients and batch files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from millstream.client.submitting.structured_outputs import refuse_others
 from millstream.errors import InvalidRequest
+
+PredictionArgument = str | Mapping[str, object]
 
 
 def text_of(where: str, content: object) -> str:
@@ -14,6 +17,18 @@ def text_of(where: str, content: object) -> str:
     if not isinstance(content, list | tuple) or not content:
         raise InvalidRequest(where, content, "give a text")
     return "".join(_text(f"{where}[{place}]", part) for place, part in enumerate(content))
+
+
+def predicted_text(given: object) -> str:
+    """The text of a `prediction`: OpenAI's `{"type": "content", "content": …}`, or the text itself. Raises
+    InvalidRequest.
+    """
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, Mapping) or given.get("type") != "content":
+        raise InvalidRequest("prediction", given, 'give {"type": "content", "content": …}')
+    refuse_others("prediction", given, {"type", "content"})
+    return text_of("prediction.content", given.get("content"))
 
 
 def _text(where: str, part: object) -> str:

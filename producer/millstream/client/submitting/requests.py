@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from millstream.client.submitting.content import text_of
+from millstream.client.submitting.content import PredictionArgument, predicted_text, text_of
 from millstream.client.submitting.offered_tools import (
     ToolArgument,
     ToolChoiceArgument,
@@ -34,7 +34,9 @@ MAX_DEADLINE_S = 10 * 365 * 86_400.0
 INPUTS = ("prompt", "messages", "token_ids")
 FORMATS = ("response_format", "structured_outputs")  # at most one of them
 TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
-REQUEST_FIELDS = (*INPUTS, "chat_template_kwargs", "tenant", "metadata", "stream", "traceparent")
+REQUEST_FIELDS = (
+    *INPUTS, "chat_template_kwargs", "prediction", "tenant", "metadata", "stream", "traceparent",
+)  # fmt: skip
 
 
 class SamplingFields(TypedDict, total=False):
@@ -75,6 +77,7 @@ class JobFields(SamplingFields, total=False):
     tools: Sequence[ToolArgument] | None
     tool_choice: ToolChoiceArgument | None
     parallel_tool_calls: bool | None
+    prediction: PredictionArgument | None
     id: str | None
     sampling: SamplingParams | None
     lane: Lane | str
@@ -226,6 +229,8 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
         values["messages"] = tuple(_message(place, message) for place, message in enumerate(messages))
     if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
         values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
+    if "prediction" in values:
+        values["prediction"] = predicted_text(values["prediction"])
     for name in ("metadata", "chat_template_kwargs"):
         if isinstance(values.get(name), Mapping):
             values[name] = dict(values[name])

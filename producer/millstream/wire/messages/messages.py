@@ -18,6 +18,7 @@ from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
 from millstream.wire.messages.digest import digest_of
 from millstream.wire.messages.invalid import WHOLE, WrongField, invalid_request
+from millstream.wire.messages.prediction import PredictedText
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
 from millstream.wire.messages.template import TemplateKwargs
@@ -84,6 +85,7 @@ class Request(Message):
     tools: tuple[Tool, ...] | None = None  # only with `messages`
     tool_choice: ToolChoice | None = None  # auto where there are tools
     parallel_tool_calls: bool = True  # False: at most one call
+    prediction: PredictedText | None = None  # the guessed answer: see its module
 
     @model_validator(mode="after")
     def _one_input(self) -> Request:
@@ -240,11 +242,17 @@ class Choice(Message):
 
 
 class Usage(Message):
-    """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache."""
+    """Tokens counted once per job, over all attempts; `cached_tokens` of the prompt were in the KV cache.
+
+    `draft_tokens` were guessed and verified by the worker that ended the job; of these,
+    `accepted_draft_tokens` were right, and are part of the output.
+    """
 
     prompt_tokens: Number = 0
     cached_tokens: Number = 0
     output_tokens: Number = 0
+    draft_tokens: Number = 0
+    accepted_draft_tokens: Number = 0
 
 
 class ErrorInfo(Message):

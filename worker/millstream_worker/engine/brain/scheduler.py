@@ -227,7 +227,7 @@ class Scheduler:
 
     def settle(self, sampled: Sampled, now: float) -> Step:
         """Apply the samples of the oldest outstanding plan."""
-        launch = self._outstanding.popleft()
+        launch = launched = self._outstanding.popleft()
         step_s = self._step_time.settled(now)
         if self._speculation is not None:
             launch, sampled = self._speculation.verify(launch, sampled)
@@ -249,6 +249,7 @@ class Scheduler:
         handles = [row.handle for row in launch.rows]
         for index in reversed(dropped):
             del handles[index], tokens[index]
+        drafts = [] if self._speculation is None else self._speculation.count(launched, launch, handles)
         for row, more in forced:
             handles += [row.handle] * len(more)
             tokens += more
@@ -256,7 +257,8 @@ class Scheduler:
         self._running_rows.totals.steps += 1
         self._running_rows.totals.output += len(tokens)
         stats = engine_stats(self._running_rows, step_s, launch.tokens)
-        return Step(handles, tokens, finished, admitted, sampled.logprobs_without(dropped), stats)
+        logprobs = sampled.logprobs_without(dropped)
+        return Step(handles, tokens, finished, admitted, logprobs, stats, drafts)
 
     def _append(self, rows: list[Row], tokens: list[int]) -> tuple[list[int], list[tuple[Row, str]]]:
         """Append each row's token; returns the indices of samples to drop, and the rows that end, with the

@@ -205,8 +205,8 @@ def _decode(body: bytes) -> Frame:
             request = EngineRequest(handle, prompt, max_tokens, SamplingSpec(*sampling), *rest)
             return Add(request if grammar is None else replace(request, grammar=GrammarSpec(*grammar)))
         case "step":
-            handles, tokens, finished, admitted, logprobs, stats = fields
-            return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats))
+            handles, tokens, finished, admitted, logprobs, stats, drafts = fields
+            return Step(handles, tokens, finished, admitted, logprobs, EngineStats(*stats), drafts)
         case "last":
             message, fault = fields
             return LastWords(message, Fault(fault))

@@ -4,6 +4,7 @@ them, the loop passes them on, and they are sent to the front unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,6 +65,7 @@ class Step(NamedTuple):
     `admitted`: (handle, cached prompt tokens) of requests whose first choice entered the batch for the first
     time. A handle may have several tokens: what its grammar leaves no choice about follows the sampled one.
     `logprobs`: (index into tokens, logprob, top ids, top logprobs) for rows that requested them.
+    `drafts`: (handle, draft tokens verified, those of them that are in `tokens`), of rows that had some.
     `finished`: (handle, reason) of choices that ended. Reasons: "stop" (an end id was sampled: it is in
     `tokens`, counts as output and is not part of the text), "length", "complete" (its grammar takes nothing
     more; the last token is text), "error" (its logits were not finite), "grammar_limit" (its grammar became
@@ -76,3 +78,4 @@ class Step(NamedTuple):
     admitted: list[tuple[int, int]]
     logprobs: list[tuple[int, float, list[int], list[float]]]
     stats: EngineStats
+    drafts: Sequence[tuple[int, int, int]] = ()

@@ -62,4 +62,5 @@ class EngineRequest:
     tenant: str = ""
     salt: str = ""  # rows share cached blocks only within one salt
     alone: bool = False  # run in a batch of its own (suspect of having killed an engine)
+    prediction: tuple[int, ...] = ()  # what its outputs may be, for the most part
     grammar: GrammarSpec | None = None

@@ -10,6 +10,7 @@ class GuessSource(IntEnum):
 
     OWN = 0  # the row's prompt and output
     PAST = 1  # outputs of rows of the same kind
+    PREDICTION = 2  # the request's guess of its answer
 
 
 _LENGTHS = (2, 3, 4, 5, 7, 9, 13, 17)  # tokens that agree: each class begins here

@@ -1,11 +1,11 @@
-"""What comes next in the rows of the batch, guessed from their own text and from past outputs. Each guess is
-followed until it is wrong, whether the model verified it as draft tokens or sampled it one by one: so its
-source's acceptance is known without drafting.
+"""What comes next in the rows of the batch, guessed from their requests' predictions, from past outputs and
+from their own text. Each guess is followed until it is wrong, whether the model verified it as draft tokens
+or sampled it one by one: so its source's acceptance is known without drafting.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from millstream_worker.engine.brain.batch.rows import Row
@@ -38,13 +38,24 @@ class Drafter(Protocol):
 
 
 @dataclass(slots=True, eq=False)
+class _Trail:
+    """A row's text goes on as `index` does from `place` on."""
+
+    source: GuessSource
+    agreeing: int
+    index: TokenIndex
+    place: int
+
+
+@dataclass(slots=True, eq=False)
 class _Followed:
     """A row in a slot, as far as its output has been read."""
 
     row: Row
-    own: TokenIndex = field(default_factory=TokenIndex)
+    own: TokenIndex
+    prediction: TokenIndex | None
     read: int = 0  # tokens of its output
-    guess: Guess | None = None
+    trail: _Trail | None = None
 
 
 class TextGuesses:
@@ -57,10 +68,7 @@ class TextGuesses:
 
     def guess(self, row: Row) -> Guess | None:
         followed = self._follow(row)
-        guess = followed.guess
-        if guess is None or not guess.tokens:
-            followed.guess = guess = self._new(followed)
-        return guess
+        return _guess(followed.trail) or _guess(self._find(followed))
 
     def learn(self, row: Row) -> None:
         self._past.add(row)
@@ -69,33 +77,53 @@ class TextGuesses:
         assert row.slot is not None, f"row {row.handle} is not in the batch"
         followed = self._followed[row.slot]
         if followed is None or followed.row is not row:
-            followed = self._followed[row.slot] = _Followed(row)
-            followed.own.extend(row.origin.request.prompt)
+            followed = self._followed[row.slot] = _begin(row)
         fresh = row.output[followed.read :]
         if fresh:
             followed.own.extend(fresh)
             followed.read += len(fresh)
-            if followed.guess is not None:
-                followed.guess = self._advance(followed.guess, fresh)
+            if followed.trail is not None:
+                followed.trail = self._advance(followed.trail, fresh)
         return followed
 
-    def _advance(self, guess: Guess, fresh: list[int]) -> Guess | None:
-        """The rest of a guess after these tokens of output; None if it was wrong."""
-        for token, expected in zip(fresh, guess.tokens, strict=False):
-            self.acceptance.observe(guess.source, guess.agreeing, token == expected)
-            if token != expected:
+    def _advance(self, trail: _Trail, fresh: list[int]) -> _Trail | None:
+        """The same trail after these tokens of output; None if it was wrong, or is at its end."""
+        expected = trail.index.after(trail.place, len(fresh))
+        for token, guessed in zip(fresh, expected, strict=False):
+            self.acceptance.observe(trail.source, trail.agreeing, token == guessed)
+            if token != guessed:
                 return None
-            guess.agreeing += 1
-        guess.tokens = guess.tokens[len(fresh) :]
-        return guess
+            trail.agreeing += 1
+        trail.place += len(fresh)
+        return trail if len(expected) == len(fresh) else None
 
-    def _new(self, followed: _Followed) -> Guess | None:
-        own, past = followed.own, self._past.of(followed.row)
+    def _find(self, followed: _Followed) -> _Trail | None:
+        own = followed.own
         if len(own.tokens) < 2:
             return None
         found = [(own.repeats(), GuessSource.OWN, own)]
-        if past is not None:
-            found.append((past.ends_like(own.tokens[-LONGEST_MATCH:]), GuessSource.PAST, past))
+        others = (
+            (GuessSource.PAST, self._past.of(followed.row)),
+            (GuessSource.PREDICTION, followed.prediction),
+        )
+        tail = own.tokens[-LONGEST_MATCH:]
+        found += [(index.ends_like(tail), source, index) for source, index in others if index is not None]
         (agreeing, place), source, index = max(found, key=lambda one: (one[0][0], one[1]))
-        tokens = index.after(place, MOST) if agreeing else []
-        return Guess(source, agreeing, tokens) if tokens else None
+        followed.trail = _Trail(source, agreeing, index, place) if agreeing else None
+        return followed.trail
+
+
+def _begin(row: Row) -> _Followed:
+    request = row.origin.request
+    own, prediction = TokenIndex(), None
+    own.extend(request.prompt)
+    if request.prediction:
+        prediction = TokenIndex()
+        # with the end of the prompt, so that it is found by its beginning
+        prediction.extend([*request.prompt[-LONGEST_MATCH:], *request.prediction])
+    return _Followed(row, own, prediction)
+
+
+def _guess(trail: _Trail | None) -> Guess | None:
+    tokens = trail.index.after(trail.place, MOST) if trail is not None else []
+    return Guess(trail.source, trail.agreeing, tokens) if trail is not None and tokens else None

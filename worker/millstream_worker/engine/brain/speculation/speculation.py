@@ -61,13 +61,23 @@ class Speculation:
         """What counts of a launch that is being settled; the rest is taken back."""
         if launch.follows is None:
             return launch, sampled
-        drafted, samples = int((launch.follows != LAST).sum()), len(launch.rows)
         launch, sampled = accepted(launch, sampled)
-        self._running_rows.totals.drafted += drafted
-        self._running_rows.totals.accepted += drafted - (samples - len(launch.rows))
         for row, kv_len in zip(self._batch.at(launch.slots), launch.kv_lens.tolist(), strict=True):
             self._running_rows.shrink(row, kv_len)
         return launch, sampled
+
+    def count(self, launch: Launch, verified: Launch, handles: list[int]) -> list[tuple[int, int, int]]:
+        """A Step's `drafts`. `handles`: of each sample of the verified launch that is output."""
+        if launch.follows is None:
+            return []
+        drafted = Counter(launch.rows[index].handle for index in np.flatnonzero(launch.follows != LAST))
+        right, given = Counter(row.handle for row in verified.rows), Counter(handles)
+        drafts = [
+            (handle, tokens, min(right[handle] - 1, given[handle])) for handle, tokens in drafted.items()
+        ]
+        self._running_rows.totals.drafted += sum(tokens for _, tokens, _ in drafts)
+        self._running_rows.totals.accepted += sum(tokens for _, _, tokens in drafts)
+        return drafts
 
     def learn(self, launch: Launch, step_s: float, ended: list[tuple[Row, str]]) -> None:
         """From a settled launch, and from the rows that end with it."""
