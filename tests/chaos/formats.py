@@ -29,7 +29,7 @@ COMMON = (  # by many jobs, so that they are compiled once and guessed from each
     ResponseFormat(type="json_object"),
     ResponseFormat(type="regex", text=r"( w\d+){3,12}"),
     ResponseFormat(type="regex", text=r"( w[1-4]\d\d){4}( end)?"),
-    ResponseFormat(type="grammar", text='start: (line "\\n")+\nline: " w" /[0-9]{2}/ " = " /[a-f]{1,4}/'),
+    ResponseFormat(type="grammar", text='start: (line "\\n"){1,3}\nline: " w" /[0-9]{2}/ " = " /[a-f]{1,4}/'),
 )
 
 

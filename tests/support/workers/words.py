@@ -3,8 +3,8 @@ starts soon.
 
 Token i is " w<i>", and each byte has a token of its own. The model counts on from the last token of the row:
 by one, or with a temperature by one to three as its noise says; under a grammar, on to the first token that
-may come there. So each answer follows from prompt, seed and grammar (`word_answers`), and any token that is lost,
-repeated or another row's, or that nobody should have accepted, shows in it.
+may come there. So each answer follows from prompt, seed and grammar (`word_answers`), and any token that is
+lost, repeated or another row's, or that nobody should have accepted, shows in it.
 """
 
 from __future__ import annotations
