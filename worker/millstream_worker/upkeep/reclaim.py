@@ -116,9 +116,9 @@ class Reclaimer:
         for (entry_id, _), reply in zip(found, replies, strict=True):
             if not isinstance(reply, Exception):
                 entries += reply
-            # Claimed or not, it has had its turn: where the server takes no writes (a slot moves, replicas are
-            # missing), its owner could not renew either, and has time to after that. An entry that is no job
-            # is ours now: the reader finds and drops it.
+            # Claimed or not, it has had its turn: where the server takes no writes (a slot moves, replicas
+            # are missing), its owner could not renew either, and has time to after that. An entry that is no
+            # job is ours now: the reader finds and drops it.
             self._sightings[shard, lane].pop(entry_id, None)
         if troubles := [reply for reply in replies if isinstance(reply, Exception)]:
             trouble = self._outage if is_outage(troubles[0]) else self._damage
