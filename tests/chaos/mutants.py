@@ -216,7 +216,7 @@ _ALL = (
         "no log repair",
         "the reader's look into the log where messages were lost",
         (
-            CodeEdit("millstream.client.streaming.reader:StreamReader.lost", "self.want = Want.TAIL", "pass"),
+            CodeEdit("millstream.client.streaming.reader:StreamReader.lost", "self.silence()", "pass"),
             CodeEdit(
                 "millstream.client.streaming.reader:StreamReader.messages",
                 "if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):",
