@@ -20,7 +20,9 @@ import redis.asyncio
 from redis.exceptions import RedisError
 from support.servers.cluster import Cluster
 from support.servers.servers import Server
-from support.workers.counting_worker import model_name, write_tokenizer
+from support.workers.counting_worker import model_name
+from support.workers.word_answers import write_words
+from support.workers.word_engine import COMMAND
 
 from chaos.crew import WORKER, Crew, Member
 from chaos.ledger import Ledger
@@ -59,6 +61,10 @@ class Mutant(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def engine_command(self) -> str:
+        """For an engine that is without it; empty where it has none of it."""
+
     def in_clients(self) -> AbstractContextManager[Any]:
         """The same for this process' clients, where they have it."""
 
@@ -149,8 +155,8 @@ class Arena:
 
     def _recruit(self) -> Crew:
         setup = self.setup
-        engine = {"step_s": 0.02, "rows": 16} | dict(setup.engine)
-        model = model_name(write_tokenizer(self.folder / "tokenizer"), **engine)
+        engine = {"step_s": 0.02, "rows": 16, "tally": self.folder} | dict(setup.engine)
+        model = model_name(write_words(self.folder / "tokenizer"), **engine)
         # A fault kills engines under innocent jobs: their deaths alone make none of them a suspect.
         patient = {
             "max_died": 50,
@@ -158,6 +164,8 @@ class Arena:
             "engine_restarts": 100,
             "lease_s": LEASE_S,
             "renew_s": RENEW_S,
+            "speculate": "always",
+            "engine_command": (self.mutant and self.mutant.engine_command) or COMMAND,
         }
         launcher = WORKER if self.mutant is None else ("chaos.mutants", self.mutant.name)
         return Crew(self.url, self.queue, model, self.folder, patient | dict(setup.settings), launcher)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
+from support.workers.word_engine import tallied
 
 from chaos import checks
 from chaos.arena import Arena, Mutant
@@ -59,6 +60,8 @@ class Outcome:
     recovery_s: list[float] = field(default_factory=list)
     takeover_s: list[float] = field(default_factory=list)  # from a worker's death to its jobs' next attempt
     cancel_s: list[float] = field(default_factory=list)
+    formatted: int = 0  # of the jobs: with a grammar
+    tokens: Counter[str] = field(default_factory=Counter)  # what engines did, `word_engine.TALLY`
     violations: list[Violation] = field(default_factory=list)
     logs: str = ""  # the last lines of the workers, where there are violations
 
@@ -79,6 +82,7 @@ async def run(
         await _close(arena, outcome)
         outcome.violations += await checks.judge(arena)
         outcome.violations += await checks.nothing_left(arena)
+        outcome.violations += checks.damages(arena)
         _sum_up(arena, outcome)
     outcome.seconds = time.monotonic() - began
     return outcome
@@ -189,6 +193,7 @@ def _sum_up(arena: Arena, outcome: Outcome) -> None:
     if outcome.violations:
         outcome.logs = arena.crew.tail()
     outcome.ordered = len(arena.ledger)
+    outcome.tokens = tallied(arena.folder)
     outcome.takeover_s = checks.takeovers_s(arena)
     broken = {(v.job_id) for v in outcome.violations if v.kind == "stream"}
     for entry in arena.ledger:
@@ -196,6 +201,7 @@ def _sum_up(arena: Arena, outcome: Outcome) -> None:
         if entry.accepted is Accepted.YES or sight.state is not None:
             outcome.jobs += 1
             outcome.excused += entry.excused
+            outcome.formatted += "response_format" in entry.order.fields
             outcome.states[sight.state or "gone"] += 1
             outcome.attempts[max(sight.turns, default=0)] += 1
         if (latency_s := checks.cancel_latency_s(entry, sight)) is not None:

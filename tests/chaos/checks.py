@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from support.workers.counting_worker import lasting_keys, leftovers
+from support.workers.word_engine import DAMAGE
 
 from chaos import marks
 from chaos.arena import LEASE_S, RENEW_S
@@ -77,6 +78,14 @@ async def nothing_left(arena: Arena) -> list[Violation]:
             ours = [channel.decode() for channel in channels if not channel.startswith(b"__")]  # Sentinel's
             lines += [f"{channel} is still subscribed to" for channel in ours]
     return [Violation("left", line) for line in lines]
+
+
+def damages(arena: Arena) -> list[Violation]:
+    """What engines found wrong with themselves: an audit, or their KV cache."""
+    lines = [
+        line for member in arena.crew.members for line in member.log.read_text(errors="replace").splitlines()
+    ]
+    return [Violation("engine", line) for line in lines if "AssertionError" in line or DAMAGE in line]
 
 
 async def _find(arena: Arena, page: list[Entry]) -> list[Found]:
@@ -225,8 +234,8 @@ async def _letter_faults(arena: Arena) -> AsyncIterator[str]:
             job_id = letter.get(b"id", b"").decode()
             buried.add(job_id)
             entry = arena.ledger.entries.get(job_id)
-            if entry is None or not entry.poison:
+            if entry is None or not entry.order.fails:
                 yield f"{job_id or 'garbage'}: {letter[b'reason'].decode()}"
     for entry in arena.ledger:
-        if "engine_died" in entry.poison and entry.told and entry.id not in buried and not entry.excused:
+        if "engine_died" in entry.order.fails and entry.told and entry.id not in buried and not entry.excused:
             yield f"{entry.id} killed its engines, and there is no letter"

@@ -7,10 +7,11 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chaos import orders
-from chaos.ledger import Accepted, Entry, Order
+from chaos.ledger import Accepted, Entry
 from millstream import AsyncClient, CancelOutcome, MillstreamError, NotFound
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ class Customer:
         order = orders.draw(self.random, f"c{self._number}-{self._orders}")
         deadline = self.random.random() < 0.05
         if deadline:
-            fields = {**order.fields, "deadline_s": self.random.uniform(0.05, 2.0)}
-            order = Order(order.own_id, fields, order.texts)
+            order = replace(order, fields={**order.fields, "deadline_s": self.random.uniform(0.05, 2.0)})
         return self._arena.ledger.open(order, deadline=deadline)
 
     @contextlib.asynccontextmanager

@@ -31,11 +31,14 @@ class Accepted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One job: the arguments of its submit, and the text that each choice must have."""
+    """One job: the arguments of its submit, and what each choice must have: its text, and whether it is whole
+    (None without a grammar)."""
 
     own_id: str
     fields: Mapping[str, Any]
     texts: tuple[str, ...]
+    complete: tuple[bool | None, ...] = ()  # not given: all None
+    fails: frozenset[str] = frozenset()  # if any: the error codes that it must fail with
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,15 @@ class Ended:
     code: str = ""
     tokens: int = 0  # in all choices
     counted: int = 0  # as the usage says
+    complete: tuple[bool | None, ...] = ()
 
     @classmethod
     def of(cls, result: Result) -> Ended:
         code = result.error.code if result.error else ""
         texts = tuple(choice.text for choice in result.choices)
         tokens = sum(len(choice.token_ids) for choice in result.choices)
-        return cls(result.state, texts, code, tokens, result.usage.output_tokens)
+        complete = tuple(choice.complete for choice in result.choices)
+        return cls(result.state, texts, code, tokens, result.usage.output_tokens, complete)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +93,6 @@ class Entry:
     cancelled_at_once: bool = False  # it waited, and the answer said that it has ended
     cancel_requested_s: float | None = None  # a running job's cancellation was accepted
     deadline: bool = False
-    poison: tuple[str, ...] = ()  # the error codes that it may fail with
     wiped: bool = False  # the server forgot everything after it was submitted
     durable: bool = False  # acknowledged by as many servers as it takes to outlast a failover
     at_risk: bool = False  # acknowledged, perhaps by one server only, before that one was lost
@@ -118,9 +122,7 @@ class Entry:
 
     @property
     def allowed(self) -> set[State]:
-        if self.poison:
-            return {State.FAILED}
-        states = {State.COMPLETED}
+        states = {State.FAILED if self.order.fails else State.COMPLETED}
         if self.cancelled:
             states.add(State.CANCELLED)
         if self.deadline:
@@ -152,7 +154,7 @@ class Ledger:
         self._recovering: list[Strike] = []
 
     def open(self, order: Order, **expected: Any) -> Entry:
-        """A page for a new order, before it is submitted. `expected`: cancelled, deadline, poison."""
+        """A page for a new order, before it is submitted. `expected`: cancelled, deadline."""
         job_id = job_id_of(order.own_id, self._shards)
         assert job_id not in self.entries, f"{job_id} is ordered twice"
         entry = self.entries[job_id] = Entry(job_id, order, **expected)

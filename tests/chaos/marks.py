@@ -43,14 +43,26 @@ def ended_fault(ended: Ended, entry: Entry) -> str:
     """What a caller was told."""
     if ended.state not in entry.allowed:
         return f"ended as {ended.state} ({ended.code}), may be {', '.join(sorted(entry.allowed))}"
-    if entry.poison and ended.code not in entry.poison:
-        return f"failed with {ended.code!r}, must be one of {', '.join(entry.poison)}"
+    fails = entry.order.fails
+    if ended.state is State.FAILED and ended.code not in fails:
+        return f"failed with {ended.code!r}, must be one of {', '.join(sorted(fails))}"
     undone = entry.shaken or entry.excused
     if entry.cancelled_at_once and ended.state is not State.CANCELLED and not undone:
         return f"ended as {ended.state}, and was cancelled before"
     if ended.tokens != ended.counted:
         return f"has {ended.tokens} tokens, and its usage says {ended.counted}"
-    return texts_fault(ended.texts, entry, ended.state)
+    return texts_fault(ended.texts, entry, ended.state) or complete_fault(ended, entry)
+
+
+def complete_fault(ended: Ended, entry: Entry) -> str:
+    """Whether answers are said to be whole as they must be; one that was cut by its job's end is not."""
+    expected = entry.order.complete or (None,) * len(entry.order.texts)
+    if ended.state is State.COMPLETED and ended.complete != expected:
+        return f"says complete {ended.complete}, must be {expected}"
+    for text, must, said in zip(ended.texts, entry.order.texts, ended.complete, strict=False):
+        if said and text != must:
+            return f"says that {text!r:.300} is complete, and that is {must!r:.300}"
+    return ""
 
 
 def reading_fault(reading: Reading, entry: Entry, state: State | None) -> str:

@@ -11,6 +11,7 @@ import __future__
 import contextlib
 import importlib
 import inspect
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,11 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from support.workers import word_engine
+
 from millstream.wire.calls import scripts
+
+ENGINE = "--engine"
 
 
 class Stale(Exception):
@@ -108,6 +113,7 @@ class Mutant:
     without: str
     edits: tuple[LuaEdit | CodeEdit, ...]
     clients: bool = False  # the safety is one of the clients, not of the workers
+    engines: bool = False  # it is one of the engines
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -116,6 +122,10 @@ class Mutant:
             for edit in self.edits:
                 stack.enter_context(edit.applied())
             yield
+
+    @property
+    def engine_command(self) -> str:
+        return shlex.join((sys.executable, "-m", __spec__.name, self.name, ENGINE)) if self.engines else ""
 
     @contextlib.contextmanager
     def in_clients(self) -> Iterator[None]:
@@ -131,10 +141,12 @@ def _replaced(source: str, before: str, after: str, place: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """A worker without the safety that the first argument names."""
+    """A worker without the safety that the first argument names, or an engine where the second says so."""
     from millstream_worker.__main__ import main as work
 
     with MUTANTS[arguments[0]].applied():
+        if arguments[1] == ENGINE:
+            return word_engine.main(arguments[2:])
         return work(arguments[1:])
 
 
@@ -204,7 +216,7 @@ _ALL = (
         "no log repair",
         "the reader's look into the log where messages were lost",
         (
-            CodeEdit("millstream.client.streaming.reader:StreamReader.lost", "self.want = Want.TAIL", "pass"),
+            CodeEdit("millstream.client.streaming.reader:StreamReader.lost", "self.silence()", "pass"),
             CodeEdit(
                 "millstream.client.streaming.reader:StreamReader.messages",
                 "if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):",
@@ -246,6 +258,65 @@ _ALL = (
         "the look whether an id was submitted before",
         (LuaEdit("submit.lua", "if job.state then", "if false then"),),
         clients=True,
+    ),
+    Mutant(
+        "no grammar after a resume",
+        "the grammar of a job that another attempt has begun",
+        (
+            CodeEdit(
+                "millstream_worker.engine.engine:Engine.add",
+                "if request.grammar is None:",
+                "if request.grammar is None or any(request.outputs):",
+            ),
+        ),
+        engines=True,
+    ),
+    Mutant(
+        "drafts unverified",
+        "the comparison of draft tokens with what the model samples",
+        (
+            CodeEdit(
+                "millstream_worker.engine.brain.speculation.verification:_counting",
+                "counting[index] and tokens[index] == follows[index]",
+                "counting[index]",
+            ),
+        ),
+        engines=True,
+    ),
+    Mutant(
+        "no grammar in drafts",
+        "the masks of what follows draft tokens",
+        (
+            CodeEdit(
+                "millstream_worker.engine.brain.running.constrained_rows:ConstrainedRows.masks",
+                "ahead.consume([int(follows[index])])",
+                "pass",
+            ),
+        ),
+        engines=True,
+    ),
+    Mutant(
+        "refused in silence",
+        "the report of a format that cannot be compiled",
+        (
+            CodeEdit(
+                "millstream_worker.engine.engine:Engine.take_compiled",
+                "reports.append(done.matchers)",
+                "pass",
+            ),
+        ),
+        engines=True,
+    ),
+    Mutant(
+        "cut is whole",
+        "the word that an answer is not whole",
+        (
+            CodeEdit(
+                "millstream_worker.jobs.output:ChoiceOutput._conclude",
+                "self.complete = self.fits",
+                "self.complete = True",
+            ),
+        ),
     ),
 )
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

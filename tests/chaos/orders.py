@@ -1,41 +1,87 @@
-"""What customers ask for: jobs of all kinds, each with the text that the counting engine must answer."""
+"""What customers ask for: jobs of all kinds, each with what the counting engine must answer."""
 
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
-from support.workers.counting_worker import counted
+from support.workers.word_answers import Answer, Grammars, counted
+from support.workers.words import STRIDES
 
+from chaos import formats
 from chaos.ledger import Order
 from millstream import Lane
+from millstream.wire.messages.response_format import ResponseFormat
 
-# Numbers between are for poison: no text of an ordinary job passes them. 999 ends a row.
+# Words between are for poison: no text of an ordinary job passes them.
 RANGES = ((0, 560), (700, 960))
-LONGEST = 40
+LONGEST = 32  # tokens, without a grammar
 TENANTS = ("", "red", "green", "blue")
+FORMATTED = 0.3  # the share of jobs with a grammar
+REPEATED = 0.5  # of those whose prompts have parts of their answer
+POPULAR = 0.15  # of those that others repeat
 
 
 def draw(source: random.Random, own_id: str) -> Order:
     """An order of mixed shape; every draw comes from `source`."""
     low, high = source.choice(RANGES)
-    first = source.randrange(low, high - LONGEST)
-    length = source.choice((1, source.randrange(2, 10), source.randrange(10, LONGEST - 8)))
+    popular = source.random() < POPULAR
+    first = low + 100 if popular else source.randrange(low, high - STRIDES * LONGEST)
+    length = (
+        LONGEST if popular else source.choice((1, source.randrange(2, 10), source.randrange(10, LONGEST)))
+    )
+    asked = formats.draw(source, first) if source.random() < FORMATTED else None
+    if asked is not None:
+        length = source.choice((length, 2 * LONGEST))
     choices = source.choice((1, 1, 1, 1, 2, 4))
+    sampling = {"temperature": float(choices > 1 or source.random() < 0.5), "seed": source.randrange(3)}
+    answers = [_answer(asked, first, length, choice=choice, **sampling) for choice in range(choices)]
     fields: dict[str, Any] = {
-        "prompt": f"w{first}",
+        "prompt": _prompt(source, first, answers),
         "max_tokens": length,
         "n": choices,
+        **sampling,
         "stream": source.random() < 0.5,
         "lane": source.choice((Lane.BATCH, Lane.BATCH, Lane.INTERACTIVE)),
         "tenant": source.choice(TENANTS),
         "metadata": {"order": own_id},
     }
+    if asked is not None:
+        fields["response_format"] = asked
     stop = None
-    if source.random() < 0.15 and first > 100 and length > 2:  # three digits: no word is the start of another
-        stop = fields["stop"] = f"w{first + source.randrange(2, length + 1)}"
-    texts = tuple(_until(stop, counted(first + 1 + choice, length)) for choice in range(choices))
-    return Order(own_id, fields, texts)
+    if asked is None and source.random() < 0.15 and first > 100 and length > 2:
+        # Three digits: no word is the start of another.
+        stop = fields["stop"] = answers[0].text.split()[source.randrange(1, length)]
+    codes = frozenset(answer.code for answer in answers) - {""}
+    texts = tuple(_until(stop, answer.text) for answer in answers)
+    return Order(own_id, fields, texts, tuple(answer.complete for answer in answers), codes)
+
+
+def _answer(asked: ResponseFormat | None, first: int, length: int, **drawn: Any) -> Answer:
+    return (
+        counted(first, length, **drawn)
+        if asked is None
+        else _grammars().answer(asked, first, length, **drawn)
+    )
+
+
+@cache
+def _grammars() -> Grammars:
+    return Grammars()
+
+
+def _prompt(source: random.Random, first: int, answers: list[Answer]) -> str:
+    """The word to count on from; before it sometimes parts of the answers, which draft tokens come from,
+    each with a word behind it that does not follow."""
+    parts = []
+    if source.random() < REPEATED:
+        for _ in range(source.randrange(1, 4)):
+            tokens = source.choice(answers).tokens
+            begin = source.randrange(max(1, len(tokens) - 4))
+            part = Answer(tokens[begin : begin + source.randrange(4, 20)])
+            parts.append(f"{part.text} w{source.randrange(560)}")
+    return f"{''.join(parts)} w{first}"
 
 
 def _until(stop: str | None, text: str) -> str:

@@ -60,10 +60,12 @@ def _totals(outcomes: Sequence[Outcome]) -> list[str]:
     states: Counter[str] = Counter()
     streams: Counter[str] = Counter()
     attempts: Counter[int] = Counter()
+    tokens: Counter[str] = Counter()
     for outcome in outcomes:
         states.update({str(state): count for state, count in outcome.states.items()})
         streams.update(outcome.streams)
         attempts.update(outcome.attempts)
+        tokens.update(outcome.tokens)
     recovery = [value for outcome in outcomes for value in outcome.recovery_s]
     takeover = [value for outcome in outcomes for value in outcome.takeover_s]
     cancel = [value for outcome in outcomes for value in outcome.cancel_s]
@@ -71,6 +73,9 @@ def _totals(outcomes: Sequence[Outcome]) -> list[str]:
         f"jobs     {sum(o.jobs for o in outcomes)} ({_counts(states)}); "
         f"forgotten with their server, or possibly: {sum(o.excused for o in outcomes)}",
         f"attempts {_counts(attempts)}",
+        f"grammars {sum(o.formatted for o in outcomes)} jobs; {tokens['masked_rows_total']} tokens sampled "
+        f"under them, {tokens['forced_total']} forced",
+        f"drafts   {tokens['drafted_total']} verified, {tokens['accepted_total']} accepted",
         f"streams  {streams.total()} ({_counts(streams)})",
         f"seconds from a fault to the next token or end:         {_spread(recovery)}",
         f"seconds from a worker's death to its jobs' next start: {_spread(takeover)}",
@@ -97,6 +102,8 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "states": {str(state): count for state, count in outcome.states.items()},
         "attempts": dict(outcome.attempts),
         "streams": dict(outcome.streams),
+        "formatted": outcome.formatted,
+        "tokens": dict(outcome.tokens),
         "recovery_s": percentiles(outcome.recovery_s),
         "takeover_s": percentiles(outcome.takeover_s),
         "cancel_s": percentiles(outcome.cancel_s),

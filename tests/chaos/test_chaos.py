@@ -29,3 +29,6 @@ async def test_nothing_is_lost_repeated_or_left_silent(kind: str, caplog: pytest
     assert outcome.states["completed"] > 100, table
     assert outcome.streams["complete"] > 30, table
     assert outcome.streams["broken"] == 0, table
+    assert outcome.formatted > 30, table
+    assert 0 < outcome.tokens["accepted_total"] < outcome.tokens["drafted_total"], table
+    assert outcome.tokens["forced_total"] > 0, table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chaos import marks
@@ -86,13 +88,15 @@ def test_texts(text: str, whole: bool, kind: str) -> None:
 
 
 def test_ends() -> None:
-    whole = Ended(State.COMPLETED, ORDER.texts)
+    whole = Ended(State.COMPLETED, ORDER.texts, complete=(None, None))
     assert marks.ended_fault(whole, Entry("0-a", ORDER)) == ""
     assert "1 choices" in marks.ended_fault(Ended(State.COMPLETED, ORDER.texts[:1]), Entry("0-a", ORDER))
     failed = Ended(State.FAILED, (), "engine_died")
     assert "ended as failed (engine_died)" in marks.ended_fault(failed, Entry("0-a", ORDER))
-    assert marks.ended_fault(failed, Entry("0-a", ORDER, poison=("engine_died",))) == ""
-    assert "must be one of nan" in marks.ended_fault(failed, Entry("0-a", ORDER, poison=("nan",)))
+    assert marks.ended_fault(failed, Entry("0-a", replace(ORDER, fails=frozenset({"engine_died"})))) == ""
+    assert "must be one of nan" in marks.ended_fault(
+        failed, Entry("0-a", replace(ORDER, fails=frozenset({"nan"})))
+    )
     cancelled = Ended(State.CANCELLED, ("w1",))
     assert "ended as cancelled" in marks.ended_fault(cancelled, Entry("0-a", ORDER))
     assert marks.ended_fault(cancelled, Entry("0-a", ORDER, cancelled=True)) == ""
@@ -101,6 +105,23 @@ def test_ends() -> None:
     assert marks.ended_fault(cancelled, ended) == ""
     miscounted = Ended(State.COMPLETED, ORDER.texts, tokens=6, counted=7)
     assert "6 tokens, and its usage says 7" in marks.ended_fault(miscounted, Entry("0-a", ORDER))
+
+
+def test_an_answer_is_said_to_be_whole_where_it_is() -> None:
+    entry = Entry("0-a", replace(ORDER, complete=(True, False)))
+    cut = Entry("0-a", entry.order, cancelled=True)
+
+    def ended(state: State, texts: tuple[str, ...], *complete: bool | None) -> Ended:
+        return Ended(state, texts, complete=complete)
+
+    assert marks.ended_fault(ended(State.COMPLETED, ORDER.texts, True, False), entry) == ""
+    assert "says complete" in marks.ended_fault(ended(State.COMPLETED, ORDER.texts, True, True), entry)
+    assert "says complete" in marks.ended_fault(ended(State.COMPLETED, ORDER.texts, None, False), entry)
+    assert "must be (None, None)" in marks.ended_fault(
+        ended(State.COMPLETED, ORDER.texts, True, True), Entry("0-a", ORDER)
+    )
+    assert marks.ended_fault(ended(State.CANCELLED, ("w1 w2 w3", "w2"), True, None), cut) == ""
+    assert "'w1' is complete" in marks.ended_fault(ended(State.CANCELLED, ("w1", ""), True, None), cut)
 
 
 def test_readings() -> None:

@@ -16,7 +16,14 @@ from chaos.trials import Trial
 from millstream.client.streaming.reader import StreamReader
 from millstream.wire.calls import scripts
 
-QUICK = ("no fence", "no marker", "one sighting", "end after entry")
+QUICK = (
+    "no fence",
+    "no marker",
+    "one sighting",
+    "end after entry",
+    "no grammar after a resume",
+    "drafts unverified",
+)
 
 
 @pytest.fixture(autouse=True)

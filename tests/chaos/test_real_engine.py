@@ -64,6 +64,7 @@ async def test_kills_change_no_character(model: Path) -> None:
         "threads": 1,
         "kv_memory": "4MiB",
         "max_rows": 16,
+        "speculate": "always",
     }
     async with Arena(Setup(crew=2, customers=0, settings=settings), "valkey", "real") as arena:
         await arena.somebody(0.0, beside=1, wait_s=60)

@@ -13,6 +13,7 @@ from chaos import campaign
 from chaos.campaign import Outcome, Quota
 from chaos.faults import poison
 from chaos.faults.aimed import FillUnderLoad, JumpAfterRenewal, LookAtWaiting, SubmitAgain, WakeUsurped
+from chaos.faults.process import KillEngine
 from chaos.faults.server import CutClients
 from chaos.mutants import MUTANTS, Mutant
 from chaos.scenarios import Scenario
@@ -60,6 +61,7 @@ POISONED = Scenario(
 ASKED = Scenario("asked", ({LookAtWaiting(): 1},), crew=1, rate=10.0, engine=SLOW)
 UNSURE = Scenario("unsure", ({SubmitAgain(): 1},), crew=1, rate=30.0)
 DEAF = Scenario("deaf", ({CutClients("pubsub"): 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
+RESUMED = Scenario("resumed", ({KillEngine(): 1},), crew=1, rate=60.0, engine={"step_s": 0.06, "rows": 32})
 
 
 def _trial(
@@ -80,6 +82,11 @@ TRIALS = (
     _trial("blame in company", POISONED, 40, 1, "dead letter"),
     _trial("look in the lane alone", ASKED, 10, 1, "result", "stream", settle_s=15.0),
     _trial("no idempotency", UNSURE, 40, 3, "changed"),
+    _trial("no grammar after a resume", RESUMED, 60, 4, "result"),
+    _trial("drafts unverified", ALONE, 40, 0, "result", "engine"),
+    _trial("no grammar in drafts", ALONE, 100, 0, "result"),
+    _trial("refused in silence", ALONE, 200, 0, "unended"),
+    _trial("cut is whole", ALONE, 40, 0, "result"),
 )
 BY_NAME = {trial.mutant.name: trial for trial in TRIALS}
 

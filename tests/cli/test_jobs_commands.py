@@ -184,7 +184,7 @@ def test_every_end_has_its_exit_code(worker: Answering) -> None:
     assert invoke("result", "mine").exit_code == 5
     cancelled = invoke("cancel", "mine")
     assert (cancelled.exit_code, cancelled.stdout) == (0, "mine: cancelled\n")
-    assert invoke("cancel", job_id, "--json").stdout == '{"id":"0-mine","outcome":"cancelled"}\n'
+    assert invoke("cancel", "mine", "--json").stdout == '{"id":"0-mine","outcome":"cancelled"}\n'
     assert invoke("result", job_id).exit_code == 6
     late = invoke("submit", "late", "--deadline-s", "0.001").stdout.strip()
     assert invoke("result", late, "--wait").exit_code == 7

@@ -331,3 +331,26 @@ def _resumes_anywhere(world: World) -> None:
         resumed = World(world.state, world.log, reader=StreamReader(JOB, Cursor.parse(event.cursor)))
         resumed.read()
         assert whole.events[:number] + resumed.events == whole.events
+
+
+def test_what_an_old_master_still_says_is_compared_before_the_end() -> None:
+    """Messages come from the new master, which has lost attempt 2, while a connection still reads the old."""
+    shared = [marker(1, 0), delta(1, 1, "a")]
+    old = World(State.RUNNING, [*shared, marker(2, 1), delta(2, 2, "bc")])
+    old.read()
+    old.reader.lost()
+    old.read()  # the same as before
+    again = [marker(2, 1), delta(2, 2, "b"), delta(2, 3, "c")]
+    old.emit(old.reader.messages([again[-1], end(2, 4)]))
+    assert old.reader.want is Want.WHOLE
+    old.emit(old.reader.whole([*shared, *again, end(2, 4)], record(State.COMPLETED)))
+    assert old.seen.text() == "abc"
+    assert old.reader.want is Want.NOTHING
+
+
+def test_the_end_in_the_log_is_not_believed_either() -> None:
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
+    world.read()
+    world.reader.lost()
+    assert world.reader.tail([delta(1, 1, "a"), end(1, 2)], State.COMPLETED) == []
+    assert world.reader.want is Want.WHOLE

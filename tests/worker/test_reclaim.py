@@ -142,6 +142,23 @@ async def test_no_more_is_taken_at_once_than_one_reply_should_hold(valkey: Serve
         assert [len(await reclaimer.take(SHARD, 100)) for _ in range(10)] == [*[8] * 8, 6, 0]
 
 
+async def test_an_owner_has_time_to_renew_after_the_server_took_no_writes(
+    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+) -> None:
+    """As while a Cluster's slot moves: what is pending can be read, and no lease renewed."""
+    job_id = await deliver(server, redis_client, "alive")
+    await reclaimer.scan(SHARD)
+    clock.now += 15.1
+    await redis_client.config_set("min-replicas-to-write", 1)
+    refused = await reclaimer.take(SHARD, 5)
+    await redis_client.config_set("min-replicas-to-write", 0)
+    assert refused == []
+    assert await reclaimer.take(SHARD, 5) == []
+    await reclaimer.scan(SHARD)
+    clock.now += 15.1
+    assert [entry.job_id for entry in await reclaimer.take(SHARD, 5)] == [job_id]
+
+
 async def test_a_damaged_job_keeps_nobody_from_the_others(
     server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
 ) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -113,8 +113,7 @@ class LookAtWaiting:
         await asyncio.gather(*(self._ask(arena, order) for order in drawn))
 
     async def _ask(self, arena: Arena, order: Order) -> None:
-        fields = {**order.fields, "lane": Lane.BATCH}
-        entry = await arena.load.place(Order(order.own_id, fields, order.texts))
+        entry = await arena.load.place(replace(order, fields={**order.fields, "lane": Lane.BATCH}))
         shard = arena.shards[shard_of(entry.id)]
         with contextlib.suppress(RedisError, OSError):  # another fault is at work
             await arena.admin.execute_command(shard.publish, shard.control, f"{LOOK} {entry.id}")

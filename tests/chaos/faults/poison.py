@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from support.workers.counting_worker import counted
+from support.workers.word_answers import counted
 
 from chaos.ledger import Accepted, Entry, Order
 
@@ -45,7 +45,7 @@ class Poison:
     async def strike(self, arena: Arena) -> None:
         alone = arena.random.random() < 0.5
         for _ in range(1 if alone else 2):
-            entry = await arena.load.place(self._order(arena), poison=(self.code,))
+            entry = await arena.load.place(self._order(arena))
             if entry.accepted is not Accepted.YES:
                 continue
             client = arena.load.shared(0)
@@ -57,9 +57,9 @@ class Poison:
     def _order(self, arena: Arena) -> Order:
         """Two tokens, then the one that hurts; a refused prompt begins with its own."""
         first = ENGINE[self.option] - (0 if self.option == "refuse" else 3)
-        fields = {"prompt": f"w{first}", "max_tokens": LENGTH, "stream": True}
+        fields = {"prompt": f" w{first}", "max_tokens": LENGTH, "temperature": 0, "stream": True}
         own_id = f"{self.option}-{len(arena.ledger)}"
-        return Order(own_id, fields, (counted(first + 1, LENGTH),))
+        return Order(own_id, fields, (counted(first, LENGTH).text,), fails=frozenset((self.code,)))
 
 
 async def _replace_victims(arena: Arena, entry: Entry) -> None:

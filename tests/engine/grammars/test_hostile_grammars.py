@@ -56,8 +56,11 @@ REFUSED = {  # by the engine, with what the reason says
     "a lone surrogate": "unexpected end of hex escape",
     "look-around": "regex parse error",
     "a missing rule": "unknown name",
+    "nothing but itself": "no answer can fit it",
+    "itself in a loop": "no answer can fit it",
+    "nothing matches": "no answer can fit it",
 }
-FAILED = {"nothing but itself", "itself in a loop", "nothing matches", "without an end"}
+FAILED = {"without an end"}
 
 
 def wire(name: str) -> ResponseFormat | str:

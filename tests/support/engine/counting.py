@@ -66,6 +66,10 @@ class CountingRunner:
         self.non_finite: set[int] = set()  # tokens that come out as non-finite logits
 
     def launch(self, plan: Plan) -> Sampled:
+        return self._draw(plan, *self._compute(plan))
+
+    def _compute(self, plan: Plan) -> tuple[list[list[int]], list[bool]]:
+        """By segment: what it must find, and whether it did."""
         check_shapes(plan, self.block_size)
         self._swap(plan)
         for load in plan.loads:
@@ -81,8 +85,7 @@ class CountingRunner:
             new = plan.query_lens[segment]
             self.digests[places[segment][-new:]] = digests(self.tokens[places[segment]])[-new:]
         texts = self._texts(plan)
-        healthy = [self._is_healthy(plan, segment, places[segment], texts[segment]) for segment in segments]
-        return self._draw(plan, texts, healthy)
+        return texts, [self._is_healthy(plan, one, places[one], texts[one]) for one in segments]
 
     def forward(self, plan: Plan) -> Sampled:
         return self.launch(plan)
@@ -138,9 +141,9 @@ class CountingRunner:
         drawn: list[int] = []
         logprobs: dict[int, SampledLogprobs] = {}
         for index, segment in enumerate(plan.logit_segments.tolist()):
-            slot, output_index = int(plan.row_slots[segment]), int(plan.output_indices[index])
+            slot = int(plan.row_slots[segment])
             text, sampling = texts[segment], self.sampling[slot]
-            token = _next(text[-1], output_index, sampling)
+            token = self._token(plan, index, text)
             drawn.append(token if healthy[segment] else (token + WRONG) % VOCAB)
             if text == self.rows[slot]:  # else it follows a draft token that was wrong
                 self.rows[slot] = [*text, drawn[-1]]
@@ -150,6 +153,11 @@ class CountingRunner:
                 logprobs[index] = SampledLogprobs(-float(token), top, tuple(-float(t) for t in top))
         non_finite = tuple(index for index, token in enumerate(drawn) if token in self.non_finite)
         return Sampled(np.array(drawn, np.int32), logprobs, non_finite)
+
+    def _token(self, plan: Plan, place: int, text: list[int]) -> int:
+        """The one that comes after this text. `place`: among the plan's samples."""
+        slot = int(plan.row_slots[plan.logit_segments[place]])
+        return _next(text[-1], int(plan.output_indices[place]), self.sampling[slot])
 
 
 class ErringDrafter:

@@ -61,6 +61,7 @@ class Counting:
     nan: int = -1  # where this token would be drawn, the logits are no numbers
     refuse: int = -1  # a prompt that begins with this token is refused
     broken: str = ""  # why it cannot be loaded
+    tally: str = ""  # folder: gets a file of each process, see `word_engine.tallied`
 
     @classmethod
     def parse(cls, model: str) -> Counting:
@@ -74,6 +75,7 @@ class Counting:
             "stillborn": str,
             "late": str,
             "broken": str,
+            "tally": str,
             "step_s": float,
             "load_s": float,
         }
@@ -87,6 +89,23 @@ def pause(seconds: float, mark: Callable[[], None]) -> None:
         mark()
         time.sleep(min(seconds, 0.05))
         seconds -= 0.05
+
+
+def suffer(model: Counting, token: int, front: int) -> None:
+    """What drawing a token does that the model says is one to break at. `front`: the process that has this
+    engine."""
+    if token == model.poison:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if token == model.lethal:
+        if os.getppid() == front:  # not whoever inherits an engine that has lost its own
+            os.kill(front, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if token == model.stall:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if token == model.exhaust:
+        raise MemoryError(f"no memory for token {token}")
+    while token == model.hang:
+        time.sleep(0.05)
 
 
 @dataclass(slots=True)
@@ -211,21 +230,12 @@ class CountingEngine:
 
     def _draw(self, row: CountingRow) -> int:
         token = self._next(row)
-        self._suffer(token)
+        suffer(self.model, token, self.front)
+        self._fault(token)
         row.output.append(token)
         return token
 
-    def _suffer(self, token: int) -> None:
-        if token == self.model.poison:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if token == self.model.lethal:
-            if os.getppid() == self.front:  # not whoever inherits an engine that has lost its own
-                os.kill(self.front, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if token == self.model.stall:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if token == self.model.exhaust:
-            raise MemoryError(f"no memory for token {token}")
+    def _fault(self, token: int) -> None:
         if token == self.model.device_fault or (token == self.model.graph_fault and self.graphs):
             raise RuntimeError(DEVICE_FAULT)
         if token == self.model.graph_wrong and self.graphs:
@@ -233,8 +243,6 @@ class CountingEngine:
             self.tell(stepping_down(Tried.CUDA_GRAPHS, "a step has other logits"))
         if token == self.model.device_assert:
             raise RuntimeError("CUDA error: device-side assert triggered")
-        while token == self.model.hang:
-            time.sleep(0.05)
 
     def _reason(self, row: CountingRow) -> str | None:
         sampling = row.request.sampling

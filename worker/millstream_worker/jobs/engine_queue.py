@@ -167,6 +167,7 @@ class EngineQueue:
         """Its handles were never used before by this worker."""
         del self._waiting[job]
         job.handle = self._next_handle
+        job.compiling = job.grammar is not None
         self._next_handle += len(job.rows)
         for row in job.rows:
             if row.reason is None:

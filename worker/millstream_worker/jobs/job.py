@@ -81,6 +81,7 @@ class Job:
     deaths: int = 0  # of engines here that had it
     deaths_alone: int = 0
     refusals: int = 0  # writes in a row that the server can never accept
+    compiling: bool = False  # the engine has it, and not yet its grammar
     cached_tokens: int = 0
     draft_tokens: int = 0  # verified here
     accepted_draft_tokens: int = 0
@@ -141,6 +142,7 @@ class Job:
         return self.request.stream
 
     def set_compiled(self, now_ms: int) -> None:
+        self.compiling = False
         if self.timing.compiled_ms is None:  # else by an earlier attempt
             self._time("compiled_ms", now_ms)
 
@@ -161,7 +163,7 @@ class Job:
     def wait(self) -> None:
         """Its engine died: it waits to be admitted by the next one."""
         assert self.phase is not Phase.ENDED, "an ended job is not computed again"
-        self.phase = Phase.WAITING
+        self.phase, self.compiling = Phase.WAITING, False
 
     def end(self, state: State, error: ErrorInfo | None = None, letter: str | None = None) -> None:
         """Decide how it ends. The first decision stands."""

@@ -16,6 +16,7 @@ from millstream_worker.jobs.signals import Signal
 
 Entry = tuple[ShardKeys, str, str]  # shard, lane, entry id
 _MOST_PUT_OFF = 256  # long jobs that wait beside the look-ahead; of their messages few are kept
+_MOST_COMPILING = 256  # rows that wait for their grammars beside it
 
 
 class JobTable:
@@ -52,11 +53,14 @@ class JobTable:
     @property
     def waiting_rows(self) -> int:
         """Rows that are not in the engine's batch yet; an unread job counts as at least one. Long jobs that
-        wait to be read do not count until they are many, unless they hold logged tokens.
+        wait to be read do not count until they are many, unless they hold logged tokens; nor do rows that
+        wait for their grammars, which are compiled one by one while the batch may be empty.
         """
         put_off = sum(job.unread.last_seq == 0 for job in self.to_read() if job.unread is not None)
-        waiting = sum(max(1, len(job.rows)) for job in self._jobs.values() if job.phase is Phase.WAITING)
-        return waiting - min(put_off, _MOST_PUT_OFF)
+        waits = [job for job in self._jobs.values() if job.phase is Phase.WAITING]
+        waiting = sum(max(1, len(job.rows)) for job in waits)
+        compiling = sum(len(job.rows) for job in waits if job.compiling)
+        return waiting - min(put_off, _MOST_PUT_OFF) - min(compiling, _MOST_COMPILING)
 
     @property
     def waiting_tokens(self) -> int:

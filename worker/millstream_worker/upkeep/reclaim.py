@@ -1,6 +1,7 @@
 """Takes over entries whose lease has expired. A server that was down, or a clock that jumped, makes every
 entry look idle: so an entry counts as overdue only when the same owner was seen overdue for one and a half
-renewal periods of this process' own monotonic clock. In that time every living worker has renewed.
+renewal periods of this process' own monotonic clock, in which the server took writes. In that time every
+living worker has renewed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from dataclasses import dataclass
 import structlog
 from redis.exceptions import RedisError
 
-from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
 from millstream.wire.messages.replies import LaneEntry
-from millstream.wire.server_errors import is_damage, is_outage
+from millstream.wire.server_errors import is_outage
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.trouble import Trouble
@@ -116,10 +116,9 @@ class Reclaimer:
         for (entry_id, _), reply in zip(found, replies, strict=True):
             if not isinstance(reply, Exception):
                 entries += reply
-            elif not (isinstance(reply, ProtocolError) or is_damage(reply)):
-                continue  # tried again at once
-            # Claimed or not, it has had its turn. An entry that is no job is ours now: the reader finds and
-            # drops it.
+            # Claimed or not, it has had its turn: where the server takes no writes (a slot moves, replicas
+            # are missing), its owner could not renew either, and has time to after that. An entry that is no
+            # job is ours now: the reader finds and drops it.
             self._sightings[shard, lane].pop(entry_id, None)
         if troubles := [reply for reply in replies if isinstance(reply, Exception)]:
             trouble = self._outage if is_outage(troubles[0]) else self._damage

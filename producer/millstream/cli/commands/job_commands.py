@@ -150,7 +150,8 @@ def result(
                 await warn_if_unserved(stack, queue, waiting.job_id)
                 await load_model(stack)
                 outcome = await client.wait(job_id, timeout_s)
-            print_result(job_id, outcome, as_json=as_json)
+            shown = await _full_id(client, job_id) if as_json else job_id
+            print_result(shown, outcome, as_json=as_json)
 
         place.run(work, model, with_worker=wait)
 
@@ -165,7 +166,7 @@ def cancel(
         async def work(_: Stack, client: AsyncClient) -> None:
             outcome = await client.cancel(job_id)
             if as_json:
-                print_json({"id": job_id, "outcome": outcome})
+                print_json({"id": await _full_id(client, job_id), "outcome": outcome})
             else:
                 answers.out(f"{job_id}: {_CANCELLED[outcome]}")
 
@@ -189,6 +190,11 @@ def status(
                 await warn_if_unserved(stack, queue, now.id)
 
         place.run(work, None, with_worker=False)
+
+
+async def _full_id(client: AsyncClient, job_id: str) -> str:
+    """For programs, as `submit` prints it; people read the id that they gave."""
+    return (await client.status(job_id)).id
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (submit, stream, result, cancel, status)

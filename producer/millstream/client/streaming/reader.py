@@ -5,7 +5,8 @@ Live messages may be lost, repeated or late; the token log is complete. The read
 they continue at its place, and reads the log from its place on when they do not, after silence and after a
 reconnect. Such a read includes the entry at the place itself: if it is gone or another, the server has lost
 writes, and the reader compares its delivered entries with the whole log and rewinds to the last common entry.
-So the emitted events, rewinds applied, are always a prefix of the log.
+So the emitted events, rewinds applied, are always a prefix of the log. After a reconnect the messages may be
+a new master's, and the log still an old one's: then the whole log is compared once more before the end.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Want(Enum):
 class StreamReader:
     """Follows one job's token log. Every method that takes data returns the events to emit."""
 
-    __slots__ = ("_attempt", "_base", "_delivered", "_jitter", "_job_id", "_patience_s", "place", "want")
+    __slots__ = (
+        *("_attempt", "_base", "_delivered", "_doubted", "_jitter", "_job_id", "_patience_s"),
+        *("place", "want"),
+    )
 
     def __init__(
         self, job_id: str, start: Cursor = START, jitter: Callable[[], float] = random.random
@@ -52,6 +56,7 @@ class StreamReader:
         self._job_id = job_id
         self._base = start  # entries up to here were read by someone else: their contents are unknown
         self._delivered = array("q")  # a digest of each entry read after `_base`, by its sequence number
+        self._doubted = False  # messages and log may have come from two servers
         self._patience_s = RUNNING_PATIENCE_S
         self._jitter = jitter
 
@@ -66,6 +71,9 @@ class StreamReader:
         for entry in entries:
             if self.want is not Want.MESSAGES:
                 break  # the log is read next, and has the rest too
+            if self._doubted and entry.kind == END:
+                self.want = Want.WHOLE
+                break
             if (entry.attempt, entry.seq) <= (self._attempt, self.place.seq):
                 continue
             if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):
@@ -80,16 +88,20 @@ class StreamReader:
 
     def lost(self) -> None:
         """Messages may be missing: the connection was lost, or a buffer overran."""
-        if self.want is Want.MESSAGES:
-            self.want = Want.TAIL
+        self._doubted = self._doubted or self.place != START
+        self.silence()
 
     def silence(self) -> None:
         """No message came for `patience_s`."""
-        self.lost()
+        if self.want is Want.MESSAGES:
+            self.want = Want.TAIL
 
     def tail(self, entries: Sequence[LogEntry], state: State | None) -> list[Event]:
         """Apply the read of Want.TAIL. `state` None: the job's hash does not exist."""
         known = int(self.place != START)
+        if self._doubted and any(entry.kind == END for entry in entries):
+            self.want = Want.WHOLE
+            return []
         if known and (not entries or not self._is_place(entries[0])):
             self.want = Want.WHOLE
             return []

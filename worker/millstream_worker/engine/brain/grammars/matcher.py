@@ -23,9 +23,10 @@ class Matcher:
         return Matcher(self._matcher.deep_copy())
 
     def consume(self, tokens: Sequence[int]) -> bool:
-        """Follow more of the output. False if the grammar does not take it."""
+        """Follow more of the output. False if the grammar does not take it: the row is stuck then."""
         self._forced = None
-        return bool(self._matcher.try_consume_tokens(list(tokens)) == len(tokens))
+        self._stuck = self._matcher.try_consume_tokens(list(tokens)) < len(tokens)
+        return not self._stuck
 
     def valid(self, tokens: Sequence[int]) -> int:
         """How many of these the grammar takes, one after the other."""
@@ -34,7 +35,8 @@ class Matcher:
     def forced(self) -> list[int]:
         """The tokens that come next, as far as the grammar leaves no choice."""
         if self._forced is None:
-            self._forced = [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+            over = self._stuck or self._matcher.is_stopped()
+            self._forced = [] if over else self._matcher.compute_ff_tokens()
         return self._forced
 
     def fill(self, bits: Bits, address: int) -> None:
@@ -48,7 +50,7 @@ class Matcher:
             bits.view(np.uint32)[forced[0] // 32] = np.uint32(1 << forced[0] % 32)
             return
         self._matcher.unsafe_compute_mask_ptr(address, bits.nbytes)
-        self._stuck = not bits.any()
+        self._stuck = self._stuck or not bits.any()
         if self.failure is not None:
             bits[:] = -1
 

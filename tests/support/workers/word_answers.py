@@ -1,0 +1,83 @@
+"""What rows of the model that counts in words (`words`) must come to: each of them alone, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from millstream.wire.messages.response_format import ResponseFormat
+from millstream_worker.engine.brain.batch.noise import row_key, uniform
+from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
+from millstream_worker.engine.grammar_trial import GrammarTrial
+from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec
+from support.workers.words import END, VOCAB, next_token, tokenizer, tokens_of, vocabulary
+
+
+def write_words(folder: Path) -> Path:
+    """The tokenizer, for workers."""
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer()).save_pretrained(str(folder))
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of one choice. `complete` as in a result; `code`: of the error with which it ends instead."""
+
+    tokens: tuple[int, ...]
+    complete: bool | None = None
+    code: str = ""
+
+    @property
+    def text(self) -> str:
+        text: str = tokenizer().decode(self.tokens)
+        return text
+
+
+def counted(last: int, count: int, *, temperature: float = 0.0, seed: int = 0, choice: int = 0) -> Answer:
+    """What a row without a grammar must come to, after a prompt that ends with the word `last`."""
+    tokens: list[int] = []
+    for noise in _noise(seed, choice, count):
+        last = next_token(last, temperature, noise)
+        tokens.append(last)
+    return Answer(tuple(tokens))
+
+
+class Grammars:
+    """Keeps those that were asked for last."""
+
+    def __init__(self) -> None:
+        self._compiler = GrammarCompiler(vocabulary, GrammarTrial().check)
+
+    def answer(
+        self, asked: ResponseFormat, last: int, count: int, *, temperature: float, seed: int, choice: int
+    ) -> Answer:
+        spec = GrammarSpec(asked.type, asked.text, asked.compact, asked.whitespace_pattern)
+        try:
+            matcher = self._compiler.matchers(EngineRequest(1, (last,), count, grammar=spec))[0]
+        except InvalidGrammar:
+            return Answer((), code="bad_request")
+        tokens: list[int] = []
+        for noise in _noise(seed, choice, count):
+            bits = np.zeros(-(-VOCAB // 32), np.int32)
+            matcher.fill(bits, bits.ctypes.data)
+            if matcher.failure is not None:
+                return Answer(tuple(tokens), code=matcher.failure)
+            last = next_token(last, temperature, noise, tokens_of(bits))
+            if last == END:
+                return Answer(tuple(tokens), complete=True)
+            matcher.consume([last])
+            tokens.append(last)
+            if matcher.complete:
+                return Answer(tuple(tokens), complete=True)
+        return Answer(tuple(tokens), complete=False)
+
+
+def _noise(seed: int, choice: int, count: int) -> Sequence[float]:
+    noise: list[float] = uniform(
+        np.full(count, row_key(seed, choice), np.uint64), np.arange(count, dtype=np.int32)
+    ).tolist()
+    return noise
