@@ -37,19 +37,8 @@ from millstream.errors import (
     Unavailable,
 )
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import (
-    ChatMessage,
-    Choice,
-    ChoiceDelta,
-    ErrorInfo,
-    Request,
-    Result,
-    State,
-    Timing,
-    TokenLogprob,
-    TopLogprob,
-    Usage,
-)
+from millstream.wire.messages.choices import Choice, ChoiceDelta, TokenLogprob, TopLogprob
+from millstream.wire.messages.messages import ChatMessage, ErrorInfo, Request, Result, State, Timing, Usage
 from millstream.wire.messages.replies import CancelOutcome
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams

@@ -35,7 +35,7 @@ async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server,
         with pytest.raises(InvalidRequest, match="names a queue that this server does not have"):
             await client.batch_run(source, out)
         with Journal(out) as journal:
-            journal.submits("default", [own_id := journal.own_id("gone", "d" * 32)])
+            journal.submits("default", [own_id := journal.own_id("d" * 32)])
         await client.submit(prompt="x", id=own_id)
         write_lines(source, [completion("a", "please fail")])
         with answering(valkey.url) as worker:

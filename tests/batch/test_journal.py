@@ -57,7 +57,7 @@ def test_a_later_run_knows_what_is_answered(out: Path) -> None:
     with Journal(out) as second:
         assert [second.has_id(name) for name in "abc"] == [True, True, False]
         assert [second.has_line(line) for line in (1, 2, 3, 4)] == [False, False, True, True]
-        assert second.own_id("c", "d") == first.own_id("c", "d")
+        assert second.own_id("d") == first.own_id("d")
 
 
 def test_rows_are_taken_out_of_the_file_that_a_link_names(out: Path, tmp_path: Path) -> None:
@@ -104,14 +104,14 @@ def test_a_torn_last_line_is_cut(out: Path, torn: bytes) -> None:
 def test_a_death_in_the_middle_of_any_write_loses_that_row_only(out: Path, name: str) -> None:
     with Journal(out, "small") as journal:
         journal.write([answer("a"), answer("bé")], [failure("c", 3), failure(None, 4, ran=False)])
-        begun, own_id = journal.run, journal.own_id("e", "d")
+        begun, own_id = journal.run, journal.own_id("d")
     path, ids = out.with_name(name), ["a", "bé", "c"]
     whole = path.read_bytes()
     for size in range(len(whole) + 1):
         path.write_bytes(whole[:size])
         with Journal(out, "small") as later:
             lost = [custom_id for custom_id in ids if not later.has_id(custom_id)]
-            kept_run = (later.run, later.own_id("e", "d")) == (begun, own_id)
+            kept_run = (later.run, later.own_id("d")) == (begun, own_id)
         rows_left = whole[:size].count(b"\n")
         assert kept_run is (path != journal.run_file or rows_left == 1)
         assert lost == {out: ids[:2], journal.errors: ids[2:]}.get(path, [])[rows_left:]
@@ -236,7 +236,7 @@ def test_a_missing_folder_is_an_error_and_is_not_made(tmp_path: Path) -> None:
 
 def test_jobs_under_way_are_known_without_the_input(out: Path) -> None:
     with Journal(out) as journal:
-        own_ids = [journal.own_id(f"c{i}", f"{i:02}" * 16) for i in range(5)]
+        own_ids = [journal.own_id(f"{i:02}" * 16) for i in range(5)]
         journal.submits("one", own_ids[:3])
         journal.submits("two", own_ids[3:])
         journal.write(
@@ -248,7 +248,7 @@ def test_jobs_under_way_are_known_without_the_input(out: Path) -> None:
         later.cancelled(own_ids[1:2])
     with Journal(out) as later:
         assert later.under_way == {own_id: left[own_id] for own_id in (own_ids[2], own_ids[4])}
-        again = later.own_id("c1", "01" * 16)
+        again = later.own_id("01" * 16)
         assert again == f"{own_ids[1]}.1"
         later.submits("one", [again])
         later.ends(own_ids[4])
@@ -259,7 +259,7 @@ def test_only_a_run_that_is_there_is_taken_up(out: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"there is no results\.run\.jsonl beside it"):
         Journal(out, begins=False).__enter__()
     with Journal(out) as journal:
-        journal.submits("one", [journal.own_id("a", "0" * 32)])
+        journal.submits("one", [journal.own_id("0" * 32)])
     out.unlink()
     with Journal(out, begins=False) as later:
         assert len(later.under_way) == 1
@@ -274,7 +274,7 @@ def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) ->
     digests = {name: name * 32 for name in "abc"}
     rows = {name: {"id": row_id(digest)} for name, digest in digests.items()}
     with Journal(out) as journal:
-        ids = {name: journal.own_id(name, digest) for name, digest in digests.items()}
+        ids = {name: journal.own_id(digest) for name, digest in digests.items()}
         journal.submits("one", list(ids.values())[:2])
         journal.write([answer("a") | rows["a"]], [failure("b", 2) | rows["b"]])
         journal.write((), [failure("c", 3, "invalid_field", ran=False) | rows["c"]])
@@ -285,11 +285,11 @@ def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) ->
         journal.retry(keys)
         assert [journal.has_id(name) for name in "abc"] == [True, False, False]
         assert not journal.has_line(4)
-        second_try = journal.own_id("b", digests["b"])
+        second_try = journal.own_id(digests["b"])
         assert second_try not in ids.values()
-        assert journal.own_id("c", digests["c"]) == ids["c"]
+        assert journal.own_id(digests["c"]) == ids["c"]
     with Journal(out) as journal:  # interrupted, and gone on without asking for another retry
-        assert journal.own_id("b", digests["b"]) == second_try
+        assert journal.own_id(digests["b"]) == second_try
         assert not journal.has_id("b")
         assert journal.errors.read_bytes() == b""
         assert journal.under_way == {}  # the job that failed has ended, though its row is gone
@@ -298,7 +298,7 @@ def test_a_retry_makes_new_jobs_of_what_failed_and_of_nothing_else(out: Path) ->
 def test_cut_answers_are_retried_apart(out: Path) -> None:
     digest = row_id("b" * 32)
     with Journal(out) as journal:
-        first = journal.own_id("b", "b" * 32)
+        first = journal.own_id("b" * 32)
         journal.write((), [failure("a", 1), failure("b", 2, "incomplete_output") | {"id": digest}])
         journal.write((), [failure(None, 3, "invalid_json", ran=False)])
     with Journal(out) as journal:
@@ -307,20 +307,11 @@ def test_cut_answers_are_retried_apart(out: Path) -> None:
         assert journal.failures(failed=False, incomplete=False) == set()
         journal.retry(journal.failures(failed=False, incomplete=True))
         assert [journal.has_failure("a"), journal.has_id("b"), journal.has_line(3)] == [True, False, True]
-        assert journal.own_id("b", "b" * 32) == f"{first}.1"
+        assert journal.own_id("b" * 32) == f"{first}.1"
         assert journal.cut == set()
         journal.write((), [failure("c", 4)])  # the file is open again
     with Journal(out) as journal:
         assert [journal.has_id(name) for name in "abc"] == [True, False, True]
-
-
-def test_a_retry_of_an_earlier_version_is_known(out: Path) -> None:
-    with Journal(out) as journal:
-        first = journal.own_id("b", "d")
-    with journal.run_file.open("a") as file:
-        file.write(json.dumps({"retried": "b"}) + "\n")
-    with Journal(out) as journal:
-        assert journal.own_id("b", "d") == f"{first}.1"
 
 
 def test_a_retry_takes_up_nothing_that_has_its_answer(out: Path) -> None:

@@ -14,16 +14,8 @@ from millstream.batch.rows.output_rows import (
 )
 from millstream.batch.rows.request_body import BatchEndpoint
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
-from millstream.wire.messages.messages import (
-    Choice,
-    ErrorInfo,
-    Result,
-    State,
-    Timing,
-    TokenLogprob,
-    TopLogprob,
-    Usage,
-)
+from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
+from millstream.wire.messages.messages import ErrorInfo, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 
 ROW = BatchLine(7, "doc-1", BatchEndpoint.COMPLETIONS, "default", {}, "d1", None, ())

@@ -273,10 +273,10 @@ def test_another_queue_or_model_for_the_same_output(place: Place, other: dict[st
         place.begin(**other)
     assert len(str(told.value)) < 800
     with Journal(place.out) as journal:
-        before = journal.own_id("b", read_row_digest(LINES[1]))
+        before = journal.own_id(read_row_digest(LINES[1]))
     assert place.begin(OnChange.REDO, **other).work
     with Journal(place.out) as journal:  # another job, though the line is the same
-        assert journal.own_id("b", read_row_digest(LINES[1])) != before
+        assert journal.own_id(read_row_digest(LINES[1])) != before
     assert place.rows() == ([], [4, 5, 6])
     assert not place.begin(**other).changed
 
@@ -313,7 +313,7 @@ def test_jobs_under_way_whose_lines_are_gone(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", lines)
     with Journal(tmp_path / "out") as journal:
         begin(source, journal, RunOptions())
-        own_ids = [journal.own_id(line["custom_id"], read_row_digest(line)) for line in lines]
+        own_ids = [journal.own_id(read_row_digest(line)) for line in lines]
         journal.submits("default", own_ids)
     write_lines(source, [lines[0], completion("b", "changed"), *lines[2:]])
     with Journal(tmp_path / "out") as journal:
@@ -328,14 +328,14 @@ def test_jobs_under_way_of_another_model_or_queue(tmp_path: Path, model: str, qu
     digest = read_row_digest(completion("a"))
     with Journal(tmp_path / "out", "model") as journal:
         begin(source, journal, RunOptions())
-        journal.submits("default", [first := journal.own_id("a", digest)])
+        journal.submits("default", [first := journal.own_id(digest)])
     with Journal(tmp_path / "out", model) as journal:
         with pytest.raises(InvalidRequest, match="1 line was answered or submitted so: --redo-changed"):
             begin(source, journal, RunOptions(queue=queue))
         assert begin(source, journal, RunOptions(queue=queue), OnChange.REDO).left == {first: "default"}
     with Journal(tmp_path / "out", model) as journal:  # killed before it could cancel them
         assert begin(source, journal, RunOptions(queue=queue)).left == {first: "default"}
-        assert journal.own_id("a", digest) != first
+        assert journal.own_id(digest) != first
         journal.cancelled([first])
     with Journal(tmp_path / "out", model) as journal:
         assert not begin(source, journal, RunOptions(queue=queue)).left
@@ -346,7 +346,7 @@ def test_jobs_of_an_output_that_was_removed(tmp_path: Path, finished: bool) -> N
     source, out = write_lines(tmp_path / "in", [completion("a")]), tmp_path / "out"
     with Journal(out) as journal:
         journal.spool.write_bytes(b"input")
-        journal.submits("default", [first := journal.own_id("a", "d" * 32)])
+        journal.submits("default", [first := journal.own_id("d" * 32)])
         if finished:
             journal.ends(first)
             journal.finish()

@@ -7,7 +7,8 @@ from array import array
 import pytest
 
 from millstream.batch.running.tally import MAX_UNKNOWN, Percentiles, Tally, agrees
-from millstream.wire.messages.messages import Choice, Result, Timing, Usage
+from millstream.wire.messages.choices import Choice
+from millstream.wire.messages.messages import Result, Timing, Usage
 
 
 def result(first_ms: int, last_ms: int, tokens: int, text: str = "yes") -> Result:

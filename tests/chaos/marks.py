@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from chaos.ledger import Ended, Entry, Reading
 from millstream import State
+from millstream.wire.messages.choices import Delta
 from millstream.wire.messages.codec import decode
-from millstream.wire.messages.messages import Delta
 from millstream.wire.messages.record import DELTA, END, MARKER
 from millstream.wire.messages.replies import LogEntry
 

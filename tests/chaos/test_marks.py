@@ -9,8 +9,8 @@ import pytest
 from chaos import marks
 from chaos.ledger import Ended, Entry, Order, Reading
 from millstream import ChoiceDelta, EndEvent, RewindEvent, State, TokenEvent
+from millstream.wire.messages.choices import Delta
 from millstream.wire.messages.codec import encode
-from millstream.wire.messages.messages import Delta
 from millstream.wire.messages.replies import LogEntry
 
 ORDER = Order("a", {}, ("w1 w2 w3", "w2 w3 w4"))

@@ -25,7 +25,8 @@ from millstream.client.streaming.cursor import START, Cursor
 from millstream.client.streaming.events import EndEvent, Event, RewindEvent, TokenEvent
 from millstream.client.streaming.reader import PAGE_ENTRIES, QUEUED_PATIENCE_S, StreamReader, Want
 from millstream.errors import CursorExpired, InvalidRequest, NotFound, ProtocolError
-from millstream.wire.messages.messages import Choice, Result, State
+from millstream.wire.messages.choices import Choice
+from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.replies import LogEntry
 
 

@@ -6,7 +6,8 @@ from support.engine.brain import SIZES
 from support.engine.counting import CountingRunner, counted
 
 from millstream_worker.engine.brain.batch.plan import Sampled
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.engine import Engine, Later
 from millstream_worker.engine.protocol.outputs import Step
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec

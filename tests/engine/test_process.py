@@ -15,7 +15,8 @@ from support.engine.counting import CountingRunner
 
 from millstream_worker.engine import process
 from millstream_worker.engine.brain.batch.plan import Sampled
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.engine import Engine, Later
 from millstream_worker.engine.progress import Mark, Progress
 from millstream_worker.engine.protocol.channel import Channel

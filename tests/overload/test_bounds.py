@@ -21,7 +21,7 @@ from millstream import AsyncClient, ClientOptions, InvalidRequest, JobFailed, St
 from millstream.client.streaming.reader import StreamReader
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import ChoiceDelta, Delta
+from millstream.wire.messages.choices import ChoiceDelta, Delta
 from millstream.wire.messages.record import DELTA, read_log
 from millstream.wire.messages.replies import LogEntry
 from millstream_worker.jobs import encoding, output

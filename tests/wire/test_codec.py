@@ -12,17 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.errors import ProtocolError
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, TokenLogprob, TopLogprob
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, decode, encode, pack, unpack
-from millstream.wire.messages.messages import (
-    ChatMessage,
-    Choice,
-    ChoiceDelta,
-    Delta,
-    Request,
-    Result,
-    TokenLogprob,
-    TopLogprob,
-)
+from millstream.wire.messages.messages import ChatMessage, Request, Result
 
 PLAIN = st.recursive(
     st.none()

@@ -9,18 +9,10 @@ from pydantic import ValidationError
 
 from millstream.client.streaming.events import TokenEvent
 from millstream.errors import ProtocolError
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, TokenLogprob
 from millstream.wire.messages.codec import decode, encode, pack
 from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import (
-    ChatMessage,
-    Choice,
-    ChoiceDelta,
-    Delta,
-    Request,
-    Result,
-    State,
-    TokenLogprob,
-)
+from millstream.wire.messages.messages import ChatMessage, Request, Result, State
 from millstream.wire.messages.sampling import SamplingParams
 
 

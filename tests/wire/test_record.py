@@ -6,8 +6,9 @@ import pytest
 from support.wire.desk import LONG_MS, Desk
 
 from millstream.errors import ProtocolError
+from millstream.wire.messages.choices import ChoiceDelta, Delta, TokenLogprob
 from millstream.wire.messages.codec import encode
-from millstream.wire.messages.messages import ChoiceDelta, Delta, Request, State, TokenLogprob
+from millstream.wire.messages.messages import Request, State
 from millstream.wire.messages.record import parse_event, partial_result, read_job, read_log
 from millstream.wire.messages.replies import LogEntry
 

@@ -9,9 +9,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from millstream.errors import IncompleteAnswer
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import decode, encode, unpack
 from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta, Request, Result, read_request
+from millstream.wire.messages.messages import Request, Result, read_request
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.replies import LogEntry
 from millstream.wire.messages.response_format import ResponseFormat

@@ -8,18 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import (
-    Choice,
-    ChoiceDelta,
-    Delta,
-    ErrorInfo,
-    Result,
-    State,
-    Timing,
-    TokenLogprob,
-    TopLogprob,
-    Usage,
-)
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, TokenLogprob, TopLogprob
+from millstream.wire.messages.messages import ErrorInfo, Result, State, Timing, Usage
 from millstream.wire.messages.tools import FunctionCall, ToolCall
 from millstream_worker.jobs import encoding
 

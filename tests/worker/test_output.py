@@ -15,8 +15,8 @@ from support.models.tokenizers import build
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import encode
-from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.replies import LogEntry
 from millstream_worker.intake.answer_form import has_thought_in_text

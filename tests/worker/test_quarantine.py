@@ -34,7 +34,8 @@ from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import ChoiceDelta, Delta, Request, SamplingParams
+from millstream.wire.messages.choices import ChoiceDelta, Delta
+from millstream.wire.messages.messages import Request, SamplingParams
 from millstream.wire.messages.record import read_job
 from millstream.wire.messages.replies import StartReply
 from millstream_worker.intake import admission

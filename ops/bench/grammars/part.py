@@ -21,9 +21,10 @@ from typing import Any
 
 from ops.bench import plots
 from ops.bench.grammars.schemas import record
-from ops.bench.grammars.turns import StepTime, Turn, config_of, run
+from ops.bench.grammars.turns import StepTime, Turn, run
 from ops.bench.measures import percentile
 from ops.bench.models.checkpoints import checkpoint
+from ops.bench.models.compiled_config import compiled_config
 from ops.bench.models.size import size_of
 from ops.bench.models.sized_tokenizer import sized_tokenizer
 from ops.bench.plots import Row
@@ -114,7 +115,7 @@ def measure(model: str, options: argparse.Namespace, folder: Path, build: Build 
     own = sized_tokenizer(checkpoint(model, "cpu"), folder)
     size = size_of(own)
     rows = ROWS_OF_MANY if options.schemas else options.rows
-    config = config_of(own, size, rows, PROMPT + options.tokens, options.threads)
+    config = compiled_config(own, size, rows, PROMPT + options.tokens, options.threads)
     engine = build(config, lambda message: None)[0]
     if options.schemas:
         return many_schemas(engine, model, options)

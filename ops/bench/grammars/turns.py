@@ -5,17 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ops.bench.models.size import ModelSize
-
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest
-
-BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +55,3 @@ def run(engine: Engine[Any], requests: Sequence[EngineRequest]) -> Turn:
             turn.lengths[handle] = turn.lengths.get(handle, 0) + 1
         turn.reasons |= dict(step.finished)
     return turn
-
-
-def config_of(folder: Path, size: ModelSize, rows: int, context: int, threads: int) -> EngineConfig:
-    """With room for so many rows of so many tokens, and compiled, as a worker is after a busy minute."""
-    blocks = rows * (-(-context // BLOCK) + 2)
-    return EngineConfig(
-        str(folder),
-        device="cpu",
-        threads=threads,
-        kv_memory=str(blocks * BLOCK * size.kv_token_bytes),
-        block_size=BLOCK,
-        max_rows=rows,
-        compile_model="on",
-        speculate="off",  # random weights repeat themselves
-    )

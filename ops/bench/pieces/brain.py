@@ -24,7 +24,8 @@ from ops.bench import machine
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.protocol.request import EngineRequest
 
 ROWS = 256

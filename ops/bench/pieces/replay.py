@@ -19,7 +19,8 @@ from ops.bench import machine, plots
 from ops.bench.limits.rates import decode_tokens_s
 from ops.bench.machine import Limits
 from ops.bench.models.checkpoints import checkpoint
-from ops.bench.models.size import ModelSize, size_of
+from ops.bench.models.compiled_config import compiled_config
+from ops.bench.models.size import size_of
 from ops.bench.plots import Row
 from ops.bench.workloads import Workload, make
 
@@ -32,7 +33,6 @@ from millstream_worker.engine_link.link import engine_environment
 
 PROMPT = 64  # tokens
 TURN = 8  # steps, of which the first is not counted
-BLOCK = 16
 
 
 def measure(
@@ -45,7 +45,7 @@ def measure(
     folder = checkpoint(model, "cpu")
     size = size_of(folder)
     context = PROMPT + 2 * TURN * options.turns + 3 * TURN
-    config = _config(str(folder), size, rows, context, options.threads)
+    config = compiled_config(folder, size, rows, context, options.threads)
     engine: Engine[Any] = build(config, lambda message: None)[0]
     work = make("a", size.vocab_size, 1.0)
     _fill(engine, work, rows, context - PROMPT)
@@ -67,20 +67,6 @@ def measure(
         "ratio": called / replayed_s,
         "least ms": 1e3 * least,
     }
-
-
-def _config(folder: str, size: ModelSize, rows: int, context: int, threads: int) -> EngineConfig:
-    blocks = rows * (-(-context // BLOCK) + 1)
-    return EngineConfig(
-        folder,
-        device="cpu",
-        threads=threads,
-        kv_memory=str(blocks * BLOCK * size.kv_token_bytes),
-        block_size=BLOCK,
-        max_rows=rows,
-        compile_model="on",
-        speculate="off",  # random weights repeat themselves
-    )
 
 
 def _fill(engine: Engine[Any], work: Workload, rows: int, tokens: int) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled
 from millstream_worker.engine.brain.batch.rows import Row
 from millstream_worker.engine.brain.running import admit_rows, preemption
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 STEP_S, TOKEN_S = 0.008, 25e-6

@@ -18,7 +18,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.process import serve
 from millstream_worker.engine.protocol.channel import Channel

@@ -27,11 +27,10 @@ from millstream.client.submitting.submission import Outcome, Submission, Submitt
 from millstream.client.tracking import cancelling, forgetting, job_ends, streams
 from millstream.client.tracking.dead_letters import DeadLetters
 from millstream.errors import JobError, NotFound
-from millstream.wire import calls
 from millstream.wire.connection import Target
 from millstream.wire.keys import Lane
 from millstream.wire.messages.messages import ChatMessage, Result
-from millstream.wire.messages.replies import CancelOutcome, JobRecord
+from millstream.wire.messages.replies import CancelOutcome
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.state.dead import DeadLetter
 from millstream.wire.state.durability import Durability
@@ -203,7 +202,7 @@ class AsyncClient:
         Raises NotReady, NotFound, and JobFailed, JobCancelled or JobExpired, whose `result` has the partial
         text.
         """
-        record = await self._record(job_id)
+        record = await self._jobs.record(job_id)
         if not record.state.terminal:
             raise await self._jobs.not_ready(record.job_id, record.state)
         return _value(await self._jobs.conclude(record))
@@ -234,11 +233,7 @@ class AsyncClient:
         """Cancel the job. CANCELLED: it waited, and has ended. REQUESTED: it runs; its worker ends it soon.
         TERMINAL: it had ended before, and stays as it is. Raises NotFound.
         """
-        job_id = await self._jobs.full_id(job_id)
-        keys = await self._jobs.keys(job_id)
-        call = calls.cancel(keys, job_id=job_id, ttl_ms=self._session.options.result_ttl_ms)
-        with self._session.reach():
-            outcome = await calls.run(self._session.redis, call)
+        [outcome] = (await self.cancel_many([job_id])).values()
         if outcome is CancelOutcome.NOT_FOUND:
             raise NotFound(job_id)
         return outcome
@@ -251,7 +246,7 @@ class AsyncClient:
 
     async def status(self, job_id: str) -> JobStatus:
         """Where the job stands: state, times, attempts. Raises NotFound."""
-        return JobStatus.of(await self._record(job_id))
+        return JobStatus.of(await self._jobs.record(job_id))
 
     async def queue_info(self) -> QueueStatus:
         """The queue's waiting and running jobs, and its workers. Fields that the client's role may not read
@@ -292,13 +287,6 @@ class AsyncClient:
     async def drop_dead(self, id: str) -> None:
         """Delete a dead letter. Raises NotDead."""
         await self._dead.drop(id)
-
-    async def _record(self, job_id: str) -> JobRecord:
-        job_id = await self._jobs.full_id(job_id)
-        [record] = await self._jobs.read([job_id])
-        if record is None:
-            raise NotFound(job_id)
-        return record
 
 
 def _value(outcome: T | JobError) -> T:

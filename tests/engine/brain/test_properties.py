@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.engine.counting import ErringDrafter, Rig, counted
 
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 DOCUMENTS = (tuple(range(100, 160)), tuple(range(120, 180)), (7,) * 60)

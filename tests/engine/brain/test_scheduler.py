@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from support.engine.brain import SIZES, ask, rig_of
 
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.protocol.outputs import Refused
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.engine.brain import ask, rig_of
 from support.engine.counting import ErringDrafter, Rig
 
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
 from millstream_worker.engine.brain.speculation.step_costs import StepCosts
 from millstream_worker.engine.brain.speculation.token_index import END, LONGEST_MATCH, TokenIndex

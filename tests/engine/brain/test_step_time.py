@@ -13,7 +13,8 @@ from support.engine.brain import SIZES, ask
 from support.engine.counting import CountingRunner
 
 from millstream_worker.engine.brain.running.step_time import LEAST_TOKENS, StepTimeModel
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 
 
 def run(model: StepTimeModel, steps: int, seconds: Callable[[int], float], start: float = 0.0) -> list[int]:

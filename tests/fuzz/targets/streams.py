@@ -27,7 +27,8 @@ from millstream.client.streaming.events import Event, TokenEvent, Transcript
 from millstream.client.streaming.reader import StreamReader, Want
 from millstream.errors import CursorExpired, JobError, ProtocolError
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta, Result, State
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
+from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.record import log_entry, merged_choices, parse_event
 from millstream.wire.messages.replies import LogEntry
 

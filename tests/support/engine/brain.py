@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 from support.engine.counting import Rig
 

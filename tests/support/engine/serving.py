@@ -11,7 +11,8 @@ import torch
 
 from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
-from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
+from millstream_worker.engine.brain.scheduler import Scheduler
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.engine.runner.forward import Eager

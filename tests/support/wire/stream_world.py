@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from millstream.client.streaming.events import EndEvent, Event, Transcript
 from millstream.client.streaming.reader import PAGE_ENTRIES, StreamReader, Want
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import ChoiceDelta, Delta, Result, State
+from millstream.wire.messages.choices import ChoiceDelta, Delta
+from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.replies import JobRecord, LogEntry
 
 JOB = "0-job"

@@ -17,17 +17,8 @@ from millstream.wire.calls.upkeep import lane_entry
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, ShardKeys
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import (
-    Choice,
-    ChoiceDelta,
-    Delta,
-    ErrorInfo,
-    FinishReason,
-    Request,
-    Result,
-    State,
-    Usage,
-)
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta, FinishReason
+from millstream.wire.messages.messages import ErrorInfo, Request, Result, State, Usage
 from millstream.wire.messages.record import DELTA
 from millstream.wire.messages.replies import AppendOutcome, EndOutcome, LaneEntry
 from millstream.wire.state.queue_info import open_queue

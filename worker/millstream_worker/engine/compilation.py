@@ -51,7 +51,7 @@ class Compilation:
 
     def at_start(self) -> None:
         """Compile the model now where that is due, before its attention modules are connected."""
-        if self._asked:
+        if self.config.compile_model == "on":
             self._compile()
         elif self._automatic and (self._on_gpu or self._kept.ready):
             self._compile_unless_abandoned()
@@ -62,10 +62,6 @@ class Compilation:
         if not self._automatic or self._tried:
             return None
         return Later(BUSY_S, lambda step_s: self._compile_between_steps(finish, step_s))
-
-    @property
-    def _asked(self) -> bool:
-        return self.config.compile_model == "on"
 
     @property
     def _on_gpu(self) -> bool:

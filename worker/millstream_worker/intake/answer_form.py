@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from millstream.errors import InvalidRequest
-from millstream.wire.messages.messages import ChoiceDelta, FinishReason, Request
+from millstream.wire.messages.choices import ChoiceDelta, FinishReason
+from millstream.wire.messages.messages import Request
 from millstream.wire.messages.tools import CALL_BEGIN, CALL_END
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.output import Calling

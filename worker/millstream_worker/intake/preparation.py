@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import INPUTS, ChoiceDelta, Delta, Request, read_request
+from millstream.wire.messages.choices import ChoiceDelta, Delta
+from millstream.wire.messages.messages import INPUTS, Request, read_request
 from millstream.wire.messages.record import DELTA
 from millstream.wire.messages.replies import LogEntry, StartReply
 from millstream.wire.messages.sampling import SamplingParams

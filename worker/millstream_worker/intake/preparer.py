@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream.errors import InvalidRequest, ProtocolError
-from millstream.wire.messages.messages import Choice, ErrorInfo, State
+from millstream.wire.messages.choices import Choice
+from millstream.wire.messages.messages import ErrorInfo, State
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.replies import LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN

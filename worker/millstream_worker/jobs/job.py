@@ -14,7 +14,8 @@ from enum import Enum
 
 from millstream.wire.keys import LANES, Lane, ShardKeys
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Choice, ErrorInfo, Request, State, Timing
+from millstream.wire.messages.choices import Choice
+from millstream.wire.messages.messages import ErrorInfo, Request, State, Timing
 from millstream.wire.messages.replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec

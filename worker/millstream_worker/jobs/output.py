@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import ChoiceDelta, FinishReason
+from millstream.wire.messages.choices import ChoiceDelta, FinishReason
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.text import Detokenizer, Thought

@@ -146,9 +146,9 @@ class Journal:
     def has_line(self, line: int) -> bool:
         return line in self.lines
 
-    def own_id(self, custom_id: str, digest: str) -> str:
+    def own_id(self, digest: str) -> str:
         """The job's own id, which follows from the run, the line and the number of the try."""
-        return self._notes.own_id(custom_id, digest)
+        return self._notes.own_id(digest)
 
     def go_on_with(self, source: str, queue: str | None) -> None:
         """Record the input and the queue, for the next run to compare."""

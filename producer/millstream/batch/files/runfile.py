@@ -5,7 +5,6 @@
     {"queue", "jobs"}           written before these jobs are submitted, as `<digest>` or `<digest>.<try>`
     {"again": [<digest>]}       the next jobs of these lines are new ones: their last ones were cancelled, or
                                 their rows dropped, or are tried again
-    {"retried": <custom_id>}    the same, as earlier versions wrote it for --retry-failed
     {"queue", "left"}           jobs, as whole own ids, that no line asks for (OUT was removed, …)
     {"settled": [<own id>]}     they were cancelled, or had ended
     {"finished": true}          all jobs so far have ended
@@ -34,7 +33,7 @@ CHUNK_JOBS = 256  # in one row
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """`source` None: a run of an earlier version, which has not recorded its input and queue."""
+    """`source` None: the run has not recorded its input and queue yet."""
 
     source: str | None = None
     queue: str | None = None  # of all lines; None: each line's own
@@ -51,7 +50,6 @@ class RunFile:
         self.under_way: dict[str, str] = {}  # own ids of jobs without a row, each with its queue
         self.left: dict[str, str] = {}  # own ids of jobs that no line asks for, each with its queue
         self._unfinished = False  # a jobs row follows the last row that says that all have ended
-        self._retried: Counter[bytes] = Counter()
         self._again: Counter[str] = Counter()
         self._file: FileIO | None = None
 
@@ -89,7 +87,6 @@ class RunFile:
         self.left.update(self.under_way)
         self.under_way.clear()
         self._again.clear()
-        self._retried.clear()
         self.run, self.begun, self._unfinished = "", Begun(), False
 
     def read(self, ended: Callable[[str], bool]) -> None:
@@ -103,8 +100,6 @@ class RunFile:
                 self._again.update(row["again"])
                 for digest in row["again"]:
                     self.ends(last.pop(digest, ""))
-            elif "retried" in row:
-                self._retried[identity(row["retried"])] += 1
             elif "left" in row:
                 self.left.update(dict.fromkeys(row["left"], row["queue"]))
             elif "settled" in row:
@@ -137,9 +132,9 @@ class RunFile:
             self.begun = begun
             self._write({"in": begun.source, "queue": begun.queue, "model": begun.model}, sync=True)
 
-    def own_id(self, custom_id: str, digest: str) -> str:
+    def own_id(self, digest: str) -> str:
         """The job's own id, which follows from the run, the line and the number of the try."""
-        tries = self._retried[identity(custom_id)] + self._again[digest]
+        tries = self._again[digest]
         return f"{self.run}.{digest}" + (f".{tries}" if tries else "")
 
     def submits(self, queue: str, own_ids: Sequence[str]) -> None:
@@ -219,8 +214,6 @@ def _is_note(row: Mapping[str, Any]) -> bool:
         return isinstance(row.get("queue"), str) and _are_texts(row["jobs"])
     if "again" in row:
         return _are_texts(row["again"])
-    if "retried" in row:
-        return isinstance(row["retried"], str)
     if "run" in row:
         return isinstance(row["run"], str) and isinstance(row.get("out", ""), str)
     return isinstance(row.get("in"), str) and isinstance(row.get("queue", ""), str | None)

@@ -9,7 +9,8 @@ from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode, LineFault
 from millstream.batch.rows.request_body import BatchEndpoint
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
-from millstream.wire.messages.messages import Choice, Result, TokenLogprob, Usage
+from millstream.wire.messages.choices import Choice, TokenLogprob
+from millstream.wire.messages.messages import Result, Usage
 
 OK = 200
 

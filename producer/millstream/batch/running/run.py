@@ -237,7 +237,7 @@ class BatchRun:
         return isinstance(end, NotFound)  # the server was emptied, or the job has just expired
 
     def _own_id(self, row: BatchLine) -> str:
-        return self._journal.own_id(row.custom_id, row.digest)
+        return self._journal.own_id(row.digest)
 
     def _refused(self, row: BatchLine, error: MillstreamError) -> None:
         self._fail(refusal_row(row, error))

@@ -105,4 +105,4 @@ class Sending:
         return {**row.fields, "id": self._own_id(row)}
 
     def _own_id(self, row: BatchLine) -> str:
-        return self._journal.own_id(row.custom_id, row.digest)
+        return self._journal.own_id(row.digest)

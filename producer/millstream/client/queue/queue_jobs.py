@@ -103,6 +103,14 @@ class QueueJobs:
             records += await self._read_batch(job_ids[start : start + READ_JOBS])
         return records
 
+    async def record(self, name: str) -> JobRecord:
+        """The record of the job of this full or own id. Raises NotFound."""
+        job_id = await self.full_id(name)
+        [record] = await self.read([job_id])
+        if record is None:
+            raise NotFound(job_id)
+        return record
+
     async def result_sizes(self, job_ids: Sequence[str]) -> list[int]:
         """Bytes of their stored results, 0 without one, to bound the memory of reading them. One
         round trip.

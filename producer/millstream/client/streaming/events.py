@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.errors import JobCancelled, JobExpired, JobFailed
-from millstream.wire.messages.messages import ChoiceDelta, ErrorInfo, State
+from millstream.wire.messages.choices import ChoiceDelta
+from millstream.wire.messages.messages import ErrorInfo, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from millstream.wire.messages.messages import Choice, ChoiceDelta, Delta
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 
 
 def missing_deltas(choices: Iterable[Choice], read: Sequence[Delta]) -> tuple[ChoiceDelta, ...]:

@@ -21,7 +21,8 @@ from millstream.client.streaming.events import EndEvent, Event, RewindEvent, Tok
 from millstream.client.streaming.merge import missing_deltas
 from millstream.errors import CursorExpired, NotFound, ProtocolError
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Delta, ErrorInfo, Result, State
+from millstream.wire.messages.choices import Delta
+from millstream.wire.messages.messages import ErrorInfo, Result, State
 from millstream.wire.messages.record import DELTA, END, MARKER
 from millstream.wire.messages.replies import JobRecord, LogEntry
 

@@ -1,4 +1,4 @@
-"""msgpack encoding of pydantic models, strictly: no ext types, no object hooks, unique string keys, bounded
+"""Messages, and their msgpack encoding, strictly: no ext types, no object hooks, unique string keys, bounded
 size.
 
 Unknown fields are ignored (a newer peer may send them); absent ones take their defaults.
@@ -7,10 +7,10 @@ Unknown fields are ignored (a newer peer may send them); absent ones take their 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgpack
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from millstream.errors import ProtocolError
 from millstream.wire.messages.invalid import invalid_request
@@ -30,6 +30,15 @@ _REASONS: dict[type[Exception], str] = {  # for errors that msgpack raises witho
 }
 
 M = TypeVar("M", bound=BaseModel)
+ShortText = Annotated[str, StringConstraints(max_length=512)]
+LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
+Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # the range that msgpack can carry
+
+
+class Message(BaseModel):
+    """A message of the protocol, or a part of one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 def encode(message: BaseModel) -> bytes:

@@ -7,30 +7,27 @@ read by pollers. Times are Unix milliseconds of the Redis server's clock.
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar, overload
+from typing import Annotated, Any, TypeVar, overload
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from millstream.errors import IncompleteAnswer, InvalidRequest, ProtocolError
 from millstream.wire.keys import Lane
 from millstream.wire.messages import codec
+from millstream.wire.messages.choices import Choice
+from millstream.wire.messages.codec import LongText, Message, Number, ShortText
 from millstream.wire.messages.digest import digest_of
 from millstream.wire.messages.invalid import WHOLE, WrongField, invalid_request
 from millstream.wire.messages.prediction import PredictedText
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams, TokenId
 from millstream.wire.messages.template import TemplateKwargs
-from millstream.wire.messages.tools import CALL_BEGIN, Tool, ToolCall, ToolChoice, check_tools
+from millstream.wire.messages.tools import Tool, ToolCall, ToolChoice, check_tools
 from millstream.wire.versions import ADDED, FIRST_VERSION, lowest_version
 
 M = TypeVar("M", bound=BaseModel)
-ShortText = Annotated[str, StringConstraints(max_length=512)]
-LongText = Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]  # in UTF-8, fits into a message
 INPUTS = ("prompt", "messages", "token_ids")
-FinishReason = Literal["stop", "length", "tool_calls"]
-Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # the range that msgpack can carry
 
 
 class State(StrEnum):
@@ -44,10 +41,6 @@ class State(StrEnum):
     @property
     def terminal(self) -> bool:
         return self not in (State.QUEUED, State.RUNNING)
-
-
-class Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class ChatMessage(Message):
@@ -157,88 +150,6 @@ def read_request(data: bytes) -> Request:
         return Request.model_validate(fields)
     except ValidationError as error:
         raise invalid_request(error) from None  # the cause shows the input
-
-
-class TopLogprob(Message):
-    token_id: TokenId
-    token: str
-    logprob: float
-
-
-class TokenLogprob(Message):
-    """The log-probability of one sampled token, and of the most likely ones at its place.
-
-    Natural logarithms of the model's own distribution, before penalties, bias and temperature.
-    """
-
-    token_id: TokenId
-    token: str
-    logprob: float
-    top: tuple[TopLogprob, ...] = ()
-
-
-class ChoiceDelta(Message):
-    """New tokens of one choice. `text` may lag the ids: incomplete UTF-8 and possible stop strings wait.
-    `reasoning_content` comes before any text. The last three fields are of its last delta.
-    """
-
-    index: Number = 0
-    token_ids: tuple[TokenId, ...] = Field((), repr=False)
-    text: str = ""
-    logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
-    reasoning_content: str = ""
-    finish_reason: FinishReason | None = None
-    complete: bool | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-
-
-class Delta(Message):
-    """The body of one token log entry: the output of one flush of a job."""
-
-    choices: tuple[ChoiceDelta, ...] = ()
-
-
-class Choice(Message):
-    """`complete`: whether the answer is whole by its response format or as calls of tools; False: it was cut
-    by max_tokens, the end of the context or a stop string. None: it has no format, or did not come to its
-    end.
-
-    `text` is the answer as the model wrote it, also where it is calls of tools; `content` is what it says
-    beside them. `reasoning_content` is its thought before the answer.
-    """
-
-    index: Number = 0
-    text: str = ""
-    token_ids: tuple[TokenId, ...] = Field((), repr=False)
-    finish_reason: FinishReason | None = None
-    logprobs: tuple[TokenLogprob, ...] | None = Field(None, repr=False)
-    reasoning_content: str = ""
-    complete: bool | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-
-    @property
-    def content(self) -> str | None:
-        """The text without the calls of tools; None if nothing else is left."""
-        if not self.tool_calls:
-            return self.text
-        return self.text.partition(CALL_BEGIN)[0].strip() or None
-
-    @overload
-    def parse(self, model: None = None) -> Any: ...
-
-    @overload
-    def parse(self, model: type[M]) -> M: ...
-
-    def parse(self, model: type[M] | None = None) -> M | Any:
-        """The JSON text as an object of a pydantic model or, without one, as plain Python values.
-
-        Raises IncompleteAnswer unless `complete`; ValueError if the text is no JSON (of a regex, a choice or
-        a grammar), or nothing that the model takes.
-        """
-        if not self.complete:
-            cut_by = None if self.complete is None else self.finish_reason
-            raise IncompleteAnswer(self.index, self.text, cut_by)
-        return json.loads(self.text) if model is None else model.model_validate_json(self.text)
 
 
 class Usage(Message):

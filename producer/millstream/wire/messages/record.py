@@ -40,17 +40,9 @@ from typing import Any
 
 from millstream.errors import ProtocolError
 from millstream.wire.keys import ShardKeys
+from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
-from millstream.wire.messages.messages import (
-    Choice,
-    ChoiceDelta,
-    Delta,
-    ErrorInfo,
-    Result,
-    State,
-    Timing,
-    Usage,
-)
+from millstream.wire.messages.messages import ErrorInfo, Result, State, Timing, Usage
 from millstream.wire.messages.replies import JobRecord, LogEntry
 from millstream.wire.versions import FIRST_VERSION
 

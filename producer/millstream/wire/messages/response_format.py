@@ -10,8 +10,9 @@ import json
 from collections import Counter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from pydantic import StringConstraints, model_validator
 
+from millstream.wire.messages.codec import Message
 from millstream.wire.messages.format_bounds import MAX_CHOICE, problem_of_pattern, problem_of_shape
 from millstream.wire.messages.grammar_bounds import problem_of_grammar
 from millstream.wire.messages.invalid import WrongField
@@ -22,15 +23,13 @@ MAX_CHOICES = 10_000
 JSON_TYPES = ("json_schema", "json_object")
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Message):
     """`text` is, by `type`: the schema as JSON text, whose key order is the answer's (json_schema); empty
     (json_object); the pattern (regex); a JSON list of texts (choice); Lark or GBNF text (grammar).
 
     For JSON only: `compact` allows no whitespace between tokens; `whitespace_pattern` is a regular expression
     for it, where None is the worker's bounded one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: Literal["json_schema", "json_object", "regex", "choice", "grammar"]
     text: Annotated[str, StringConstraints(max_length=MAX_BYTES)] = ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
+from millstream.wire.messages.codec import Message
 from millstream.wire.messages.invalid import WrongField
 
 MAX_STOP_STRINGS = 16
@@ -17,15 +18,13 @@ StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class SamplingParams(BaseModel):
+class SamplingParams(Message):
     """How tokens are sampled and when a choice ends.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. `max_tokens` None: up to the
     model's context length. `seed` None: one is sampled at the first start, from 0 to 2^53 - 1, kept for later
     attempts and reported in the result.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
     max_tokens: Annotated[int, Field(ge=1, le=2**24)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=2**24)] = 0

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+from pydantic import StringConstraints, model_validator
 
+from millstream.wire.messages.codec import Message
 from millstream.wire.messages.invalid import WrongField
 from millstream.wire.messages.response_format import MAX_BYTES, problem_of_schema
 
@@ -20,11 +21,7 @@ CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"  # around each call in an a
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Tool(_Part):
+class Tool(Message):
     """A function. `parameters` is the JSON text of a schema of type object; empty: it takes none."""
 
     name: ToolName
@@ -38,21 +35,21 @@ class Tool(_Part):
         return self
 
 
-class ToolChoice(_Part):
+class ToolChoice(Message):
     """`auto`: the model may call; `required`: it must; `none`: it may not; `function`: it calls `name`."""
 
     type: Literal["auto", "none", "required", "function"]
     name: str = ""
 
 
-class FunctionCall(_Part):
+class FunctionCall(Message):
     """`arguments`: a JSON object as text."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
     arguments: Annotated[str, StringConstraints(max_length=4 * 1024 * 1024)]
 
 
-class ToolCall(_Part):
+class ToolCall(Message):
     id: Annotated[str, StringConstraints(max_length=256)]
     type: Literal["function"] = "function"
     function: FunctionCall

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from millstream_worker.engine.brain.batch.batch import Batch, blocks_for
 from millstream_worker.engine.brain.batch.plan import Plan, Sampled, TokenMasks
 from millstream_worker.engine.brain.batch.planner import Launch, build_plan
 from millstream_worker.engine.brain.batch.rows import Row, RowState
-from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes, SharingCosts
+from millstream_worker.engine.brain.batch.shared_prefixes import SharedPrefixes
 from millstream_worker.engine.brain.cache.blocks import BlockPool
 from millstream_worker.engine.brain.cache.host_pool import HostPool
 from millstream_worker.engine.brain.grammars.matcher import Matcher
@@ -30,6 +30,7 @@ from millstream_worker.engine.brain.running.constrained_rows import ConstrainedR
 from millstream_worker.engine.brain.running.continue_rows import continue_rows
 from millstream_worker.engine.brain.running.running_rows import RunningRows
 from millstream_worker.engine.brain.running.step_time import StepTimeModel
+from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.brain.speculation.guesses import Drafter, TextGuesses
 from millstream_worker.engine.brain.speculation.speculation import Speculation
 from millstream_worker.engine.brain.statistics import engine_stats
@@ -38,36 +39,6 @@ from millstream_worker.engine.brain.waiting.row_factory import RowFactory
 from millstream_worker.engine.brain.waiting.waiting_rows import WaitingRows
 from millstream_worker.engine.protocol.outputs import EngineStats, Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerConfig:
-    max_rows: int
-    max_step_tokens: int  # new tokens computed in one step
-    block_size: int  # tokens
-    blocks: int
-    context_length: int  # most tokens of a row, prompt and output
-    prefix_cache: bool  # without it, only the choices of one request share blocks
-    hash_seed: bytes  # model, KV dtype: everything that changes the KV of equal tokens
-    vocab_size: int = 0  # logits of a token; only for grammars
-    pipeline_depth: int = 0
-    salted: bool = True  # blocks are shared only within one salt
-    # costs of shared prefix reads; None: plans have no prefix groups
-    sharing: SharingCosts | None = None
-    patience_s: float = 10.0  # a row that has waited this long gets its turn in any lane
-    step_time_target_s: float = 0.0  # of steps in which interactive rows decode; 0: any
-    step_time_for_all: bool = False  # of steps in which any rows decode
-    host_blocks: int = 0  # places in host memory for blocks of preempted rows
-    host_blocks_a_step: int = 64  # copied each way
-    host_block_s: float = 0.0  # time to copy one back
-    speculate: str = "off"  # off | auto: draft tokens that pay | always: all that are likely
-
-    def __post_init__(self) -> None:
-        for name in ("max_rows", "max_step_tokens", "block_size", "blocks", "context_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
-        if self.pipeline_depth not in (0, 1):
-            raise ValueError(f"pipeline_depth must be 0 or 1 (got {self.pipeline_depth})")
 
 
 class Scheduler:

@@ -17,6 +17,7 @@ import torch
 from millstream_worker.engine.brain.batch.plan import Int32, Plan
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.sizes import size_bytes
+from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.kv.pool_size import GIB, free_bytes
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
@@ -99,10 +100,10 @@ class HostSwap:
         pairs = np.repeat(np.arange(count, dtype=np.int32)[:, None], 2, axis=1)
         seconds = []
         for _ in range(3):
-            self._wait()
+            settle(self._storage.device)
             begun = time.perf_counter()
             self._in(pairs)
-            self._wait()
+            settle(self._storage.device)
             seconds.append(time.perf_counter() - begun)
         return min(seconds) / count
 
@@ -144,7 +145,3 @@ class HostSwap:
         if self._bus is None:
             return index
         return index.pin_memory().to(self._storage.device, non_blocking=True)
-
-    def _wait(self) -> None:
-        if self._bus is not None:
-            torch.cuda.synchronize(self._storage.device)

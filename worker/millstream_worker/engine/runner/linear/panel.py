@@ -65,9 +65,6 @@ class PanelLinear(nn.Module):
             return answer
         return _multiply(self._library, rows, self.panels, self.bias, self.out_features)
 
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}"
-
 
 def _multiply(
     library: Panels, rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int

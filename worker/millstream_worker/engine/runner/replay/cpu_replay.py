@@ -6,9 +6,8 @@ rows of the 135M shape, whose weights push it out of the caches. Measure with `p
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +22,7 @@ from millstream_worker.engine.runner.model.logits import FEWEST
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.replay.call_recorder import CallRecorder, CannotReplay
 from millstream_worker.engine.runner.replay.workspace import Workspace
+from millstream_worker.engine.runner.self_check.findings import short
 
 MOST_LOGITS = 64  # with more of them a step's arithmetic hides the calls
 MOST_TOKENS = 96  # so many rows, some with several tokens that their grammars force
@@ -142,18 +142,17 @@ class CpuReplay:
     def _record(self, plan: Plan, size: tuple[int, int]) -> Tensor | None:
         self._attention.begin(plan)
         try:
-            with _refusals():
-                step = self._recorded(plan, size)
-                known = step.functions in self._compared
-                if not known:
-                    self._compare(step)
+            step = self._recorded(plan, size)
+            known = step.functions in self._compared
+            if not known:
+                self._compare(step)
         except MemoryError:
             self._most_tokens = size[0] - 1  # smaller ones do with less
             return None
-        except CannotReplay as error:
+        except Exception as error:  # noqa: BLE001 - CannotReplay, or of names that torch does not promise
             self._most_tokens = 0
             self._steps.clear()
-            self._report(f"{_OFF}: {error}")
+            self._report(f"{_OFF}: {error if isinstance(error, CannotReplay) else short(error)}")
             return None
         self._compared.add(step.functions)
         self._steps[size] = step
@@ -186,14 +185,3 @@ class CpuReplay:
         complete = replay_calls(self._library, step)
         if not complete or not torch.equal(step.logits.view(torch.uint8), expected.view(torch.uint8)):
             raise CannotReplay("a replayed step has another answer")
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Raises CannotReplay and MemoryError only."""
-    try:
-        yield
-    except (CannotReplay, MemoryError):
-        raise
-    except Exception as error:  # of names that torch does not promise
-        raise CannotReplay(f"{type(error).__name__}: {error}") from error

@@ -13,6 +13,7 @@ import torch
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.device.gpu import settle
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.self_check.attention_check import random_inputs
@@ -131,19 +132,14 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
     """Mean of as many repetitions as take long enough to be timed; compiled and warm."""
     for _ in range(2):
         work()
-    _wait(device)
+    settle(device)
     repetitions = 1
     while True:
         begun = time.perf_counter()
         for _ in range(repetitions):
             work()
-        _wait(device)
+        settle(device)
         taken = time.perf_counter() - begun
         if taken >= _TIMED_S:
             return taken / repetitions
         repetitions *= 4
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
