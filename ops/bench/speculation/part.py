@@ -24,7 +24,7 @@ from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.shapes import SHAPES
 from ops.bench.plots import Row
 from ops.bench.speculation.texts import SHARED_ROWS, Prompt, prompts_of
-from ops.bench.speculation.turns import MODES, Turn, Turns
+from ops.bench.speculation.turns import MODES, TAIL, Turn, Turns
 from transformers import AutoTokenizer
 
 from millstream.cli.embedded.demo_model import demo_model
@@ -32,7 +32,8 @@ from millstream_worker.engine.protocol.config import EngineConfig
 
 TASKS = ("copy", "extract", "shared")
 _LOOP, _TIMES = 16, 3  # tokens, and how often they come
-_TAIL_ROWS = 32  # fewer have no tail of their own
+_TAIL = 0.02  # of a turn: less is none
+WARM = 3  # turns that are not counted: they record steps, of many sizes with drafts
 
 
 def loops(output: Sequence[int]) -> bool:
@@ -76,10 +77,10 @@ def measure(
     """Rows that decode together, or as many as the engine lets, if they share their document."""
     prompts = list(answers)[:rows]
     turns: dict[str, list[Turn]] = {mode: [] for mode in MODES}
-    for _ in range(options.pairs + 1):  # the first records steps and is not counted
+    for _ in range(WARM + options.pairs):
         for mode in MODES:
             turns[mode].append(engines[mode].run(prompts, options.tokens))
-    return _row(task, {mode: each[1:] for mode, each in turns.items()})
+    return _row(task, {mode: each[WARM:] for mode, each in turns.items()})
 
 
 def _row(task: str, turns: dict[str, list[Turn]]) -> Row:
@@ -97,7 +98,8 @@ def _row(task: str, turns: dict[str, list[Turn]]) -> Row:
         row[mode] = f"{medians[mode]:.2f} ({low:.2f} to {high:.2f})"
     row["auto / best"] = medians["auto"] / max(medians["off"], medians["always"])
     tails = [plain.tail_s / one.tail_s for one, plain in zip(auto, off, strict=True) if one.tail_s]
-    row["tail"] = f"{statistics.median(tails):.2f}" if len(off[0].outputs) >= _TAIL_ROWS else ""
+    long = statistics.median(plain.tail_s / plain.seconds for plain in off) > _TAIL
+    row["tail"] = f"{statistics.median(tails):.2f}" if long and len(off[0].outputs) >= TAIL else ""
     drafted = sum(turn.drafted for turn in auto)
     row["accepted %"] = 100 * sum(turn.accepted for turn in auto) / max(drafted, 1)
     same = [one.outputs == plain.outputs for one, plain in zip(auto, off, strict=True)]

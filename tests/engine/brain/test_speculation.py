@@ -64,7 +64,7 @@ def test_acceptance_follows_what_is_seen() -> None:
 
 def costs(seconds: Callable[[int], float], sizes: range) -> StepCosts:
     learned = StepCosts(64)
-    for tokens in sizes:
+    for tokens in [*sizes] * 2:
         learned.settled(tokens, seconds(tokens))
     return learned
 
@@ -96,6 +96,8 @@ def test_no_other_number_would_be_faster(slope: float, given: list[float], rows:
 
 def test_unknown_sizes_are_tried_up_to_twice_the_largest() -> None:
     learned = costs(lambda _: 0.02, range(1, 3))
+    assert learned.best(2, 2, [0.9] * 20) == 2
+    learned.settled(4, 0.5)  # recorded
     assert learned.best(2, 2, [0.9] * 20) == 2
     learned.settled(4, 0.02)
     assert learned.best(2, 2, [0.9] * 20) == 6

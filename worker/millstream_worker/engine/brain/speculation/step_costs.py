@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
-from statistics import median
+from statistics import median_low
 
-_KEPT = 5  # durations of a size; their median counts, as a pause or a recording is not the step's
+_KEPT = 5  # durations of a size; their median counts, as a pause is not the step's
+_FEWEST = 2  # of them: a size's first step is recorded, which takes several times as long
 _STALE = 4096  # steps after which a size is forgotten: contexts grow, a model is compiled
 _SWEEP = 256  # steps
 _GAIN = 1.02  # less is noise
@@ -31,19 +32,20 @@ class StepCosts:
         self._most = most
         self._lately: dict[int, deque[float]] = {}  # durations by tokens
         self._seconds: dict[int, float] = {}  # their medians
-        self._sizes: list[int] = []  # the tokens, ascending
+        self._sizes: list[int] = []  # those with a median, ascending
         self._seen: dict[int, int] = {}  # number of the last step of this size
         self._steps = 0
 
     def settled(self, tokens: int, seconds: float) -> None:
         self._steps += 1
         if tokens <= self._most:
-            if tokens not in self._lately:
-                self._lately[tokens] = deque(maxlen=_KEPT)
-                insort(self._sizes, tokens)
-            self._lately[tokens].append(seconds)
-            self._seconds[tokens] = median(self._lately[tokens])
+            lately = self._lately.setdefault(tokens, deque(maxlen=_KEPT))
+            lately.append(seconds)
             self._seen[tokens] = self._steps
+            if len(lately) >= _FEWEST:
+                if tokens not in self._seconds:
+                    insort(self._sizes, tokens)
+                self._seconds[tokens] = median_low(lately)
         if self._steps % _SWEEP == 0:
             self._forget_stale()
 
@@ -84,8 +86,8 @@ class StepCosts:
         return self._seconds[low] + slope * (tokens - low)
 
     def _forget_stale(self) -> None:
-        self._sizes = [size for size in self._sizes if self._seen[size] > self._steps - _STALE]
-        kept = set(self._sizes)
-        for by_size in (self._lately, self._seconds, self._seen):
-            for size in by_size.keys() - kept:
-                del by_size[size]
+        stale = [size for size, step in self._seen.items() if step <= self._steps - _STALE]
+        for size in stale:
+            del self._seen[size], self._lately[size]
+            if self._seconds.pop(size, None) is not None:
+                self._sizes.remove(size)
