@@ -34,14 +34,14 @@ def test_attention_in_parts_is_one_more() -> None:
     assert of_attention(600) == ["store_kernel", "decode_kernel", "merge_kernel"]
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
-def test_a_layer(model_type: str) -> None:
-    command = [sys.executable, "-m", "support.engine.cuda_code", model_type]
+def test_a_layer() -> None:
+    """With norms of queries and keys."""
+    command = [sys.executable, "-m", "support.engine.cuda_code", "qwen3"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     for tokens, launches in zip(("any number", "one"), json.loads(done.stdout), strict=True):
         place = launches.index("torch.ops.millstream.attend")
         launches[place : place + 1] = of_attention(200)
-        print(f"\n{model_type}, {tokens}:", *launches, sep="\n    ")
+        print(f"\n{tokens}:", *launches, sep="\n    ")
         assert sum(name.startswith("extern_kernels.") for name in launches) == 4
         assert len(launches) <= MOST
