@@ -88,7 +88,7 @@ class StreamReader:
 
     def lost(self) -> None:
         """The connection was: messages may be missing, and the next ones another server's."""
-        self._doubted = self._doubted or self.place != START
+        self._doubted = True
         self.silence()
 
     def silence(self) -> None:
