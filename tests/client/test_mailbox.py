@@ -64,3 +64,19 @@ async def test_what_a_closed_box_held_is_free_again(room: Mailroom) -> None:
         box.deliver("c", b"unread")
         assert (room.streams, room.held_bytes) == (1, 6)
     assert (room.streams, room.held_bytes) == (0, 0)
+
+
+async def test_a_box_tells_a_new_subscription_from_an_overflow(room: Mailroom) -> None:
+    """Only after the first are messages and log compared as a whole: the reader of a long log may be slow."""
+    box = Mailbox(1, room)
+    box.subscribed("c")
+    assert await box.ready(0.0)
+    for letter in (b"a", b"b"):
+        box.deliver("c", letter)
+    assert await take(box) == Mail([b"b"], lost=True)
+    box.subscribed("c")
+    for letter in (b"a", b"b"):
+        box.deliver("c", letter)
+    assert await take(box) == Mail([b"b"], lost=True, rejoined=True)
+    box.deliver("c", b"c")
+    assert await take(box) == Mail([b"c"], lost=False)

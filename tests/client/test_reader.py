@@ -355,3 +355,16 @@ def test_the_end_in_the_log_is_not_believed_either() -> None:
     world.reader.lost()
     assert world.reader.tail([delta(1, 1, "a"), end(1, 2)], State.COMPLETED) == []
     assert world.reader.want is Want.WHOLE
+
+
+def test_a_connection_that_was_lost_before_the_first_entry_is_doubted_as_well() -> None:
+    """It reads the old master's log from the start, and then follows the new one's messages."""
+    world = World(State.RUNNING, [])
+    world.read()
+    world.reader.lost()
+    world.log = [marker(1, 0), delta(1, 1, "ab")]
+    world.read()
+    again = [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b"), end(1, 3)]
+    world.emit(world.reader.messages(again[2:]))
+    world.emit(world.reader.whole(again, record(State.COMPLETED)))
+    assert world.seen.text() == "ab"

@@ -59,3 +59,17 @@ def test_jobs_that_wait_for_their_grammars_keep_no_others_away() -> None:
     assert capacity.room() == 6
     queue.engine_lost()
     assert capacity.room() == 0, "without an engine that compiles, all of them wait as others do"
+
+
+def test_predictions_that_wait_fill_the_look_ahead_as_prompts_do() -> None:
+    queue = EngineQueue(Engine())
+    table, slot = JobTable(queue), ModelSlot()
+    capacity = Capacity(table, queue, slot, lookahead=4)
+    text: Any = None
+    slot.publish(ServedModel(text, INFO))
+    entry = LaneEntry("batch", "1-1", "0-1", 1, b"")
+    job = Job(SHARD, entry, Request(token_ids=(0,)), 1, 0, Timing(), prompt=(1,))
+    table.take(job)
+    assert not capacity.flooded
+    job.prediction = tuple(range(INFO.token_capacity))
+    assert capacity.flooded

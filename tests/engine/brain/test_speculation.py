@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,15 @@ from hypothesis import strategies as st
 from support.engine.brain import ask, rig_of
 from support.engine.counting import ErringDrafter, Rig
 
+from millstream_worker.engine.brain.batch.rows import Origin, Row
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.brain.scheduler_config import SchedulerConfig
 from millstream_worker.engine.brain.speculation.acceptance import Acceptance, GuessSource
+from millstream_worker.engine.brain.speculation.guesses import MOST, TextGuesses
 from millstream_worker.engine.brain.speculation.step_costs import StepCosts
 from millstream_worker.engine.brain.speculation.token_index import END, LONGEST_MATCH, TokenIndex
+
+_UNUSED: Any = (None, b"", [])
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=60))
@@ -149,6 +155,24 @@ def test_a_prediction_is_followed_from_its_beginning_and_after_what_is_wrong(ear
     asked = ask(1, [7, 8, 9], max_tokens=40, outputs=(tuple(answer[:earlier]),), prediction=tuple(predicted))
     made.run(asked)
     assert made.scheduler.stats().accepted_total > (40 - earlier) / 2
+
+
+def test_a_long_prediction_is_read_as_the_output_goes_on() -> None:
+    """Ends of thousands of long ones are not in memory before they can be right."""
+    predicted = tuple(range(10, 60_010))
+    guesses = TextGuesses(max_rows=1)
+    row = Row(Origin(ask(1, [7, 8, 9], prediction=predicted), *_UNUSED), 1, 0, 0, 1, frozenset(), 0, [], [])
+    row.slot = 0
+    tracemalloc.start()
+    try:
+        for tokens in (0, 5_000, 5_001, 9_000):
+            row.output[:] = predicted[:tokens]
+            guess = guesses.guess(row)
+            assert guess is not None
+            assert guess.tokens == list(predicted[tokens : tokens + MOST])
+        assert tracemalloc.get_traced_memory()[0] < 6e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_wrong_prediction_costs_little() -> None:

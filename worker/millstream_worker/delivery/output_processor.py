@@ -101,8 +101,7 @@ class OutputProcessor:
 
     def refused(self, refused: Refused) -> None:
         """The engine can never run this job: it fails, and the submitter gets the reason."""
-        given = {job.handle: job for job, _ in self._queue.rows.values()}
-        job = given.get(refused.handle)  # its first choice may have ended in an earlier attempt
+        job = self._job_of(refused.handle)
         if job is not None:
             error = ErrorInfo(code="bad_request", message=refused.message, field=refused.field)
             self._table.conclude(job, State.FAILED, error)
@@ -110,8 +109,13 @@ class OutputProcessor:
     def compiled(self, compiled: Compiled) -> None:
         """Its grammar is there: the job waits for its place in the batch now."""
         self._metrics.grammar_wait.observe(compiled.waited_s)
-        if compiled.handle in self._queue.rows:
-            self._queue.rows[compiled.handle][0].set_compiled(self._clock.now_ms())
+        job = self._job_of(compiled.handle)
+        if job is not None:
+            job.set_compiled(self._clock.now_ms())
+
+    def _job_of(self, handle: int) -> Job | None:
+        """By its first choice's handle, which may have ended in an earlier attempt."""
+        return next((job for job, _ in self._queue.rows.values() if job.handle == handle), None)
 
     def _admit(self, job: Job, cached_tokens: int, begun_ms: int) -> None:
         if job.phase is not Phase.WAITING:

@@ -64,11 +64,12 @@ class JobTable:
 
     @property
     def waiting_tokens(self) -> int:
-        """Prompt tokens of the jobs that are not in the engine's batch yet, without suspects: those wait for
-        all others, so counting them could make a suspect wait for a job that is not read because of it.
+        """Tokens of prompts and predictions of the jobs that are not in the engine's batch yet, without
+        suspects: those wait for all others, so counting them could make a suspect wait for a job that is not
+        read because of it.
         """
         waiting = (job for job in self._jobs.values() if job.phase is Phase.WAITING and not job.alone)
-        return sum(len(job.prompt) for job in waiting)
+        return sum(len(job.prompt) + len(job.prediction) for job in waiting)
 
     @property
     def has_suspect(self) -> bool:

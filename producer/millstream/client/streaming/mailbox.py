@@ -26,6 +26,7 @@ class Sink(Protocol):
 class Mail(NamedTuple):
     payloads: list[bytes]
     lost: bool  # messages may be missing before these
+    rejoined: bool = False  # since the mail before, and perhaps at another server
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +43,7 @@ class Mailbox:
     `close`.
     """
 
-    __slots__ = ("_arrived", "_held_bytes", "_limit", "_lost", "_payloads", "_ready", "_room")
+    __slots__ = ("_arrived", "_held_bytes", "_limit", "_lost", "_payloads", "_ready", "_rejoined", "_room")
 
     def __init__(self, limit: int, room: Mailroom | None = None) -> None:
         self._limit = limit
@@ -50,7 +51,7 @@ class Mailbox:
         self._room.streams += 1
         self._payloads: deque[bytes] = deque()
         self._held_bytes = 0
-        self._lost = False
+        self._lost = self._rejoined = False
         self._arrived = asyncio.Event()
         self._ready = asyncio.Event()
 
@@ -68,6 +69,7 @@ class Mailbox:
 
     def subscribed(self, channel: str) -> None:
         self._empty(lost=True)
+        self._rejoined = True
         self._ready.set()
         self._arrived.set()
 
@@ -87,7 +89,7 @@ class Mailbox:
         """Return all messages that have arrived; waits up to `timeout_s`. None if there are none."""
         if not await within(self._arrived, timeout_s):
             return None
-        mail = Mail(list(self._payloads), self._lost)
+        mail = Mail(list(self._payloads), self._lost, self._rejoined)
         self._empty(lost=False)
         self._arrived.clear()
         return mail
@@ -102,3 +104,4 @@ class Mailbox:
         self._room.held_bytes -= self._held_bytes
         self._held_bytes = 0
         self._lost = lost
+        self._rejoined = lost and self._rejoined

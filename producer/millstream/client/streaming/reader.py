@@ -88,12 +88,12 @@ class StreamReader:
         return events
 
     def lost(self) -> None:
-        """Messages may be missing: the connection was lost, or a buffer overran."""
-        self._doubted = self._doubted or self.place != START
+        """The connection was: messages may be missing, and the next ones another server's."""
+        self._doubted = True
         self.silence()
 
     def silence(self) -> None:
-        """No message came for `patience_s`."""
+        """No message came for `patience_s`, or some are missing."""
         if self.want is Want.MESSAGES:
             self.want = Want.TAIL
 

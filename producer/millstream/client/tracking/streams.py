@@ -64,8 +64,10 @@ async def _step(jobs: QueueJobs, job_id: str, reader: StreamReader, mailbox: Mai
     if mail is None:
         reader.silence()
         return []
-    if mail.lost:
+    if mail.rejoined:
         reader.lost()
+    elif mail.lost:
+        reader.silence()
     return reader.messages(_parsed(mail.payloads, reader))
 
 
@@ -75,7 +77,7 @@ def _parsed(payloads: Iterable[bytes], reader: StreamReader) -> Iterator[LogEntr
         try:
             yield parse_event(payload)
         except ProtocolError:
-            reader.lost()
+            reader.silence()
 
 
 async def _explained(jobs: QueueJobs, event: EndEvent) -> EndEvent:

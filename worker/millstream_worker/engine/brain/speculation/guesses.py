@@ -14,6 +14,7 @@ from millstream_worker.engine.brain.speculation.past_outputs import PastOutputs
 from millstream_worker.engine.brain.speculation.token_index import LONGEST_MATCH, TokenIndex
 
 MOST = 32  # tokens of a guess
+_AHEAD = 4096  # tokens of a prediction beyond the length of the output that are indexed
 
 
 @dataclass(slots=True)
@@ -57,6 +58,13 @@ class _Followed:
     read: int = 0  # tokens of its output
     trail: _Trail | None = None
 
+    def read_prediction(self) -> None:
+        """As far as the output may have come in it: the rest would take time and memory, and may be wrong."""
+        request = self.row.origin.request
+        if self.prediction is not None:
+            read = len(self.prediction.tokens) - len(request.prompt[-LONGEST_MATCH:])
+            self.prediction.extend(request.prediction[read : len(self.row.output) + _AHEAD])
+
 
 class TextGuesses:
     """`Drafter` that looks where the text has gone on before."""
@@ -78,6 +86,7 @@ class TextGuesses:
         followed = self._followed[row.slot]
         if followed is None or followed.row is not row:
             followed = self._followed[row.slot] = _begin(row)
+        followed.read_prediction()
         fresh = row.output[followed.read :]
         if fresh:
             followed.own.extend(fresh)
@@ -119,8 +128,7 @@ def _begin(row: Row) -> _Followed:
     own.extend(request.prompt)
     if request.prediction:
         prediction = TokenIndex()
-        # with the end of the prompt, so that it is found by its beginning
-        prediction.extend([*request.prompt[-LONGEST_MATCH:], *request.prediction])
+        prediction.extend(request.prompt[-LONGEST_MATCH:])  # so that it is found by its beginning
     return _Followed(row, own, prediction)
 
 
