@@ -24,7 +24,8 @@ Result = Mapping[int, Matcher] | Refused
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A request that comes out. `matchers`: by choice. `aborted`: the handles of it that were, meanwhile."""
+    """A request whose grammar was compiled. `matchers`: by choice. `aborted`: handles of it that were
+    aborted meanwhile."""
 
     request: EngineRequest
     matchers: Result
@@ -48,7 +49,7 @@ class GrammarThread:
         self._busy_s = 0.0  # written by the thread
 
     def __len__(self) -> int:
-        """Rows that are inside."""
+        """The number of rows whose requests were put in and not taken out."""
         return len(self._inside)
 
     def put(self, request: EngineRequest) -> None:
@@ -60,11 +61,11 @@ class GrammarThread:
             _start(self._thread)
 
     def abort(self, handles: Iterable[int]) -> None:
-        """Remember that these rows are not wanted any more; others are ignored."""
+        """Mark these rows as aborted; unknown handles are ignored."""
         self._aborted |= self._inside.intersection(handles)
 
     def counted(self, stats: EngineStats) -> EngineStats:
-        """Statistics with those of the grammars."""
+        """Add the statistics of the grammars."""
         if self._thread is None:
             return stats
         return stats._replace(

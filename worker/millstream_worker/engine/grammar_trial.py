@@ -1,5 +1,6 @@
-"""Compiles each new grammar in a small process first: a few lines can take for ever, all memory, or the
-compiler's stack. No limit of llguidance's prevents that, and it would end the engine, or block its thread.
+"""Compiles each new grammar in a small process first: a few lines can take unbounded time or memory, or
+overflow the compiler's stack. No limit of llguidance's prevents that; it would end the engine or block its
+thread.
 
     python -m millstream_worker.engine.grammar_trial    the process: it ends with its input
 
@@ -111,7 +112,7 @@ def _write(stream: IO[bytes], text: str) -> None:
 
 
 def _read(stream: IO[bytes]) -> str | None:
-    """None: the other side is gone."""
+    """The next message; None if the other side has closed."""
     head = stream.read(4)
     if len(head) < 4:
         return None

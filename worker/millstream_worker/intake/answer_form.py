@@ -16,7 +16,7 @@ from millstream_worker.text import TextModel, ThoughtStart
 
 
 def grammar_of(request: Request, start: ThoughtStart, text: TextModel) -> GrammarSpec | None:
-    """None: the answer may be anything. Raises InvalidRequest."""
+    """The grammar of the answer; None if it may be anything. Raises InvalidRequest."""
     if request.may_call:
         made = _tools(request, text)
     elif (asked := request.response_format) is not None:
@@ -30,7 +30,7 @@ def grammar_of(request: Request, start: ThoughtStart, text: TextModel) -> Gramma
 
 
 def thought_start(request: Request, prompt: Sequence[int], text: TextModel) -> ThoughtStart:
-    """Only a chat has thoughts apart: other prompts are continued as they are."""
+    """Where the answer stands with its thought. Only the thoughts of a chat are separated from the text."""
     return ThoughtStart.NONE if request.messages is None else text.thought_start(prompt)
 
 
@@ -46,7 +46,7 @@ def has_thought_in_text(deltas: Sequence[ChoiceDelta], text: TextModel) -> bool:
 
 
 def calling_of(request: Request, job_id: str) -> Calling | None:
-    """None: its answer calls no tools."""
+    """How the answer may call tools; None if it may not."""
     if not request.may_call:
         return None
     # As OpenAI's: who names the function knows that it is called.

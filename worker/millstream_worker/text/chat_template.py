@@ -85,7 +85,7 @@ class ChatTemplate:
         return text
 
     def _turn(self, message: ChatMessage, messages: Sequence[ChatMessage]) -> Turn:
-        """As transformers' templates take it: arguments are objects, and the outcome of a call has a name."""
+        """The message as templates take it: arguments are objects, a tool's output has its name."""
         turn: Turn = {"role": message.role, "content": message.content}
         if message.tool_calls and self._knows_tools:
             turn["tool_calls"] = [_plain(call) for call in message.tool_calls]
@@ -128,7 +128,7 @@ class ChatTemplate:
         return self._knows_tools or "probe_outcome" in self._try([_QUESTION, said, _OUTCOME])
 
     def _try(self, turns: Sequence[Turn], tools: Sequence[Turn] = ()) -> str:
-        """Empty where the template refuses."""
+        """The rendered text; empty if the template raises an error."""
         try:
             return self._text(turns, tools, {})
         except _TEMPLATE_ERRORS:

@@ -66,7 +66,7 @@ class Detokenizer:
         return text + self._release(self._utf8.decode(self._bytes(ids[free:])), final=False)
 
     def skip(self, count: int) -> None:
-        """So many ids come before the text, and contribute nothing to it."""
+        """Count ids that come before the text, and contribute nothing to it."""
         assert self._count == self._skipped, "they come before anything is fed"
         self._count += count
         self._skipped += count

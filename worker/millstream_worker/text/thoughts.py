@@ -15,7 +15,7 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class ThoughtStart(Enum):
-    """Where an answer stands with its thought when its prompt ends."""
+    """Whether an answer's thought has begun, or may begin, where the prompt ends."""
 
     OPEN = "open"  # the prompt has begun it
     POSSIBLE = "possible"  # the first token may begin it
@@ -76,7 +76,7 @@ class Thought:
         return self._text([], final=True)
 
     def _takes(self, token: int) -> bool:
-        """Move on by one token. False: it is the answer's."""
+        """Take one token. False: it belongs to the answer."""
         line_feeds = not self._token_bytes.of(token).strip(b"\n")
         match self._place:
             case _Place.BEFORE:

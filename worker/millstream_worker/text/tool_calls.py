@@ -19,10 +19,10 @@ def calls_in(text: str) -> list[tuple[str, str]]:
 
 
 def is_cut(text: str) -> bool:
-    """Whether it ends inside of a call."""
+    """Whether the text ends inside a call."""
     return CALL_BEGIN in _CALL.sub("", text)
 
 
 def call_id(job_id: str, choice: int, place: int) -> str:
-    """The same in every attempt."""
+    """The id of a call, which is the same in every attempt."""
     return f"call_{hashlib.sha256(f'{job_id} {choice} {place}'.encode()).hexdigest()[:24]}"

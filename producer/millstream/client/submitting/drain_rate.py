@@ -7,7 +7,7 @@ FIRST_S, LEAST_S, MOST_S = 1.0, 0.05, 60.0
 
 
 class DrainRate:
-    """Fed with the backlog that each submit returns; times are seconds of any steady clock."""
+    """Observes the backlog that each submit returns; times are seconds of any monotonic clock."""
 
     __slots__ = ("_added", "_entries", "_per_s", "_since_s")
 

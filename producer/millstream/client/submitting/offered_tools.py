@@ -52,7 +52,7 @@ def asked_calls(where: str, given: object) -> tuple[ToolCall, ...]:
 
 
 def _tools(given: object) -> tuple[Tool, ...] | None:
-    """None for an empty list. Raises InvalidRequest."""
+    """The tools as the wire has them; None for an empty list. Raises InvalidRequest."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise InvalidRequest("tools", given, 'give a list of {"type": "function", "function": {…}}')
     return tuple(_tool(f"tools[{place}]", one) for place, one in enumerate(given)) or None

@@ -238,7 +238,7 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(place: int, message: Any) -> Any:
-    """With a list of text parts joined to one text, and its calls of tools as the strict models take them."""
+    """The message with its text parts joined, and its tool calls in the form of the strict models."""
     if not isinstance(message, Mapping):
         return message
     where = f"messages[{place}]"

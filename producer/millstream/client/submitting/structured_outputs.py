@@ -47,7 +47,7 @@ def asked_format(given: Mapping[str, Any]) -> ResponseFormat | None:
 
 
 def openai_format(given: object) -> ResponseFormat | None:
-    """None for `{"type": "text"}`. Raises InvalidRequest."""
+    """The format of OpenAI's mapping; None for `{"type": "text"}`. Raises InvalidRequest."""
     if isinstance(given, ResponseFormat):
         return given
     if isinstance(given, type) and issubclass(given, BaseModel):
@@ -139,8 +139,8 @@ def schema_text(where: str, schema: Any) -> str:
 
 
 class _ClosedSchema(GenerateJsonSchema):
-    """Objects of a model have its fields only, unless it says otherwise: else the model may write any others
-    behind them, which pydantic would ignore.
+    """Forbids fields that a pydantic model does not have, unless its configuration allows them: an answer
+    could have any, and pydantic would ignore them.
     """
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:

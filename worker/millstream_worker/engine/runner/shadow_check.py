@@ -40,8 +40,8 @@ def wants_shadow(gpu: Gpu | None, model: Forward, *, compiled: bool) -> bool:
 
 
 class ShadowCheck:
-    """A `Forward` that checks another, `checked`; `findings` hears about it. `restore`: has the model
-    computed by its own code; None: it is, as it was not compiled."""
+    """A `Forward` that checks another, `checked`; `findings` hears about it. `restore`: undoes the
+    compilation; None if the model was not compiled."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ShadowCheck:
         return self._right(plan, logits) if self._decodes % self._every == 1 % self._every else logits
 
     def _right(self, plan: Plan, logits: Tensor) -> Tensor:
-        """The step's logits, or the right ones."""
+        """The step's logits; computed again if they are wrong."""
         rows = self._next_rows(len(plan.query_lens))
         try:
             want = self._expected(plan, rows)
@@ -100,7 +100,7 @@ class ShadowCheck:
         return compare_logits(got, want, what, self.eager.loaded.dtype)
 
     def _expected(self, plan: Plan, rows: Int64) -> Tensor:
-        """Logits of these segments, computed plainly."""
+        """Logits of these segments by the model's own code and PyTorch's attention."""
         part = _part(plan, rows, self.eager.storage.block_size)
         with _taken_back(self.eager.storage, part):
             return self._run_without(_PLAIN, part)
@@ -123,7 +123,7 @@ class ShadowCheck:
         return logits
 
     def _run_without(self, off: Off, plan: Plan) -> Tensor:
-        """By Python, and without these."""
+        """Compute the step from Python, without these."""
         with contextlib.ExitStack() as stack:
             if Tried.ATTENTION in off:
                 stack.enter_context(_attending(self.eager, self._torch))
@@ -157,7 +157,7 @@ def _part(plan: Plan, rows: Int64, block_size: int) -> Plan:
 
 @contextlib.contextmanager
 def _taken_back(storage: KVStorage, plan: Plan) -> Iterator[None]:
-    """The blocks that the step writes to are afterwards as they were, bit by bit."""
+    """Restore the blocks that the step writes to, bit by bit."""
     blocks = to_device(np.unique(plan.slot_mapping[0] // storage.block_size), storage.device)
     pages = storage.copy_out(blocks)
     try:

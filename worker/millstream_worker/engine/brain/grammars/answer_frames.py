@@ -84,7 +84,7 @@ def _free(begin: str, form: dict[str, Any]) -> list[str]:
 
 
 def _without(word: str) -> str:
-    """Any text without this word: a token has its text, which is not to be spelled by other tokens."""
+    """A rule for any text without this word: the word is a token, and must not be spelled by other tokens."""
     spelled = word.replace("/", "\\/")
     return f"{_ANY_TEXT} & ~/(?s:.*){spelled}(?s:.*)/"
 

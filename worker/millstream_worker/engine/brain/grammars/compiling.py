@@ -29,9 +29,9 @@ class InvalidGrammar(ValueError):
 
 
 class GrammarCompiler:
-    """Keeps the grammars that were used last, and why others cannot be used. `tokenizer`: makes the model's,
-    when the first grammar comes; it takes some seconds, also to find that there can be none. `check`: raises
-    InvalidGrammar for one that must not be compiled here. All in one thread."""
+    """Caches the compiled grammars used last, and the reasons why others cannot be used.
+    `tokenizer`: makes the model's when the first grammar comes; takes seconds, even if there can be none.
+    `check`: raises InvalidGrammar for one that must not be compiled here. All in one thread."""
 
     def __init__(self, tokenizer: Callable[[], LLTokenizer], check: Callable[[str], None]) -> None:
         self._make_tokenizer = tokenizer

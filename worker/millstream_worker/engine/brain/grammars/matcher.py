@@ -23,13 +23,13 @@ class Matcher:
         return Matcher(self._matcher.deep_copy())
 
     def consume(self, tokens: Sequence[int]) -> bool:
-        """Follow more of the output. False if the grammar does not take it: the row is stuck then."""
+        """Follow more of the output. False if the grammar does not accept it: the row is stuck then."""
         self._forced = None
         self._stuck = self._matcher.try_consume_tokens(list(tokens)) < len(tokens)
         return not self._stuck
 
     def valid(self, tokens: Sequence[int]) -> int:
-        """How many of these the grammar takes, one after the other."""
+        """The number of these tokens, from the first on, that the grammar accepts."""
         return int(self._matcher.validate_tokens(list(tokens)))
 
     def forced(self) -> list[int]:
@@ -63,5 +63,5 @@ class Matcher:
 
     @property
     def complete(self) -> bool:
-        """Nothing more fits: the output is a whole sentence of the grammar."""
+        """No token may follow: the output is a whole sentence of the grammar."""
         return bool(self._matcher.is_stopped() and not self._matcher.is_error())

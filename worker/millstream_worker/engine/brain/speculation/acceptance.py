@@ -26,7 +26,7 @@ class Acceptance:
         self._seen = [[_PRIOR_WEIGHT] * len(_PRIOR) for _ in GuessSource]
 
     def observe(self, source: GuessSource, agreeing: int, right: bool) -> None:
-        """Whether a token guessed after so many tokens that agree was right."""
+        """Count a guessed token, before which `agreeing` tokens agree with its source."""
         length = _class(agreeing)
         seen = self._seen[source][length] = min(self._seen[source][length] + 1, _MEMORY)
         self._rates[source][length] += (right - self._rates[source][length]) / seen

@@ -1,5 +1,5 @@
 """The outputs of rows that have ended, by kind of job: rows of one tenant with the same grammar whose prompts
-begin alike. Bounded, and never across tenants: how fast an answer comes would tell another's text.
+begin alike. Bounded, and separate for each tenant: the speed of an answer would reveal another tenant's text.
 """
 
 from __future__ import annotations

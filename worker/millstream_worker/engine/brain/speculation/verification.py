@@ -14,8 +14,8 @@ from millstream_worker.engine.brain.batch.planner import LAST, Launch
 
 
 def accepted(launch: Launch, sampled: Sampled) -> tuple[Launch, Sampled]:
-    """The launch and its samples as if no more had been computed than what counts. `slots` and `kv_lens` then
-    say once for each row how far it is, while a row has each of its samples.
+    """Return the launch and its samples without what does not count. `slots` and `kv_lens` then have one
+    entry for each row, `rows` and the samples one for each token that counts.
     """
     assert launch.follows is not None, "a launch without draft tokens"
     count = len(launch.follows)

@@ -1,4 +1,4 @@
-"""Grammars' masks on logits, in place: one launch for all rows that have one, whatever each allows."""
+"""Applies grammars' masks to logits, in place: one launch for all rows that have a grammar."""
 
 # Triton's types are none of Python's:
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators

@@ -1,4 +1,4 @@
-"""Applies grammars' masks to logits, in place and without unpacking them: what may not come becomes -inf."""
+"""Applies grammars' masks to logits, in place and without unpacking them: forbidden tokens become -inf."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORD = 32  # tokens
 
 
 class Masking:
-    """By our library or kernel where there is one, else by torch."""
+    """Masks by the C++ library or the Triton kernel where there is one, else by torch."""
 
     def __init__(self, library: Library | None, draws: TritonDraws | None = None) -> None:
         self._entries = library.mask if library else {}
@@ -40,7 +40,7 @@ class Masking:
 
 
 def mask(logits: Tensor, masks: TokenMasks) -> None:
-    """By torch, on any device, row by row: what is made in between is small."""
+    """Mask by torch, on any device, row by row, so that temporary tensors stay small."""
     bits = to_device(masks.bits, logits.device)
     shifts = torch.arange(_WORD, dtype=torch.int32, device=logits.device)
     for place, row in enumerate(masks.indices.tolist()):

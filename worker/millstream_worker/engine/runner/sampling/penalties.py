@@ -63,12 +63,12 @@ class Penalties:
             logits[rows] = _penalised(logits[rows], seen, amounts[..., None])
 
     def count(self, histories: Tensor, tokens: Tensor) -> None:
-        """These tokens [M] were sampled."""
+        """Count sampled tokens [M]."""
         sampled = torch.full_like(tokens, _SAMPLED, dtype=torch.int32)
         self._seen.index_put_((histories, tokens), sampled, accumulate=True)
 
     def histories(self, slots: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Where `apply` and `count` find the histories of these slots, all of them loaded."""
+        """Indices of the histories of these slots, for `apply` and `count`. All of them are loaded."""
         return self._places[slots]
 
     def _grow(self) -> None:

@@ -37,7 +37,7 @@ PIECE_ELEMENTS = {"cpu": 2**18, "cuda": 2**24}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledTensors:
-    """One step's samples. What the host wants is on its way to it."""
+    """One step's samples. Copies to the host have been started."""
 
     tokens: Tensor  # [L] int64, on the device
     tokens_host: Tensor
@@ -87,8 +87,8 @@ class Sampler:
 
     @torch.inference_mode()
     def sample(self, logits: Tensor, plan: Plan, masks: TokenMasks | None = None) -> SampledTensors | Sampled:
-        """One token per row of `logits` [L, vocabulary], of any floating dtype, which stay as they are but
-        where `masks` allow no token. Loads come first. `collect` knows what to do with the answer."""
+        """Sample one token per row of `logits` [L, vocabulary], of any floating dtype. What
+        `masks` forbid becomes -inf in place. Rows must be loaded; `collect` reads the result."""
         slots = plan.row_slots[plan.logit_segments]
         own = logits  # the model's, of which log-probabilities are told
         if masks is not None:
@@ -120,7 +120,7 @@ class Sampler:
         return Sampled(sampled.tokens_host.numpy().astype(np.int32), sound, non_finite)
 
     def _sample_plainly(self, logits: Tensor, slots: Slots) -> SampledTensors | Sampled:
-        """Of rows that take the most likely token and want nothing else."""
+        """Sample rows that are greedy, without penalties, bias or log-probabilities."""
         if self._native is None or not self._native.takes(logits):
             tokens, non_finite = most_likely(logits)
             self._keep(tokens, slots)
@@ -218,7 +218,7 @@ class Sampler:
             self._penalties.count(histories, tokens[self._there(penalised)])
 
     def _pieces(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """The rows, so many at a time."""
+        """Cut the rows into pieces whose logits fit PIECE_ELEMENTS."""
         for start in range(0, len(rows), self._piece_rows):
             yield rows[start : start + self._piece_rows]
 
@@ -228,7 +228,7 @@ class Sampler:
     def _sent(
         self, tokens: Tensor, non_finite: Tensor, logprobs: LogprobTensors | None = None
     ) -> SampledTensors:
-        """On their way to the host."""
+        """Start the copies to the host."""
         tokens_host, non_finite_host = to_host(tokens), to_host(non_finite)
         logprobs_host = logprobs.map(to_host) if logprobs else None
         copied = None

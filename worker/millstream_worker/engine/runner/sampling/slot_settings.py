@@ -35,8 +35,7 @@ _FEW = 1024  # up to here the heaviest tokens are selected rather than all of th
 
 
 class SamplingMethod(Enum):
-    """How a row is sampled. Rows go together by it, so that one that needs a sort does not make all others
-    sort."""
+    """How a row is sampled. Rows are grouped by it, so that only those that need a sort are sorted."""
 
     GREEDY = auto()
     BY_ID = auto()  # no filter, or min-p alone: the CDF runs in token id order
@@ -69,7 +68,7 @@ def settings_of(spec: SamplingSpec, vocab_size: int) -> Any:
 
 
 def plain(settings: Any) -> Any:
-    """The most likely token of the logits as they are is taken, and nothing else is asked for."""
+    """Whether rows are greedy, without anything that changes their logits, or log-probabilities."""
     changed = settings["biased"] | penalised(settings) | (settings["min_tokens"] > 0)
     return greedy(settings) & ~(changed | settings["logprobs"])
 

@@ -1,4 +1,4 @@
-"""Launches the kernels that mask and draw: one launch for all rows, in whatever way each is sampled."""
+"""Launches the kernels that mask and sample: one launch for all rows, whatever their settings."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Checks at start that what is fast computes what plain PyTorch computes, on this device, for this model."""
+"""Checks at start that the fast paths compute what plain PyTorch computes, on this device, for this model."""

@@ -1,4 +1,4 @@
-"""What was checked at an engine's start, and what is slower than it could be; for the log and the front."""
+"""The results of the checks at an engine's start, and its fallbacks; for the log and the front."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST = 300  # characters of a reason
 
 
 class Findings:
-    """`checks`: what computes as it should, or could not be checked. `fallbacks`: what is slower, with the
+    """`checks`: what passed, or could not be checked. `fallbacks`: what runs slower than it could, with the
     reasons."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -20,12 +20,12 @@ class Findings:
         self.fallbacks: list[str] = []
 
     def passed(self, what: str, worst: float) -> None:
-        """`worst`: the largest deviation, as a share of the largest value."""
+        """Record a passed check. `worst`: the largest deviation, as a share of the largest value."""
         self.checks.append(f"{what} off by at most {worst:.1g}")
         self.report(f"{what} checked: off by at most {worst:.1g} of the largest value")
 
     def unchecked(self, what: str, reason: str) -> None:
-        """It is used all the same."""
+        """Record that something could not be checked; it is used nevertheless."""
         self.checks.append(f"{what} not checked: {reason}")
         self.report(self.checks[-1])
 
@@ -34,7 +34,7 @@ class Findings:
         self.report(line)
 
     def step_down(self, tried: Tried, reason: str) -> None:
-        """In service: what was right at start is not used any more."""
+        """Report that something that passed its check at start is no longer used."""
         self.report(stepping_down(tried, reason))
 
 
