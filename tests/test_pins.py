@@ -25,16 +25,23 @@ def extras(path: str) -> str:
     return found[1]
 
 
-# The worker's image is the GPU one and, where no index for CPU builds is named, the CPU one.
+def test_whoever_develops_installs_what_images_do() -> None:
+    """So what can be installed for them, can be in an image."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extras("Makefile") == "dev"
+    [own] = [need for need in project["optional-dependencies"]["dev"] if need.startswith("millstream[")]
+    installed = set(own.removeprefix("millstream[").rstrip("]").split(","))
+    for image in ("worker", "producer"):
+        assert set(extras(f"ops/{image}.Dockerfile").split(",")) <= installed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("installer", ["Makefile", "ops/worker.Dockerfile"])
-def test_the_pins_can_be_installed(installer: str, python: str) -> None:
-    wanted = [word for name in extras(installer).split(",") for word in ("--extra", name)]
+def test_the_pins_can_be_installed(python: str) -> None:
     command = [
         uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-config", "--no-header", "--no-annotate",
         "--python-version", python, "--python-platform", "x86_64-manylinux_2_31",
-        "--only-binary", ":all:", "-c", "constraints.txt", *wanted, "pyproject.toml",
+        "--only-binary", ":all:", "-c", "constraints.txt", "--extra", "dev", "pyproject.toml",
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "UV_FIND_LINKS"}
     done = subprocess.run(

@@ -137,9 +137,9 @@ async def test_cuts_concern_the_share_that_is_asked_for(proxy: Proxy) -> None:
 async def test_weather_concerns_a_share_of_old_and_new_connections(proxy: Proxy) -> None:
     proxy.turn(Weather(Line.LOSE_REPLIES, share=0.5))
     endpoint = Endpoint.of(proxy.url)
-    clients = [endpoint.commands(f"client-{n}", connections=1) for n in range(20)]
+    clients = [endpoint.commands(f"client-{n}", connections=1) for n in range(8)]
     lost = [isinstance(await outcome(one.ping()), RedisError) for one in clients]
-    assert 0 < lost.count(True) < 20
+    assert 0 < lost.count(True) < 8
     for one in clients:
         await one.aclose()
 

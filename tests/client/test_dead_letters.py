@@ -265,6 +265,7 @@ async def test_the_payload_is_the_request_as_it_was_sent(client: AsyncClient, wo
     assert (await client.dead_letter(job_id)).payload == codec.encode(Request(prompt="Grüße"))
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_lost_answers_requeue_nothing_twice(server: Server, worker: HandWorker) -> None:
     async with AsyncClient(server.url) as client:
         ids = [await dead_job(client, worker, id=str(n)) for n in range(12)]

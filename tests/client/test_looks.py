@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 import redis.asyncio
 from support.servers.servers import Server
 from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving
@@ -44,6 +45,7 @@ async def ends(jobs: QueueJobs, how: str, job_id: str) -> str:
     return outcome.reason
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_readers_of_a_job_whose_entry_was_destroyed_hear_of_its_end(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:

@@ -27,11 +27,6 @@ def missing(folder: Path) -> str:
     return "no-such-compiler"
 
 
-def failing(folder: Path) -> str:
-    """No headers, say."""
-    return script(folder, '[ "$1" = --version ] || { echo "fatal error: omp.h: No such file" >&2; exit 1; }')
-
-
 def wrong(folder: Path) -> str:
     """Scores of attention lack a factor."""
     expression = "shape_.scale * LOG2_E"
@@ -63,7 +58,6 @@ def script(folder: Path, lines: str) -> str:
     ("compiler", "reason"),
     [
         (missing, "native code, which is faster, cannot be had: there is no C++ compiler (no-such-compiler)"),
-        (failing, "failed with status 1: fatal error: omp.h: No such file"),
         (wrong, "attention: plain PyTorch, slower than native: attention of 4 heads (2 KV) of"),
     ],
 )

@@ -176,6 +176,7 @@ async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
         await assert_nothing_left(direct)
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_producers_that_vanish_leave_nothing_but_results(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:

@@ -62,9 +62,14 @@ def pubsub(request: pytest.FixtureRequest) -> PubSub:
     return kind
 
 
+# test_no_role_has_a_right_that_it_does_not_use does all of it on each kind.
+ON_VALKEY = pytest.mark.parametrize("roles_server", ["valkey"], indirect=True)
+
+
 # --- programs ----------------------------------------------------------------------------------------------
 
 
+@ON_VALKEY
 async def test_a_producer_collects_many_at_once(secured: SecuredServer, tokenizer: Path) -> None:
     """It asks for the sizes of their results first."""
     async with signed_in(secured, "producer") as client:
@@ -76,6 +81,7 @@ async def test_a_producer_collects_many_at_once(secured: SecuredServer, tokenize
     assert refusals(secured) == []
 
 
+@ON_VALKEY
 async def test_jobs_live_and_end_between_a_producer_and_a_worker(
     secured: SecuredServer, tokenizer: Path, gate: Path, pubsub: PubSub
 ) -> None:
@@ -110,6 +116,7 @@ async def test_jobs_live_and_end_between_a_producer_and_a_worker(
 
 
 @pytest.mark.slow
+@ON_VALKEY
 async def test_a_worker_takes_over_drains_and_buries(
     secured: SecuredServer, tokenizer: Path, gate: Path
 ) -> None:
@@ -140,6 +147,7 @@ async def test_a_worker_takes_over_drains_and_buries(
     assert refusals(secured) == []
 
 
+@ON_VALKEY
 async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
     secured: SecuredServer, tokenizer: Path
 ) -> None:
@@ -202,6 +210,7 @@ async def test_each_role_sees_of_the_queue_what_it_may(secured: SecuredServer, r
     assert (unserved.lanes[1].oldest_s is None) == ("oldest_s" in unserved.unread) == (role != "observer")
 
 
+@ON_VALKEY
 async def test_an_operator_looks_after_dead_letters(secured: SecuredServer) -> None:
     async with (
         hand_worker(secured.login("admin")) as worker,
@@ -244,6 +253,7 @@ class RolesDesk(Desk):
         return await calls.run(self.senders.get(call.script.name, self.redis), call)
 
 
+@ON_VALKEY
 async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredServer) -> None:
     """Also those that programs seldom need. A new script has to be given to a role, and tried here."""
     async with (

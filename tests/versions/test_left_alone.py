@@ -82,6 +82,7 @@ def scanner(desk: Desk) -> Scanner:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_however_many_are_left_none_is_taken_again(scanner: Scanner) -> None:
     await scanner.leave(*(f"0-{number}" for number in range(10_500)))
     for _ in range(4):

@@ -151,6 +151,7 @@ async def test_a_later_version_replaces_this_one(
     await assert_nothing_left(redis_client)
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_this_version_comes_back_for_a_while(
     server: Server, redis_client: redis.asyncio.Redis, later: Build, tokenizer: Path, gate: Path
 ) -> None:

@@ -83,6 +83,7 @@ async def test_only_the_job_that_kills_engines_is_a_dead_letter(
     await assert_nothing_left(redis_client)
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_no_job_is_charged_for_what_the_engine_does_between_two_steps(
     server: Server, tokenizer: Path, tmp_path: Path, redis_client: redis.asyncio.Redis
 ) -> None:

@@ -137,6 +137,7 @@ async def test_a_job_ends_while_memory_is_full(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_a_server_that_is_full_of_waiting_jobs_empties_itself(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:

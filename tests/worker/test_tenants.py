@@ -29,6 +29,7 @@ async def submitted(client: AsyncClient, tenant: str, count: int) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_a_few_jobs_do_not_wait_for_thousands_of_another_tenant(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:
@@ -55,6 +56,7 @@ async def nothing_parked(client: redis.asyncio.Redis) -> bool:
     return not await client.exists(*SHARD.parking)
 
 
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 async def test_a_worker_that_waits_is_woken_and_one_in_burst_mode_does_not_leave_parked_jobs(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:

@@ -33,7 +33,7 @@ async def answer(client: AsyncClient, prompt: str, count: int) -> tuple[str, int
 
 @pytest.mark.slow
 async def test_a_step_longer_than_the_limit_lives_while_it_gets_on(valkey: Server, tokenizer: Path) -> None:
-    model = model_name(tokenizer, step_s=2.5, load_s=2.5)
+    model = model_name(tokenizer, step_s=1.5, load_s=2.5)
     async with AsyncClient(valkey.url) as client:
         async with serving(valkey, model, progress_timeout_s=1, silence_timeout_s=2) as worker:
             assert await answer(client, "w1", 2) == ("w2 w3", 1)
@@ -44,8 +44,8 @@ async def test_a_step_longer_than_the_limit_lives_while_it_gets_on(valkey: Serve
 async def test_no_job_is_taken_from_a_worker_whose_engine_is_slow(
     valkey: Server, tokenizer: Path, tmp_path: Path
 ) -> None:
-    """Neither in a step nor while the next engine loads, both far longer than a lease."""
-    model = model_name(tokenizer, step_s=3, load_s=3, pids=tmp_path)
+    """Neither in a step nor while the next engine loads, both twice as long as a lease."""
+    model = model_name(tokenizer, step_s=2, load_s=2, pids=tmp_path)
 
     def pids() -> list[int]:
         return [int(path.name) for path in tmp_path.iterdir()]

@@ -20,30 +20,25 @@ from support.models.checkpoints import build
 pytestmark = pytest.mark.slow
 
 
-def test_a_table_a_file_and_the_absent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = build("llama", tmp_path / "model", max_position_embeddings=512)
-    command = f"--model {model} --workloads r --scale 0.07 --threads 1 --engines millstream vllm"
-    main([*command.split(), "--vllm-python", sys.executable, "--results", str(tmp_path)])
-    shown = capsys.readouterr().out
-    assert "vllm: absent: no vllm in" in shown
-    assert "| millstream |" in shown
-    assert f"{model} was loaded, from imports to ready: millstream" in shown
-    (path,) = tmp_path.glob("engine-*.json")
-    assert str(path) in shown
-    (comparison,) = Report.read(path).comparisons
-    (ours,) = comparison.engines
-    assert (ours.engine, ours.problem, len(ours.runs)) == ("millstream", "", 1)
-    assert ours.runs[0].steps
-    assert ours.runs[0].peak_bytes > 2**20
-
-
-def test_a_checkout_beside_this_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_a_file_the_absent_and_a_checkout_beside_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """This one again, by another way to it."""
     model = build("llama", tmp_path / "model", max_position_embeddings=512)
     other = f"millstream@{ROOT}:compile_model=off"
-    command = f"--model {model} --workloads r single --scale 0.03 --threads 1 --engines millstream {other}"
-    main([*command.split(), "--results", str(tmp_path)])
+    command = f"--model {model} --workloads r single --scale 0.03 --threads 1"
+    command += f" --engines millstream vllm {other} --vllm-python {sys.executable} --results {tmp_path}"
+    main(command.split())
     shown = capsys.readouterr().out
+    assert "vllm: absent: no vllm in" in shown
+    assert re.search(r"\| millstream +\|", shown)
+    assert f"{model} was loaded, from imports to ready: millstream" in shown
+    (path,) = tmp_path.glob("engine-*.json")
+    assert str(path) in shown
+    ours = Report.read(path).comparisons[0].engines[0]
+    assert (ours.engine, ours.problem, len(ours.runs)) == ("millstream", "", 1)
+    assert ours.runs[0].steps
+    assert ours.runs[0].peak_bytes > 2**20
     assert f"{other} {version('millstream')} of {machine.commit(ROOT)}" in shown
     assert f"### {model}: millstream over each of the others, all workloads" in shown
     assert re.search(r"\| millstream@\S+ \| \d+\.\d{3} +\| \d+\.\d{3} \((r|single)\)", shown)

@@ -24,7 +24,7 @@ from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 ENDS = {"complete", "stop", "length", "grammar_limit", "grammar_stuck"}
-DEAR = {
+DEAR = {  # computed by the worker alone
     "an enum of 20,000",
     "the most choices",
     "3,000 required properties",
@@ -126,14 +126,6 @@ def test_each_ends_with_a_reason_and_changes_nobody_elses_tokens(engine: Engine[
     _, alone = ends_beside(engine, [], 24)
     ends, beside = ends_beside(engine, names, 24)
     judge(ends, names)
-    assert beside == alone
-
-
-@pytest.mark.slow
-def test_the_dear_ones_do_so_too(engine: Engine[Any]) -> None:
-    _, alone = ends_beside(engine, [], 24)
-    ends, beside = ends_beside(engine, sorted(DEAR), 24)
-    judge(ends, sorted(DEAR))
     assert beside == alone
 
 

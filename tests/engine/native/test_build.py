@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.5])
+@pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_library_that_is_not_whole_is_compiled_anew(share: float, tmp_path: Path) -> None:
     """A crash of the machine may leave any part of it. To load one could end the process, at every start."""
     quick = (*building.FLAGS, "-O0")

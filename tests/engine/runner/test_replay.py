@@ -44,9 +44,17 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
-    kept = tmp_path_factory.mktemp("kept")
-    folder = checkpoints.build("llama", tmp_path_factory.mktemp("model"))
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache") / "kept"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.build("llama", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def compiled(kept: Path, folder: Path) -> Iterator[LoadedModel]:
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as changes:
         changes.setenv("TORCHINDUCTOR_CACHE_DIR", str(kept))
@@ -110,6 +118,13 @@ def run(
 @pytest.fixture(scope="module")
 def want(compiled: LoadedModel) -> Served:
     return run(compiled)
+
+
+def test_machine_code(want: Served, kept: Path, folder: Path) -> None:
+    plain = load_model(str(folder), dtype=torch.float32, device=CPU)
+    assert run(plain).tokens == want.tokens
+    assert list(kept.rglob("*.so")), "nothing is there for the next start"
+    assert kept.stat().st_mode & 0o077 == 0, "others may put code there"
 
 
 @pytest.mark.parametrize("shared", [0, 24])
