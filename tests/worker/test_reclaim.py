@@ -146,17 +146,20 @@ async def test_an_owner_has_time_to_renew_after_the_server_took_no_writes(
     server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
 ) -> None:
     """As while a Cluster's slot moves: what is pending can be read, and no lease renewed."""
-    job_id = await deliver(server, redis_client, "alive")
+    job_ids = [await deliver(server, redis_client, "alive")]
+    async with AsyncClient(server.url) as client:
+        job_ids += [(await client.submit("w1")).id for _ in range(2)]
+    await redis_client.xreadgroup(GROUP, "alive", {LANE: ">"})
     await reclaimer.scan(SHARD)
     clock.now += 15.1
     await redis_client.config_set("min-replicas-to-write", 1)
-    refused = await reclaimer.take(SHARD, 5)
+    refused = await reclaimer.take(SHARD, 2)
     await redis_client.config_set("min-replicas-to-write", 0)
     assert refused == []
     assert await reclaimer.take(SHARD, 5) == []
     await reclaimer.scan(SHARD)
     clock.now += 15.1
-    assert [entry.job_id for entry in await reclaimer.take(SHARD, 5)] == [job_id]
+    assert [entry.job_id for entry in await reclaimer.take(SHARD, 5)] == job_ids
 
 
 async def test_a_damaged_job_keeps_nobody_from_the_others(

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import structlog
 from redis.exceptions import RedisError
 
+from millstream.errors import ProtocolError
 from millstream.wire import calls
 from millstream.wire.keys import LANES, RELEASED, ShardKeys
 from millstream.wire.messages.replies import LaneEntry
-from millstream.wire.server_errors import is_outage
+from millstream.wire.server_errors import is_damage, is_outage
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.trouble import Trouble
@@ -116,10 +117,11 @@ class Reclaimer:
         for (entry_id, _), reply in zip(found, replies, strict=True):
             if not isinstance(reply, Exception):
                 entries += reply
-            # Claimed or not, it has had its turn: where the server takes no writes (a slot moves, replicas
-            # are missing), its owner could not renew either, and has time to after that. An entry that is no
-            # job is ours now: the reader finds and drops it.
+            # Claimed or not, it has had its turn. An entry that is no job is ours now: the reader finds and
+            # drops it.
             self._sightings[shard, lane].pop(entry_id, None)
+        if all(map(_is_refusal, replies)):  # then no owner could renew either; each has time to after that
+            self._sightings[shard, lane].clear()
         if troubles := [reply for reply in replies if isinstance(reply, Exception)]:
             trouble = self._outage if is_outage(troubles[0]) else self._damage
             trouble.failed(doing="takeover of overdue jobs", jobs=len(troubles), error=str(troubles[0]))
@@ -142,3 +144,8 @@ class Reclaimer:
 
     def _is_overdue(self, owner: str, idle_ms: int) -> bool:
         return owner == RELEASED or (owner != self._owner and idle_ms >= self._lease_ms)
+
+
+def _is_refusal(reply: object) -> bool:
+    """The server takes no writes: it is down, a slot moves, replicas are missing."""
+    return isinstance(reply, Exception) and not (isinstance(reply, ProtocolError) or is_damage(reply))
