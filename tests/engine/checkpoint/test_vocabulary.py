@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.models.spelling import with_words
 from support.models.tokenizers import build
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler
@@ -38,6 +38,19 @@ def test_the_name_of_a_control_token_is_spelled(kind: str, text: str, tmp_path: 
     assert matcher.complete
     assert TokenBytes(tokenizer).join(forced) == text.encode()
     assert not set(forced).intersection(tokenizer.get_added_tokens_decoder())
+
+
+def test_the_name_of_a_control_token_that_others_merge_to_is_spelled(tmp_path: Path) -> None:
+    """As Gemma's tags of HTML, which are both."""
+    form = json.loads(build("byte-level").to_str())
+    size = len(form["model"]["vocab"]) + len(form["added_tokens"])
+    form["model"]["vocab"] |= {"<b": size, "<b>": size + 1}
+    form["model"]["merges"] += [["<", "b"], ["<b", ">"]]
+    tokenizer = Tokenizer.from_str(json.dumps(form))
+    tokenizer.add_tokens([AddedToken("<b>", special=False, normalized=False)])
+    forced = matcher_of(tokenizer, tmp_path, "a <b> c").forced()
+    assert TokenBytes(tokenizer).join(forced) == b"a <b> c"
+    assert size + 1 not in forced
 
 
 def test_a_tokenizer_that_puts_a_space_before_a_text_puts_none_before_a_part(tmp_path: Path) -> None:

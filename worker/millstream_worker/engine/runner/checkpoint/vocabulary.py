@@ -64,5 +64,7 @@ def _hide_control_tokens(form: dict[str, Any]) -> None:
         model["vocab"] = {names.get(name, name): index for name, index in model["vocab"].items()}
     else:
         model["vocab"] = [[names.get(name, name), score] for name, score in model["vocab"]]
+    if merges := model.get("merges"):
+        model["merges"] = [pair for pair in merges if names.keys().isdisjoint((*pair, "".join(pair)))]
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
