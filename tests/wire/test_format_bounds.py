@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from millstream.wire.messages.format_bounds import least_of
+from millstream.wire.messages.bounds.format_bounds import least_of
 from millstream.wire.messages.invalid import invalid_request
 from millstream.wire.messages.messages import Request
 

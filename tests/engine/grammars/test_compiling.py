@@ -7,7 +7,7 @@ import json
 import pytest
 from llguidance import LLTokenizer
 
-from millstream.wire.messages.format_bounds import MAX_OPTIONAL, MAX_TEXT
+from millstream.wire.messages.bounds.format_bounds import MAX_OPTIONAL, MAX_TEXT
 from millstream_worker.engine.brain.grammars.compiling import GrammarCompiler, InvalidGrammar
 from millstream_worker.engine.brain.grammars.matcher import Matcher
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec

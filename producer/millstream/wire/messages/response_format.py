@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import StringConstraints, model_validator
 
+from millstream.wire.messages.bounds.format_bounds import MAX_CHOICE, problem_of_pattern, problem_of_shape
+from millstream.wire.messages.bounds.grammar_bounds import problem_of_grammar
 from millstream.wire.messages.codec import Message
-from millstream.wire.messages.format_bounds import MAX_CHOICE, problem_of_pattern, problem_of_shape
-from millstream.wire.messages.grammar_bounds import problem_of_grammar
 from millstream.wire.messages.invalid import WrongField
 
 MAX_BYTES = 256 * 1024  # of the text in UTF-8

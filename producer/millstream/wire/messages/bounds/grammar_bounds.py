@@ -9,7 +9,7 @@ import re
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from millstream.wire.messages.format_bounds import (
+from millstream.wire.messages.bounds.format_bounds import (
     MAX_PARTS,
     MAX_TEXT,
     UNTOLD,

@@ -1,0 +1,1 @@
+"""Bounds on the shape of formats: what a worker may be asked to compile."""
