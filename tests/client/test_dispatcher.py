@@ -38,7 +38,7 @@ async def test_more_channels_than_one_command_takes(
         for name in names:
             assert await redis_client.publish(name, name) == 1
         for name, box in boxes.items():
-            assert await box.take(20) == ([name.encode()], False)
+            assert await box.take(20) == ([name.encode()], False, False)
 
 
 async def test_as_many_channels_as_a_run_of_documents_has(

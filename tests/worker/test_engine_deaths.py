@@ -53,14 +53,15 @@ async def test_a_stream_outlives_its_engine(
 async def test_a_prediction_outlives_the_engine_and_usage_says_what_was_right(
     server: Server, tokenizer: Path
 ) -> None:
-    """Each engine computes three tokens, and dies."""
-    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer, dies=3)) as worker:
+    """Each engine computes three steps, and dies, maybe before its last step is sent."""
+    model = model_name(tokenizer, dies=3, step_s=0.05)
+    async with AsyncClient(server.url) as client, serving(server, model, engine_restarts=9) as worker:
         asked = {"type": "content", "content": f"{counted(8, 4)} w0 {counted(13, 9)}"}
         job = await client.submit("w7", max_tokens=6, prediction=asked)
         result = await client.wait(job.id, timeout_s=30)
         assert worker.metric("engine_restarts_total") >= 1
     assert result.text == counted(8, 6)
-    assert (result.usage.draft_tokens, result.usage.accepted_draft_tokens) == (6, 5)
+    assert 0 < result.usage.accepted_draft_tokens <= result.usage.draft_tokens
 
 
 async def test_only_the_job_that_kills_engines_is_a_dead_letter(

@@ -15,18 +15,18 @@ from fuzz.mutation import damage, mutate
 from fuzz.target import Target
 from fuzz.values import blob, plain, weighted
 from millstream.errors import ProtocolError
-from millstream.wire.messages import codec, messages
+from millstream.wire.messages import choices, codec, messages
 from millstream.wire.messages.sampling import SamplingParams
 
 MODELS: dict[str, tuple[type[BaseModel], Callable[[Random], Any]]] = {
     "Request": (messages.Request, valid.request),
-    "Delta": (messages.Delta, valid.delta),
+    "Delta": (choices.Delta, valid.delta),
     "Result": (messages.Result, valid.result),
     "SamplingParams": (SamplingParams, valid.sampling),
     "ChatMessage": (messages.ChatMessage, lambda chance: valid.messages(chance)[0]),
-    "ChoiceDelta": (messages.ChoiceDelta, valid.choice_delta),
-    "Choice": (messages.Choice, valid.choice_delta),
-    "TokenLogprob": (messages.TokenLogprob, valid.token_logprob),
+    "ChoiceDelta": (choices.ChoiceDelta, valid.choice_delta),
+    "Choice": (choices.Choice, valid.choice_delta),
+    "TokenLogprob": (choices.TokenLogprob, valid.token_logprob),
     "Timing": (messages.Timing, valid.timing),
     "Usage": (messages.Usage, lambda chance: {"prompt_tokens": chance.randrange(9)}),
     "ErrorInfo": (messages.ErrorInfo, lambda _: {"code": "c", "message": "m", "field": "f"}),
