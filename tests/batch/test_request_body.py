@@ -237,6 +237,9 @@ def test_bad_fields_of_completions(body: dict[str, Any], field: str, problem: st
     assert caught.value.message.startswith(f"{field}: ")
 
 
+GET = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
+
+
 @pytest.mark.parametrize(
     ("body", "field", "problem"),
     [
@@ -269,6 +272,17 @@ def test_bad_fields_of_completions(body: dict[str, Any], field: str, problem: st
         ({"top_logprobs": 5}, "body.top_logprobs", "needs logprobs"),
         ({"chat_template_kwargs": {"tools": []}}, "body.chat_template_kwargs", "cannot be set by a request"),
         ({"chat_template_kwargs": "x"}, "body.chat_template_kwargs", "must be a map"),
+        ({"tools": [GET, GET]}, "body.tools", "more than one function"),
+        ({"tools": [GET], "tool_choice": "any"}, "body.tool_choice", "auto, none, required"),
+        ({"tools": [GET], "response_format": {"type": "json_object"}}, "body.response_format", "choice auto"),
+        ({"tools": [GET], "guided_regex": "a"}, "body.guided_regex", "tool_choice auto"),
+        ({"tools": [GET], "parallel_tool_calls": 1}, "body.parallel_tool_calls", "true or false"),
+        (
+            {"messages": [{"role": "tool", "content": "7", "tool_call_id": 7}]},
+            "body.messages[0].tool_call_id",
+            "give the id",
+        ),
+        ({"messages": [{"role": "assistant", "content": None}]}, "body.messages[0].content", "give a text"),
     ],
 )
 def test_bad_fields_of_chat(body: dict[str, Any], field: str, problem: str) -> None:
@@ -281,9 +295,6 @@ def test_bad_fields_of_chat(body: dict[str, Any], field: str, problem: str) -> N
 def test_unknown_fields_of_messages_are_reported_too() -> None:
     messages = [{"role": "user", "content": "x", "name": "Ann", "refusal": None}, {**HELLO[0], "nmae": 1}]
     assert chat(messages=messages).unknown == ("messages.name", "messages.nmae")
-
-
-GET = {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
 
 
 def test_tools_and_calls_of_a_chat() -> None:
@@ -300,26 +311,6 @@ def test_tools_and_calls_of_a_chat() -> None:
     assert (body.fields["tool_choice"].name, body.fields["parallel_tool_calls"]) == ("get", False)
     assert body.fields["messages"][1].tool_calls[0].id == body.fields["messages"][2].tool_call_id == "c1"
     assert (body.unknown, chat(tools=[], tool_choice="auto").fields) == ((), chat().fields)
-
-
-@pytest.mark.parametrize(
-    ("body", "field", "problem"),
-    [
-        ({"tools": [GET, GET]}, "body.tools", "more than one function"),
-        ({"tools": [GET], "tool_choice": "any"}, "body.tool_choice", "auto, none, required"),
-        ({"tools": [GET], "response_format": {"type": "json_object"}}, "body.response_format", "choice auto"),
-        ({"tools": [GET], "guided_regex": "a"}, "body.guided_regex", "tool_choice auto"),
-        ({"tools": [GET], "parallel_tool_calls": 1}, "body.parallel_tool_calls", "true or false"),
-        ({"messages": [{"role": "tool", "content": "7", "tool_call_id": 7}]}, "body.messages[0].tool_call_id",
-         "give the id"),
-        ({"messages": [{"role": "assistant", "content": None}]}, "body.messages[0].content", "give a text"),
-    ],
-)  # fmt: skip
-def test_wrong_tools_of_a_chat(body: dict[str, Any], field: str, problem: str) -> None:
-    with pytest.raises(LineFault) as caught:
-        chat(**body)
-    assert caught.value.field == field
-    assert problem in caught.value.message
 
 
 def test_completions_have_no_tools() -> None:

@@ -7,27 +7,12 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.engine.ready import INFO
 
 from millstream_worker.engine.protocol import frames, outputs
-from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
-INFO = EngineInfo(
-    model="m",
-    architecture="LlamaForCausalLM",
-    dtype="float32",
-    device="cpu",
-    attention="torch",
-    vocab_size=99,
-    context_length=64,
-    eos_ids=(2,),
-    block_size=16,
-    blocks=8,
-    max_rows=4,
-    kv_bytes_per_token=128,
-    parameters=1000,
-    tokenizer="/tmp/m",
-)
 REQUEST = EngineRequest(
     handle=7,
     prompt=(1, 2, 3),

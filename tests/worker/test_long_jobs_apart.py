@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import structlog
 from redis.exceptions import ConnectionError, ResponseError
+from support.engine.ready import INFO
 
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.messages import Request, State, Timing
@@ -29,11 +30,6 @@ from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 
 SHARD = QueueKeys("default").shard(0)
-INFO = EngineInfo(
-    model="m", architecture="a", dtype="float32", device="cpu", attention="none", vocab_size=1000,
-    context_length=512, eos_ids=(), block_size=16, blocks=64, max_rows=4, kv_bytes_per_token=1, parameters=1,
-    tokenizer="",
-)  # fmt: skip
 
 
 class Engine(EnginePort):

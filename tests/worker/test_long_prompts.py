@@ -12,6 +12,7 @@ import redis.asyncio
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from support.engine.ready import INFO
 from support.models.tokenizers import build
 from support.servers.servers import Server
 from support.workers.counting_worker import (
@@ -34,7 +35,6 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Request, Timing
 from millstream.wire.messages.record import read_job
 from millstream.wire.messages.replies import LaneEntry, StartReply
-from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.intake import JobBounds, admission
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input, prepare
@@ -44,11 +44,6 @@ from millstream_worker.text import TextModel
 
 SHARD = QueueKeys("default").shard(0)
 LONG = "w1 " * 30_000  # 90 kB: read beside the others
-INFO = EngineInfo(
-    model="m", architecture="a", dtype="float32", device="cpu", attention="none", vocab_size=1000,
-    context_length=512, eos_ids=(), block_size=16, blocks=64, max_rows=4, kv_bytes_per_token=1, parameters=1,
-    tokenizer="",
-)  # fmt: skip
 BOUNDS = JobBounds(0, 0, 2**26)
 MESSAGE = {"role": "user", "content": "w1"}
 CONTEXT = {"context": 40_000, "blocks": 10_000}

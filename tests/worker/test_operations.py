@@ -195,7 +195,7 @@ async def test_the_times_of_a_streamed_job_are_in_order(valkey: Server, tokenize
         AsyncClient(valkey.url) as client,
         serving(valkey, model_name(tokenizer, step_s=0.01), redis_url=proxy.url) as worker,
     ):
-        proxy.turn(Weather(Line.DELAY, delay_s=0.1))
+        proxy.turn(Weather(Line.DELAY, delay_s=0.03))
         job = await client.submit("w1", max_tokens=4, stream=True)
         times = (await client.wait(job.id, timeout_s=30)).timing
         await until(lambda: worker.metric("e2e_request_latency_seconds_count") == 1)

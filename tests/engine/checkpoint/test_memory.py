@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from support.engine.ready import INFO
 from support.models.checkpoints import build
 from transformers import modeling_utils
 
-from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.runner.device.cgroup import ControlGroups
 from millstream_worker.engine.runner.device.cpu_threads import available_cores, use_threads
 from millstream_worker.engine.runner.kv.pool_size import (
@@ -137,23 +137,9 @@ def test_weights_are_no_part_of_one_segment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_capacity_is_said_in_tokens_and_rows() -> None:
-    info = EngineInfo(
-        model="m",
-        architecture="LlamaForCausalLM",
-        dtype="bfloat16",
-        device="cpu",
-        attention="torch",
-        vocab_size=100,
-        context_length=8192,
-        eos_ids=(2,),
-        block_size=16,
-        blocks=5825,
-        max_rows=64,
-        kv_bytes_per_token=23040,
-        parameters=1,
-        tokenizer="",
+    info = replace(
+        INFO, dtype="bfloat16", context_length=8192, blocks=5825, max_rows=64, kv_bytes_per_token=23040
     )
-
     assert capacity_line(info) == (
         "KV cache 2.00 GiB: 5,825 blocks of 16 = 93,200 tokens of 23,040 bytes "
         "(2 x bfloat16 x layers x KV heads x head size); "

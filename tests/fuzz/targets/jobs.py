@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from support.engine.ready import INFO
 from support.workers.counting_worker import write_tokenizer
 
 from fuzz import valid
@@ -23,7 +25,6 @@ from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Request, Result, State, Timing
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.replies import LaneEntry, LogEntry, StartReply
-from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.frames import Add, FrameBuffer, encode
 from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
@@ -32,11 +33,7 @@ from millstream_worker.jobs.job import Job
 from millstream_worker.text import TextModel
 
 BOUNDS = JobBounds(prompt_tokens=0, output_tokens=0, result_bytes=2**20)
-INFO = EngineInfo(
-    model="m", architecture="counting", dtype="float32", device="cpu", attention="none", tokenizer="",
-    vocab_size=valid.VOCAB, context_length=512, eos_ids=(999,), block_size=16, blocks=64, max_rows=8,
-    kv_bytes_per_token=1, parameters=1,
-)  # fmt: skip
+ENGINE = replace(INFO, vocab_size=valid.VOCAB, eos_ids=(999,), max_rows=8)
 
 Case = tuple[bytes, list[bytes], int]  # payload, bodies of the log, what its sequence number is wrong by
 
@@ -84,7 +81,7 @@ def _compute(case: Case) -> None:
     payload, bodies, wrong = case
     job = Job(SHARD, LaneEntry("batch", "1-1", "0-a", 1, payload), Request(token_ids=(0,)), 2, 0, Timing())
     log = tuple(LogEntry(1, number, "d", one) for number, one in enumerate(bodies, 1))
-    prepare(job, StartReply(True, 2, max(0, len(log) + wrong), log=log), text_model(), INFO, BOUNDS)
+    prepare(job, StartReply(True, 2, max(0, len(log) + wrong), log=log), text_model(), ENGINE, BOUNDS)
     _check(job.engine_request())
     _draw(job, [1, 2, 999])
     _draw(job, [3])
@@ -107,10 +104,10 @@ def _check(request: EngineRequest) -> None:
     assert all(map(math.isfinite, numbers)), numbers
     ids = {*request.prompt, *(token for output in request.outputs for token in output), *asked.end_ids}
     ids |= {token for token, _ in asked.logit_bias}
-    assert all(0 <= token < INFO.vocab_size for token in ids), f"token ids {min(ids)} to {max(ids)}"
-    assert 1 <= len(request.prompt) < INFO.context_length
+    assert all(0 <= token < ENGINE.vocab_size for token in ids), f"token ids {min(ids)} to {max(ids)}"
+    assert 1 <= len(request.prompt) < ENGINE.context_length
     assert all(len(output) <= request.max_tokens for output in request.outputs)
-    assert len(request.prompt) + request.max_tokens <= INFO.context_length
+    assert len(request.prompt) + request.max_tokens <= ENGINE.context_length
     [sent] = FrameBuffer().feed(encode(Add(request)))
     assert sent == Add(request), "the frame says something else"
 
