@@ -107,7 +107,8 @@ def test_unknown_sizes_are_tried_up_to_twice_the_largest() -> None:
     assert learned.best(2, 2, [0.9] * 20) == 2
     learned.settled(4, 0.02)
     assert learned.best(2, 2, [0.9] * 20) == 6
-    assert learned.best(3, 3, [0.9] * 20) == 0  # not seen without drafts
+    assert learned.best(3, 3, [0.9] * 20) == 5  # not seen itself: as its neighbours
+    assert StepCosts(64).best(3, 3, [0.9] * 20) == 0
 
 
 def test_one_long_step_does_not_stop_drafts() -> None:

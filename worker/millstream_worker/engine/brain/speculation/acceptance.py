@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from itertools import chain, islice, repeat
 
 
 class GuessSource(IntEnum):
@@ -13,7 +14,7 @@ class GuessSource(IntEnum):
     PREDICTION = 2  # the request's guess of its answer
 
 
-_LENGTHS = (2, 3, 4, 5, 7, 9, 13, 17)  # tokens that agree: each class begins here
+_CLASSES = (0, 0, 0, 1, 2, 3, 3, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7)  # by tokens that agree; more are the last
 _PRIOR = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85)
 _PRIOR_WEIGHT = 4  # observations
 _MEMORY = 200  # observations that count
@@ -27,7 +28,7 @@ class Acceptance:
 
     def observe(self, source: GuessSource, agreeing: int, right: bool) -> None:
         """Count a guessed token, before which `agreeing` tokens agree with its source."""
-        length = _class(agreeing)
+        length = _CLASSES[min(agreeing, len(_CLASSES) - 1)]
         seen = self._seen[source][length] = min(self._seen[source][length] + 1, _MEMORY)
         self._rates[source][length] += (right - self._rates[source][length]) / seen
 
@@ -36,16 +37,10 @@ class Acceptance:
         those that have hardly any.
         """
         rates, survival, chances = self._rates[source], 1.0, []
-        for place in range(agreeing, agreeing + tokens):
-            survival *= rates[_class(place)]
+        classes = chain(_CLASSES[agreeing:], repeat(_CLASSES[-1]))
+        for length in islice(classes, tokens):
+            survival *= rates[length]
             if survival < _HARDLY:
                 break
             chances.append(survival)
         return chances
-
-
-def _class(agreeing: int) -> int:
-    for length, begin in enumerate(_LENGTHS):
-        if agreeing < begin:
-            return max(length - 1, 0)
-    return len(_LENGTHS) - 1

@@ -97,7 +97,7 @@ class Speculation:
 
     def _that_pay(self, slots: NDArray[np.intp], prompt_tokens: int, room: int) -> dict[int, list[int]]:
         rows, tokens = len(slots), len(slots) + prompt_tokens
-        if not (self._always or self._costs.pays(tokens, rows)):
+        if not (self._always or rows < _ROWS_A_SKIP or self._costs.pays(tokens, rows)):
             return {}
         guesses, chances = self._guessed(slots)
         chances = sorted(chances, key=itemgetter(0), reverse=True)[:room]

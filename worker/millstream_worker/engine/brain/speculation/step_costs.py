@@ -57,9 +57,7 @@ class StepCosts:
         """How many draft tokens pay in a step that computes `tokens` and samples `rows` without any.
         `survivals`: the probabilities that they are accepted, in falling order.
         """
-        plain = self._seconds.get(tokens)
-        if plain is None:
-            return 0  # it must be seen first
+        plain = self._estimate(tokens)
         expected = list(accumulate(survivals, initial=float(rows)))
         best, best_rate = 0, _GAIN * rows / plain
         for size in self._rungs[bisect_right(self._rungs, tokens) :]:
@@ -78,7 +76,9 @@ class StepCosts:
         if known is not None:
             return known
         above = bisect_left(self._sizes, tokens)
-        low = self._sizes[above - 1]  # there is one: the size without draft tokens
+        if above == 0:
+            return self._seconds[self._sizes[0]] if self._sizes else inf
+        low = self._sizes[above - 1]
         if above == len(self._sizes):
             return self._seconds[low] if tokens <= 2 * low else inf
         high = self._sizes[above]
