@@ -109,29 +109,3 @@ def test_a_long_prompt_gets_on_beside_an_endless_stream_of_interactive_ones(dept
         rig.step()
     assert 1 in rig.finished
     rig.run()
-
-
-def test_lane_deadline_and_cached_prefix_decide() -> None:
-    rig = rig_of(max_rows=1, max_step_tokens=16)
-    rig.add(ask(0, 12, max_tokens=1))
-    rig.run()
-    rig.add(
-        ask(1, 6),
-        ask(2, range(12)),  # what row 0 has left in the cache
-        ask(3, 6, deadline_ms=2000),
-        ask(4, 6, deadline_ms=1000),
-        ask(5, 6, priority=0),
-    )
-    rig.run()
-    assert [handle for handle, _ in rig.admitted] == [0, 5, 4, 3, 2, 1]
-
-
-def test_rows_with_one_prefix_come_one_after_the_other() -> None:
-    """Two documents, asked about in turn; with room for one row, the questions are sorted by document."""
-    rig = rig_of(max_rows=1, blocks=20)
-    for handle in range(10):
-        document = range(100 * (handle % 2), 100 * (handle % 2) + 40)
-        rig.add(ask(handle, (*document, 900 + handle)))
-    rig.run()
-    assert [handle % 2 for handle, _ in rig.admitted] == [0] * 5 + [1] * 5
-    assert rig.scheduler.stats().prompt_computed_total == 2 * 40 + 10

@@ -19,15 +19,6 @@ def test_rows_that_arrive_together_share_at_once(depth: int, max_step_tokens: in
     assert sorted(rig.admitted) == [(0, 0), *((handle, 40) for handle in range(1, 6))]
 
 
-def test_all_of_them_in_one_step() -> None:
-    rig = rig_of(*(ask(handle, (*DOCUMENT, handle)) for handle in range(6)), max_step_tokens=512)
-    rig.step()
-    assert rig.plans[0].query_lens.tolist() == [41, 1, 1, 1, 1, 1]
-    tables = rig.plans[0].block_tables[0]
-    assert (tables[:, :10] == tables[0, :10]).all()
-    assert len(set(tables[:, 10].tolist())) == 6
-
-
 def test_the_last_prompt_token_is_always_computed() -> None:
     rig = rig_of(ask(1, DOCUMENT))
     rig.run()
