@@ -39,14 +39,10 @@ def options(**changes: object) -> argparse.Namespace:
     return argparse.Namespace(**small | changes)
 
 
-def test_published_loads_where_the_machine_can_and_rising_from_there() -> None:
-    assert list(islice(prefix.rising(60.0), 5)) == pytest.approx([10, 15, 25, 35, 49])
-
-
-def test_loads_in_proportion_where_it_cannot() -> None:
+def test_published_loads_where_the_machine_can_and_else_in_proportion() -> None:
     """Half, three quarters and five quarters of what it can, as with those who published."""
-    rates = list(islice(prefix.rising(4.0), 3))
-    assert rates == pytest.approx([4.0 * load / 19.81 for load in (10, 15, 25)])
+    assert list(islice(prefix.rising(60.0), 5)) == pytest.approx([10, 15, 25, 35, 49])
+    assert list(islice(prefix.rising(4.0), 3)) == pytest.approx([4.0 * x / 19.81 for x in (10, 15, 25)])
 
 
 @pytest.mark.slow
