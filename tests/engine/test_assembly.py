@@ -36,6 +36,7 @@ def why(config: EngineConfig) -> str:
 def test_cuda_where_there_is_none(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "device 'cuda:1': this torch build sees no CUDA device" in why(replace(config, device="cuda:1"))
+    assert "cuda_graphs 'on' needs a CUDA device" in why(replace(config, cuda_graphs="on"))
 
 
 def test_the_device_that_is_asked_for_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

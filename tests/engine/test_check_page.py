@@ -40,6 +40,7 @@ def test_what_is_checked_chosen_and_how_fast_it_is(checkpoint: Callable[[str], P
     ]
 
 
+@pytest.mark.slow
 def test_what_is_slower_and_why(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     found = check(checkpoint("llama"), tmp_path, CXX="no-such-compiler")
     assert found.returncode == 0, found.stderr

@@ -102,22 +102,19 @@ def test_a_backend_without_static_steps_is_not_recorded(load: Load) -> None:
         record(eager_of(runner), CpuRecorder(), LIMITS, SILENT)
 
 
-def test_steps_above_the_ladder_are_computed(load_static: Load) -> None:
-    want = serve(load_static("llama"), requests(), blocks=20)
-    found, replayed = serve_recorded(load_static("llama"), GraphLimits(rows=4, tokens=12, width=10))
-    assert found.tokens == want.tokens
-    assert replayed["computed"] > 0
-    assert replayed["decode"] > 0
-
-
-def test_steps_of_more_prompts_than_are_recorded_are_computed(
-    load_static: Load, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limits", "prompts"), [(GraphLimits(rows=4, tokens=12, width=10), steps.MOST_PROMPTS), (LIMITS, 1)]
+)
+def test_steps_above_the_ladder_or_of_more_prompts_are_computed(
+    limits: GraphLimits, prompts: int, load_static: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "MOST_PROMPTS", 1)
+    monkeypatch.setattr(steps, "MOST_PROMPTS", prompts)
     want = serve(load_static("llama"), requests(), blocks=20)
-    found, replayed = serve_recorded(load_static("llama"))
+
+    found, replayed = serve_recorded(load_static("llama"), limits)
+
     assert found.tokens == want.tokens
-    assert min(replayed["computed"], replayed["mixed"], replayed["decode"]) > 0
+    assert min(replayed["computed"], replayed["decode"]) > 0
 
 
 def test_padding_changes_nothing_of_the_storage(load_static: Load) -> None:
@@ -301,27 +298,6 @@ def test_nothing_is_recorded_where_decode_steps_alone_leave_too_little(
         record(eager, recorder, replace(LIMITS, spare=10 << 20, prompts=prompts), findings)
     assert recorder.recordings == recordings
     assert len(findings.fallbacks) == prompts
-
-
-class MixedBroken(CpuRecorder):
-    """Records nothing at first: steps with prompts come first."""
-
-    def begin(self) -> None:
-        if not self.recordings:
-            self.recordings += 1
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        super().begin()
-
-
-def test_steps_with_prompts_that_cannot_be_recorded_cost_no_decode_step_its_graph(load_static: Load) -> None:
-    want = serve(load_static("llama"), requests(), blocks=20)
-    findings = Findings(lambda _: None)
-    found, replayed = serve_recorded(load_static("llama"), recorder=MixedBroken, findings=findings)
-    assert found.tokens == want.tokens
-    assert replayed["decode"] > 5
-    assert not replayed["mixed"]
-    assert findings.fallbacks == ["CUDA graphs of decode steps only: OutOfMemoryError: CUDA out of memory"]
-    assert findings.checks[0].startswith("CUDA graphs off by at most ")
 
 
 class MixedOutOfMemory(CpuRecorder):

@@ -80,6 +80,7 @@ def test_the_tokens_of_every_architecture(case: str, load: Load, tmp_path: Path)
     assert said[1].startswith("model compiled in ")
 
 
+@pytest.mark.slow
 def test_steps_of_one_token_with_attention_of_torchs(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_steps_of_one_token_with_attention_of_torchs(
     assert run(loaded).tokens == want.tokens
 
 
+@pytest.mark.slow
 def test_on_a_gpu_the_body_is_compiled_for_one_token_and_for_more(load: Load, tmp_path: Path) -> None:
     """CUDA graphs record it, and compute the head apart."""
     want, loaded = run(load("llama")), load("llama")
@@ -101,6 +103,7 @@ def test_on_a_gpu_the_body_is_compiled_for_one_token_and_for_more(load: Load, tm
     assert run(loaded).tokens == want.tokens
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_model_stays_as_it_was(load: Load, tmp_path: Path) -> None:
     want, loaded = run(load("llama")), load("llama")
     missing = torch._inductor.config.patch({"cpp.cxx": (None, "no-such-compiler")})
@@ -147,7 +150,9 @@ def test_code_that_computes_something_else_is_not_used(load: Load, tmp_path: Pat
     assert run(loaded).tokens == want.tokens
 
 
-@pytest.mark.parametrize(("most_tokens", "large"), [(8192, 4099), (2048, 2047), (301, 301)])
+@pytest.mark.parametrize(
+    ("most_tokens", "large"), [pytest.param(8192, 4099, marks=pytest.mark.slow), (301, 301)]
+)
 def test_code_that_is_wrong_in_large_steps_alone_is_made_without_what_can_fail(
     most_tokens: int, large: int, load: Load, tmp_path: Path
 ) -> None:
