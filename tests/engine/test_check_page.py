@@ -53,9 +53,3 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     found = check("/no/such", tmp_path)
     assert found.returncode == 1
     assert found.stdout.endswith("cannot start: model '/no/such': no such file or folder\n")
-
-
-def test_a_wrong_setting(tmp_path: Path) -> None:
-    found = check("", tmp_path)
-    assert found.returncode == 2
-    assert found.stderr.startswith("millstream-worker: model: ")

@@ -133,14 +133,6 @@ def test_no_change_no_work() -> None:
     assert desk.groups() is desk.groups()
 
 
-def test_a_long_chain_of_beginnings() -> None:
-    """Each row goes on from the one before: as many cuts as rows."""
-    desk = Desk(slots=11)
-    for slot in range(11):
-        desk.seat(slot, path("abcdefghijk"[: slot + 1]))
-    assert desk.check() >= 4 * 6
-
-
 def most_saved(rows: Sequence[Row]) -> int:
     """By trying all: each row reads its beginning up to some length with those that read the same."""
     if not rows:

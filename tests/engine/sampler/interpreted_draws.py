@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.engine.attention_step import DEVICE
-from support.engine.sampling_steps import Row, draw, draw_plan
+from support.engine.sampling_steps import KINDS, Row, draw, draw_plan, logits_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import interpreter
@@ -26,7 +26,6 @@ from millstream_worker.engine.runner.sampling.slot_settings import Settings
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.self_check.draw_check import check_draws
 
-KINDS = ("usual", "flat", "peaked", "few values", "even", "mostly impossible", "alone")
 SPECS = (
     SamplingSpec(),
     SamplingSpec(temperature=0.3, min_p=0.02),
@@ -56,20 +55,6 @@ def same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         return draws.weights(sound, torch.from_numpy(temperature.copy()).to(DEVICE)).cpu().float().numpy()
 
     monkeypatch.setattr(draw_cpu, "_weigh", weigh)
-
-
-def logits_of(kind: str, rows: int, vocab: int, random: torch.Generator) -> Tensor:
-    made = torch.randn(rows, vocab, generator=random)
-    place = torch.randint(vocab, (rows, 1), generator=random)
-    return {
-        "usual": made * 3,
-        "flat": made * 0.01,
-        "peaked": made * 60,
-        "few values": (made * 2).round(),
-        "even": torch.zeros(rows, vocab) - 7,
-        "mostly impossible": torch.where(made > 2, made, -torch.inf).scatter(1, place, 1.0),
-        "alone": torch.full((rows, vocab), -torch.inf).scatter(1, place, -3.0),
-    }[kind]
 
 
 def check(logits: Tensor, specs: list[SamplingSpec], noise: list[float]) -> None:

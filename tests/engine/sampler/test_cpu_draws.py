@@ -6,26 +6,13 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engine.sampling_steps import KINDS, logits_of
 
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.sampling import draw, draw_cpu, slot_settings
 
 ROWS = 6
 UNIFORMS = np.array([0.0, 0.2, 0.5, 0.8, np.nextafter(1, 0), 1.0])
-
-
-def logits_of(kind: str, vocab: int, seed: int = 0) -> torch.Tensor:
-    made = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(seed))
-    return {
-        "flat": made * 0.01,
-        "even": torch.zeros(ROWS, vocab),
-        "usual": made * 3,
-        "peaked": made * 60,
-        "few values": (made * 2).round(),
-        "mostly impossible": torch.where(made > 2, made, -torch.inf).index_fill(
-            1, torch.tensor([vocab // 2]), 1
-        ),
-    }[kind]
 
 
 def both_draws(logits: torch.Tensor, spec: SamplingSpec) -> tuple[list[int], list[int]]:
@@ -46,9 +33,6 @@ def both_draws(logits: torch.Tensor, spec: SamplingSpec) -> tuple[list[int], lis
     return ours.tolist(), plain.tolist()
 
 
-KINDS = ("flat", "even", "usual", "peaked", "few values", "mostly impossible")
-
-
 @settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(KINDS),
@@ -65,6 +49,6 @@ KINDS = ("flat", "even", "usual", "peaked", "few values", "mostly impossible")
 def test_the_cpu_draws_what_a_sort_of_everything_draws(
     kind: str, vocab: int, spec: SamplingSpec, seed: int
 ) -> None:
-    ours, plain = both_draws(logits_of(kind, vocab, seed), spec)
+    ours, plain = both_draws(logits_of(kind, ROWS, vocab, torch.Generator().manual_seed(seed)), spec)
 
     assert ours == plain
