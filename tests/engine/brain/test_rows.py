@@ -6,7 +6,7 @@ import pytest
 
 from millstream_worker.engine.brain.batch.rows import RowState
 from millstream_worker.engine.brain.waiting.row_factory import RowFactory
-from millstream_worker.engine.protocol.request import EngineRequest
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 ROW_FACTORY = RowFactory(context_length=100, capacity=100, block_size=4, hash_seed=b"", prefix_cache=True)
 
@@ -32,3 +32,21 @@ def test_only_these_moves_are_allowed() -> None:
         else:
             with pytest.raises(AssertionError, match=f"{before.name} cannot become {after.name}"):
                 row.move(after)
+
+
+@pytest.mark.parametrize(
+    ("output", "min_tokens", "reason"),
+    [
+        ((4,), 0, "stop"),
+        ((4, 5), 0, None),  # only the last token ends a row
+        ((4,), 1, None),
+        ((3, 4), 1, "stop"),
+        ((*range(9), 4), 0, "stop"),
+        (tuple(range(10)), 0, "length"),
+        ((), 0, None),  # the prompt's last token is not the row's
+    ],
+)
+def test_why_a_row_ends(output: tuple[int, ...], min_tokens: int, reason: str | None) -> None:
+    sampling = SamplingSpec(end_ids=(4,), min_tokens=min_tokens)
+    [row] = ROW_FACTORY.rows(EngineRequest(0, (1, 2, 4), 10, sampling, outputs=(output,)))
+    assert row.finish_reason() == reason
