@@ -66,30 +66,6 @@ def test_a_group_is_left_for_the_longest_waiting_row_now_and_then() -> None:
     rig.run()
 
 
-def test_the_tail_of_a_batch_is_short() -> None:
-    """Ragged rows that arrive together are done in the least possible number of steps; it takes more in the
-    order of arrival, which is all there is where lengths are not known."""
-
-    def steps(known: bool) -> int:
-        rig = rig_of(max_rows=4, context_length=900, blocks=900)
-        lengths = [8, 8, 8, 8, 16, 8, 24, 8, 8, 40, 8, 16, 8, 8, 8, 96]
-        for handle, length in enumerate(lengths):
-            ends = () if known else ((1000 * handle + 3 + length) % 1000,)
-            rig.add(ask(handle, 4, max_tokens=length if known else 400, end_ids=ends))
-        rig.run()
-        assert sum(len(output) for output in rig.output.values()) == sum(lengths)
-        return rig.scheduler.stats().steps_total
-
-    assert steps(known=True) == 96
-    assert steps(known=False) >= 96 + 20
-
-
-def test_interactive_rows_do_not_feel_the_order_of_the_batch_lane() -> None:
-    rig = rig_of(*(ask(handle, 4, max_tokens=4 + handle) for handle in range(6)), max_rows=2)
-    rig.run(ask(10, 4, priority=0), ask(11, 4, priority=0, max_tokens=9), ask(12, 4, priority=0))
-    assert [handle for handle, _ in rig.admitted] == [10, 11, 12, 5, 4, 3, 2, 1, 0]
-
-
 def test_a_long_prompt_of_the_batch_lane_lets_interactive_rows_in(depth: int) -> None:
     rig = rig_of(ask(1, 160), pipeline_depth=depth, max_step_tokens=8)
     rig.steps(3)

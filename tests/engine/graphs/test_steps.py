@@ -120,25 +120,6 @@ def test_steps_above_the_ladder_or_of_more_prompts_are_computed(
     assert min(replayed["computed"], replayed["decode"]) > 0
 
 
-def test_padding_changes_nothing_of_the_storage(load_static: Load) -> None:
-    """A step of 3 tokens in one of 4, and of 5 in one of 24, over a pool of numbers that must stay."""
-    loaded = load_static("llama")
-    runner, storage = recorded(loaded, blocks=9, block_size=4)
-    for part in storage._parts():
-        part.normal_()
-    before = [part.clone() for part in storage._parts()]
-    rows = [Segment(slot, [7 + slot], 2, [slot]) for slot in (4, 7, 2)]
-    launch(runner, pack(rows, 4, greedy_loads([2, 4, 7])))
-    launch(runner, pack([*rows[:1], Segment(5, [3, 4, 5, 6], 0, [5])], 4, greedy_loads([5])))
-
-    written = [[4, 2], [7, 2], [2, 2], [5, 0], [5, 1], [5, 2], [5, 3]]
-    for part, old in zip(storage._parts(), before, strict=True):
-        for block, offset in written:
-            assert not torch.equal(part[block, :, offset], old[block, :, offset])
-            old[block, :, offset] = part[block, :, offset]
-        assert torch.equal(part, old)
-
-
 @pytest.mark.parametrize("case", ["llama", "mixtral"])
 def test_a_row_without_numbers_is_gone_with_its_step(case: str, load_static: Load) -> None:
     """Also from what pads the steps after it."""
