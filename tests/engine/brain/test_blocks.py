@@ -70,8 +70,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.found = {name: block for name, block in self.found.items() if block not in blocks}
 
     @precondition(lambda self: self.pool.free)
-    @rule(published=st.one_of(st.none(), st.integers(0, 5)))
-    def take(self, published: int | None) -> None:
+    @rule(published=st.lists(st.none() | st.integers(0, 5), min_size=1, max_size=3))
+    def take(self, published: list[int | None]) -> None:
+        self.rows.append([self.taken(name) for name in published[: self.pool.free]])
+
+    def taken(self, name: int | None) -> int:
         oldest = None if self.pool.free > len(self.cached) else self.cached.pop(0)
         block = self.pool.take()
         if oldest is None:
@@ -79,10 +82,10 @@ class PoolMachine(RuleBasedStateMachine):
         else:
             assert block == oldest
             self.forget([block])
-        self.rows.append([block])
-        if published is not None:
-            self.pool.publish(block, bytes([published]))
-            self.found.setdefault(bytes([published]), block)
+        if name is not None:
+            self.pool.publish(block, bytes([name]))
+            self.found.setdefault(bytes([name]), block)
+        return block
 
     @rule(chain=st.lists(st.integers(0, 5).map(lambda n: bytes([n])), max_size=4, unique=True))
     def share(self, chain: list[bytes]) -> None:

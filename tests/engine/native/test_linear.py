@@ -55,41 +55,35 @@ def layer(inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True) -
 @torch.inference_mode()
 def test_answers_what_linear_does(dtype: torch.dtype, used: Library, bias: bool) -> None:
     for inputs, outputs in SIZES:
-        answers_what_linear_does(layer(inputs, outputs, dtype, bias=bias), used)
-
-
-def answers_what_linear_does(module: nn.Linear, used: Library) -> None:
-    replacement, inputs, dtype = replacement_of(module, used), module.in_features, module.weight.dtype
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
-    for shape in ((inputs,), (0, inputs), (1, inputs), (2, 3, inputs), (130, inputs), (1, 700, inputs)):
-        rows = torch.randn(shape).to(dtype)
-        bias = None if module.bias is None else module.bias.float()
-        exact = functional.linear(rows.float(), module.weight.float(), bias)
-        torch.testing.assert_close(replacement(rows).float(), exact, atol=tolerance, rtol=tolerance)
-    strided = torch.randn(3, 2, inputs).to(dtype).transpose(0, 1)
-    assert torch.equal(replacement(strided), replacement(strided.contiguous()))
-    assert torch.equal(replacement.weight, module.weight)
+        module = layer(inputs, outputs, dtype, bias=bias)
+        replacement, tolerance = replacement_of(module, used), 1e-5 if dtype == torch.float32 else 1e-2
+        for shape in ((inputs,), (0, inputs), (1, inputs), (2, 3, inputs), (130, inputs), (1, 700, inputs)):
+            rows = torch.randn(shape).to(dtype)
+            exact = functional.linear(
+                rows.float(), module.weight.float(), module.bias.float() if bias else None
+            )
+            torch.testing.assert_close(replacement(rows).float(), exact, atol=tolerance, rtol=tolerance)
+        strided = torch.randn(3, 2, inputs).to(dtype).transpose(0, 1)
+        assert torch.equal(replacement(strided), replacement(strided.contiguous()))
+        assert torch.equal(replacement.weight, module.weight)
 
 
 @torch.inference_mode()
 def test_a_row_gets_the_same_alone_and_among_many(dtype: torch.dtype, used: Library) -> None:
     """To the last bit, with one thread and with three, however the work is shared out."""
     for inputs, outputs in SIZES:
-        gets_the_same_alone_and_among_many(layer(inputs, outputs, dtype), used)
-
-
-def gets_the_same_alone_and_among_many(module: nn.Linear, used: Library) -> None:
-    replacement = replacement_of(module, used)
-    rows, before = torch.randn(700, module.in_features).to(module.weight.dtype), torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        alone = torch.cat([replacement(row[None]) for row in rows])
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            for count in (2, 3, 4, 5, 6, 7, 120, 121, 700):
-                assert torch.equal(replacement(rows[:count]), alone[:count])
-    finally:
-        torch.set_num_threads(before)
+        module = layer(inputs, outputs, dtype)
+        replacement = replacement_of(module, used)
+        rows, before = torch.randn(700, module.in_features).to(module.weight.dtype), torch.get_num_threads()
+        try:
+            torch.set_num_threads(1)
+            alone = torch.cat([replacement(row[None]) for row in rows])
+            for threads in (1, 3):
+                torch.set_num_threads(threads)
+                for count in (2, 3, 4, 5, 6, 7, 120, 121, 700):
+                    assert torch.equal(replacement(rows[:count]), alone[:count])
+        finally:
+            torch.set_num_threads(before)
 
 
 def test_rows_of_another_type_or_width_are_an_error(dtype: torch.dtype, used: Library) -> None:
