@@ -54,6 +54,7 @@ def regions(case: str, load: Load, folder: Path) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "kinds"), [("llama", 1), ("gpt_oss", 1), ("deepseek_v3", 2)])
 def test_a_kind_of_layer_is_compiled_once(case: str, kinds: int, load: Load, tmp_path: Path) -> None:
     """Layers that differ in what their attention sees are of one kind; dense and routed ones are of two."""
@@ -152,9 +153,8 @@ def test_code_that_computes_something_else_is_not_used(load: Load, tmp_path: Pat
     assert run(loaded).tokens == want.tokens
 
 
-@pytest.mark.parametrize(
-    ("most_tokens", "large"), [pytest.param(8192, 4099, marks=pytest.mark.slow), (301, 301)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("most_tokens", "large"), [(8192, 4099), (301, 301)])
 def test_code_that_is_wrong_in_large_steps_alone_is_made_without_what_can_fail(
     most_tokens: int, large: int, load: Load, tmp_path: Path
 ) -> None:
