@@ -26,6 +26,7 @@ from millstream_worker.engine.runner.sampling.slot_settings import Settings
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.self_check.draw_check import check_draws
 
+pytestmark = pytest.mark.timeout(900)  # of many rows and large vocabularies
 SPECS = (
     SamplingSpec(),
     SamplingSpec(temperature=0.3, min_p=0.02),
