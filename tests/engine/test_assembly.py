@@ -24,7 +24,8 @@ T4 = Gpu("Tesla T4", (7, 5), 15 * GIB, 14 * GIB)
 
 @pytest.fixture
 def config(tmp_path: Path) -> EngineConfig:
-    return EngineConfig(str(checkpoints.build("llama", tmp_path)), device="cpu", threads=1, kv_memory="1MiB")
+    model = str(checkpoints.build("llama", tmp_path))
+    return EngineConfig(model, device="cpu", threads=1, kv_memory="1MiB", compile_model="off")
 
 
 def why(config: EngineConfig) -> str:
@@ -131,8 +132,7 @@ def test_a_step_without_memory_is_a_memory_error_and_another_error_stays_what_it
     def fail(*_: object) -> None:
         raise error
 
-    uncompiled = replace(config, compile_model="off")  # the compiled model calls no hooks
-    engine, _ = assembly.build(uncompiled, lambda _: None)
+    engine, _ = assembly.build(config, lambda _: None)
     engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
     engine.runner.model.loaded.model.get_input_embeddings().register_forward_pre_hook(fail)
     with pytest.raises(becomes) as raised:

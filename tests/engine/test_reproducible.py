@@ -4,7 +4,7 @@ whatever runs beside it, whatever happens to it; and a shared prefix is computed
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoints.build("llama", tmp_path_factory.mktemp("models"))
 
 
-def engine(folder: Path, **changes: object) -> tuple[Engine[Launched], EngineInfo]:
+def engine(
+    folder: Path, report: Callable[[str], None] = lambda _: None, **changes: object
+) -> tuple[Engine[Launched], EngineInfo]:
     config = EngineConfig(
-        str(folder), dtype="float32", device="cpu", threads=1, kv_memory="1MiB", block_size=BLOCK, max_rows=4
-    )
-    return build(dataclasses.replace(config, **changes), lambda _: None)  # type: ignore[arg-type]
+        str(folder), dtype="float32", device="cpu", threads=1, kv_memory="1MiB", block_size=BLOCK, max_rows=4,
+        compile_model="off",
+    )  # fmt: skip
+    return build(dataclasses.replace(config, **changes), report)  # type: ignore[arg-type]
 
 
 def run(
@@ -122,10 +125,7 @@ def test_what_cannot_be_loaded_is_one_message(tmp_path: Path, folder: Path) -> N
 
 def test_the_engine_says_what_it_can_hold(folder: Path) -> None:
     said: list[str] = []
-    config = EngineConfig(
-        str(folder), dtype="float32", device="cpu", threads=1, kv_memory="1MiB", block_size=BLOCK
-    )
-    _, info = build(config, said.append)
+    _, info = engine(folder, said.append)
     assert info.architecture == "LlamaForCausalLM"
     assert info.token_capacity * info.kv_bytes_per_token <= 2**20
     assert any(f"{info.token_capacity:,} tokens" in line for line in said)

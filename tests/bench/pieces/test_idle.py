@@ -35,7 +35,8 @@ def test_no_row_wastes_a_block(row: Row) -> None:
 
 
 def test_what_a_row_wastes_is_what_its_last_block_lacks(tiny: Path) -> None:
-    config = EngineConfig(str(tiny), device="cpu", threads=1, kv_memory="1MiB", block_size=16, max_rows=4)
+    sizes = {"kv_memory": "1MiB", "block_size": 16, "max_rows": 4}
+    config = EngineConfig(str(tiny), device="cpu", threads=1, compile_model="off", **sizes)
     engine, _, watch = watched(config)
     for handle, prompt in enumerate((range(3, 19), range(40, 60))):
         engine.add(EngineRequest(handle, tuple(prompt), 5, SamplingSpec(temperature=0.0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,6 +157,15 @@ def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:
 
 def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) -> None:
     assert plain_library.panels is None
+    assert replace_linear_layers(nn.Sequential(nn.Linear(8, 8)), plain_library) == "linear layers: 1 torch"
+
+
+@pytest.mark.skipif(os.environ.get("ATEN_CPU_CAPABILITY") != "avx2", reason="make avx2 holds it down")
+def test_torch_onednn_and_the_compiler_are_held_down_to_avx2(compiler_defines: frozenset[str]) -> None:
+    assert torch.backends.cpu.get_cpu_capability() == "AVX2"
+    assert not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert "__AVX2__" in compiler_defines
+    assert "__AVX512F__" not in compiler_defines
 
 
 class Copies(TorchDispatchMode):
