@@ -171,18 +171,13 @@ def test_each_service_of_the_stack_with_roles_is_one_of_the_stack() -> None:
 
 
 @pytest.mark.parametrize("service", ["worker-cpu", "worker-gpu"])
-def test_a_worker_has_time_to_drain(service: str) -> None:
+def test_a_worker_has_time_to_drain_and_settings_that_there_are(service: str) -> None:
+    from millstream_worker.settings import PREFIX, Settings
+
     environment = SERVICES[service]["environment"]
     assert float(environment["MILLSTREAM_GRACE_S"]) < seconds(SERVICES[service]["stop_grace_period"])
     assert SERVICES[service]["depends_on"]["redis"]["condition"] == "service_healthy"
-
-
-def test_settings_in_the_environment_are_settings() -> None:
-    from millstream_worker.settings import PREFIX, Settings
-
-    for service in ("worker-cpu", "worker-gpu"):
-        names = {name.removeprefix(PREFIX).lower() for name in SERVICES[service]["environment"]}
-        assert names <= set(Settings.model_fields)
+    assert {name.removeprefix(PREFIX).lower() for name in environment} <= set(Settings.model_fields)
 
 
 def test_the_gpu_profile_reserves_a_gpu_and_everything_else_has_a_profile() -> None:

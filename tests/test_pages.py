@@ -1,5 +1,5 @@
-"""The pages in ops/ say what is there: every setting with its default, links, commands, and paths and classes
-on the architecture page. Run this file to print the tables of settings."""
+"""The README and the pages in ops/ say what is there: every setting with its default, links, commands, and
+paths and classes on the architecture page. Run this file to print the tables of settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.pages import ROOT, broken_links, commands, refused
 from millstream_worker.settings import PREFIX, Settings, load
 
 OPS = ROOT / "ops"
-PAGES = sorted([*OPS.glob("*.md"), *OPS.glob("bench/**/*.md")], key=str)
+PAGES = sorted([ROOT / "README.md", *OPS.glob("*.md"), *OPS.glob("bench/**/*.md")], key=str)
 FIRST = (
     "model", "redis_url", "queue", "kv_memory", "max_context", "max_rows", "device", "dtype", "threads",
     "grace_s", "result_ttl_s", "metrics_port",
@@ -59,13 +59,14 @@ def test_every_link_leads_somewhere() -> None:
     assert {page.name: links for page in PAGES if (links := broken_links(page))} == {}
 
 
-@pytest.mark.parametrize("name", ["batch", "operating"])
+@pytest.mark.parametrize("name", ["README.md", "ops/batch.md", "ops/operating.md"])
 def test_commands_have_the_options_that_the_pages_give_them(name: str) -> None:
-    given = commands(OPS / f"{name}.md", "millstream")
+    given = commands(ROOT / name, "millstream")
     assert given
     assert refused(given) == []
-    for words in commands(OPS / f"{name}.md", "millstream-worker"):
+    for words in commands(ROOT / name, "millstream-worker"):
         assert load(words).model_fields_set
+    assert len(refused([["submit", "x", "--no-such-option"]])) == 1
 
 
 def test_every_promise_names_tests_that_exist() -> None:

@@ -45,16 +45,18 @@ async def test_bytes_pass_as_they_are(proxy: Proxy, client: redis.asyncio.Redis)
     assert proxy.connections == 1
 
 
-async def test_a_request_arrives_whose_answer_is_lost(
-    proxy: Proxy, client: redis.asyncio.Redis, direct: redis.asyncio.Redis
+@pytest.mark.parametrize("line", [Line.LOSE_REPLIES, Line.CUT_REPLIES])
+async def test_a_request_arrives_whose_answer_is_lost_or_cut(
+    line: Line, proxy: Proxy, client: redis.asyncio.Redis, direct: redis.asyncio.Redis
 ) -> None:
-    proxy.turn(Weather(Line.LOSE_REPLIES))
+    await direct.set("key", "x" * 1000)
+    proxy.turn(Weather(line))
     with pytest.raises(ConnectionError):
-        await client.incr("key")
-    assert await direct.get("key") == b"1"
+        await client.getset("key", "new")
+    assert await direct.get("key") == b"new"
     proxy.heal()
-    assert await client.incr("key") == 2
-    assert proxy.seen[Line.LOSE_REPLIES] == 1
+    assert await client.getset("key", "later") == b"new"
+    assert proxy.seen[line] == 1
 
 
 async def test_the_answer_of_a_read_that_waited_before_is_lost_too(
@@ -71,15 +73,6 @@ async def test_the_answer_of_a_read_that_waited_before_is_lost_too(
         await direct.rpush("list", "taken")
     assert isinstance(waiting.result(), ConnectionError)
     assert await direct.llen("list") == 0
-
-
-async def test_an_answer_is_cut_in_its_middle(proxy: Proxy, client: redis.asyncio.Redis) -> None:
-    await client.set("key", "x" * 1000)
-    proxy.turn(Weather(Line.CUT_REPLIES))
-    with pytest.raises(ConnectionError):
-        await client.get("key")
-    proxy.heal()
-    assert len(await client.get("key")) == 1000
 
 
 async def test_a_black_hole_swallows_old_and_new_connections(
@@ -122,10 +115,7 @@ async def test_a_stranded_connection_stays_open_at_both_ends(
 
 
 async def test_cuts_concern_the_share_that_is_asked_for(proxy: Proxy) -> None:
-    endpoint = Endpoint.of(proxy.url)
-    clients = [endpoint.commands(f"client-{n}", connections=1) for n in range(20)]
-    for one in clients:
-        await one.ping()
+    clients = await connected(proxy, 20)
     some = proxy.cut(0.5)
     assert 0 < some < 20
     assert proxy.cut() == 20 - some
@@ -135,13 +125,20 @@ async def test_cuts_concern_the_share_that_is_asked_for(proxy: Proxy) -> None:
 
 @pytest.mark.slow
 async def test_weather_concerns_a_share_of_old_and_new_connections(proxy: Proxy) -> None:
+    clients = await connected(proxy, 4)
     proxy.turn(Weather(Line.LOSE_REPLIES, share=0.5))
-    endpoint = Endpoint.of(proxy.url)
-    clients = [endpoint.commands(f"client-{n}", connections=1) for n in range(8)]
+    clients += [Endpoint.of(proxy.url).commands(f"later-{n}", connections=1) for n in range(4)]
     lost = [isinstance(await outcome(one.ping()), RedisError) for one in clients]
     assert 0 < lost.count(True) < 8
     for one in clients:
         await one.aclose()
+
+
+async def connected(proxy: Proxy, count: int) -> list[redis.asyncio.Redis]:
+    clients = [Endpoint.of(proxy.url).commands(f"client-{n}", connections=1) for n in range(count)]
+    for one in clients:
+        await one.ping()
+    return clients
 
 
 async def test_a_server_that_is_down_is_a_line_that_is_down(valkey: Server) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.models.checkpoints import build
+from support.models.spelling import spelling_checkpoint
 
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -15,3 +16,9 @@ sys.path.append(str(Path(__file__).parents[2]))
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint that computes in milliseconds."""
     return build("llama", tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="session")
+def spelling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose tokens spell any text."""
+    return spelling_checkpoint(tmp_path_factory.mktemp("spelling"))

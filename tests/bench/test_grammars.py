@@ -14,42 +14,36 @@ from ops.bench.grammars.answering import Assignment
 from ops.bench.grammars.schemas import record
 from ops.bench.models.sized_tokenizer import sized_tokenizer
 from ops.bench.plots import Row
-from support.models.spelling import spelling_checkpoint
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from millstream_worker.engine import assembly
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return spelling_checkpoint(tmp_path_factory.mktemp("models"))
-
-
-def measured(model: Path, **changes: Any) -> list[Row]:
-    def build(config: Any, report: Any) -> Any:
+def measured(spelling: Path, **changes: Any) -> list[Row]:
+    def built(config: Any, report: Any) -> Any:
         changed = replace(config, compile_model="off", dtype="float32", kv_memory="8MiB")
         return assembly.build(changed, report)
 
     given = {"rows": 3, "fields": 4, "tokens": 25, "turns": 1, "threads": 1, "schemas": 0}
     options = argparse.Namespace(**(given | changes))
-    return part.measure(str(model), options, model / "unused", build)
+    return part.measure(str(spelling), options, spelling / "unused", built)
 
 
-def test_forced_tokens_come_in_fewer_steps(model: Path) -> None:
-    [row] = measured(model)
+def test_forced_tokens_come_in_fewer_steps(spelling: Path) -> None:
+    [row] = measured(spelling)
     assert float(row["tokens a step"]) > 1
     assert float(row["a token"]) == pytest.approx(float(row["a step"]) / float(row["tokens a step"]))
 
 
-def test_each_of_many_has_its_own(model: Path) -> None:
-    without, under = measured(model, schemas=5, tokens=4)
+def test_each_of_many_has_its_own(spelling: Path) -> None:
+    without, under = measured(spelling, schemas=5, tokens=4)
     assert (without["last"], without["rows"], under["rows"]) == (0.0, "without", "schemas")
     assert float(under["last"]) > 0
     assert len({record(4, seed).text for seed in range(50)}) == 50
 
 
 @pytest.mark.parametrize("size", [300, 900])
-def test_a_tokenizer_gets_the_shape_s_size(tmp_path: Path, model: Path, size: int) -> None:
+def test_a_tokenizer_gets_the_shape_s_size(tmp_path: Path, spelling: Path, size: int) -> None:
     """It still reads and writes any text."""
     shape = tmp_path / "shape"
     shape.mkdir()
@@ -61,12 +55,10 @@ def test_a_tokenizer_gets_the_shape_s_size(tmp_path: Path, model: Path, size: in
     assert made.get_vocab_size() == size
     text = "invoice nine: Zürich, 12 apples"
     assert made.decode(made.encode(text).ids) == text
-    assert sized_tokenizer(model, tmp_path / "other") == model
+    assert sized_tokenizer(spelling, tmp_path / "other") == spelling
 
 
 def _byte_level(size: int) -> Tokenizer:
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -79,11 +71,12 @@ def _byte_level(size: int) -> Tokenizer:
     return tokenizer
 
 
-def test_answers_that_are_counted_come_to_their_end(model: Path) -> None:
+@pytest.mark.slow
+def test_answers_that_are_counted_come_to_their_end(spelling: Path) -> None:
     fields = {"n": {"enum": [1, 2]}}
     schema = {"type": "object", "properties": fields, "required": ["n"], "additionalProperties": False}
     prompts = [[30 + place, 31, 32] for place in range(3)]
-    given = Assignment("millstream", str(model), prompts, json.dumps(schema), 250, 1, 1, "", "off")
+    given = Assignment("millstream", str(spelling), prompts, json.dumps(schema), 250, 1, 1, "", "off")
     ask = answering.millstream(given)
     assert len(ask(bound=True, salt="a").finished) == 3
     assert ask(bound=False, salt="b").tokens <= 750

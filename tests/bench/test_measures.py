@@ -1,9 +1,17 @@
-"""The arithmetic of the tables, on values that a head can follow."""
+"""What is measured of processes, devices and requests, and the arithmetic of the tables."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
-from ops.bench.measures import Run, Timing, TokenRecorder, best, percentile, percentiles
+import torch
+from ops.bench.device_clock import DeviceClock, clock_of
+from ops.bench.measures import Run, Timing, TokenRecorder, best, percentiles
+from ops.bench.memory import peak_bytes, reset_peak
 
 
 def test_time_per_output_token_leaves_out_the_first() -> None:
@@ -45,14 +53,80 @@ def test_the_fastest_run_counts() -> None:
     assert best([slow, fast, slow]) is fast
 
 
-def test_a_run_survives_its_file() -> None:
-    run = Run(1.5, (Timing(0.25, 1.5, 3), Timing(None, 1.25, 1)), steps=None, peak_bytes=12345)
-    assert Run.from_json(run.as_json()) == run
+MIB = 2**20
 
 
-@pytest.mark.parametrize(
-    ("share", "value"), [(0.0, 1), (0.5, 5), (0.51, 6), (0.95, 10), (0.99, 10), (1.0, 10)]
-)
-def test_percentiles_are_values_that_were_there(share: float, value: int) -> None:
-    assert percentile(list(range(1, 11)), share) == value
-    assert percentile([7.0], share) == 7.0
+def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
+    reset_peak()
+    before = peak_bytes()
+    block = b"x" * (96 * MIB)
+    assert len(block) == 96 * MIB
+    del block
+    assert peak_bytes() - before > 80 * MIB
+    reset_peak()
+    assert peak_bytes() - before < 60 * MIB
+
+
+def test_children_count() -> None:
+    program = "block = b'x' * (64 << 20); print('ready', flush=True); input()"
+    before = peak_bytes()
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    assert peak_bytes() - before > 60 * MIB
+    child.communicate("\n")
+
+
+def test_a_gpu_is_asked_by_its_driver_where_there_is_no_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    reset_peak("cuda")
+    assert peak_bytes("cuda") == 0
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\necho 1234\n")
+    driver.chmod(0o700)
+    assert peak_bytes("cuda") == 1234 * MIB
+
+
+class Moment:
+    """Passes when it is recorded."""
+
+    def __init__(self, times: Iterator[float]) -> None:
+        self._times = times
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = next(self._times)
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end_event: Moment) -> float:
+        return end_event.at - self.at
+
+
+def test_busy_is_within_steps_and_idle_between_them() -> None:
+    times = iter([100.0, 110.0, 112.0, 132.0, 200.0, 201.0])
+    clock = DeviceClock(lambda: Moment(times))
+    spans = []
+    for _ in range(3):
+        spans.append(clock.start())
+        spans[-1].ended.record()
+        if len(spans) > 1:  # one step is ahead of the one that is settled
+            clock.settle(spans[-2])
+
+    assert clock.times.steps == 2
+    assert clock.times.busy_s == pytest.approx(0.030)
+    assert clock.times.idle_s == pytest.approx(0.002)
+    assert clock.times.idle_share == pytest.approx(2 / 32)
+    clock.reset()
+    assert clock.times.idle_share == 0.0
+    clock.settle(spans[-1])
+    assert clock.times.idle_s == 0.0, "what was before the reset does not count"
+
+
+def test_the_cpu_has_no_clock_of_its_own() -> None:
+    assert clock_of(torch.device("cpu")) is None

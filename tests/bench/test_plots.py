@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from ops.bench.plots import Curve, Panel, Row, caption, draw, markdown, write_csv
+from ops.bench.plots import Row, caption, markdown, write_csv
 
 ROWS: list[Row] = [{"run": "a", "tokens/s": 12345.678, "share": 0.0123}, {"run": "b", "left": 3}]
 
@@ -25,20 +25,6 @@ def test_the_same_rows_as_a_table() -> None:
         "| a | 12346 | 0.0123 |  |",
         "| b |  |  | 3 |",
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("logarithmic", [False, True])
-def test_a_picture_with_gaps_tails_and_limits(tmp_path: Path, logarithmic: bool) -> None:
-    curves = [
-        Curve("mean", [1, 10, 1000], [2.0, float("nan"), 3.0]),
-        Curve("P95", [1, 10, 1000], [4.0, 5.0, 6.0], "tail"),
-        Curve("limit", [1, 1000], [9.0, 9.0], "limit"),
-        Curve("none", [1], [float("nan")]),
-    ]
-    panel = Panel("Latency", "rows", "s", curves, log_x=logarithmic, log_y=logarithmic)
-    draw(tmp_path / "new" / "one.png", "Growth", [panel, panel], ["a note " * 60, "python -m x"])
-    assert (tmp_path / "new" / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_caption_has_the_command_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:

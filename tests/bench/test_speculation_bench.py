@@ -8,7 +8,6 @@ import pytest
 from ops.bench.speculation.part import interval, loops
 from ops.bench.speculation.texts import Prompt
 from ops.bench.speculation.turns import MODES, Turns
-from support.models.spelling import spelling_checkpoint
 
 from millstream_worker.engine.protocol.config import EngineConfig
 
@@ -18,15 +17,10 @@ PLAYED: dict[Prompt, list[int]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return spelling_checkpoint(tmp_path_factory.mktemp("models"))
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_a_shape_writes_what_it_is_given(model: Path, mode: str) -> None:
+def test_a_shape_writes_what_it_is_given(spelling: Path, mode: str) -> None:
     config = EngineConfig(
-        str(model),
+        str(spelling),
         device="cpu",
         threads=1,
         dtype="float32",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 
-import pytest
 from ops.bench.workloads import NAMES, make
 
 DIGESTS = {
@@ -23,15 +22,13 @@ DIGESTS = {
 }
 
 
-def test_every_workload_is_pinned() -> None:
-    assert sorted(DIGESTS) == sorted(NAMES)
-
-
-@pytest.mark.parametrize("name", DIGESTS)
-def test_prompts_and_lengths_are_those_of_earlier_figures(name: str) -> None:
-    work = make(name, 32_000)
-    text = json.dumps([work.prompts, work.output_lengths])
-    assert hashlib.sha256(text.encode()).hexdigest()[:12] == DIGESTS[name]
+def test_prompts_and_lengths_are_those_of_earlier_figures() -> None:
+    found = {}
+    for name in NAMES:
+        work = make(name, 32_000)
+        text = json.dumps([work.prompts, work.output_lengths])
+        found[name] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert found == DIGESTS
 
 
 def test_shared_tokens_are_what_all_prompts_begin_with() -> None:

@@ -12,6 +12,8 @@ from support.models import checkpoints
 from torch._dynamo.utils import counters
 from torch._inductor.utils import clear_inductor_caches
 
+from millstream_worker.engine.runner.model.load import LoadedModel, load_model
+
 
 @pytest.fixture(params=[0, 1])
 def depth(request: pytest.FixtureRequest) -> int:
@@ -34,6 +36,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     """The folder of a case's checkpoint, written once, when first asked for."""
     folder = tmp_path_factory.mktemp("checkpoints")
     return cache(lambda case: checkpoints.build(case, folder))
+
+
+@pytest.fixture
+def attention_name() -> str:
+    return "auto"
+
+
+@pytest.fixture
+def load(checkpoint: Callable[[str], Path], attention_name: str) -> Callable[[str], LoadedModel]:
+    """The model of a case, loaded anew: a model serves one storage."""
+
+    def get(case: str) -> LoadedModel:
+        device = torch.device("cpu")
+        return load_model(str(checkpoint(case)), dtype=torch.float32, device=device, attention=attention_name)
+
+    return get
 
 
 @pytest.fixture

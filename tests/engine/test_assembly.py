@@ -24,7 +24,8 @@ T4 = Gpu("Tesla T4", (7, 5), 15 * GIB, 14 * GIB)
 
 @pytest.fixture
 def config(tmp_path: Path) -> EngineConfig:
-    return EngineConfig(str(checkpoints.build("llama", tmp_path)), device="cpu", threads=1, kv_memory="1MiB")
+    model = str(checkpoints.build("llama", tmp_path))
+    return EngineConfig(model, device="cpu", threads=1, kv_memory="1MiB", compile_model="off")
 
 
 def why(config: EngineConfig) -> str:
@@ -36,6 +37,7 @@ def why(config: EngineConfig) -> str:
 def test_cuda_where_there_is_none(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "device 'cuda:1': this torch build sees no CUDA device" in why(replace(config, device="cuda:1"))
+    assert "cuda_graphs 'on' needs a CUDA device" in why(replace(config, cuda_graphs="on"))
 
 
 def test_the_device_that_is_asked_for_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +132,7 @@ def test_a_step_without_memory_is_a_memory_error_and_another_error_stays_what_it
     def fail(*_: object) -> None:
         raise error
 
-    uncompiled = replace(config, compile_model="off")  # the compiled model calls no hooks
-    engine, _ = assembly.build(uncompiled, lambda _: None)
+    engine, _ = assembly.build(config, lambda _: None)
     engine.add(EngineRequest(1, (1, 2, 3), max_tokens=1))
     engine.runner.model.loaded.model.get_input_embeddings().register_forward_pre_hook(fail)
     with pytest.raises(becomes) as raised:

@@ -40,6 +40,7 @@ def test_what_is_checked_chosen_and_how_fast_it_is(checkpoint: Callable[[str], P
     ]
 
 
+@pytest.mark.slow
 def test_what_is_slower_and_why(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     found = check(checkpoint("llama"), tmp_path, CXX="no-such-compiler")
     assert found.returncode == 0, found.stderr
@@ -52,9 +53,3 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     found = check("/no/such", tmp_path)
     assert found.returncode == 1
     assert found.stdout.endswith("cannot start: model '/no/such': no such file or folder\n")
-
-
-def test_a_wrong_setting(tmp_path: Path) -> None:
-    found = check("", tmp_path)
-    assert found.returncode == 2
-    assert found.stderr.startswith("millstream-worker: model: ")

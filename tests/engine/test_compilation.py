@@ -99,15 +99,10 @@ def test_on_the_cpu_it_comes_after_a_busy_minute_and_then_at_each_start(
     assert again.later(nothing) is None
 
 
-@pytest.mark.parametrize(("name", "calls"), [("on", 1), ("off", 0)])
-def test_as_it_is_asked_for(
-    name: str, calls: int, start: Callable[..., Compilation], compiler: Compiler
-) -> None:
-    assert start(name).later(nothing) is None
-    assert compiler.calls == calls
-
-
-def test_another_word_is_refused(start: Callable[..., Compilation]) -> None:
+def test_as_it_is_asked_for(start: Callable[..., Compilation], compiler: Compiler) -> None:
+    for name, calls in (("off", 0), ("on", 1)):
+        assert start(name).later(nothing) is None
+        assert compiler.calls == calls
     with pytest.raises(ValueError, match="compile_model is 'yes'; it must be one of auto, on, off"):
         start("yes")
 
@@ -133,29 +128,20 @@ def test_what_ended_badly_twice_is_not_tried_again_unless_asked_for(
     assert compiler.calls == 4
 
 
+@pytest.mark.parametrize(("name", "device"), [("on", "cpu"), ("auto", "cuda")])
 def test_code_that_kills_the_process_at_start_is_left_alone(
-    start: Callable[..., Compilation], compiler: Compiler, said: list[str]
+    name: str, device: str, start: Callable[..., Compilation], compiler: Compiler, said: list[str]
 ) -> None:
-    """Half a library, say, or one of another processor: an engine must not die at every start."""
-    begun = start("on")
+    """Half a library, say, or one of another processor: an engine must not die at every start. On a GPU it is
+    compiled at start."""
+    begun = start(name, device)
     assert begun._kept.ready
-    for _ in range(2):
-        die_in(begun._kept)
-    assert start().later(nothing) is None
-    assert compiler.calls == 1
-    assert "earlier attempts ended badly" in said[-1]
-
-
-def test_on_a_gpu_it_is_done_at_start_unless_that_ended_badly(
-    start: Callable[..., Compilation], compiler: Compiler
-) -> None:
-    begun = start(device="cuda")
-    assert compiler.calls == 1
     assert begun.later(nothing) is None
     for _ in range(2):
         die_in(begun._kept)
-    start(device="cuda")
+    assert start(device=device).later(nothing) is None
     assert compiler.calls == 1
+    assert "earlier attempts ended badly" in said[-1]
 
 
 def die_in(kept: CompileCache) -> None:
@@ -202,38 +188,23 @@ def test_narrow_weights_have_other_code(folder: str, tmp_path: Path) -> None:
     assert len(folders) == 2
 
 
-def test_a_folder_that_others_can_write(
-    start: Callable[..., Compilation], compiler: Compiler, said: list[str]
+def test_it_needs_memory_short_steps_and_a_folder_of_its_own(
+    start: Callable[..., Compilation], compiler: Compiler, said: list[str], tmp_path: Path
 ) -> None:
+    work(start(free=2**29))
+    assert said == ["the model is not compiled: compiling needs 1 GiB of memory, 0.5 GiB are free"]
     begun = start()
+    assert work(begun, step_s=1.01 * compilation._LAYER_S * len(begun.loaded.layer_specs)) == []
+    assert "steps of 0.02 s gain too little" in said[-1]
     begun._kept.folder.mkdir(parents=True)
     begun._kept.folder.chmod(0o777)
     work(begun)
-    assert compiler.calls == 0
-    assert "can be written by others" in said[0]
-
-
-def test_it_needs_memory(start: Callable[..., Compilation], compiler: Compiler, said: list[str]) -> None:
-    work(start(free=2**29))
-    assert compiler.calls == 0
-    assert said == ["the model is not compiled: compiling needs 1 GiB of memory, 0.5 GiB are free"]
-
-
-def test_long_steps_gain_too_little(
-    start: Callable[..., Compilation], compiler: Compiler, said: list[str]
-) -> None:
-    begun = start()
-    assert work(begun, step_s=1.01 * compilation._LAYER_S * len(begun.loaded.layer_specs)) == []
-    assert compiler.calls == 0
-    assert "steps of 0.02 s gain too little" in said[-1]
-
-
-def test_a_folder_that_cannot_be_written(
-    start: Callable[..., Compilation], said: list[str], tmp_path: Path
-) -> None:
+    assert "can be written by others" in said[-1]
+    shutil.rmtree(tmp_path / "compiled")
     (tmp_path / "compiled").touch()
     work(start())
-    assert "Not a directory" in said[0]
+    assert "Not a directory" in said[-1]
+    assert compiler.calls == 0
 
 
 def run(engine: Engine[Any], *, due_after: int | None = None) -> list[int]:

@@ -66,26 +66,6 @@ def test_a_steps_time_is_its_own_and_not_that_of_the_step_before(depth: int) -> 
     assert [step.stats.step_s for step in steps] == [1.0] * 5
 
 
-def test_a_request_that_can_never_fit_is_refused_by_field() -> None:
-    refused = engine(0).add(EngineRequest(5, tuple(range(64)), max_tokens=8))
-    assert refused is not None
-    assert (refused.handle, refused.field) == (5, "prompt")
-
-
-def test_an_abort_frees_its_rows_at_once_and_says_nothing_more(depth: int) -> None:
-    loop = engine(depth)
-    loop.add(EngineRequest(1, (1, 2, 3), max_tokens=50))
-    loop.add(EngineRequest(2, (4, 5, 6), max_tokens=5))
-    first = loop.step()
-    assert first is not None
-    loop.abort([1, 77])
-    tokens, reasons, steps = run(loop)
-    assert 1 not in tokens
-    assert reasons == {2: "length"}
-    assert steps[-1].stats.blocks_used == 0
-    assert loop.report().stats.free_rows == 4
-
-
 def test_a_choice_that_had_ended_in_an_earlier_attempt_is_reported_without_computing() -> None:
     loop = engine(0)
     sampling = SamplingSpec(end_ids=(9,))

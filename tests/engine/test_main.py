@@ -38,7 +38,6 @@ async def run(monkeypatch: pytest.MonkeyPatch, folder: Path, model: str) -> tupl
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("/no/such/folder", "model '/no/such/folder': no such file or folder"),
         ("nobody/nothing-of-that-name", "as a hub id it cannot be had"),
         (str(Path(__file__).parent), "the folder has no config.json"),
     ],

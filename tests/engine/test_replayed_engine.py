@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.engine.whole_engine import run
 from support.models import checkpoints
 
 from millstream_worker.engine.assembly import build
@@ -34,23 +35,11 @@ def test_draws_what_it_draws_without(tmp_path: Path) -> None:
     engine, _ = build(config, said.append)
     sampling = SamplingSpec(temperature=1.2, top_p=0.9, repetition_penalty=1.1, seed=3)
 
-    def tokens() -> dict[int, list[int]]:
-        for handle in range(5):
-            request = EngineRequest(handle, tuple(range(3, 9 + handle)), 8 + 6 * handle, sampling)
-            assert engine.add(request) is None
-        drawn: dict[int, list[int]] = {}
-        while not engine.idle:
-            step = engine.step()
-            assert step is not None
-            for handle, token in zip(step.handles, step.tokens, strict=True):
-                drawn.setdefault(handle, []).append(token)
-        engine.check()
-        return drawn
-
+    requests = [EngineRequest(n, tuple(range(3, 9 + n)), 8 + 6 * n, sampling) for n in range(5)]
     recorded = engine.runner.model  # type: ignore[attr-defined]
     assert isinstance(recorded, CpuReplay)
-    got = tokens()
+    got = run(engine, requests)
     assert {(2, 2), (4, 4)} <= set(recorded._steps)
     assert not [line for line in said if "from Python" in line]
     engine.runner.model = recorded.eager  # type: ignore[attr-defined]
-    assert tokens() == got
+    assert run(engine, requests) == got

@@ -3,15 +3,13 @@ for. What is recorded, and with what the replays are filled, is tested on the CP
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from ops.bench.device_clock import TimedRunner, clock_of
-from support.engine.planning import Segment, greedy_loads, pack
+from support.engine.planning import Segment, greedy_loads, pack, sharing
 from support.engine.serving import eager_of, launch, logits_of, runner_of
 from support.engine.whole_engine import engine_on, tokens_of
 from support.models import checkpoints
@@ -73,12 +71,7 @@ def steps() -> list[Plan]:
     later = [Segment(slot, [50 + slot], len(prompts[slot]) + 1, tables[slot]) for slot in range(3)]
     last = [Segment(0, [3], 11, tables[0]), Segment(3, list(range(3, 20)), 0, [30, 31, 32, 33, 34])]
     plans = [pack(part, 4) for part in (first, rest, decodes, later, last)]
-    plans[3] = dataclasses.replace(
-        plans[3],
-        prefix_group_lens=np.array([8], np.int32),
-        prefix_group_starts=np.array([0, 2], np.int32),
-        prefix_group_segments=np.array([0, 1], np.int32),
-    )
+    plans[3] = sharing(plans[3], [(8, [0, 1])])
     return plans
 
 

@@ -39,23 +39,15 @@ def test_all_tokens_of_all_rows_are_noted(engine: Adapter) -> None:
         assert timing.first_s is not None
         assert 0 < timing.first_s <= timing.last_s <= run.seconds
     assert run.timings[1].last_s < run.timings[2].last_s < run.timings[0].last_s
+    assert engine.run(WORK, "another").steps == 6
 
 
-@pytest.mark.parametrize("engine", [OURS, "hf-static"], indirect=True)
-def test_a_second_run_is_like_the_first(engine: Adapter) -> None:
-    first, second = engine.run(WORK, "one"), engine.run(WORK, "two")
-    assert first.steps == second.steps
-
-
-def test_static_batches_wait_for_each_other(tiny: Path) -> None:
+def test_static_batches_wait_for_each_other_and_have_as_many_rows_as_ours(tiny: Path) -> None:
     run = load("hf-static", _setup(tiny, max_rows=2)).run(WORK, "salt")
     assert run.steps == 6 + 4
     first_of_second_batch = run.timings[2].first_s
     assert first_of_second_batch is not None
     assert first_of_second_batch > run.timings[0].last_s
-
-
-def test_a_static_batch_takes_as_many_rows_as_ours(tiny: Path) -> None:
     many = Workload("x", "", [[11, 12]] * 33, [2] * 33)
     assert load("hf-static", _setup(tiny)).run(many, "salt").steps == 2
 
@@ -109,13 +101,10 @@ def test_our_engine_takes_settings(tiny: Path) -> None:
         load("millstream:prefix_cache=yes", _setup(tiny))
 
 
-@pytest.mark.parametrize("name", ["unknown", "vllm:max_rows=1", "vllm@/", ""])
-def test_an_engine_that_there_is_not(name: str) -> None:
-    with pytest.raises(ValueError, match="there are millstream, "):
-        kind_of(name)
-
-
-def test_a_checkout_without_an_environment() -> None:
+def test_an_engine_that_there_is_not() -> None:
+    for name in ("unknown", "vllm:max_rows=1", "vllm@/", ""):
+        with pytest.raises(ValueError, match="there are millstream, "):
+            kind_of(name)
     with pytest.raises(ValueError, match=r"no \.venv/bin/python in '/nowhere'; run make setup there"):
         kind_of("millstream@/nowhere:max_rows=1")
 

@@ -69,11 +69,3 @@ def test_the_setup_is_that_of_the_largest_workload(tiny: Path) -> None:
     options = read_options(["--threads", "1", "--scale", "0.5"])
     setup = Contest("x", tiny, size_of(tiny), ("a", "b"), (), options).setup()
     assert (setup.rows, setup.longest_row, setup.kv_tokens) == (16, 576, 16 * 576)
-
-
-def test_a_model_that_llama_cpp_cannot_have_is_a_problem_of_that_engine_alone(tmp_path: Path) -> None:
-    folder = build("gemma2", tmp_path)
-    options = read_options([])
-    contest = Contest("x", folder, size_of(folder), ("a",), ("llama-cpp",), options)
-    (comparison,) = contest.comparisons(contest.turns())
-    assert "--gguf" in comparison.engines[0].problem

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,22 +34,20 @@ def _interpreter(folder: Path, then: str) -> str:
     return str(program)
 
 
-def test_a_turn_that_ends_well(tmp_path: Path) -> None:
-    turn = take_turn(ASSIGNMENT, _interpreter(tmp_path, "pass"), limit_s=60)
-    assert (turn.version, turn.load_s, turn.problem) == ("1.2", 0.5, "")
-    assert turn.runs == {"a": RUN}
+HALF_A_LINE = 'answer.write(\'{"workload": "r", "ru\')\nanswer.flush()\nos.kill(os.getpid(), 9)'
 
 
-def test_a_crash_is_told_in_its_own_words_and_keeps_what_was_done(tmp_path: Path) -> None:
-    turn = take_turn(ASSIGNMENT, _interpreter(tmp_path, "raise MemoryError('too large')"), limit_s=60)
-    assert turn.problem == "MemoryError: too large"
-    assert turn.runs == {"a": RUN}
-
-
-def test_a_line_that_was_not_finished_costs_only_itself(tmp_path: Path) -> None:
-    half = 'answer.write(\'{"workload": "r", "ru\')\nanswer.flush()\nos.kill(os.getpid(), 9)'
-    turn = take_turn(ASSIGNMENT, _interpreter(tmp_path, half), limit_s=60)
-    assert turn.problem == "exit status -9"
+@pytest.mark.parametrize(
+    ("then", "problem"),
+    [
+        ("pass", ""),
+        ("raise MemoryError('too large')", "MemoryError: too large"),
+        (HALF_A_LINE, "exit status -9"),
+    ],
+)
+def test_however_a_turn_ends_what_it_has_answered_counts(then: str, problem: str, tmp_path: Path) -> None:
+    turn = take_turn(ASSIGNMENT, _interpreter(tmp_path, then), limit_s=60)
+    assert (turn.version, turn.load_s, turn.problem) == ("1.2", 0.5, problem)
     assert turn.runs == {"a": RUN}
 
 
@@ -71,10 +68,6 @@ def test_a_turn_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -
     assert os.read(reader, 1) == b"x"
     assert os.read(reader, 1) == b"", "the end comes when both processes are gone"
     os.close(reader)
-
-
-def test_an_assignment_survives_the_command_line() -> None:
-    assert Assignment.from_json(json.dumps(asdict(ASSIGNMENT))) == ASSIGNMENT
 
 
 def test_the_warm_up_has_the_same_rows_and_other_prompts() -> None:

@@ -23,10 +23,16 @@ def setting(tiny: Path, tmp_path: Path) -> Setting:
     return quiet
 
 
+def figures(outcome: Outcome, *names: str) -> list[float]:
+    """Of all sizes, the smallest first."""
+    return [float(row[name]) for name in names for row in outcome.rows]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["rows", "context", "pool", "queue", "workers"])
 def test_a_part_measures_each_size_beside_its_limit(part: str, setting: Setting) -> None:
     outcome = experiment.PARTS[part](setting)
+
     assert outcome.rows
     assert not setting.notes
     for row in outcome.rows:
@@ -34,29 +40,17 @@ def test_a_part_measures_each_size_beside_its_limit(part: str, setting: Setting)
         assert rates, f"no rate with a limit in {list(row)}"
         assert all(float(row[name]) > 0 for name in rates)
     assert any(curve.kind == "limit" for panel in outcome.panels for curve in panel.curves)
-
-
-def test_memory_grows_with_the_rows(setting: Setting) -> None:
-    few, many = experiment.PARTS["rows"](setting).rows
-    assert float(many["KV MiB"]) == pytest.approx(4 * float(few["KV MiB"]))
-
-
-def test_a_small_pool_preempts(setting: Setting) -> None:
-    ample, small = experiment.PARTS["pool"](setting).rows
-    assert ample["preempted %"] == 0
-    assert float(small["rows at once"]) < float(ample["rows at once"])
-
-
-def test_jobs_that_wait_take_memory(setting: Setting) -> None:
-    few, many = experiment.PARTS["queue"](setting).rows
-    assert (few["waiting"], many["waiting"]) == (10, 100)
-    assert float(many["server MiB"]) > float(many["limit server MiB"]) > float(few["limit server MiB"])
-
-
-def test_a_part_ends_early_and_says_where(setting: Setting) -> None:
-    setting.options.seconds = -1.0
-    assert list(setting.within([1000, 2000])) == []
-    assert setting.notes == ["not measured from 1,000 on: over -1 s"]
+    if part == "rows":
+        few, many = figures(outcome, "KV MiB")
+        assert many == pytest.approx(4 * few)
+    if part == "pool":
+        ample, small, ample_preempts, _ = figures(outcome, "rows at once", "preempted %")
+        assert small < ample
+        assert ample_preempts == 0
+    if part == "queue":
+        few, many, least, most = figures(outcome, "server MiB", "limit server MiB")
+        assert figures(outcome, "waiting") == [10, 100]
+        assert many > most > least
 
 
 def test_a_size_for_which_there_is_no_time_is_not_begun(setting: Setting) -> None:

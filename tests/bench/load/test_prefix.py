@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from ops.bench import plots
 from ops.bench.load import prefix
-from ops.bench.load.arrivals import Arrival, LoadPoint, Prompts, Served, Spread
-from ops.bench.load.prefix_report import draw, table_rows
+from ops.bench.load.arrivals import Arrival, Prompts, Served
 from ops.bench.machine import Limits
 from ops.bench.models.size import size_of
 from support.workers.counting_worker import write_tokenizer
@@ -39,14 +38,10 @@ def options(**changes: object) -> argparse.Namespace:
     return argparse.Namespace(**small | changes)
 
 
-def test_published_loads_where_the_machine_can_and_rising_from_there() -> None:
-    assert list(islice(prefix.rising(60.0), 5)) == pytest.approx([10, 15, 25, 35, 49])
-
-
-def test_loads_in_proportion_where_it_cannot() -> None:
+def test_published_loads_where_the_machine_can_and_else_in_proportion() -> None:
     """Half, three quarters and five quarters of what it can, as with those who published."""
-    rates = list(islice(prefix.rising(4.0), 3))
-    assert rates == pytest.approx([4.0 * load / 19.81 for load in (10, 15, 25)])
+    assert list(islice(prefix.rising(60.0), 5)) == pytest.approx([10, 15, 25, 35, 49])
+    assert list(islice(prefix.rising(4.0), 3)) == pytest.approx([4.0 * x / 19.81 for x in (10, 15, 25)])
 
 
 @pytest.mark.slow
@@ -104,23 +99,3 @@ def test_a_small_machine_is_told_so(tiny: Path, tmp_path: Path, capsys: pytest.C
     rows = prefix.run(options(loads=[], pictures=tmp_path), tiny, size_of(tiny), LIMITS, modes)
     assert rows[0]["requests/s offered"] == pytest.approx(10 / 19.81)
     assert prefix.IN_PROPORTION in capsys.readouterr().out
-
-
-def test_the_table_has_the_published_columns_and_the_limit_beside_them(tmp_path: Path) -> None:
-    spread = Spread(1.0, 2.0, 3.0, 4.0)
-    points = {
-        way: [LoadPoint(rate, rate, spread, spread, 9, 0, 1.0) for rate in (1.0, 2.0)]
-        for way in (True, False)
-    }
-    limits = {True: 50.0, False: 20.0}
-    rows = table_rows("engine", points, limits)
-    assert [row["limit requests/s"] for row in rows] == [50.0, 50.0, 20.0, 20.0]
-    assert list(rows[0])[2:6] == [
-        "requests/s offered",
-        "done",
-        "average latency s",
-        "average first token s",
-    ]
-    assert [rows[0][f"latency {rank}"] for rank in ("P50", "P95", "P99")] == [2.0, 3.0, 4.0]
-    draw(tmp_path / "one.png", "queue", points, limits, ["where"])
-    assert (tmp_path / "one.png").exists()

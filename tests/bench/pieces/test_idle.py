@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from ops.bench.pieces import idle
@@ -37,7 +35,8 @@ def test_no_row_wastes_a_block(row: Row) -> None:
 
 
 def test_what_a_row_wastes_is_what_its_last_block_lacks(tiny: Path) -> None:
-    config = EngineConfig(str(tiny), device="cpu", threads=1, kv_memory="1MiB", block_size=16, max_rows=4)
+    sizes = {"kv_memory": "1MiB", "block_size": 16, "max_rows": 4}
+    config = EngineConfig(str(tiny), device="cpu", threads=1, compile_model="off", **sizes)
     engine, _, watch = watched(config)
     for handle, prompt in enumerate((range(3, 19), range(40, 60))):
         engine.add(EngineRequest(handle, tuple(prompt), 5, SamplingSpec(temperature=0.0)))
@@ -48,25 +47,6 @@ def test_what_a_row_wastes_is_what_its_last_block_lacks(tiny: Path) -> None:
     assert (watch.steps, watch.computed) == (2, 38)
     watch.restart()
     assert (watch.steps, watch.computed, watch.forward_s) == (0, 0, 0.0)
-
-
-@dataclass
-class DeviceClock:
-    """As a GPU has one."""
-
-    times: SimpleNamespace
-
-    def reset(self) -> None:
-        self.times.idle_share = 0.0
-
-
-def test_a_device_tells_its_own_idle_share(tiny: Path) -> None:
-    _, _, watch = watched(EngineConfig(str(tiny), device="cpu", threads=1, kv_memory="1MiB"))
-    assert watch.device_idle is None
-    watch.clock = DeviceClock(SimpleNamespace(idle_share=0.25))
-    assert watch.device_idle == 0.25
-    watch.restart()
-    assert watch.device_idle == 0.0
 
 
 def test_waste_is_summed_up_over_steps() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import takewhile
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,45 +22,6 @@ def held(pool: BlockPool, *hashes: bytes) -> list[int]:
     return blocks
 
 
-def test_a_released_prefix_is_found_again() -> None:
-    pool = BlockPool(4)
-    blocks = held(pool, *names(1, 2))
-    pool.release(blocks)
-    assert (pool.free, pool.cached) == (4, 2)
-    assert pool.match(names(1, 2, 3), 3) == blocks
-    assert pool.match(names(1, 2, 3), 1) == blocks[:1]
-    assert pool.match(names(2), 1) == blocks[1:]  # a hash stands for all before it
-    assert pool.match(names(9, 2), 2) == []
-
-
-def test_a_block_taken_for_something_else_forgets() -> None:
-    pool = BlockPool(2)
-    pool.release(held(pool, *names(1, 2)))
-    pool.take()
-    assert pool.match(names(1, 2), 2) == [0]  # the tail went first: the prefix is worth more
-    pool.take()
-    assert pool.match(names(1), 1) == []
-    pool.check([[0, 1]])
-
-
-def test_blank_blocks_are_taken_before_cached_ones() -> None:
-    pool = BlockPool(3)
-    cached = held(pool, *names(1))
-    pool.release(cached)
-    assert cached[0] not in (pool.take(), pool.take())
-    assert pool.match(names(1), 1) == cached
-
-
-def test_the_least_recently_used_is_evicted_first() -> None:
-    pool = BlockPool(3)
-    first, second, third = (held(pool, *names(n)) for n in (1, 2, 3))
-    for row in (first, second, third):
-        pool.release(row)
-    pool.share(first[0])  # used again
-    pool.release(first)
-    assert [pool.take() for _ in range(3)] == [*second, *third, *first]
-
-
 def test_shared_blocks_are_free_when_the_last_holder_lets_go() -> None:
     pool = BlockPool(2)
     blocks = held(pool, *names(1))
@@ -72,25 +35,6 @@ def test_shared_blocks_are_free_when_the_last_holder_lets_go() -> None:
     assert pool.unheld(blocks) == 1
     with pytest.raises(AssertionError, match="released once too often"):
         pool.release(blocks)
-
-
-def test_the_first_block_of_a_content_stays_the_one_that_is_found() -> None:
-    pool = BlockPool(2)
-    first, second = held(pool, *names(1)), held(pool, *names(1))
-    assert pool.match(names(1), 1) == first
-    pool.release(second)
-    assert pool.cached == 0  # nobody could find it
-    pool.check([first])
-
-
-def test_forgotten_blocks_are_never_found() -> None:
-    pool = BlockPool(2)
-    blocks = held(pool, *names(1, 2))
-    pool.forget(blocks)
-    assert pool.match(names(1, 2), 2) == []
-    pool.release(blocks)
-    assert (pool.cached, pool.free) == (0, 2)
-    pool.check([])
 
 
 def test_the_estimate_counts_a_known_prefix() -> None:
@@ -111,26 +55,46 @@ def test_check_finds_what_is_wrong(tables: list[list[int]]) -> None:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Rows come, share, publish and go in any order; after each move the audit must pass."""
+    """Rows come, share, publish and go in any order; after each move the audit must pass. The first block
+    of a content is the one that is found. Blank blocks are taken first; then the least recently used of the
+    cached ones, a row's last first, as a prefix is worth more: it forgets its content."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = BlockPool(8)
         self.rows: list[list[int]] = []
+        self.found: dict[bytes, int] = {}
+        self.cached: list[int] = []  # that nobody holds, the least recently used first
+
+    def forget(self, blocks: list[int]) -> None:
+        self.found = {name: block for name, block in self.found.items() if block not in blocks}
 
     @precondition(lambda self: self.pool.free)
-    @rule(published=st.one_of(st.none(), st.integers(0, 5)))
-    def take(self, published: int | None) -> None:
-        self.rows.append([self.pool.take()])
-        if published is not None:
-            self.pool.publish(self.rows[-1][0], bytes([published]))
+    @rule(published=st.lists(st.none() | st.integers(0, 5), min_size=1, max_size=3))
+    def take(self, published: list[int | None]) -> None:
+        self.rows.append([self.taken(name) for name in published[: self.pool.free]])
+
+    def taken(self, name: int | None) -> int:
+        oldest = None if self.pool.free > len(self.cached) else self.cached.pop(0)
+        block = self.pool.take()
+        if oldest is None:
+            assert block not in self.cached
+        else:
+            assert block == oldest
+            self.forget([block])
+        if name is not None:
+            self.pool.publish(block, bytes([name]))
+            self.found.setdefault(bytes([name]), block)
+        return block
 
     @rule(chain=st.lists(st.integers(0, 5).map(lambda n: bytes([n])), max_size=4, unique=True))
     def share(self, chain: list[bytes]) -> None:
-        found = self.pool.match(chain, len(chain))
-        for block in found:
+        known = [self.found[name] for name in takewhile(self.found.__contains__, chain)]
+        assert self.pool.match(chain, len(chain)) == known
+        for block in known:
             self.pool.share(block)
-        self.rows.append(found)
+        self.cached = [block for block in self.cached if block not in known]
+        self.rows.append(known)
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data(), damaged=st.booleans())
@@ -138,12 +102,16 @@ class PoolMachine(RuleBasedStateMachine):
         row = self.rows.pop(data.draw(st.integers(0, len(self.rows) - 1)))
         if damaged:
             self.pool.forget(row)
+            self.forget(row)
         self.pool.release(row)
+        kept = set(self.found.values()).difference(*self.rows)
+        self.cached += [block for block in reversed(row) if block in kept]
 
     @invariant()
     def audit(self) -> None:
         self.pool.check(self.rows)
         assert self.pool.free == 8 - len({block for row in self.rows for block in row})
+        assert self.pool.cached == len(self.cached)
 
 
 PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.engine.counting import WRONG, CountingRunner, counted
+from support.engine.counting import WRONG, CountingRunner
 
 from millstream_worker.engine.brain.batch.plan import Plan, RowLoad, packed_plan
 from millstream_worker.engine.protocol.request import SamplingSpec
@@ -56,10 +56,3 @@ DAMAGES: dict[str, Callable[[Plan], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_any_damage_gives_a_wrong_token(name: str) -> None:
     assert three_steps(DAMAGES[name])[-1] == 13 + WRONG
-
-
-def test_a_row_alone() -> None:
-    assert counted([1, 5], 3) == ([6, 7, 8], "length")
-    assert counted([998], 3) == ([999, 0, 1], "length")
-    assert counted([5], 9, SamplingSpec(end_ids=(8,))) == ([6, 7, 8], "stop")
-    assert counted([5], 3, SamplingSpec(end_ids=(6, 7), min_tokens=1)) == ([8, 9, 10], "length")

@@ -149,12 +149,6 @@ def test_what_came_back_is_shared_again(aborted: bool) -> None:
     assert dict(rig.admitted)[3] == 48
 
 
-def test_a_few_places_help_a_little() -> None:
-    rig = rig_of(blocks=17, host_blocks=3)
-    displaced(rig)
-    assert rig.scheduler.stats().swapped_out_total >= 3
-
-
 def test_the_rate_of_steps_decides() -> None:
     """A step takes a second here, whatever is in it."""
     for host_block_s, swaps in ((0.001, True), (5.0, False)):

@@ -66,30 +66,6 @@ def test_a_group_is_left_for_the_longest_waiting_row_now_and_then() -> None:
     rig.run()
 
 
-def test_the_tail_of_a_batch_is_short() -> None:
-    """Ragged rows that arrive together are done in the least possible number of steps; it takes more in the
-    order of arrival, which is all there is where lengths are not known."""
-
-    def steps(known: bool) -> int:
-        rig = rig_of(max_rows=4, context_length=900, blocks=900)
-        lengths = [8, 8, 8, 8, 16, 8, 24, 8, 8, 40, 8, 16, 8, 8, 8, 96]
-        for handle, length in enumerate(lengths):
-            ends = () if known else ((1000 * handle + 3 + length) % 1000,)
-            rig.add(ask(handle, 4, max_tokens=length if known else 400, end_ids=ends))
-        rig.run()
-        assert sum(len(output) for output in rig.output.values()) == sum(lengths)
-        return rig.scheduler.stats().steps_total
-
-    assert steps(known=True) == 96
-    assert steps(known=False) >= 96 + 20
-
-
-def test_interactive_rows_do_not_feel_the_order_of_the_batch_lane() -> None:
-    rig = rig_of(*(ask(handle, 4, max_tokens=4 + handle) for handle in range(6)), max_rows=2)
-    rig.run(ask(10, 4, priority=0), ask(11, 4, priority=0, max_tokens=9), ask(12, 4, priority=0))
-    assert [handle for handle, _ in rig.admitted] == [10, 11, 12, 5, 4, 3, 2, 1, 0]
-
-
 def test_a_long_prompt_of_the_batch_lane_lets_interactive_rows_in(depth: int) -> None:
     rig = rig_of(ask(1, 160), pipeline_depth=depth, max_step_tokens=8)
     rig.steps(3)
@@ -109,29 +85,3 @@ def test_a_long_prompt_gets_on_beside_an_endless_stream_of_interactive_ones(dept
         rig.step()
     assert 1 in rig.finished
     rig.run()
-
-
-def test_lane_deadline_and_cached_prefix_decide() -> None:
-    rig = rig_of(max_rows=1, max_step_tokens=16)
-    rig.add(ask(0, 12, max_tokens=1))
-    rig.run()
-    rig.add(
-        ask(1, 6),
-        ask(2, range(12)),  # what row 0 has left in the cache
-        ask(3, 6, deadline_ms=2000),
-        ask(4, 6, deadline_ms=1000),
-        ask(5, 6, priority=0),
-    )
-    rig.run()
-    assert [handle for handle, _ in rig.admitted] == [0, 5, 4, 3, 2, 1]
-
-
-def test_rows_with_one_prefix_come_one_after_the_other() -> None:
-    """Two documents, asked about in turn; with room for one row, the questions are sorted by document."""
-    rig = rig_of(max_rows=1, blocks=20)
-    for handle in range(10):
-        document = range(100 * (handle % 2), 100 * (handle % 2) + 40)
-        rig.add(ask(handle, (*document, 900 + handle)))
-    rig.run()
-    assert [handle % 2 for handle, _ in rig.admitted] == [0] * 5 + [1] * 5
-    assert rig.scheduler.stats().prompt_computed_total == 2 * 40 + 10

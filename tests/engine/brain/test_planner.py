@@ -1,12 +1,16 @@
-"""The arrays of a plan, number by number; at the end, of those that are made without a scheduler."""
+"""The arrays of a plan, number by number, and its prefix groups. That these are true is checked for every
+plan of every test, by the counting model."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 from support.engine.brain import ask, rig_of
 
 from millstream_worker.engine.brain.batch.noise import row_key, uniform
-from millstream_worker.engine.brain.batch.plan import RowLoad, packed_plan
+from millstream_worker.engine.brain.batch.plan import Plan, RowLoad
+from millstream_worker.engine.brain.batch.shared_prefixes import SharingCosts
 from millstream_worker.engine.protocol.request import SamplingSpec
 
 
@@ -54,25 +58,6 @@ def test_unused_places_of_block_tables_are_zero_also_after_longer_rows() -> None
     assert table[1, 1:].tolist() == [0, 0, 0, 0]
 
 
-def test_one_step_ahead_the_token_comes_from_the_device() -> None:
-    rig = rig_of(ask(1, [11, 12, 13], max_tokens=3), pipeline_depth=1)
-    rig.run()
-    prefill, first, second = rig.plans
-    assert (prefill.from_device.any(), prefill.decodes) == (False, 0)
-    for plan, position in ((first, 3), (second, 4)):
-        assert plan.from_device.tolist() == [True]
-        assert plan.positions.tolist() == [position]
-        assert plan.output_indices.tolist() == [position - 2]
-
-
-def test_a_row_that_comes_back_is_loaded_with_its_output() -> None:
-    rig = rig_of(ask(1, [11, 12, 13], max_tokens=6, outputs=((14, 15),)))
-    rig.run()
-    assert rig.plans[0].loads == (RowLoad(0, SamplingSpec(), (11, 12, 13), (14, 15)),)
-    assert rig.plans[0].output_indices.tolist() == [2]
-    assert rig.output[1] == [16, 17, 18, 19]
-
-
 def test_noise_is_drawn_where_a_token_depends_on_it() -> None:
     rig = rig_of(ask(1, [11, 12], seed=7, temperature=0.0, max_tokens=8))
     rig.steps(2)
@@ -94,18 +79,61 @@ def test_decoding_slots_are_the_same_array_while_they_are_the_same() -> None:
     assert len({id(slots) for slots in seen}) == 2
 
 
-def test_segments_stand_side_by_side_with_their_places() -> None:
-    plan = packed_plan(
-        [1, 1, 4, 2], [9, 1, 4, 6], [[3, 1, 7], [2, 0, 0], [5, 0, 0], [4, 6, 0]], 4, samples=True
-    )
-    assert (plan.decodes, plan.token_count) == (2, 8)
-    assert plan.query_starts.tolist() == [0, 1, 2, 6, 8]
-    assert plan.positions.tolist() == [8, 0, 0, 1, 2, 3, 4, 5]
-    assert plan.slot_mapping[0].tolist() == [28, 8, 20, 21, 22, 23, 24, 25]
-    assert (plan.logit_indices.tolist(), plan.logit_segments.tolist()) == ([0, 1, 5, 7], [0, 1, 2, 3])
+DOCUMENT = tuple(range(500, 540))  # ten blocks of four
+OTHER = tuple(range(700, 720))
 
 
-def test_only_segments_before_the_first_chunk_decode() -> None:
-    plan = packed_plan([1, 2, 1], [1, 2, 1], [[0], [1], [2]], 4)
-    assert plan.decodes == 1
-    assert len(plan.logit_indices) == len(plan.noise) == 0
+def groups(plan: Plan) -> list[tuple[int, list[int]]]:
+    """Tokens, and the slots that share them."""
+    slots = [
+        plan.row_slots[plan.prefix_group_segments[a:b]].tolist()
+        for a, b in pairwise(plan.prefix_group_starts)
+    ]
+    return list(zip(plan.prefix_group_lens.tolist(), slots, strict=True))
+
+
+def test_rows_read_together_from_their_first_decode_step_on(depth: int) -> None:
+    rig = rig_of(pipeline_depth=depth)
+    rig.run(*(ask(handle, (*DOCUMENT, handle, handle), max_tokens=6) for handle in range(3)), ask(3, 9))
+    assert groups(rig.plans[0]) == []
+    assert [groups(plan) for plan in rig.plans[1:6]] == [[(40, [0, 1, 2])]] * 5
+
+
+def test_rows_join_and_leave_a_prefix_group() -> None:
+    rig = rig_of(ask(0, (*DOCUMENT, 1), max_tokens=9), ask(1, (*DOCUMENT, 2), max_tokens=3))
+    rig.steps(2)
+    rig.run(ask(2, (*DOCUMENT, 3), max_tokens=4))
+    assert [groups(plan) for plan in rig.plans[:6]] == [
+        [],
+        [(40, [0, 1])],
+        [(40, [0, 1])],  # the newcomer prefills
+        [(40, [0, 2])],  # the second has ended
+        [(40, [0, 2])],
+        [(40, [0, 2])],
+    ]
+    assert groups(rig.plans[-1]) == []
+
+
+def test_a_row_in_the_place_of_another_reads_what_is_its_own() -> None:
+    """The same slots decode before and after; in between one did not."""
+    rig = rig_of(ask(0, (*DOCUMENT, 1), max_tokens=12), ask(1, (*DOCUMENT, 2), max_tokens=4), max_rows=2)
+    rig.run(ask(2, (*OTHER, 3), max_tokens=4))
+    decoding = [(plan.row_slots[: plan.decodes].tolist(), groups(plan)) for plan in rig.plans]
+    together = [found for slots, found in decoding if slots == [0, 1]]
+    assert together == [[(40, [0, 1])]] * 3 + [[]] * 3
+
+
+def test_prefix_groups_stay_true_when_rows_are_preempted_and_come_back() -> None:
+    rig = rig_of(blocks=24, max_rows=6)
+    rig.run(*(ask(handle, (*DOCUMENT, handle), max_tokens=40) for handle in range(5)))
+    assert rig.scheduler.stats().preemptions_total > 0
+    sizes = [len(plan.prefix_group_segments) for plan in rig.plans]
+    assert {2, 3, 4} <= set(sizes), "rows leave"
+    assert any(fewer < more for fewer, more in pairwise(sizes[3:])), "and come back"
+
+
+def test_what_is_not_worth_it_and_the_switch() -> None:
+    for costs in (None, SharingCosts(row=16, step=4096)):
+        rig = rig_of(sharing=costs)
+        rig.run(*(ask(handle, (*DOCUMENT, handle)) for handle in range(4)))
+        assert not any(groups(plan) for plan in rig.plans)

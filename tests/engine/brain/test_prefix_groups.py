@@ -124,40 +124,13 @@ def test_several_prefix_groups_bear_the_cost_of_a_step_together() -> None:
     assert len(seated(*rows[:2], costs=SharingCosts(row=0, step=64)).found()) == 0
 
 
-def test_without_costs_nothing_is_shared() -> None:
-    assert seated("ab", "ab", costs=None).found() == set()
-
-
 def test_the_longest_beginning_comes_first() -> None:
     assert seated("a", "a", "bcd", "bcd", "ef", "ef").groups().lens.tolist() == [48, 32, 16]
-
-
-def test_a_row_that_takes_the_slot_of_another_is_seen() -> None:
-    desk = seated("ab", "ab", "cd")
-    assert desk.found() == {(2, (0, 1))}
-    desk.seat(1, path("cd"))
-    assert desk.found() == {(2, (1, 2))}
-
-
-def test_segments_are_counted_among_those_that_decode() -> None:
-    desk = seated("ab", "x", "ab", "ab")
-    assert desk.found() == {(2, (0, 2, 3))}
-    desk.leave(0)
-    desk.leave(1)
-    assert desk.groups().segments.tolist() == [0, 1]
 
 
 def test_no_change_no_work() -> None:
     desk = seated("ab", "ab", "cd")
     assert desk.groups() is desk.groups()
-
-
-def test_a_long_chain_of_beginnings() -> None:
-    """Each row goes on from the one before: as many cuts as rows."""
-    desk = Desk(slots=11)
-    for slot in range(11):
-        desk.seat(slot, path("abcdefghijk"[: slot + 1]))
-    assert desk.check() >= 4 * 6
 
 
 def most_saved(rows: Sequence[Row]) -> int:

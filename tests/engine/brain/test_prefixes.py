@@ -89,6 +89,7 @@ class Watching(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         for row in self.prefixes.grown():
+            assert row in self.cached, "it waits no more"
             self.cached[row] = self.prefixes.watch(row)[0]
         for row, cached in self.cached.items():
             assert self.pool.estimate(row.chain) <= cached
@@ -100,13 +101,3 @@ class Watching(RuleBasedStateMachine):
 
 Watching.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 test_no_growth_is_missed = Watching.TestCase
-
-
-def test_a_forgotten_row_is_not_named() -> None:
-    pool = BlockPool(20)
-    prefixes, row = Prefixes(pool), row_of(1, 2)
-    prefixes.watch(row)
-    prefixes.forget(row)
-    publish(pool, row, 2)
-    assert prefixes.grown() == []
-    prefixes.check([])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine.counting import ErringDrafter, Rig, counted
@@ -90,10 +91,20 @@ def scenarios(draw: st.DrawFn) -> tuple[SchedulerConfig, list[Arrival]]:
     return config, arrivals
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(scenarios())
 def test_every_row_draws_what_it_draws_alone(scenario: tuple[SchedulerConfig, list[Arrival]]) -> None:
-    config, arrivals = scenario
+    draws_what_it_draws_alone(*scenario)
+
+
+@pytest.mark.slow
+@settings(max_examples=600, deadline=None)
+@given(scenarios())
+def test_in_many_more_scenarios(scenario: tuple[SchedulerConfig, list[Arrival]]) -> None:
+    draws_what_it_draws_alone(*scenario)
+
+
+def draws_what_it_draws_alone(config: SchedulerConfig, arrivals: list[Arrival]) -> None:
     rig = Rig(Scheduler(config, ErringDrafter(every=2 + len(arrivals) % 5)))
     for step in range(30):
         for arrival in arrivals:

@@ -31,31 +31,12 @@ def test_what_can_never_run_is_refused(
     assert scheduler.idle
 
 
-@pytest.mark.parametrize(("sizes", "longest"), [({"context_length": 30}, 30), ({"blocks": 5}, 20)])
-def test_the_longest_row_ends_for_length_where_context_or_pool_end(
-    sizes: dict[str, int], longest: int, depth: int
-) -> None:
-    rig = rig_of(pipeline_depth=depth, **sizes)
-    rig.run(ask(1, 3, max_tokens=10_000), ask(2, longest - 1, max_tokens=10_000))
-    assert {handle: len(tokens) for handle, tokens in rig.output.items()} == {1: longest - 3, 2: 1}
-    assert rig.finished == {1: "length", 2: "length"}
-
-
 def test_a_size_of_nothing_and_another_depth_are_errors() -> None:
     for name in ("max_rows", "max_step_tokens", "block_size", "blocks", "context_length"):
         with pytest.raises(ValueError, match=rf"{name} must be at least 1 \(got 0\)"):
             SchedulerConfig(**SIZES | {name: 0})
     with pytest.raises(ValueError, match="pipeline_depth must be 0 or 1"):
         SchedulerConfig(**SIZES, pipeline_depth=2)
-
-
-def test_an_end_id_ends_a_row_and_its_surplus_is_dropped(depth: int) -> None:
-    rig = rig_of(pipeline_depth=depth)
-    rig.run(ask(1, [10], max_tokens=9, end_ids=(13, 99)), ask(2, [50], max_tokens=9))
-    assert rig.output[1] == [11, 12, 13]
-    assert rig.finished == {1: "stop", 2: "length"}
-    draws = sum(len(plan.noise) for plan in rig.plans)
-    assert draws - rig.scheduler.stats().output_total == depth
 
 
 def test_decode_rows_do_not_wait_for_a_long_prefill() -> None:
@@ -84,13 +65,6 @@ def test_a_small_step_keeps_rows_waiting_rather_than_running_in_turns(depth: int
     for handle in range(7):
         drawn = [step for step, settled in enumerate(rig.settled) if handle in settled.handles]
         assert drawn == list(range(drawn[0], drawn[0] + 12))
-
-
-def test_choices_that_are_done_are_not_run() -> None:
-    rig = rig_of(ask(10, [5, 6], max_tokens=4, choices=3, outputs=((7, 8), (7, 8, 9, 10), ()), done=(1,)))
-    rig.run()
-    assert rig.output == {10: [9, 10], 12: [7, 8, 9, 10]}
-    assert rig.finished == {10: "length", 12: "length"}
 
 
 @pytest.mark.parametrize(

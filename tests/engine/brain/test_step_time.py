@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine.brain import SIZES, ask
-from support.engine.counting import CountingRunner
+from support.engine.counting import Rig
 
 from millstream_worker.engine.brain.running.step_time import LEAST_TOKENS, StepTimeModel
 from millstream_worker.engine.brain.scheduler import Scheduler
@@ -95,29 +95,11 @@ def test_a_step_that_waits_for_the_one_before_counts_from_there() -> None:
     assert model.token_s == pytest.approx(0.01, rel=0.2)
 
 
-class Device:
-    """A scheduler over a device that takes 10 ms for a step, and 0.1 ms for each token in it."""
-
-    def __init__(self, **sizes: object) -> None:
-        roomy = {"blocks": 4096, "context_length": 9000, "max_step_tokens": 2000}
-        config = SchedulerConfig(**SIZES | roomy | sizes)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(config)
-        self._model = CountingRunner(
-            blocks=config.blocks, block_size=config.block_size, max_rows=config.max_rows
-        )
-        self._now = 0.0
-
-    def run(self, steps: int) -> list[int]:
-        """The tokens of so many steps."""
-        tokens = []
-        for _ in range(steps):
-            plan = self.scheduler.plan(self._now)
-            assert plan is not None
-            self._now += 0.01 + 1e-4 * plan.token_count
-            self.scheduler.settle(self._model.launch(plan), self._now)
-            self.scheduler.check()
-            tokens.append(plan.token_count)
-        return tokens
+def device(**sizes: object) -> Rig:
+    """One that takes 10 ms for a step, and 0.1 ms for each token in it."""
+    roomy = {"blocks": 4096, "context_length": 9000, "max_step_tokens": 2000}
+    config = SchedulerConfig(**SIZES | roomy | sizes)  # type: ignore[arg-type]
+    return Rig(Scheduler(config), lambda plan: 0.01 + 1e-4 * plan.token_count)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +114,12 @@ class Device:
 def test_prompts_are_cut_while_interactive_rows_decode(
     priority: int, fields: dict[str, object], bounded: bool
 ) -> None:
-    device = Device(**{"step_time_target_s": 0.05} | fields)
-    device.scheduler.add(ask(1, 40, max_tokens=60, priority=priority), 0.0)
-    device.run(5)
-    device.scheduler.add(ask(2, 8000, max_tokens=2), 0.0)
-    mixed = device.run(16)
+    rig = device(**{"step_time_target_s": 0.05} | fields)
+    rig.add(ask(1, 40, max_tokens=60, priority=priority))
+    rig.steps(5)
+    rig.add(ask(2, 8000, max_tokens=2))
+    rig.steps(16)
+    mixed = [plan.token_count for plan in rig.plans[5:]]
     if bounded:
         assert max(mixed) <= 420
         assert sum(mixed[4:]) / len(mixed[4:]) == pytest.approx(400, rel=0.05)  # 10 + 40 ms
@@ -145,6 +128,7 @@ def test_prompts_are_cut_while_interactive_rows_decode(
 
 
 def test_without_decode_rows_prompts_are_computed_at_full_length() -> None:
-    device = Device(step_time_target_s=0.02)
-    device.scheduler.add(ask(1, 8000, priority=0), 0.0)
-    assert device.run(4) == [2000] * 4
+    rig = device(step_time_target_s=0.02)
+    rig.add(ask(1, 8000, priority=0))
+    rig.steps(4)
+    assert [plan.token_count for plan in rig.plans] == [2000] * 4

@@ -38,7 +38,7 @@ class Told(list[str]):
     ("kind", "dtype", "error"),
     [(Type.F32, torch.float32, 0.0), (Type.F16, torch.float16, 5e-4), (Type.Q8_0, torch.bfloat16, 1e-2)],
 )
-def test_the_weights_are_those_of_the_file(
+def test_the_weights_are_those_of_the_file_and_the_model_computes_what_it_did(
     tmp_path: Path, cache: GGUFCache, kind: Type, dtype: torch.dtype, error: float
 ) -> None:
     original = tiny_llama()
@@ -51,15 +51,10 @@ def test_the_weights_are_those_of_the_file(
     for name, tensor in kept.state_dict().items():
         allowed = error * expected[name].abs().max()
         assert (tensor.float() - expected[name]).abs().max() <= allowed, name
-
-
-def test_the_model_that_is_kept_computes_what_the_original_does(file: Path, cache: GGUFCache) -> None:
-    kept = AutoModelForCausalLM.from_pretrained(cache.folder_of(file, Told()), use_safetensors=True)
-    ids = torch.arange(3, 43)[None]
-
-    with torch.no_grad():
-        assert torch.equal(kept(ids).logits, tiny_llama()(ids).logits)
     assert kept.generation_config.eos_token_id == EOS
+    ids = torch.arange(3, 43)[None]
+    with torch.no_grad():
+        assert error or torch.equal(kept(ids).logits, original(ids).logits)
 
 
 def test_the_tokenizer_comes_along_with_its_chat_template(file: Path, cache: GGUFCache) -> None:
@@ -77,7 +72,7 @@ def test_the_tokenizer_comes_along_with_its_chat_template(file: Path, cache: GGU
     assert chat[0] == BOS
 
 
-def test_it_is_converted_once_and_found_again_for_a_copy(
+def test_it_is_converted_once_also_for_a_copy_and_anew_for_other_weights(
     file: Path, cache: GGUFCache, tmp_path: Path
 ) -> None:
     told = Told()
@@ -90,14 +85,7 @@ def test_it_is_converted_once_and_found_again_for_a_copy(
     assert cache.folder_of(copy, told) == first
     assert (first / "model.safetensors").stat().st_ino == inode
     assert len(told) == 1
-
-
-def test_other_weights_under_the_same_name_are_converted_anew(
-    file: Path, cache: GGUFCache, tmp_path: Path
-) -> None:
-    first = cache.folder_of(file, Told())
-
-    assert cache.folder_of(write_gguf(file, tiny_llama(seed=1)), Told()) != first
+    assert cache.folder_of(write_gguf(file, tiny_llama(seed=1)), told) != first
 
 
 def test_what_a_killed_conversion_left_is_no_checkpoint(file: Path, cache: GGUFCache) -> None:

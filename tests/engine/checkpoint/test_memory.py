@@ -197,25 +197,23 @@ def test_version_1_limits_where_the_own_group_is_what_is_mounted(tmp_path: Path)
     assert limits.cpu_quota() == 1.5
 
 
-def test_no_limits_no_groups_and_a_group_over_its_limit(tmp_path: Path) -> None:
-    none = groups(
-        tmp_path, "3:cpu:/\n0::/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}
-    )
-    assert none.memory_left() is None
-    assert none.cpu_quota() is None
-
-    absent = ControlGroups(tmp_path / "nowhere", tmp_path / "nothing")
-    assert absent.memory_left() is None
-    assert absent.cpu_quota() is None
-
-    over = groups(tmp_path, "0::/\n", {"memory.max": "10", "memory.current": "12"})
-    assert over.memory_left() == 0
+def test_no_limits_and_no_groups(tmp_path: Path) -> None:
+    files = {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}
+    none = groups(tmp_path, "3:cpu:/\n0::/\n", files)
+    for limits in (none, ControlGroups(tmp_path / "nowhere", tmp_path / "nothing")):
+        assert limits.memory_left() is None
+        assert limits.cpu_quota() is None
 
 
-@pytest.mark.parametrize(("high", "left"), [("max", 1000), ("700", 600), ("2000", 1000)])
-def test_where_the_kernel_holds_a_process_up_there_is_a_limit(high: str, left: int, tmp_path: Path) -> None:
-    limits = groups(tmp_path, "0::/\n", {"memory.max": "1100", "memory.high": high, "memory.current": "100"})
-    assert limits.memory_left() == left
+@pytest.mark.parametrize(
+    ("most", "high", "used", "left"),
+    [(1100, "max", 100, 1000), (1100, "700", 100, 600), (1100, "2000", 100, 1000), (10, "max", 12, 0)],
+)
+def test_where_the_kernel_holds_a_process_up_there_is_a_limit(
+    most: int, high: str, used: int, left: int, tmp_path: Path
+) -> None:
+    files = {"memory.max": str(most), "memory.high": high, "memory.current": str(used)}
+    assert groups(tmp_path, "0::/\n", files).memory_left() == left
 
 
 def test_cores_are_those_of_the_affinity_within_the_quota(

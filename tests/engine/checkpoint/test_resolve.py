@@ -32,16 +32,10 @@ def refusal(model: str | Path, cache: Path) -> str:
     return str(refused.value)
 
 
-def test_a_folder_is_taken_as_it_is(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_is_taken_as_it_is(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(folder.glob("*.safetensors"))) > 1
     assert found(folder, tmp_path) == Checkpoint(folder, "tiny", folder)
-
-
-def test_a_folder_by_relative_path_has_its_name(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(folder)
-
     assert found(".", tmp_path).name == "tiny"
 
 
@@ -90,17 +84,15 @@ def test_what_is_neither_here_nor_on_the_hub(
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("model", "says"),
-    [
-        ("", "no model"),
-        ("./missing", "no such file or folder"),
-        ("/missing/folder", "no such file or folder"),
-        ("~/missing-model.gguf", "no such file or folder"),
-    ],
-)
-def test_what_is_not_there(model: str, says: str, tmp_path: Path) -> None:
-    assert says in refusal(model, tmp_path)
+def test_what_is_not_there_or_is_no_model(tmp_path: Path) -> None:
+    assert "no model" in refusal("", tmp_path)
+    for model in ("./missing", "/missing/folder", "~/missing-model.gguf"):
+        assert "no such file or folder" in refusal(model, tmp_path)
+    fake = tmp_path / "fake.gguf"
+    fake.write_bytes(b"GGUF" + b"\0" * 100)
+    assert str(fake) in refusal(tmp_path, tmp_path), "a folder that holds only such a file points to it"
+    assert "fake.gguf" in (message := refusal(fake, tmp_path / "cache"))
+    assert "no GGUF file that transformers can read" in message
 
 
 def test_pickled_weights_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -112,12 +104,6 @@ def test_pickled_weights_are_refused(folder: Path, tmp_path: Path) -> None:
     assert "pytorch_model.bin" in message
     assert "safetensors" in message
     assert "name the folder" in refusal(folder / "pytorch_model.bin", tmp_path)
-
-
-def test_a_folder_that_holds_only_a_gguf_file_points_to_it(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").touch()
-
-    assert str(tmp_path / "model.gguf") in refusal(tmp_path, tmp_path)
 
 
 def test_broken_folders(folder: Path, tmp_path: Path) -> None:
@@ -148,11 +134,3 @@ def test_no_weights_at_all(tmp_path: Path) -> None:
 
     save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
     assert found(tmp_path, tmp_path).folder == tmp_path
-
-
-def test_a_gguf_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "fake.gguf").write_bytes(b"GGUF" + b"\0" * 100)
-    message = refusal(tmp_path / "fake.gguf", tmp_path / "cache")
-
-    assert "fake.gguf" in message
-    assert "no GGUF file that transformers can read" in message

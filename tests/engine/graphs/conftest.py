@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-import torch
-
-from millstream_worker.engine.runner.model.load import LoadedModel, load_model
 
 
 @pytest.fixture(autouse=True)
@@ -16,12 +10,6 @@ def _one_thread(one_thread: None) -> None: ...
 
 
 @pytest.fixture
-def load(checkpoint: Callable[[str], Path]) -> Callable[[str], LoadedModel]:
-    """The model of a case, loaded anew: a model serves one storage."""
-
-    def get(case: str) -> LoadedModel:
-        # Of torch's operations alone, as on a GPU: the stand-in for a recorder sees no others.
-        device = torch.device("cpu")
-        return load_model(str(checkpoint(case)), dtype=torch.float32, device=device, attention="torch")
-
-    return get
+def attention_name() -> str:
+    """Of torch's operations alone, as on a GPU: the stand-in for a recorder sees no others."""
+    return "torch"

@@ -1,12 +1,14 @@
-"""Sizes of recorded steps: few, and none far above what runs in it."""
+"""Who records, and the sizes of recorded steps: few, and none far above what runs in it."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream_worker.engine.runner.cuda_graphs.ladder import MOST_TOKENS, fitting, row_rungs, token_rungs
+from millstream_worker.engine.runner.cuda_graphs.recording import NAMES, wanted
 
 MOST = st.integers(1, 8192)
 
@@ -19,12 +21,6 @@ def test_rungs() -> None:
     assert token_rungs(800)[-4:] == [512, 640, 768, 800]
     assert token_rungs(8192)[-4:] == [640, 768, 896, 1024]
     assert len(token_rungs(8192)) < 30
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 8, 15, 16])
-def test_small_limits_are_rungs_themselves(most: int) -> None:
-    assert row_rungs(most)[-1] == most
-    assert token_rungs(most)[-1] == most
 
 
 @given(MOST)
@@ -47,3 +43,14 @@ def test_a_step_runs_in_the_smallest_that_holds_it(most: int, data: st.DataObjec
 def test_nothing_holds_what_is_above_the_limit() -> None:
     assert fitting(row_rungs(8), 9) is None
     assert fitting([], 1) is None
+
+
+def test_what_was_asked_for_on_what_device() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [wanted(name, cuda) for name in NAMES] == [True, True, False]
+    assert not wanted("auto", cpu)
+    assert not wanted("off", cpu)
+    with pytest.raises(ValueError, match="'on' needs a CUDA device, this is cpu"):
+        wanted("on", cpu)
+    with pytest.raises(ValueError, match="'yes'; it must be one of auto, on, off"):
+        wanted("yes", cuda)

@@ -55,14 +55,6 @@ def test_torchs_threads_live_on(keys: int, native: Backend) -> None:
     assert set(os.listdir("/proc/self/task")) <= before
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("group", range(1, 9))
-def test_query_heads_of_a_key_head(group: int, dtype: torch.dtype, native: Backend) -> None:
-    PagedRows(LayerSpec(2 * group, 2, 32, 32, scale=0.2), 3, native, dtype=dtype).check(
-        [70, 1, 50], [1, 1, 1], [1, 20, 3]
-    )
-
-
 @pytest.mark.parametrize("name", ["grouped", "narrow values"])
 @pytest.mark.parametrize("window", [None, 600])
 def test_a_long_context_is_put_together_from_its_parts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,41 +56,35 @@ def layer(inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = True) -
 @torch.inference_mode()
 def test_answers_what_linear_does(dtype: torch.dtype, used: Library, bias: bool) -> None:
     for inputs, outputs in SIZES:
-        answers_what_linear_does(layer(inputs, outputs, dtype, bias=bias), used)
-
-
-def answers_what_linear_does(module: nn.Linear, used: Library) -> None:
-    replacement, inputs, dtype = replacement_of(module, used), module.in_features, module.weight.dtype
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
-    for shape in ((inputs,), (0, inputs), (1, inputs), (2, 3, inputs), (130, inputs), (1, 700, inputs)):
-        rows = torch.randn(shape).to(dtype)
-        bias = None if module.bias is None else module.bias.float()
-        exact = functional.linear(rows.float(), module.weight.float(), bias)
-        torch.testing.assert_close(replacement(rows).float(), exact, atol=tolerance, rtol=tolerance)
-    strided = torch.randn(3, 2, inputs).to(dtype).transpose(0, 1)
-    assert torch.equal(replacement(strided), replacement(strided.contiguous()))
-    assert torch.equal(replacement.weight, module.weight)
+        module = layer(inputs, outputs, dtype, bias=bias)
+        replacement, tolerance = replacement_of(module, used), 1e-5 if dtype == torch.float32 else 1e-2
+        for shape in ((inputs,), (0, inputs), (1, inputs), (2, 3, inputs), (130, inputs), (1, 700, inputs)):
+            rows = torch.randn(shape).to(dtype)
+            exact = functional.linear(
+                rows.float(), module.weight.float(), module.bias.float() if bias else None
+            )
+            torch.testing.assert_close(replacement(rows).float(), exact, atol=tolerance, rtol=tolerance)
+        strided = torch.randn(3, 2, inputs).to(dtype).transpose(0, 1)
+        assert torch.equal(replacement(strided), replacement(strided.contiguous()))
+        assert torch.equal(replacement.weight, module.weight)
 
 
 @torch.inference_mode()
 def test_a_row_gets_the_same_alone_and_among_many(dtype: torch.dtype, used: Library) -> None:
     """To the last bit, with one thread and with three, however the work is shared out."""
     for inputs, outputs in SIZES:
-        gets_the_same_alone_and_among_many(layer(inputs, outputs, dtype), used)
-
-
-def gets_the_same_alone_and_among_many(module: nn.Linear, used: Library) -> None:
-    replacement = replacement_of(module, used)
-    rows, before = torch.randn(700, module.in_features).to(module.weight.dtype), torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        alone = torch.cat([replacement(row[None]) for row in rows])
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            for count in (2, 3, 4, 5, 6, 7, 120, 121, 700):
-                assert torch.equal(replacement(rows[:count]), alone[:count])
-    finally:
-        torch.set_num_threads(before)
+        module = layer(inputs, outputs, dtype)
+        replacement = replacement_of(module, used)
+        rows, before = torch.randn(700, module.in_features).to(module.weight.dtype), torch.get_num_threads()
+        try:
+            torch.set_num_threads(1)
+            alone = torch.cat([replacement(row[None]) for row in rows])
+            for threads in (1, 3):
+                torch.set_num_threads(threads)
+                for count in (2, 3, 4, 5, 6, 7, 120, 121, 700):
+                    assert torch.equal(replacement(rows[:count]), alone[:count])
+        finally:
+            torch.set_num_threads(before)
 
 
 def test_rows_of_another_type_or_width_are_an_error(dtype: torch.dtype, used: Library) -> None:
@@ -136,27 +131,17 @@ def test_one_weight_that_is_wider_keeps_all_of_them_wide(used: Library, number: 
 @pytest.mark.slow
 @torch.inference_mode()
 def test_bfloat16_is_multiplied_in_every_way(bfloat16_library: Library) -> None:
-    """Each processor has its fastest way; all are right, and none looks at who shares a step."""
-    module = layer(576, 960, torch.bfloat16)
-    rows = torch.randn(700, 576).bfloat16()
-    exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())
-    replacement = replacement_of(module, bfloat16_library)
-    got = replacement(rows)
-    torch.testing.assert_close(got.float(), exact, atol=1e-2, rtol=1e-2)
-    for count in (1, 5, 12, 130):
-        assert torch.equal(replacement(rows[:count]), got[:count])
-
-
-@torch.inference_mode()
-def test_odd_numbers_of_rows_outputs_and_pairs(bfloat16_library: Library) -> None:
-    """As tiles have them that are not whole."""
-    for inputs, outputs in ((2, 1), (30, 33), (62, 64), (800, 31), (1602, 97)):
+    """Each processor has its fastest way; all are right, also where tiles are not whole, and none looks at
+    who shares a step."""
+    for inputs, outputs in ((2, 1), (30, 33), (62, 64), (800, 31), (1602, 97), (576, 960)):
         module = layer(inputs, outputs, torch.bfloat16)
         replacement = replacement_of(module, bfloat16_library)
-        for count in (0, 1, 15, 16, 17, 31, 32, 33, 49, 600):
-            rows = torch.randn(count, inputs).bfloat16()
-            exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())
-            torch.testing.assert_close(replacement(rows).float(), exact, atol=1e-2, rtol=1e-2)
+        rows = torch.randn(700, inputs).bfloat16()
+        exact = functional.linear(rows.float(), module.weight.float(), module.bias.float())
+        got = replacement(rows)
+        torch.testing.assert_close(got.float(), exact, atol=1e-2, rtol=1e-2)
+        for count in (0, 1, 5, 12, 15, 16, 17, 31, 32, 33, 49, 130, 600):
+            assert torch.equal(replacement(rows[:count]), got[:count])
 
 
 def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:
@@ -172,6 +157,15 @@ def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:
 
 def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) -> None:
     assert plain_library.panels is None
+    assert replace_linear_layers(nn.Sequential(nn.Linear(8, 8)), plain_library) == "linear layers: 1 torch"
+
+
+@pytest.mark.skipif(os.environ.get("ATEN_CPU_CAPABILITY") != "avx2", reason="make avx2 holds it down")
+def test_torch_onednn_and_the_compiler_are_held_down_to_avx2(compiler_defines: frozenset[str]) -> None:
+    assert torch.backends.cpu.get_cpu_capability() == "AVX2"
+    assert not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert "__AVX2__" in compiler_defines
+    assert "__AVX512F__" not in compiler_defines
 
 
 class Copies(TorchDispatchMode):

@@ -29,35 +29,31 @@ def with_prefix_groups(plan: Plan) -> Plan:
 @pytest.mark.parametrize("window", [None, 1, 100, 700])
 def test_each_key_once(window: int | None, prefix_groups: bool) -> None:
     for seed, group in product(range(8), (1, 3, 71)):
-        sees_each_key_once(seed, window, group, prefix_groups)
-
-
-def sees_each_key_once(seed: int, window: int | None, group: int, prefix_groups: bool) -> None:
-    plan = random_plan(seed, rows=1 + seed * 2)
-    if prefix_groups:
-        plan = with_prefix_groups(plan)
-    found = cut(plan, LayerSpec(2 * group, 2, 64, 64, scale=1.0, window=window))
-    seen: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}
-    places: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}
-    for segment, first, tokens, first_key, end_key, part in found.pieces:
-        for token in found.members[first : first + tokens]:
-            owner = np.searchsorted(plan.query_starts, token, "right") - 1
-            blocks = slice(first_key // 16, -(-end_key // 16))
-            assert (plan.block_tables[0][owner][blocks] == plan.block_tables[0][segment][blocks]).all()
+        plan = random_plan(seed, rows=1 + seed * 2)
+        if prefix_groups:
+            plan = with_prefix_groups(plan)
+        found = cut(plan, LayerSpec(2 * group, 2, 64, 64, scale=1.0, window=window))
+        seen: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}
+        places: dict[int, list[int]] = {token: [] for token in range(plan.token_count)}
+        for segment, first, tokens, first_key, end_key, part in found.pieces:
+            for token in found.members[first : first + tokens]:
+                owner = np.searchsorted(plan.query_starts, token, "right") - 1
+                blocks = slice(first_key // 16, -(-end_key // 16))
+                assert (plan.block_tables[0][owner][blocks] == plan.block_tables[0][segment][blocks]).all()
+                low = 0 if window is None else max(0, plan.positions[token] - window + 1)
+                seen[token] += range(max(first_key, low), min(end_key, plan.positions[token] + 1))
+                places[token].append(part)
+        for token, keys in seen.items():
             low = 0 if window is None else max(0, plan.positions[token] - window + 1)
-            seen[token] += range(max(first_key, low), min(end_key, plan.positions[token] + 1))
-            places[token].append(part)
-    for token, keys in seen.items():
-        low = 0 if window is None else max(0, plan.positions[token] - window + 1)
-        assert sorted(keys) == list(range(low, plan.positions[token] + 1))
-    joined = {token: (first, parts) for token, first, parts in found.splits.tolist()}
-    taken: list[int] = []
-    for token, parts in places.items():
-        first, count = joined.get(token, (0, 0))
-        assert sorted(parts) == (list(range(count)) if count else [-1])
-        assert found.first_parts[token] == first
-        taken += range(first, first + count)
-    assert sorted(taken) == list(range(found.parts))
+            assert sorted(keys) == list(range(low, plan.positions[token] + 1))
+        joined = {token: (first, parts) for token, first, parts in found.splits.tolist()}
+        taken: list[int] = []
+        for token, parts in places.items():
+            first, count = joined.get(token, (0, 0))
+            assert sorted(parts) == (list(range(count)) if count else [-1])
+            assert found.first_parts[token] == first
+            taken += range(first, first + count)
+        assert sorted(taken) == list(range(found.parts))
 
 
 def test_the_dearest_come_first() -> None:

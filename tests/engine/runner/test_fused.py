@@ -55,6 +55,8 @@ def test_each_answers_what_it_did(bias: bool) -> None:
         assert torch.equal(layer.weight, weight)
         assert (layer.bias is not None) is bias
     assert len({id(layer.joint) for layer in (model.q, model.k, model.v)}) == 1
+    assert model.q._product.rows is None, "something is held between two steps"
+    assert model.q._product.answer is None
 
 
 @torch.no_grad()
@@ -64,25 +66,8 @@ def test_asked_in_another_way_than_when_it_was_seen() -> None:
     layers = {name: getattr(model, name) for name in "qkv"}
     fuse_seen(model)
     one, other = torch.randn(3, 8), torch.randn(2, 8)
-    for name, rows in [
-        ("v", one),
-        ("k", one),
-        ("q", one),
-        ("q", other),
-        ("k", one),
-        ("q", other),
-        ("v", other),
-    ]:
+    for name, rows in zip("vkqqkqv", (one, one, one, other, one, other, other), strict=True):
         torch.testing.assert_close(getattr(model, name)(rows), layers[name](rows))
-
-
-@torch.no_grad()
-def test_nothing_is_held_between_two_steps() -> None:
-    model = Attention()
-    fuse_seen(model)
-    model(torch.randn(4, 8))
-    assert model.q._product.rows is None
-    assert model.q._product.answer is None
 
 
 class Scaled(nn.Linear):

@@ -1,4 +1,4 @@
-"""Pages of blocks in host memory: what goes out comes back as it was, in the order of the plan."""
+"""Blocks as bytes: their price, pages that travel, and pages in host memory, in the order of the plan."""
 
 from __future__ import annotations
 
@@ -18,10 +18,43 @@ from millstream_worker.engine.runner.kv.host_swap import (
 )
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.pool_size import GIB
-from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
 
 CPU = torch.device("cpu")
-LAYERS = (LayerSpec(4, 2, 8, 8, 1.0), LayerSpec(4, 1, 16, 12, 1.0))
+LAYERS = (LayerSpec(4, 2, 8, 8, 1.0), LayerSpec(4, 1, 16, 12, 1.0), LayerSpec(4, 2, 8, 8, 1.0, window=5))
+
+
+def test_bytes_per_block() -> None:
+    assert bytes_per_block(LAYERS[:1], 16, torch.float32) == 2 * 1 * 2 * 8 * 16 * 4
+    assert bytes_per_block(LAYERS, 16, torch.bfloat16) == (2 * 16 + 28 + 2 * 16) * 16 * 2
+    storage = KVStorage(LAYERS, 5, 16, torch.float16, CPU)
+    held = sum(part.nbytes for part in [*storage.keys, *storage.values])
+    assert held == 5 * storage.bytes_per_block == 5 * bytes_per_block(LAYERS, 16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pages_travel_to_another_storage(dtype: torch.dtype) -> None:
+    source, target = (KVStorage(LAYERS, blocks, 4, dtype, CPU) for blocks in (6, 9))
+    for part in [*source.keys, *source.values]:
+        part.normal_()
+
+    pages = source.copy_out(torch.tensor([4, 1, 5]))
+    target.copy_in(torch.tensor([0, 8, 3]), pages)
+
+    assert pages.shape == (3, source.bytes_per_block)
+    assert pages.dtype == torch.uint8
+    for mine, theirs in zip([*source.keys, *source.values], [*target.keys, *target.values], strict=True):
+        assert torch.equal(mine[[4, 1, 5]], theirs[[0, 8, 3]])
+        assert not theirs[[1, 2, 4, 5, 6, 7]].any()
+
+
+def test_pages_of_another_storage_are_refused() -> None:
+    wide, narrow = (
+        KVStorage(LAYERS, 2, 4, torch.float32, CPU),
+        KVStorage(LAYERS[:2], 2, 4, torch.float32, CPU),
+    )
+    with pytest.raises(AssertionError, match="bytes"):
+        narrow.copy_in(torch.tensor([0]), wide.copy_out(torch.tensor([0])))
 
 
 def storage_of(dtype: torch.dtype = torch.float32) -> KVStorage:
@@ -113,7 +146,3 @@ def test_memory_that_cannot_be_pinned_is_done_without_or_refused() -> None:
     assert [line.partition(":")[0] for line in said] == ["no host memory for KV blocks"]
     with pytest.raises(ValueError, match=r"host_swap '1MiB': .*; give less, or 0 for none"):
         open_swap(EngineConfig("m", host_swap="1MiB"), storage, said.append)
-
-
-def test_auto_is_modest_on_large_machines() -> None:
-    assert host_pages("auto", 1000, torch.device("cuda"), free=900 * GIB) == 8 * GIB // 1000

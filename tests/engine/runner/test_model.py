@@ -34,13 +34,6 @@ def test_facts(checkpoint: Callable[[str], Path]) -> None:
     assert not loaded.model.training
 
 
-def test_layers_may_have_sinks_and_values_of_another_size(checkpoint: Callable[[str], Path]) -> None:
-    sinks = load_model(str(checkpoint("gpt_oss")), dtype=torch.float32, device=CPU)
-    latent = load_model(str(checkpoint("deepseek_v3")), dtype=torch.float32, device=CPU)
-    assert all(layer.sinks for layer in sinks.layer_specs)
-    assert {(layer.key_dim, layer.value_dim) for layer in latent.layer_specs} == {(16, 12)}
-
-
 def test_end_tokens_of_both_configurations(tmp_path: Path) -> None:
     folder = build("llama", tmp_path, eos_token_id=[2, 9])
     (folder / "generation_config.json").write_text('{"eos_token_id": [7, 2]}')
@@ -53,11 +46,6 @@ def test_a_shortened_context_is_noted(checkpoint: Callable[[str], Path]) -> None
     loaded = load_model(str(checkpoint("phi3-longrope")), dtype=torch.float32, device=CPU)
     assert loaded.context_length == CONTEXT
     assert loaded.notes[0].startswith(f"context limited to {CONTEXT} of {8 * CONTEXT} tokens")
-
-
-def test_dtype_is_what_was_asked_for(checkpoint: Callable[[str], Path]) -> None:
-    loaded = load_model(str(checkpoint("llama")), dtype=torch.bfloat16, device=CPU)
-    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.bfloat16}
 
 
 def test_missing_weights_are_an_error_and_not_random(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.engine.serving import Served, eager_of, logits_of, runner_of, serve
-from support.models import checkpoints
 from torch._inductor.utils import clear_inductor_caches
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
@@ -49,8 +48,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoints.build("llama", tmp_path_factory.mktemp("model"))
+def folder(checkpoint: Callable[[str], Path]) -> Path:
+    return checkpoint("llama")
 
 
 @pytest.fixture(scope="module")
@@ -221,14 +220,30 @@ def test_functions_of_torchs_own_are_refused_by_name() -> None:
     assert module.empty_strided_cpu is torch.empty_strided
 
 
-def test_sizes_that_need_too_much_memory_are_called_by_python(compiled: LoadedModel, want: Served) -> None:
-    def change(form: Noted) -> None:
-        form._workspace = Workspace(6000)
+def less_memory(form: Noted) -> None:
+    form._workspace = Workspace(6000)
 
+
+def fewer_tokens(form: Noted) -> None:
+    form._most_tokens = 2
+
+
+def a_library_that_fails(form: Noted) -> None:
+    form._library = Calls(form._library, fails_at=2)  # the first is a comparison's
+
+
+@pytest.mark.parametrize(
+    ("change", "sizes"), [(less_memory, range(1, 4)), (fewer_tokens, [2]), (a_library_that_fails, range(99))]
+)
+def test_what_is_too_large_or_fails_is_computed_by_python(
+    change: Callable[[Noted], None], sizes: Sequence[int], compiled: LoadedModel, want: Served
+) -> None:
     watch = Watch(change)
     assert run(compiled, watch).tokens == want.tokens
     assert watch.said == []
-    assert 0 < max(tokens for tokens, _ in watch.form.replayed) < 4
+    assert max(tokens for tokens, _ in watch.form.replayed) in sizes
+    if isinstance(watch.form._library, Calls):
+        assert len(watch.form._library.counts) > 3
 
 
 class Calls:
@@ -245,16 +260,6 @@ class Calls:
         return sound and len(self.counts) < self._fails_at
 
 
-def test_a_step_that_fails_is_computed_by_python(compiled: LoadedModel, want: Served) -> None:
-    def change(form: Noted) -> None:
-        form._library = Calls(form._library, fails_at=2)  # the first is a comparison's
-
-    watch = Watch(change)
-    assert run(compiled, watch).tokens == want.tokens
-    assert watch.said == []
-    assert len(watch.form._library.counts) > 3
-
-
 def test_progress_is_marked_on_the_way() -> None:
     calls = np.zeros((200, 21), np.int64)
     step = RecordedStep(calls[:0, 0], calls[:0, 0], calls[:0, 0], torch.zeros(0), calls)
@@ -262,15 +267,6 @@ def test_progress_is_marked_on_the_way() -> None:
     assert cpu_replay.replay_calls(library, step, lambda: marks.append(sum(library.counts)))
     assert (library.counts, marks) == ([64, 64, 64, 8], [64, 128, 192, 200])
     assert not cpu_replay.replay_calls(Calls(fails_at=2), step)
-
-
-def test_large_steps_are_computed_as_before(compiled: LoadedModel, want: Served) -> None:
-    def change(form: Noted) -> None:
-        form._most_tokens = 2
-
-    watch = Watch(change)
-    assert run(compiled, watch).tokens == want.tokens
-    assert set(watch.form.replayed) == {(2, 2)}
 
 
 def test_steps_of_several_tokens_a_row_share_recordings(compiled: LoadedModel) -> None:
@@ -311,9 +307,8 @@ def step_of(
     )
 
 
-def test_what_is_not_ours_is_called_by_python(tmp_path: Path) -> None:
+def test_what_is_not_ours_is_called_by_python(folder: Path) -> None:
     """Nobody asks for a model that is not compiled; it would be told."""
-    folder = checkpoints.build("llama", tmp_path)
     loaded = load_model(str(folder), dtype=torch.float32, device=CPU)
     watch, want = Watch(), run(loaded).tokens
     assert run(loaded, watch).tokens == want

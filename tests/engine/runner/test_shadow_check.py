@@ -114,6 +114,7 @@ def plain(load: Load) -> Served:
     return serve(load(), requests(), blocks=30, pipeline_depth=1)
 
 
+@pytest.mark.slow
 def test_what_is_right_stays_as_it_is_bit_by_bit(load: Load) -> None:
     """Also the pool: what the check computes leaves nothing there."""
     unchecked = Service(load(), recorder=CpuRecorder(), every=10**9)

@@ -1,4 +1,4 @@
-"""The kernel that draws beside the CPU's sampler, of the same weights. Run by test_triton_draws.py in a
+"""The kernel that draws beside the CPU's sampler, of the same weights. Run by triton/test_kernels.py in a
 process of its own, where Triton interprets it on the CPU; on a machine with a GPU it is compiled there."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.engine.attention_step import DEVICE
-from support.engine.sampling_steps import Row, draw, draw_plan
+from support.engine.sampling_steps import KINDS, Row, draw, draw_plan, logits_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime import interpreter
@@ -26,7 +26,7 @@ from millstream_worker.engine.runner.sampling.slot_settings import Settings
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
 from millstream_worker.engine.runner.self_check.draw_check import check_draws
 
-KINDS = ("usual", "flat", "peaked", "few values", "even", "mostly impossible", "alone")
+pytestmark = pytest.mark.timeout(900)  # of many rows and large vocabularies
 SPECS = (
     SamplingSpec(),
     SamplingSpec(temperature=0.3, min_p=0.02),
@@ -56,20 +56,6 @@ def same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         return draws.weights(sound, torch.from_numpy(temperature.copy()).to(DEVICE)).cpu().float().numpy()
 
     monkeypatch.setattr(draw_cpu, "_weigh", weigh)
-
-
-def logits_of(kind: str, rows: int, vocab: int, random: torch.Generator) -> Tensor:
-    made = torch.randn(rows, vocab, generator=random)
-    place = torch.randint(vocab, (rows, 1), generator=random)
-    return {
-        "usual": made * 3,
-        "flat": made * 0.01,
-        "peaked": made * 60,
-        "few values": (made * 2).round(),
-        "even": torch.zeros(rows, vocab) - 7,
-        "mostly impossible": torch.where(made > 2, made, -torch.inf).scatter(1, place, 1.0),
-        "alone": torch.full((rows, vocab), -torch.inf).scatter(1, place, -3.0),
-    }[kind]
 
 
 def check(logits: Tensor, specs: list[SamplingSpec], noise: list[float]) -> None:
@@ -103,10 +89,20 @@ def rows_of(vocab: int, count: int, kinds: tuple[str, ...] = KINDS, seed: int = 
 
 
 @pytest.mark.usefixtures("same_weights")
-@pytest.mark.parametrize("vocab", [1, 2, 4097])
-def test_the_tokens_are_the_cpu_s(vocab: int) -> None:
-    count = 26 if vocab > 1 else 13
-    check(rows_of(vocab, count), list(islice(cycle(SPECS), count)), list(islice(cycle(UNIFORMS), count)))
+@pytest.mark.parametrize(
+    ("vocab", "dtype"),
+    [
+        (1, torch.float32),
+        (2, torch.float32),
+        (4097, torch.float32),
+        (50_257, torch.float32),
+        (128_256, torch.float16),
+    ],
+)
+def test_the_tokens_are_the_cpu_s(vocab: int, dtype: torch.dtype) -> None:
+    count = 2 * len(SPECS) if vocab == 4097 else len(SPECS)
+    logits = rows_of(vocab, count).to(dtype)
+    check(logits, list(islice(cycle(SPECS), count)), list(islice(cycle(UNIFORMS), count)))
 
 
 @pytest.mark.usefixtures("same_weights")
@@ -128,8 +124,6 @@ def test_ends_of_what_is_kept() -> None:
     check(torch.stack([few, usual, tied, tied]), specs, [0.9999, 1.0, 0.5, 0.5])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("same_weights")
 @pytest.mark.parametrize("vocab", [31, 300, 1000, 1024, 2500])
 def test_of_many_rows(vocab: int) -> None:
@@ -144,19 +138,6 @@ def test_of_many_rows(vocab: int) -> None:
         for _ in range(MANY)
     ]
     check(rows_of(vocab, len(ways), seed=vocab), ways, chance.random(len(ways)).tolist())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.usefixtures("same_weights")
-@pytest.mark.parametrize(
-    ("vocab", "dtype"),
-    [(50_257, torch.float32), (128_256, torch.float16)],
-)
-def test_large_vocabularies(vocab: int, dtype: torch.dtype) -> None:
-    count = len(SPECS)
-    logits = rows_of(vocab, count).to(dtype)
-    check(logits, list(SPECS), list(islice(cycle(UNIFORMS[1:]), count)))
 
 
 @pytest.mark.usefixtures("same_weights")
@@ -307,7 +288,6 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return totals
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("TRITON_INTERPRET" not in os.environ, reason="counts what is interpreted")
 @pytest.mark.parametrize(
     "spec",

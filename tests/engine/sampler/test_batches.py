@@ -173,20 +173,16 @@ def test_half_precision_logits_and_a_step_that_draws_nothing() -> None:
 )
 def test_a_row_of_no_numbers_is_reported_and_harms_no_other(spec: SamplingSpec) -> None:
     for value, place in product((np.nan, np.inf, -np.inf), (0, 9, VOCAB - 1)):
-        reports_a_row_of_no_numbers(value, place, spec)
+        chance = np.random.default_rng(5)
+        sound = [Row(chance.standard_normal(VOCAB).astype(np.float32), spec, 0.4) for _ in range(3)]
+        logits = sound[1].logits.copy()
+        logits[slice(None) if value == -np.inf else place] = value
+        asked = replace(spec, top_logprobs=2)
+        drawn = draw([sound[0], Row(logits, asked, 0.4), sound[2]])
 
-
-def reports_a_row_of_no_numbers(value: float, place: int, spec: SamplingSpec) -> None:
-    chance = np.random.default_rng(5)
-    sound = [Row(chance.standard_normal(VOCAB).astype(np.float32), spec, 0.4) for _ in range(3)]
-    logits = sound[1].logits.copy()
-    logits[slice(None) if value == -np.inf else place] = value
-    asked = replace(spec, top_logprobs=2)
-    drawn = draw([sound[0], Row(logits, asked, 0.4), sound[2]])
-
-    assert drawn.non_finite == (1,)
-    assert drawn.tokens.tolist() == [draw([sound[0]]).tokens[0], 0, draw([sound[2]]).tokens[0]]
-    assert drawn.logprobs == {}
+        assert drawn.non_finite == (1,)
+        assert drawn.tokens.tolist() == [draw([sound[0]]).tokens[0], 0, draw([sound[2]]).tokens[0]]
+        assert drawn.logprobs == {}
 
 
 def test_ids_outside_the_vocabulary_are_no_harm() -> None:

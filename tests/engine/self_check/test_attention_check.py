@@ -1,4 +1,5 @@
-"""Attention at start beside plain PyTorch: kernels that compute or store something else are noticed."""
+"""Attention at start beside plain PyTorch: kernels that compute or store something else are noticed. Logits
+of two ways to compute a step: rounding passes, one wrong row and a wrong factor do not."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.self_check import attention_check
 from millstream_worker.engine.runner.self_check.attention_check import check_attention
 from millstream_worker.engine.runner.self_check.attention_steps import attention_steps
-from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch
+from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare_logits
 
 CPU = torch.device("cpu")
 LAYERS = (
@@ -51,18 +52,10 @@ class Altered(TorchAttention):
         return self.mistake(self, self.plan, super().attend(layer, query, key, value, sinks))
 
 
-def of_all(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
-    return out * 1.01
-
-
 def of_one_token_of_a_later_chunk(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
     if plan.decodes and plan.token_count > len(plan.query_lens):
         out[-1] = out[-2]
     return out
-
-
-def of_prefix_groups(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
-    return out.flip(0) if len(plan.prefix_group_lens) else out
 
 
 def without_a_number(backend: Altered, plan: Plan, out: Tensor) -> Tensor:
@@ -89,9 +82,12 @@ def test_the_backend_of_this_machine_is_right(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("mistake", "says"),
     [
-        (of_all, "attention of 6 heads .2 KV. of 40, float32 is off by 0.01 of the largest value; the limit"),
+        (
+            lambda backend, plan, out: out * 1.01,
+            "attention of 6 heads .2 KV. of 40, float32 is off by 0.01 of the largest value; the limit",
+        ),
         (of_one_token_of_a_later_chunk, "is off by"),
-        (of_prefix_groups, "is off by"),
+        (lambda backend, plan, out: out.flip(0) if len(plan.prefix_group_lens) else out, "is off by"),
         (without_a_number, "is off by inf"),
         (stored_elsewhere, "what is stored of the keys and values of 6 heads"),
     ],
@@ -140,3 +136,37 @@ def test_the_steps_have_what_goes_wrong(block_size: int) -> None:
     assert any(((step.query_lens > 1) & (step.kv_lens > 2 * LEAST_TILE_KEYS)).any() for step in steps)
     groups = [len(step.prefix_group_segments) for step in steps if len(step.prefix_group_lens)]
     assert groups == ([3, 70] if block_size <= 1100 else [])
+
+
+WANT = torch.randn(61, 500, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "noise"), [(torch.bfloat16, 0.06), (torch.float16, 0.01), (torch.float32, 1e-5)]
+)
+def test_rounding_passes_and_one_wrong_row_does_not(dtype: torch.dtype, noise: float) -> None:
+    got = WANT + noise * torch.randn(WANT.shape, generator=torch.Generator().manual_seed(1))
+    assert 0 < compare_logits(got.to(dtype), WANT.to(dtype), "it", dtype) < 1.5 * noise + 1e-6
+    got[17] = WANT[18]
+    with pytest.raises(Mismatch, match="it has other logits"):
+        compare_logits(got.to(dtype), WANT.to(dtype), "it", dtype)
+
+
+def test_a_factor_and_what_is_not_finite_do_not_pass() -> None:
+    with pytest.raises(Mismatch):
+        compare_logits(WANT.bfloat16() * 1.3, WANT.bfloat16(), "it", torch.bfloat16)
+    got = WANT.clone()
+    got[3, 4] = torch.nan
+    with pytest.raises(Mismatch):
+        compare_logits(got, WANT, "it", torch.float32)
+
+
+def test_rows_that_are_expected_not_to_be_finite_count_for_nothing() -> None:
+    want = WANT.clone()
+    want[3] = torch.nan
+    assert compare_logits(WANT, want, "it", torch.float32) == 0
+
+
+def test_nothing_to_compare_is_no_success() -> None:
+    with pytest.raises(Mismatch, match="it cannot be compared: no row of its logits"):
+        compare_logits(WANT[:1], torch.full_like(WANT[:1], torch.nan), "it", torch.float32)

@@ -14,43 +14,30 @@ from millstream_worker.engine.runner.attention.triton.triton_backend import Trit
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
-
-@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 2), (6, 1), (7, 1), (14, 2), (24, 1)])
-def test_grouped_query_heads(heads: int, kv_heads: int) -> None:
-    Step(spec(heads, kv_heads), RAGGED).check()
+WINDOWS = (1, 2, 7, 16, 17, 150, 193, 1000)  # in wide ones some keys are seen by all queries of a tile
 
 
-@pytest.mark.parametrize("dim", [8, 64, 80, 96, 112, 128, 192, 256])
-def test_head_sizes(dim: int) -> None:
-    Step(spec(2, 1, dim), RAGGED).check()
-
-
-def test_values_of_another_size_than_keys() -> None:
-    Step(spec(4, 2, 96, value_dim=64), RAGGED).check()
+@pytest.mark.parametrize(
+    "layer",
+    [
+        *(spec(*heads) for heads in ((2, 2), (4, 2), (6, 1), (7, 1), (14, 2), (24, 1))),
+        *(spec(2, 1, dim) for dim in (8, 64, 80, 96, 112, 128, 192, 256)),
+        *(spec(window=window) for window in WINDOWS),
+        *(spec(softcap=softcap) for softcap in (0.5, 30.0)),
+        spec(4, 2, 96, value_dim=64),
+        spec(sinks=True),
+        spec(6, 2, 80, window=9, softcap=20.0, sinks=True),
+    ],
+    ids=str,
+)
+def test_every_kind_of_layer(layer: LayerSpec) -> None:
+    lens = RAGGED if layer.window is None else [*RAGGED, (100, 40), (150, 70), (200, 1)]
+    Step(layer, lens).check(error=1e-5 if layer.softcap else None)  # tanh by way of exp
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 12, 16, 32, 100])
 def test_block_sizes(block_size: int) -> None:
     Step(spec(), RAGGED, block_size).check()
-
-
-@pytest.mark.parametrize("window", [1, 2, 7, 16, 17, 150, 193, 1000])
-def test_sliding_windows(window: int) -> None:
-    """In the wide ones some keys are seen by all queries of a tile, between those that only some see."""
-    Step(spec(window=window), [*RAGGED, (150, 70), (200, 1)]).check()
-
-
-@pytest.mark.parametrize("softcap", [0.5, 30.0])
-def test_soft_caps(softcap: float) -> None:
-    Step(spec(softcap=softcap), RAGGED).check(error=1e-5)  # tanh by way of exp
-
-
-def test_sinks_take_weight() -> None:
-    Step(spec(sinks=True), RAGGED).check()
-
-
-def test_window_soft_cap_and_sinks_together() -> None:
-    Step(spec(6, 2, 80, window=9, softcap=20.0, sinks=True), [*RAGGED, (100, 40)]).check(error=1e-5)
 
 
 @pytest.mark.parametrize(

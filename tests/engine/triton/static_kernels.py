@@ -69,9 +69,17 @@ def test_rows_that_share_and_rows_that_do_not(prefix_groups: PrefixGroupRows, he
     check(Step(spec(dim=16), DECODES, prefix_groups=prefix_groups), prefix_groups=held)
 
 
-@pytest.mark.parametrize("programs", [4, 64])
-def test_parts_are_as_many_for_every_length(programs: int) -> None:
-    check(Step(spec(dim=16), [(700, 1), (3, 1), (300, 1)]), prefix_groups=True, programs=programs)
+@pytest.mark.parametrize(
+    ("lens", "programs"),
+    [
+        ([(5 * row, 1) for row in range(ROWS)], 4),
+        ([(40, 1)], 4),
+        ([(700, 1), (3, 1), (300, 1)], 4),  # parts are as many for every length
+        ([(700, 1), (3, 1), (300, 1)], 64),
+    ],
+)
+def test_steps_of_any_size(lens: Lens, programs: int) -> None:
+    check(Step(spec(dim=16), lens), prefix_groups=True, programs=programs)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +88,6 @@ def test_parts_are_as_many_for_every_length(programs: int) -> None:
 )
 def test_every_kind_of_layer(layer: LayerSpec) -> None:
     check(Step(layer, DECODES, prefix_groups=PREFIX_GROUPS), prefix_groups=True, programs=64)
-
-
-def test_a_full_step_and_a_step_of_one() -> None:
-    check(Step(spec(dim=16), [(5 * row, 1) for row in range(ROWS)]), prefix_groups=False)
-    check(Step(spec(dim=16), [(40, 1)]), prefix_groups=True)
 
 
 def test_a_step_that_begins_is_not_the_one_held() -> None:

@@ -15,6 +15,7 @@ from support.engine.kernel_resources import SHARED_BYTES, compiled, launches_of,
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LAYERS = {
     "llama": spec(32, 8, 128),
     "gemma": spec(16, 8, 256, softcap=50.0),
@@ -62,43 +63,41 @@ def check_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
         assert found.shared <= SHARED_BYTES[capability], about
 
 
-def test_for_an_h200() -> None:
-    assert len(check("llama", torch.bfloat16, 90)) == 5
-    check_draws(128_256, torch.bfloat16, 90)
+# Each model, each precision and each kind of GPU; `make gpu-matrix` compiles all that there is of each other.
+@pytest.mark.parametrize(
+    ("model", "dtype", "capability"),
+    [
+        ("llama", torch.bfloat16, 90),
+        ("llama", torch.bfloat16, 120),
+        ("gemma", torch.bfloat16, 86),
+        ("gpt-oss", torch.bfloat16, 100),
+        ("phi", torch.bfloat16, 89),
+        ("llama", torch.float32, 80),
+        ("gemma", torch.float32, 86),  # eight warps for a tile, and half as many queries where heads are wide
+    ],
+)
+def test_all_kernels_fit(model: str, dtype: torch.dtype, capability: int) -> None:
+    kernels = {"gemma": 5, "gpt-oss": 3, "llama": 5, "phi": 5}
+    assert len(check(model, dtype, capability)) == kernels[model]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("capability", SHARED_BYTES.keys() - {90})
-def test_for_other_gpus(capability: int) -> None:
-    check("llama", torch.bfloat16, capability)
+def test_contexts_in_one_part() -> None:
+    check("gemma", torch.bfloat16, 90, programs=1)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype", "capability"),
+    [
+        (1, torch.bfloat16, 80),
+        (1000, torch.float32, 86),
+        (50_257, torch.bfloat16, 120),
+        (128_256, torch.bfloat16, 90),
+        (151_936, torch.float32, 89),
+    ],
+)
+def test_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
+    """Blocks of 16 and of 64."""
+    check_draws(vocab_size, dtype, capability)
 
 
 # Half of the products: each model, each precision and each kind of GPU beside each of the others.
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(("model", "capability"), [("llama", 80), ("gemma", 86), ("gemma", 90)])
-def test_in_float32(model: str, capability: int) -> None:
-    """Eight warps for a tile, and half as many queries where heads are wide."""
-    check(model, torch.float32, capability)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("model", "capability"), [("gemma", 86), ("gemma", 90), ("gpt-oss", 90), ("phi", 86)]
-)
-def test_other_kinds_of_layers(model: str, capability: int) -> None:
-    check(model, torch.bfloat16, capability)
-    check(model, torch.bfloat16, capability, programs=1)  # contexts in one part
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_draws() -> None:
-    """Blocks of 16 and of 64, on each kind of GPU one of them."""
-    for number, capability in enumerate(SHARED_BYTES):
-        sizes = [(151_936, torch.float32), (50_257, torch.bfloat16)]
-        check_draws(*sizes[number % 2], capability)
-    for size in ((1, torch.bfloat16), (1000, torch.float32), (151_936, torch.bfloat16)):
-        check_draws(*size, 90)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from support.engine.planning import Segment, pack
+from support.engine.planning import Segment, pack, sharing
 
 from millstream_worker.engine.brain.batch.plan import Plan
 
@@ -26,13 +25,8 @@ def plan_of(rows: Rows, shared: int = 0, *, prefix_groups: bool = False) -> Plan
         Segment(row, [(5 + 31 * row + 7 * place) % 1000 for place in range(new)], cached, table)
         for row, ((cached, new), table) in enumerate(zip(rows, tables, strict=True))
     ]
-    plan = pack(segments, BLOCK)
-    return plan if not prefix_groups else dataclasses.replace(
-        plan,
-        prefix_group_lens=np.array([shared * BLOCK], np.int32),
-        prefix_group_starts=np.array([0, len(rows)], np.int32),
-        prefix_group_segments=np.arange(len(rows), dtype=np.int32),
-    )  # fmt: skip
+    groups = [(shared * BLOCK, range(len(rows)))] if prefix_groups else []
+    return sharing(pack(segments, BLOCK), groups)
 
 
 def median_ms(run: Callable[[], object], times: int = 9) -> float:

@@ -10,7 +10,7 @@ contain: after any wrong block, position, slot or token the draw is `WRONG` too 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,10 +250,10 @@ def check_prefix_groups(plan: Plan, block_size: int) -> None:
 
 
 class Rig:
-    """Scheduler and counting model under a clock that ticks once a step; audits the scheduler all the
-    time."""
+    """Scheduler and counting model under a clock that ticks once a step, or as far as `step_s` says of its
+    plan; audits the scheduler all the time."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, step_s: Callable[[Plan], float] = lambda plan: 1.0) -> None:
         config = scheduler.config
         self.scheduler = scheduler
         self.longest = min(config.context_length, config.blocks * config.block_size)
@@ -270,6 +270,7 @@ class Rig:
         self.finished: dict[int, str] = {}
         self.admitted: list[tuple[int, int]] = []
         self.expected: dict[int, tuple[list[int], str]] = {}
+        self._step_s = step_s
         self._noise: dict[int, NDArray[np.float64]] = {}
         self._random: set[int] = set()
         self._outstanding: deque[tuple[Plan, Sampled]] = deque()
@@ -301,7 +302,7 @@ class Rig:
         self._plan_ahead()
         if self._outstanding:
             plan, drawn = self._outstanding.popleft()
-            self.now += 1.0
+            self.now += self._step_s(plan)
             settled = self.scheduler.settle(self.model.settle(drawn), self.now)
             self.scheduler.check()
             assert not self.model.faults, self.model.faults[0]

@@ -68,17 +68,8 @@ def child(triton: str) -> subprocess.Popen[str]:
     if version("triton") != triton:
         folder = FOLDERS / f"triton-{triton}"
         if not folder.exists():
-            install = [
-                sys.executable,
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-                "--target",
-                str(folder),
-            ]
-            subprocess.run([*install, f"triton=={triton}"], check=True)
+            install = f"-m pip install --quiet --no-deps --target {folder} triton=={triton}"
+            subprocess.run([sys.executable, *install.split()], check=True)
         paths.insert(0, str(folder.resolve()))
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),

@@ -13,6 +13,7 @@ from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 
 DEFAULT = SamplingSpec()
+KINDS = ("usual", "flat", "peaked", "few values", "even", "mostly impossible", "alone")  # of logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +95,18 @@ def distribution(row: Row) -> NDArray[np.float64]:
     probabilities = np.zeros(len(logits))
     probabilities[order] = ranked / ranked.sum()
     return probabilities
+
+
+def logits_of(kind: str, rows: int, vocab: int, random: torch.Generator) -> torch.Tensor:
+    """Of one of KINDS."""
+    made = torch.randn(rows, vocab, generator=random)
+    place = torch.randint(vocab, (rows, 1), generator=random)
+    return {
+        "usual": made * 3,
+        "flat": made * 0.01,
+        "peaked": made * 60,
+        "few values": (made * 2).round(),
+        "even": torch.zeros(rows, vocab) - 7,
+        "mostly impossible": torch.where(made > 2, made, -torch.inf).scatter(1, place, 1.0),
+        "alone": torch.full((rows, vocab), -torch.inf).scatter(1, place, -3.0),
+    }[kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,10 @@ def engine_on(
     return engine
 
 
-def tokens_of(engine: Engine[Any]) -> dict[int, list[int]]:
-    """Ragged rows with a shared prefix, greedy and seeded, more than fit into the batch at once."""
-    for handle in range(12):
-        sampling = SamplingSpec(temperature=float(handle % 2), top_p=0.9, seed=handle)
-        prompt = (*PREFIX[: handle * 2], *range(30, 33 + handle))
-        assert engine.add(EngineRequest(handle, prompt, max_tokens=8 + handle, sampling=sampling)) is None
+def run(engine: Engine[Any], requests: Iterable[EngineRequest]) -> dict[int, list[int]]:
+    """The tokens of all of them, which are there from the start, by handle."""
+    for request in requests:
+        assert engine.add(request) is None
     tokens: dict[int, list[int]] = {}
     while not engine.idle:
         step = engine.step()
@@ -49,3 +47,13 @@ def tokens_of(engine: Engine[Any]) -> dict[int, list[int]]:
             tokens.setdefault(handle, []).append(token)
     engine.scheduler.check()
     return tokens
+
+
+def tokens_of(engine: Engine[Any]) -> dict[int, list[int]]:
+    """Ragged rows with a shared prefix, greedy and seeded, more than fit into the batch at once."""
+    requests = []
+    for handle in range(12):
+        sampling = SamplingSpec(temperature=float(handle % 2), top_p=0.9, seed=handle)
+        prompt = (*PREFIX[: handle * 2], *range(30, 33 + handle))
+        requests.append(EngineRequest(handle, prompt, max_tokens=8 + handle, sampling=sampling))
+    return run(engine, requests)

@@ -23,18 +23,6 @@ MERGES = ["t h", "th e"]
 UNK, BOS, EOS = (len(TOKENS) - left for left in (3, 2, 1))
 HEADS, KV_HEADS = 4, 2
 
-_NAMES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
-
 
 def tiny_llama(seed: int = 0) -> LlamaForCausalLM:
     torch.manual_seed(seed)
@@ -71,8 +59,10 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     _add_tokenizer(writer)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
-        _add_tensor(writer, name, tensor.numpy(), weights)
+        data, kind = _laid_out(name, tensor.numpy(), weights)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -95,24 +85,11 @@ def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def _add_tensor(
-    writer: gguf.GGUFWriter, name: str, data: NDArray[np.float32], weights: gguf.GGMLQuantizationType
-) -> None:
+def _laid_out(
+    name: str, data: NDArray[np.float32], weights: gguf.GGMLQuantizationType
+) -> tuple[NDArray[np.generic], gguf.GGMLQuantizationType]:
     if ".q_proj." in name or ".k_proj." in name:
         heads = HEADS if ".q_proj." in name else KV_HEADS
         data = data.reshape(heads, 2, -1, data.shape[1]).swapaxes(1, 2).reshape(data.shape)
     kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
-    packed = data if kind == gguf.GGMLQuantizationType.F32 else gguf.quants.quantize(data, kind)
-    writer.add_tensor(_gguf_name(name), packed, raw_dtype=kind)
-
-
-def _gguf_name(name: str) -> str:
-    whole = {
-        "model.embed_tokens.weight": "token_embd.weight",
-        "model.norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    }
-    if name in whole:
-        return whole[name]
-    _, _, layer, part = name.removesuffix(".weight").split(".", 3)
-    return f"blk.{layer}.{_NAMES[part]}.weight"
+    return (data if kind == gguf.GGMLQuantizationType.F32 else gguf.quants.quantize(data, kind)), kind

@@ -1,0 +1,80 @@
+"""Smaller parts of the benchmark: limits, steps that are measured, starts, prompts that are far too long."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ops.bench.machine import Limits
+from ops.bench.pieces import brain, giants
+from ops.bench.pieces.front import cores_limit
+from ops.bench.pieces.shared import BLOCK, CASES, Case, alone, blocks_in, plan_of
+from ops.bench.pieces.startup import engine, limit
+from support.engine.counting import check_shapes
+from support.models.tokenizers import build
+from support.workers.fake_engine import COMMAND
+from transformers import PreTrainedTokenizerFast
+
+from millstream.cli.embedded.embedded_server import EmbeddedServer
+from millstream_worker.engine.protocol.config import EngineConfig
+
+
+def test_cores_that_do_nothing_else() -> None:
+    assert cores_limit(100, [3.0, 1.0], cores=2) == 50.0  # four seconds of work for two cores
+
+
+def test_weights_are_read_once(tmp_path: Path) -> None:
+    for name, size in (("model-1.safetensors", 1_500_000), ("model-2.safetensors", 500_000), ("x.json", 99)):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert limit(tmp_path, Limits(1e6, 1.0)).startswith("  2.00 ")
+
+
+def test_a_plan_is_all_its_arrays() -> None:
+    stepper = brain.Stepper(0, max_step_tokens=64)
+    stepper.add(20, 4)
+    prefill, decode = stepper.step(), stepper.step()
+    assert decode.ms > 0
+    # Of 19 tokens more: id, position, whether it comes from the device (one byte), and place (eight).
+    assert prefill.array_bytes - decode.array_bytes == pytest.approx(19 * (4 + 4 + 1 + 8), abs=64)
+
+
+@pytest.mark.parametrize("case", [*CASES, Case(3, 2, 32, 1), Case(1, 2, 16, 17)])
+def test_a_plan_with_true_prefix_groups(case: Case) -> None:
+    plan = plan_of(case)
+    check_shapes(plan, BLOCK)
+    shared, own = case.blocks
+    assert len(plan.prefix_group_lens) == case.prefix_groups
+    assert plan.decodes == case.prefix_groups * case.rows
+    assert len(np.unique(plan.block_tables[0])) == case.prefix_groups * shared + plan.decodes * own
+    assert blocks_in(plan) == len(np.unique(plan.block_tables[0])) + 1
+
+
+def test_alone_it_is_the_same_step_without_prefix_groups() -> None:
+    plan = alone(plan_of(CASES[0]))
+    check_shapes(plan, BLOCK)
+    assert len(plan.prefix_group_segments) == 0
+
+
+async def test_an_engine_is_timed_until_it_is_ready() -> None:
+    start = await engine(EngineConfig("counting:load_s=0.2"), COMMAND.split())
+
+    assert start.seconds >= 0.2
+    assert start.cpu_s > 0
+
+
+async def test_one_that_cannot_load_says_why() -> None:
+    with pytest.raises(SystemExit, match="no such luck"):
+        await engine(EngineConfig("counting:broken=no such luck"), COMMAND.split())
+
+
+@pytest.mark.slow
+async def test_giants_are_refused_while_small_jobs_pass(tmp_path: Path) -> None:
+    PreTrainedTokenizerFast(tokenizer_object=build("byte-level")).save_pretrained(tmp_path / "model")
+    options = argparse.Namespace(messages=2, tenants=2, tokenizer=tmp_path / "model", rest_s=0)
+    with EmbeddedServer(tmp_path / "server") as server:
+        figures = await giants.measure(server.url, "words", 512, options, characters=100_000)
+    assert 20 < figures.idle <= figures.peak
+    assert figures.waits_s
+    assert figures.row.count("|") == 4
