@@ -13,13 +13,12 @@ import pytest
 import structlog
 from redis.exceptions import ConnectionError, ResponseError
 from support.engine.ready import INFO
+from support.workers.jobs import IdleEngine, held_job
 
-from millstream.wire.keys import QueueKeys
-from millstream.wire.messages.messages import Request, State, Timing
-from millstream.wire.messages.replies import LaneEntry, StartReply
+from millstream.wire.messages.messages import Request, State
+from millstream.wire.messages.replies import StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
-from millstream_worker.engine_link import EnginePort
 from millstream_worker.intake import Reading
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
@@ -29,22 +28,12 @@ from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 
-SHARD = QueueKeys("default").shard(0)
-
-
-class Engine(EnginePort):
-    """One that takes everything and computes nothing."""
-
-    @property
-    def up(self) -> bool:
-        return True
-
 
 class Bench:
     """`reads` has what is being read or was; `go_on` ends one of them."""
 
     def __init__(self, redis: Any = None) -> None:
-        self.queue = EngineQueue(Engine())
+        self.queue = EngineQueue(IdleEngine())
         self.table = JobTable(self.queue)
         self.model = ModelSlot()
         self.capacity = Capacity(self.table, self.queue, self.model, lookahead=4)
@@ -99,8 +88,7 @@ async def running(bench: Bench) -> AsyncIterator[None]:
 
 
 def job_named(name: str, payload: bytes = b"") -> Job:
-    request = Request(token_ids=(0,), tenant=name[0])
-    return Job(SHARD, LaneEntry("batch", f"1-{name}", f"0-{name}", 1, payload), request, 1, 0, Timing())
+    return held_job(name, payload, request=Request(token_ids=(0,), tenant=name[0]))
 
 
 async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> None:
@@ -124,23 +112,18 @@ async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> 
         bench.queue.end_isolation()
 
 
-async def test_long_jobs_that_wait_take_no_room_before_they_are_many() -> None:
+async def test_long_jobs_that_wait_take_no_room_before_they_are_many_or_hold_a_log() -> None:
     bench = Bench()
-    free = bench.capacity.room()
+    free = bench.capacity.room() - 1
     assert free > 0
+    bench.hold("l1", logged=1)
+    assert bench.capacity.room() == free
     for number in range(256):
         bench.hold(f"a{number}")
     assert bench.capacity.room() == free
     for number in range(free):
         bench.hold(f"b{number}")
     assert bench.capacity.room() == 0
-
-
-async def test_long_jobs_that_hold_a_log_take_room_at_once() -> None:
-    bench = Bench()
-    free = bench.capacity.room()
-    bench.hold("a1", logged=1)
-    assert bench.capacity.room() == free - 1
 
 
 @pytest.mark.parametrize("by", ["step", "end", "death", "engine"])

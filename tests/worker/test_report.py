@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import structlog
 
@@ -16,12 +14,8 @@ from millstream_worker.jobs.table import JobTable
 from millstream_worker.service.report import LINE_S, Report
 
 
-@dataclass
 class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+    now = 1000.0
 
 
 @pytest.fixture
@@ -37,7 +31,7 @@ def capacity() -> Capacity:
 
 @pytest.fixture
 def report(capacity: Capacity, clock: Clock) -> Report:
-    return Report("host-1", capacity, EnginePort(), ModelSlot(), started_ms=5, monotonic=clock)
+    return Report("host-1", capacity, EnginePort(), ModelSlot(), started_ms=5, monotonic=lambda: clock.now)
 
 
 async def test_rates_are_those_since_the_heartbeat_before(

@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from redis.exceptions import ResponseError
+from support.workers.jobs import held_job
 
-from millstream.wire.keys import QueueKeys
-from millstream.wire.messages.messages import Request, Timing
-from millstream.wire.messages.replies import LaneEntry
 from millstream.wire.timing import ServerClock
 from millstream_worker.delivery.write_builder import MOST_BYTES, FlushPolicy, WriteBuilder, size_of
 from millstream_worker.delivery.writer import Writer
@@ -22,10 +20,7 @@ BODY = b"x" * (MOST_BYTES // 4)
 
 
 def job_with(bodies: int) -> Job:
-    entry = LaneEntry("batch", "1-1", "0-a", 1, b"")
-    job = Job(QueueKeys("default").shard(0), entry, Request(token_ids=(0,)), 1, 0, Timing())
-    job.written = [BODY] * bodies
-    return job
+    return held_job(written=[BODY] * bodies)
 
 
 def builder() -> WriteBuilder:

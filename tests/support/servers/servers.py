@@ -20,6 +20,7 @@ import redis
 from support.servers.lifetime import Startable
 
 KINDS = ("valkey", "redis")
+BOTH = pytest.mark.parametrize("server", KINDS, indirect=True)  # for tests that run on Valkey alone otherwise
 
 
 def binary(kind: str) -> str | None:
@@ -127,3 +128,12 @@ class Server(Startable):
 def lasting_server(kind: str = "valkey", appendfsync: str = "always") -> Server:
     """One that keeps what it acknowledged; `with` starts it."""
     return Server(kind, appendonly="yes", appendfsync=appendfsync)
+
+
+def running(kind: str, servers: dict[str, Server]) -> Server:
+    """The session's server of this kind, empty."""
+    require(kind)
+    if kind not in servers:
+        servers[kind] = Server(kind).start()
+    servers[kind].flush()
+    return servers[kind]
