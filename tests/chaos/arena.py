@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -69,9 +70,8 @@ class Mutant(Protocol):
         """The same for this process' clients, where they have it."""
 
 
-def lasting(kind: str) -> Server:
-    """A server that writes everything down before it answers."""
-    return Server(kind, appendonly="yes", appendfsync="always")
+LASTING = {"appendonly": "yes", "appendfsync": "always"}  # of servers that write all down before they answer
+lasting = partial(Server, **LASTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from support.workers.counting_worker import until, write_tokenizer
 
 from chaos import checks
 from chaos.arena import Arena, Setup
-from chaos.faults import Fault
-from chaos.faults.process import KillEngine, KillWorker
+from chaos.faults.process import kill_engine, kill_worker
 from chaos.ledger import Entry, Order
 from millstream import AsyncClient, Result
 
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.slow
 PREFIX = " ".join(f"w{n}" for n in range(3, 51))  # three blocks of KV cache
 TOKENS = 200
 JOBS = 4
-BLOWS: tuple[Fault, ...] = (KillEngine(), KillWorker(), KillEngine())
+BLOWS = (kill_engine, kill_worker, kill_engine)
 
 
 @pytest.fixture(scope="module")
