@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.commands import environment
+from support.http import fetch
 from support.servers.servers import Server, free_port
 from support.workers.counting_worker import model_name, settings, until
 
@@ -131,18 +131,13 @@ async def run_worker(
 
             await until(noted)
             beats = [await redis_client.hgetall(key) async for key in redis_client.scan_iter("*worker*")]
-        page = await asyncio.to_thread(_fetch, port)
+        _, page = await asyncio.to_thread(fetch, port)
         process.terminate()
         assert await asyncio.to_thread(process.wait, timeout=60) == 0
         return (folder / "log").read_text(), page, str(beats)
     finally:
         process.kill()
         process.wait(timeout=15)
-
-
-def _fetch(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return answer.read().decode()
 
 
 @pytest.fixture

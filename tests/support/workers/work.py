@@ -30,12 +30,14 @@ class Work:
     """Call it for a worker of this process, as long as a block. Options that the model has (`Counting`) go to
     it, all others are settings."""
 
-    def __init__(self, server: Server, tokenizer: Path, folder: Path) -> None:
-        self.server = server
+    def __init__(self, server: Server | str, tokenizer: Path, folder: Path, **always: Any) -> None:
+        """`server`: one, or a URL; `always`: options of each worker."""
+        self.server: Any = server
         self._gate, self._pids = folder / "gate", folder / "pids"
         for made in (self._gate, self._pids):
             made.mkdir(exist_ok=True)
-        self._model: dict[str, Any] = {"tokenizer": tokenizer, "gate": self._gate, "pids": self._pids}
+        folders = {"tokenizer": tokenizer, "gate": self._gate, "pids": self._pids}
+        self._always: dict[str, Any] = folders | always
 
     def __call__(self, **options: Any) -> AbstractAsyncContextManager[Worker]:
         model, changes = self._sorted(options)
@@ -75,9 +77,9 @@ class Work:
         (self._pids / str(pid)).unlink()
 
     def _sorted(self, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        model = {name: value for name, value in options.items() if name in Counting.__dataclass_fields__}
-        changes = {name: value for name, value in options.items() if name not in model}
-        return model_name(**self._model | model), changes
+        given = self._always | options
+        model = {name: given.pop(name) for name in Counting.__dataclass_fields__ if name in given}
+        return model_name(**model), given
 
 
 async def outcome(client: AsyncClient, prompt: str, max_tokens: int, **fields: Any) -> Result:
