@@ -68,7 +68,7 @@ def test_answers_fit_or_say_that_they_do_not(client: Client) -> None:
     before = scraped()
     question: dict[str, Any] = {"prompt": "the quick brown fox", "temperature": 1.5}
     invoices = client.submit(**question, response_format=Invoice, n=3, max_tokens=300)
-    plate = client.submit(**question, structured_outputs={"regex": "[A-C]{2}-[0-9]{3}"}, logprobs=True)
+    plate = client.submit(**question, structured_outputs={"regex": "[D-F]{2}-[0-9]{3}"}, logprobs=True)
     cut = client.submit(**question, response_format=Invoice, max_tokens=5)
     stopped = client.submit(**question, structured_outputs={"choice": ["fox dog"]}, stop=["dog"])
     wrong = client.submit(**question, structured_outputs={"regex": "(a"})

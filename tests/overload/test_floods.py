@@ -24,10 +24,11 @@ from support.workers.counting_worker import (
     until,
     worker_process,
 )
+from support.workers.work import LANE, SHARD, answer
 
 from millstream import AsyncClient, JobFields, QueueFull, Result, Unavailable
 from millstream.wire import calls
-from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.keys import GROUP
 from millstream.wire.messages import codec
 from millstream.wire.messages.replies import SubmitReply
 
@@ -35,9 +36,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),  # a flood takes its time where other tests run beside it
 ]
-
-SHARD = QueueKeys("default").shard(0)
-BATCH = SHARD.lane("batch")
 
 VANISHING = """
 import asyncio, os, signal, sys
@@ -57,16 +55,13 @@ asyncio.run(main())
 @pytest.fixture
 def fresh_valkey() -> Iterator[Server]:
     """A server that no other test used: what it holds in memory is this test's own."""
-    server = Server("valkey").start()
-    try:
+    with Server("valkey") as server:
         yield server
-    finally:
-        server.remove()
 
 
 async def queued(direct: redis.asyncio.Redis) -> int:
     """In the lane, and parked beside it."""
-    return int(await direct.xlen(BATCH)) + int(await direct.zcard(SHARD.parked("batch")))
+    return int(await direct.xlen(LANE)) + int(await direct.zcard(SHARD.parked("batch")))
 
 
 async def test_a_hundred_thousand_queued_jobs_stay_in_the_server(valkey: Server, tokenizer: Path) -> None:
@@ -87,7 +82,7 @@ async def test_a_hundred_thousand_queued_jobs_stay_in_the_server(valkey: Server,
             return await queued(direct) < 99_000
 
         await watch(memory, a_thousand_done)
-        assert (await direct.xpending(BATCH, GROUP))["pending"] <= 32 + 16 + 64  # rows, look-ahead, one read
+        assert (await direct.xpending(LANE, GROUP))["pending"] <= 32 + 16 + 64  # rows, look-ahead, one read
         assert (await client.wait("0-tiny0", timeout_s=30)).choices[0].text == counted(2, 2)
         assert memory.growth_mib("front") < 60
         assert memory.growth_mib("engine") < 30
@@ -145,11 +140,8 @@ async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
         await client.wait((await client.submit("w1", max_tokens=2)).id, timeout_s=30)
         before = (await direct.info("memory"))["used_memory"]
         await direct.config_set("maxmemory", before + 4 * 2**20)
-        large: JobFields = {
-            "prompt": "w1",
-            "max_tokens": 2,
-            "metadata": {str(n): "m" * 500 for n in range(64)},
-        }
+        metadata = {str(n): "m" * 500 for n in range(64)}
+        large: JobFields = {"prompt": "w1", "max_tokens": 2, "metadata": metadata}
 
         async def full() -> bool:
             outcomes = await client.submit_many([large] * 16)
@@ -161,8 +153,7 @@ async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
 
         await until(full, 60)
         await until(room_again, 60)
-        job = await client.submit("w5", max_tokens=2, wait_s=30)
-        assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(6, 2)
+        assert await answer(client, "w5", 2, wait_s=30) == counted(6, 2)
 
         async def gone() -> bool:
             return not [key async for key in direct.scan_iter(f"{SHARD.job('')}*")]
@@ -183,10 +174,9 @@ async def test_producers_that_vanish_leave_nothing_but_results(
     with worker_process(server, model_name(tokenizer, step_s=0.002)) as worker:
         producer = await asyncio.create_subprocess_exec(sys.executable, "-c", VANISHING, server.url)
         assert await producer.wait() < 0
-        lane = SHARD.lane("batch")
 
         async def ended() -> bool:
-            return await redis_client.xlen(lane) + await redis_client.zcard(SHARD.parked("batch")) == 0
+            return await queued(redis_client) == 0
 
         await until(ended, 60)
         assert len([key async for key in redis_client.scan_iter(f"{SHARD.job('')}*")]) == 200
@@ -216,7 +206,7 @@ async def test_the_look_ahead_counts_tokens_too(valkey: Server, tokenizer: Path,
             return worker.components.intakes[0]._capacity.room() == 0 and len(worker.components.table) > 0
 
         await until(no_room)
-        assert (await direct.xpending(BATCH, GROUP))["pending"] <= 1 + 6 + 64  # in the batch, ahead, one read
+        assert (await direct.xpending(LANE, GROUP))["pending"] <= 1 + 6 + 64  # in the batch, ahead, one read
         (gate / "0").unlink()
         outcomes = await client.wait_many(ids, timeout_s=60)
         assert all(isinstance(outcome, Result) for outcome in outcomes.values())
