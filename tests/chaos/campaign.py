@@ -15,10 +15,11 @@ from redis.exceptions import RedisError
 from support.workers.word_engine import tallied
 
 from chaos import checks
-from chaos.arena import Arena, Mutant
+from chaos.arena import Arena
 from chaos.checks import Violation
 from chaos.faults import Fault
 from chaos.ledger import Accepted
+from chaos.mutants import Mutant
 from chaos.scenarios import Scenario
 from chaos.watcher import Sight
 

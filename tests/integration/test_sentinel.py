@@ -90,8 +90,9 @@ async def test_a_master_is_replaced_in_the_middle_of_streams_and_while_all_wait(
         if killed:
             await asyncio.to_thread(old.start)
     await replicated(sentinels)
-    async with inspecting(sentinels) as inspector:
-        await assert_nothing_left(inspector)
+    if killed:  # what a demoted master still took is done again, or waits for that
+        async with inspecting(sentinels) as inspector:
+            await assert_nothing_left(inspector)
 
 
 async def test_what_replicas_have_is_not_lost(sentinels: Sentinels) -> None:

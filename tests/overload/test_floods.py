@@ -6,9 +6,7 @@ back.
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from support.workers.counting_worker import (
     model_name,
     serving,
     until,
-    worker_process,
 )
 from support.workers.work import LANE, SHARD, answer
 
@@ -36,20 +33,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),  # a flood takes its time where other tests run beside it
 ]
-
-VANISHING = """
-import asyncio, os, signal, sys
-from millstream import AsyncClient, ClientOptions
-
-async def main():
-    client = AsyncClient(sys.argv[1], options=ClientOptions(name="vanishing"))
-    fields = {"prompt": "w1", "max_tokens": 40, "stream": True}
-    outcomes = await client.submit_many(fields for _ in range(200))
-    await asyncio.gather(*(anext(client.stream(outcome.id)) for outcome in outcomes[:50]))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture
@@ -167,28 +150,6 @@ async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
         await assert_nothing_left(direct)
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
-async def test_producers_that_vanish_leave_nothing_but_results(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
-) -> None:
-    with worker_process(server, model_name(tokenizer, step_s=0.002)) as worker:
-        producer = await asyncio.create_subprocess_exec(sys.executable, "-c", VANISHING, server.url)
-        assert await producer.wait() < 0
-
-        async def ended() -> bool:
-            return await queued(redis_client) == 0
-
-        await until(ended, 60)
-        assert len([key async for key in redis_client.scan_iter(f"{SHARD.job('')}*")]) == 200
-        channels = await redis_client.pubsub_channels()
-        assert channels == [SHARD.control.encode()]
-        names = {row["name"] for row in await redis_client.client_list()}
-        assert not any("vanishing" in name for name in names)
-        worker.terminate()
-        assert worker.wait(timeout=30) == 0
-    await assert_nothing_left(redis_client)
-
-
 async def test_the_look_ahead_counts_tokens_too(valkey: Server, tokenizer: Path, gate: Path) -> None:
     """Room for 4,096 more by number; a pool of 1,024 tokens is ahead with a few of these."""
     (gate / "0").touch()
@@ -210,20 +171,3 @@ async def test_the_look_ahead_counts_tokens_too(valkey: Server, tokenizer: Path,
         (gate / "0").unlink()
         outcomes = await client.wait_many(ids, timeout_s=60)
         assert all(isinstance(outcome, Result) for outcome in outcomes.values())
-
-
-async def test_a_flood_of_sixteen_choices_is_held_to_the_rows(valkey: Server, tokenizer: Path) -> None:
-    """16 jobs of 16 choices are 256 rows: many times what the worker looks ahead."""
-    async with (
-        AsyncClient(valkey.url) as client,
-        redis.asyncio.Redis.from_url(valkey.url) as direct,
-        serving(valkey, model_name(tokenizer, rows=16), lookahead=8) as worker,
-    ):
-        ids = await submit_all(client, ({"prompt": "w1", "n": 16, "max_tokens": 50} for _ in range(300)))
-        outcomes = await client.wait_many(ids, timeout_s=90)
-        assert all(isinstance(outcome, Result) for outcome in outcomes.values())
-        first = outcomes[ids[0]]
-        assert isinstance(first, Result)
-        assert [choice.text for choice in first.choices] == [counted(2 + choice, 50) for choice in range(16)]
-        assert worker.metric("jobs_fenced_total") == 0
-        await assert_nothing_left(direct)

@@ -109,23 +109,6 @@ async def test_jobs_complete_while_their_subscribers_do_not_read(
     assert min(waiting_for) > 0  # their sockets are full, and the server holds the rest
 
 
-async def test_the_server_cuts_off_who_does_not_read(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
-) -> None:
-    async with (
-        pubsub_limit(redis_client, "1mb 512kb 1"),
-        AsyncClient(server.url) as client,
-        serving(server, model_name(tokenizer, rows=32)),
-    ):
-        with stalled_subscribers(server, 5):
-
-            async def cut_off() -> bool:
-                await client.wait_many(await submit_all(client, [LOUD] * 2), timeout_s=60)
-                return not await stalled(redis_client)
-
-            await until(cut_off, 60)
-
-
 async def test_a_reader_that_was_cut_off_goes_on_from_the_log(
     valkey: Server, tokenizer: Path, gate: Path
 ) -> None:

@@ -9,8 +9,7 @@ from support.servers.servers import BOTH
 from support.workers.counting_worker import assert_nothing_left, counted
 from support.workers.work import SHARD, Work, outcome, read_to
 
-from millstream import AsyncClient, Result, State, TokenEvent
-from millstream.wire.state.queue_info import open_queue
+from millstream import AsyncClient, TokenEvent
 
 
 @BOTH
@@ -118,12 +117,3 @@ async def test_token_ids_and_chat_messages(client: AsyncClient, work: Work, chat
         assert (await client.wait(asked.id, timeout_s=30)).text == "w41 w42"
         result = await client.wait(chat.id, timeout_s=30)
     assert (result.text, result.usage.prompt_tokens) == ("w21 w22", 2)
-
-
-async def test_lanes_of_several_shards_are_all_served(redis_client: Redis, work: Work) -> None:
-    await open_queue(redis_client, "wide", shards=3)
-    async with AsyncClient(work.server.url, queue="wide") as client, work(queue="wide"):
-        submitted = await client.submit_many({"prompt": f"w{i}", "max_tokens": 2} for i in range(30))
-        results = await client.wait_many([job.id for job in submitted], timeout_s=60)
-    assert {job.id.partition("-")[0] for job in submitted} == {"0", "1", "2"}
-    assert all(isinstance(result, Result) and result.state is State.COMPLETED for result in results.values())

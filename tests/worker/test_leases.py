@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
-from support.servers.servers import BOTH, free_port
+from support.servers.servers import BOTH
 from support.wire.desk import Desk
 from support.workers.counting_worker import until, until_running
 from support.workers.held_reading import HeldReading
@@ -105,22 +105,6 @@ async def test_a_stale_entry_of_the_same_id_costs_a_job_nothing(redis_client: Re
     table.take(job)
     await leases_of(redis_client, table, CollectorRegistry()).renew()
     assert table.holds(job)
-
-
-async def test_lateness_grows_while_the_server_is_away(table: JobTable) -> None:
-    registry = CollectorRegistry()
-    table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
-    async with Redis(port=free_port(), retry=None) as nobody:
-        leases = leases_of(nobody, table, registry, renew_s=0.05)
-
-        async def late() -> bool:
-            name = "millstream_lease_renewal_lateness_seconds"
-            return (registry.get_sample_value(name, {"queue": "default"}) or 0) > 0.1
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(leases.run())
-            await until(late)
-            leases.stop()
 
 
 async def test_a_stop_while_connecting_is_heard(client: AsyncClient, work: Work, table: JobTable) -> None:

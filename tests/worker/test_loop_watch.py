@@ -100,7 +100,7 @@ def test_the_last_success_of_several_loops_is_that_of_the_slowest() -> None:
 
 
 async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
-    """The server is away, however it is: that is an outage, and told as one."""
+    """The server is away, however it is: that is an outage, and told as one; lateness grows."""
     swallowed = asyncio.Event()
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,17 +111,19 @@ async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
     async with await asyncio.start_server(swallow, "127.0.0.1", 0) as hole:
         port = hole.sockets[0].getsockname()[1]
         redis = Endpoint.of(f"redis://127.0.0.1:{port}").commands("w", timeout_s=0.1)
-        table = JobTable(EngineQueue(IdleEngine()))
+        table, registry = JobTable(EngineQueue(IdleEngine())), CollectorRegistry()
         table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
         watch = LoopWatch("renewal", 60)
-        leases = Leases(Consumer(redis, "w"), table, Metrics(CollectorRegistry()), 0.05, watch)
+        leases = Leases(Consumer(redis, "w"), table, Metrics(registry), 0.05, watch)
 
-        async def turned() -> bool:
-            return watch.turns >= 5
+        async def late() -> bool:
+            name = "millstream_lease_renewal_lateness_seconds"
+            late_s = registry.get_sample_value(name, {"queue": "default"}) or 0
+            return watch.turns >= 5 and late_s > 0.1
 
         async with asyncio.TaskGroup() as group:
             group.create_task(leases.run())
-            await until(turned)
+            await until(late)
             leases.stop()
         await redis.aclose()
     assert swallowed.is_set()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
 from support.wire.desk import WINDOW, Desk
 from support.wire.flood import submit_all
-from support.workers.counting_worker import assert_nothing_left, until
+from support.workers.counting_worker import assert_nothing_left
 from support.workers.work import SHARD, Work
 
 from millstream import AsyncClient, JobFields, Result
@@ -19,32 +18,6 @@ READ, ROWS, AHEAD, SMALL = 64, 8, 16, 20
 
 def jobs(tenant: str, count: int) -> list[JobFields]:
     return [{"prompt": "w1", "max_tokens": 4, "tenant": tenant}] * count
-
-
-@pytest.mark.slow
-async def test_a_few_jobs_do_not_wait_for_thousands_of_another_tenant(
-    client: AsyncClient, redis_client: Redis, work: Work
-) -> None:
-    """For what is in the lane and the worker already, and for as much as they ask for themselves."""
-    large, small = [
-        await submit_all(client, jobs(name, count)) for name, count in (("large", 2000), ("small", SMALL))
-    ]
-
-    async def nothing_parked() -> bool:
-        return not await redis_client.exists(*SHARD.parking)
-
-    async def finished_ms(ids: list[str]) -> list[int]:
-        ends = (await client.wait_many(ids, timeout_s=90)).values()
-        times = [end.timing.finished_ms for end in ends if isinstance(end, Result)]
-        assert len(times) == len(ids)
-        return times
-
-    with work.process(max_rows=ROWS, lookahead=AHEAD):
-        last_ms = max(await finished_ms(small))
-        before = sum(ms < last_ms for ms in await finished_ms(large))
-        await until(nothing_parked)
-    assert before <= WINDOW + READ + ROWS + AHEAD + SMALL
-    await assert_nothing_left(redis_client)
 
 
 async def test_a_worker_that_waits_is_woken_and_one_in_burst_mode_does_not_leave_parked_jobs(

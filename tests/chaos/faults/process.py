@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 
 import psutil
 
 from chaos.arena import LEASE_S, Arena
-from chaos.crew import Member
+from chaos.crew import Member, send
 from chaos.faults import fault
 
 ORPHAN_S = 15.0  # for which an engine may outlive its worker
@@ -32,7 +31,7 @@ async def kill_engine(arena: Arena) -> None:
     member = await arena.somebody(arena.random.random())
     engine = member.engine_pid()
     if engine is not None:
-        _signal(engine, signal.SIGKILL)
+        send(engine, signal.SIGKILL)
 
 
 @fault("freeze worker")
@@ -54,11 +53,11 @@ async def freeze_engine(arena: Arena) -> None:
     engine = (await arena.somebody(draw)).engine_pid()
     if engine is None:
         return
-    _signal(engine, signal.SIGSTOP)
+    send(engine, signal.SIGSTOP)
     try:
         await asyncio.sleep(seconds)
     finally:
-        _signal(engine, signal.SIGCONT)
+        send(engine, signal.SIGCONT)
 
 
 @fault("drain worker")
@@ -101,10 +100,3 @@ async def _no_orphan(arena: Arena, member: Member, engine: int) -> None:
             return
         await asyncio.sleep(0.1)
     arena.ledger.note(f"the engine of {member.name}, which was killed, still runs after {ORPHAN_S:g} s")
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it had ended
