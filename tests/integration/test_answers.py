@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -217,30 +216,3 @@ def test_a_model_without_tools_calls_them_where_it_must(valkey: Server, tmp_path
             client.wait(client.submit(messages=ASK, **asked).id, timeout_s=60)
         error = failed.value.result.error
         assert (error.code, error.field) == ("bad_request", "tool_choice")
-
-
-@pytest.mark.slow
-def test_a_killed_workers_thought_and_calls_are_those_of_another(valkey: Server, model: Path) -> None:
-    many = {"type": "array", "items": {"enum": ["flour", "bran", "oats"]}, "minItems": 40, "maxItems": 40}
-    closed = {"type": "object", "required": ["l"], "additionalProperties": False}
-    tool = function("order", {**closed, "properties": {"l": many}})
-    options: dict[str, Any] = {
-        "messages": ASK, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False, "seed": 5,
-        "temperature": 1.5, "logit_bias": {token("</think>"): 4},
-        "chat_template_kwargs": {"enable_thinking": True},
-    }  # fmt: skip
-    with Client(valkey.url) as client:
-        job = client.submit(**options, stream=True)
-        with worker_process(valkey, str(model), **REAL) as first:
-            for number, _ in enumerate(client.stream(job.id)):
-                if number == 5:
-                    first.kill()
-                    break
-        with worker_process(valkey, str(model), lease_s=2, **REAL):
-            killed = client.wait(job.id, timeout_s=90)
-            whole = client.wait(client.submit(**options).id, timeout_s=60)
-    assert killed.attempts == 2
-    [one], [other] = killed.choices, whole.choices
-    assert (one.text, one.reasoning_content, one.complete) == (other.text, other.reasoning_content, True)
-    assert len(json.loads(one.tool_calls[0].function.arguments)["l"]) == 40
-    assert one.tool_calls[0].function == other.tool_calls[0].function

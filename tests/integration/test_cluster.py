@@ -5,14 +5,13 @@ that go away.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import redis.asyncio
-from support.servers.cluster import Cluster, Migration
+from support.servers.cluster import Cluster
 from support.servers.servers import KINDS, Server, require
 from support.workers.counting_worker import counted, leftovers, streamed_text, until
 from support.workers.followers import assert_whole, followed
@@ -94,37 +93,6 @@ async def test_a_queue_over_all_nodes(cluster: Cluster, client: AsyncClient, wor
     assert (info.shards, info.pubsub) == (SHARDS, PubSub.SHARDED)
 
 
-async def test_streams_go_on_while_slots_move(cluster: Cluster, client: AsyncClient, work: Work) -> None:
-    """Moves of all shards, one after the other and in steps, in the middle of all streams."""
-    work.hold(4)
-    async with work() as worker:
-        followers = await followed(client, JOBS, TOKENS, begun=True)
-        opened = await asyncio.to_thread(begin, cluster, random.Random(7))
-        work.go(4)  # tokens are appended while keys are here and there
-        await asyncio.to_thread(finish, opened)
-        await assert_whole(client, followers, TOKENS)
-        assert worker.metric("jobs_reclaimed_total") == 0
-    await assert_nothing_left(cluster)
-
-
-def begin(cluster: Cluster, chance: random.Random) -> list[Migration]:
-    """Of every shard, some of whose keys have gone already."""
-    opened = []
-    for number in range(SHARDS):
-        migration = cluster.migration(shard(number).tag)
-        migration.begin()
-        migration.move_keys(chance.randrange(1, 9))
-        opened.append(migration)
-    return opened
-
-
-def finish(opened: list[Migration]) -> None:
-    for migration in opened:
-        while migration.move_keys():
-            pass
-        migration.end()
-
-
 async def test_a_cancellation_follows_the_slot(cluster: Cluster, client: AsyncClient, work: Work) -> None:
     """The control channel, too, is listened to where it has gone."""
     work.hold(2)
@@ -142,21 +110,3 @@ async def test_a_cancellation_follows_the_slot(cluster: Cluster, client: AsyncCl
         await client.cancel(follower.job_id)
         await until(lambda: worker.metric("requests_total", state="cancelled") == 1)
         await follower.task
-
-
-async def test_a_node_goes_and_comes_back(cluster: Cluster, client: AsyncClient, work: Work) -> None:
-    """Its shards wait for it; the others' jobs do not."""
-    work.hold(4)
-    gone = cluster.servers[1]
-    async with work():
-        followers = await followed(client, JOBS, TOKENS, begun=True)
-        await asyncio.to_thread(gone.kill)
-        work.go(4)
-        elsewhere = [one.job_id for one in followers if owner(cluster, one.job_id) is not gone]
-        assert 0 < len(elsewhere) < JOBS
-        for job_id in elsewhere:
-            await client.wait(job_id, timeout_s=30)
-        await asyncio.to_thread(gone.start)
-        await asyncio.to_thread(cluster.wait_ok)
-        await assert_whole(client, followers, TOKENS, attempts=None)
-    await assert_nothing_left(cluster)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
-from support.wire.flood import flooded_worker, submit_all, watch
+from support.wire.flood import flooded_worker, watch
 from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
@@ -21,13 +21,12 @@ from support.workers.counting_worker import (
     serving,
     until,
 )
-from support.workers.work import LANE, SHARD, answer
+from support.workers.work import LANE, SHARD, answer, raw_submission
 
 from millstream import AsyncClient, JobFields, QueueFull, Result, Unavailable
 from millstream.wire import calls
 from millstream.wire.keys import GROUP
 from millstream.wire.messages import codec
-from millstream.wire.messages.replies import SubmitReply
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,7 +55,7 @@ async def test_a_hundred_thousand_queued_jobs_stay_in_the_server(valkey: Server,
     ):
         worker.send_signal(signal.SIGSTOP)
         for start in range(0, 100_000, 1000):
-            submits = [submitting(f"0-tiny{start + number}", payload) for number in range(1000)]
+            submits = [raw_submission(f"0-tiny{start + number}", payload) for number in range(1000)]
             await calls.run_many(direct, submits)
         assert await queued(direct) == 100_000
         worker.send_signal(signal.SIGCONT)
@@ -84,7 +83,7 @@ async def test_huge_payloads_are_taken_by_their_bytes(valkey: Server, tokenizer:
         (gate / "0").touch()
         worker.send_signal(signal.SIGSTOP)  # so that it finds them all
         for number in range(48):
-            await calls.run(direct, submitting(f"0-huge{number}", payload))
+            await calls.run(direct, raw_submission(f"0-huge{number}", payload))
         worker.send_signal(signal.SIGCONT)
 
         async def all_begun() -> bool:
@@ -96,13 +95,6 @@ async def test_huge_payloads_are_taken_by_their_bytes(valkey: Server, tokenizer:
         (gate / "0").unlink()
         outcomes = await client.wait_many([f"0-huge{number}" for number in range(48)], timeout_s=60)
         assert all(isinstance(outcome, Result) for outcome in outcomes.values())
-
-
-def submitting(job_id: str, payload: bytes) -> calls.ScriptCall[SubmitReply]:
-    return calls.submit(
-        SHARD, job_id=job_id, lane="batch", payload=payload, digest="d", version=1, deadline_ms=None,
-        stream=False, max_entries=200_000, max_bytes=2**30,
-    )  # fmt: skip
 
 
 async def _states(direct: redis.asyncio.Redis, jobs: int) -> list[str]:
@@ -148,26 +140,3 @@ async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
         await until(gone, 60)
         await until(small, 30)
         await assert_nothing_left(direct)
-
-
-async def test_the_look_ahead_counts_tokens_too(valkey: Server, tokenizer: Path, gate: Path) -> None:
-    """Room for 4,096 more by number; a pool of 1,024 tokens is ahead with a few of these."""
-    (gate / "0").touch()
-    model = model_name(tokenizer, rows=1, blocks=64, gate=gate)
-    async with (
-        AsyncClient(valkey.url) as client,
-        redis.asyncio.Redis.from_url(valkey.url) as direct,
-        serving(valkey, model, lookahead=4096) as worker,
-    ):
-        ids = await submit_all(client, ({"prompt": "w1 " * 200, "max_tokens": 2} for _ in range(400)))
-
-        async def no_room() -> bool:
-            if worker.service.session is None:
-                return False
-            return worker.components.intakes[0]._capacity.room() == 0 and len(worker.components.table) > 0
-
-        await until(no_room)
-        assert (await direct.xpending(LANE, GROUP))["pending"] <= 1 + 6 + 64  # in the batch, ahead, one read
-        (gate / "0").unlink()
-        outcomes = await client.wait_many(ids, timeout_s=60)
-        assert all(isinstance(outcome, Result) for outcome in outcomes.values())

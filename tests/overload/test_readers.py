@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis.asyncio
@@ -58,28 +56,6 @@ asyncio.run(main())
 """
 
 
-@contextlib.contextmanager
-def stalled_subscribers(server: Server, count: int) -> Iterator[list[socket.socket]]:
-    """Subscribed to every event, and deaf from then on."""
-    with contextlib.ExitStack() as stack:
-        sockets = []
-        for number in range(count):
-            one = socket.socket()
-            stack.enter_context(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            one.connect(("127.0.0.1", server.port))
-            one.sendall(f"CLIENT SETNAME stalled{number}\r\nPSUBSCRIBE *:events:*\r\n".encode())
-            acknowledged = b""
-            while b"psubscribe" not in acknowledged:
-                acknowledged += one.recv(4096)
-            sockets.append(one)
-        yield sockets
-
-
-async def stalled(direct: redis.asyncio.Redis) -> list[dict[str, Any]]:
-    return [row for row in await direct.client_list() if row["name"].startswith("stalled")]
-
-
 @contextlib.asynccontextmanager
 async def pubsub_limit(direct: redis.asyncio.Redis, limit: str) -> AsyncIterator[None]:
     before = (await direct.config_get("client-output-buffer-limit"))["client-output-buffer-limit"]
@@ -88,25 +64,6 @@ async def pubsub_limit(direct: redis.asyncio.Redis, limit: str) -> AsyncIterator
         yield
     finally:
         await direct.config_set("client-output-buffer-limit", before)
-
-
-async def test_jobs_complete_while_their_subscribers_do_not_read(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
-) -> None:
-    """The server is told to keep everything for them: if anybody waited for a subscriber, it would be for
-    ever."""
-    async with (
-        pubsub_limit(redis_client, "0 0 0"),
-        AsyncClient(server.url) as client,
-        serving(server, model_name(tokenizer, rows=32)),
-    ):
-        with stalled_subscribers(server, 5):
-            ids = await submit_all(client, [LOUD] * 12)
-            outcomes = await client.wait_many(ids, timeout_s=60)
-            waiting_for = [int(row["omem"]) for row in await stalled(redis_client)]
-    assert all(isinstance(outcome, Result) for outcome in outcomes.values())
-    assert len(waiting_for) == 5
-    assert min(waiting_for) > 0  # their sockets are full, and the server holds the rest
 
 
 async def test_a_reader_that_was_cut_off_goes_on_from_the_log(

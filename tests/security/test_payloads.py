@@ -17,13 +17,12 @@ from support.commands import environment
 from support.http import fetch
 from support.servers.servers import Server, free_port
 from support.workers.counting_worker import model_name, settings, until
+from support.workers.work import SHARD, raw_submission
 
 from millstream import AsyncClient, NotReady
 from millstream.wire import calls
-from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import codec
 
-SHARD = QueueKeys("default").shard(0)
 MARK = "zqmark"
 MARKED_ID = 918273645  # of a token: no model here has it
 PASSWORD = "zqpassword"
@@ -71,11 +70,7 @@ async def submit_all(client: AsyncClient, redis_client: redis.asyncio.Redis) -> 
     bodies = [codec.pack(fields) for fields in messages()]
     for number, body in enumerate([*bodies, MARK.encode(), b"\x81\xa1" + MARK.encode(), b"\xff"]):
         job_id = f"0-raw-{number}"
-        call = calls.submit(
-            SHARD, job_id=job_id, lane="batch", payload=body, digest="d", version=1, deadline_ms=None,
-            stream=True, max_entries=1000, max_bytes=10**9,
-        )  # fmt: skip
-        await calls.run(redis_client, call)
+        await calls.run(redis_client, raw_submission(job_id, body))
         ids.append(job_id)
     for garbage in (
         {MARK: MARK},

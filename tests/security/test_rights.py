@@ -8,23 +8,19 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from redis.exceptions import NoPermissionError
-from support.servers.certificates import Authority, tls_options
 from support.servers.cluster import Cluster
 from support.servers.monitor import watching
-from support.servers.secured import LIMITED, SecuredServer, acl_lines, by_role, listed
+from support.servers.secured import LIMITED, SecuredServer, acl_lines, listed
 from support.servers.sentinel import Sentinels
 from support.servers.servers import KINDS, require
 from support.wire.desk import Desk
-from support.workers.counting_worker import model_name, serving
 from support.workers.work import LANE, SHARD
 
-from millstream import AsyncClient, ClientOptions
 from millstream.wire.calls import Claim
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, QueueKeys
@@ -257,36 +253,6 @@ async def test_a_role_sends_to_the_master_of_sentinels_what_is_listed_for_it(kin
                         await client.time()
                     assert {("role",), ("time",)} <= watch.sent()[role]
             assert admin.acl_log() == []
-
-
-@pytest.mark.slow
-async def test_a_role_sends_over_tls_what_is_listed_for_it(tmp_path: Path, tokenizer: Path) -> None:
-    """Redis only: our Valkey has no TLS."""
-    require("redis")
-    authority = Authority(tmp_path)
-    with SecuredServer("redis", **tls_options(authority), tls_auth_clients="no") as server:
-        urls = {
-            role: f"rediss://{role}:{server.passwords[role]}@127.0.0.1:{server.options['tls-port']}/0"
-            f"?ssl_ca_certs={authority.file}"
-            for role in LIMITED
-        }
-        with watching(server.login("admin")) as watch:
-            for role in LIMITED:
-                async with Endpoint.of(urls[role]).commands(role) as client:
-                    await client.time()
-            async with (
-                AsyncClient(urls["producer"], options=ClientOptions(name="producer")) as client,
-                serving(server, model_name(tokenizer), redis_url=urls["worker"]),
-            ):
-                job = await client.submit("w1", max_tokens=3, stream=True)
-                assert [event async for event in client.stream(job.id)]
-            sent = by_role(watch)
-        assert server.denied() == [LOOKS_AT_SETTINGS]
-        for role in LIMITED:
-            assert {("client", "setname"), ("time",)} <= sent[role], role
-            rights = listed(server, role) | FREE
-            assert [words for words in sent[role] if not {words[0], "|".join(words)} & rights] == [], role
-        assert {"subscribe", "evalsha"} <= {words[0] for words in sent["producer"]}
 
 
 @pytest.mark.parametrize("role", LIMITED)

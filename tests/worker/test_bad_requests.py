@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
 from support.workers.counting_worker import assert_nothing_left, until
-from support.workers.work import LANE, SHARD, Work, answer, outcome, read_to
+from support.workers.work import LANE, SHARD, Work, answer, outcome, raw_submission, read_to
 
 from millstream import AsyncClient, JobFailed, Result
 from millstream.wire import calls
@@ -77,10 +77,7 @@ async def test_a_bad_request_is_answered_with_its_field_value_and_remedy(
 
 
 async def submit_raw(redis_client: Redis, job_id: str, payload: bytes, version: int = 1) -> None:
-    call = calls.submit(
-        SHARD, job_id=job_id, lane="batch", payload=payload, digest="d", version=version, deadline_ms=None,
-        stream=False, max_entries=100, max_bytes=10**6,
-    )  # fmt: skip
+    call = raw_submission(job_id, payload, version=version)
     assert (await calls.run(redis_client, call)).outcome is SubmitOutcome.ACCEPTED
 
 

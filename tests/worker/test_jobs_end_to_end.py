@@ -6,10 +6,12 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
+from support.wire.desk import WINDOW
+from support.wire.flood import submit_all
 from support.workers.counting_worker import assert_nothing_left, counted
 from support.workers.work import SHARD, Work, outcome, read_to
 
-from millstream import AsyncClient, TokenEvent
+from millstream import AsyncClient, JobFields, Result, TokenEvent
 
 
 @BOTH
@@ -117,3 +119,20 @@ async def test_token_ids_and_chat_messages(client: AsyncClient, work: Work, chat
         assert (await client.wait(asked.id, timeout_s=30)).text == "w41 w42"
         result = await client.wait(chat.id, timeout_s=30)
     assert (result.text, result.usage.prompt_tokens) == ("w21 w22", 2)
+
+
+async def test_a_worker_that_waits_is_woken_and_one_in_burst_mode_does_not_leave_parked_jobs(
+    client: AsyncClient, redis_client: Redis, work: Work
+) -> None:
+    job: JobFields = {"prompt": "w1", "max_tokens": 4}
+    async with work(block_s=10) as worker:
+        for count in (1, 400):  # the second time it waits in a read
+            ids = await submit_all(client, [job] * count)
+            await client.wait_many(ids, timeout_s=30)
+        worker.service.drain()
+        ids = await submit_all(client, [job])  # it leaves its read
+    ids += await submit_all(client, [job] * 300)
+    assert await redis_client.zcard(SHARD.parked("batch")) >= 300 - WINDOW
+    await work.burst()
+    assert all(isinstance(end, Result) for end in (await client.wait_many(ids, timeout_s=1)).values())
+    await assert_nothing_left(redis_client)

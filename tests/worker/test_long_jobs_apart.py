@@ -1,4 +1,6 @@
-"""Long jobs that are put off: what they count for, and in which order they are read."""
+"""How much is taken from the queue beside what waits already; what long jobs that are put off count for, and
+in which order they are read.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ from millstream.wire.messages.messages import Request, State
 from millstream.wire.messages.replies import StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
+from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.intake import Reading
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
+
+UNUSED: Any = None  # nothing is tokenized
 
 
 class Bench:
@@ -46,8 +52,7 @@ class Bench:
         )
 
     def ready(self, info: EngineInfo) -> None:
-        text: Any = None  # nothing is tokenized
-        self.model.publish(ServedModel(text, info))
+        self.model.publish(ServedModel(UNUSED, info))
         self.capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))
 
     def hold(self, name: str, *, payload: bytes = b"x", logged: int = 0) -> Job:
@@ -89,6 +94,34 @@ async def running(bench: Bench) -> AsyncIterator[None]:
 
 def job_named(name: str, payload: bytes = b"") -> Job:
     return held_job(name, payload, request=Request(token_ids=(0,), tenant=name[0]))
+
+
+def test_jobs_that_wait_for_their_grammars_keep_no_others_away() -> None:
+    """A tenant's flood of formats, compiled one by one, must not leave the batch empty."""
+    bench, jobs = Bench(), []
+    for number in range(300):
+        job = held_job(str(number), prompt=(1,), grammar=GrammarSpec("regex", f"a{number}"))
+        job.rows = [ChoiceOutput(0, UNUSED)]
+        bench.table.take(job)
+        jobs.append(job)
+        if number == 200:
+            assert bench.capacity.room() == 7
+    assert bench.capacity.room() == 0, "not without a bound"
+    for job in jobs[:260]:
+        bench.table.drop(job)
+    assert bench.capacity.room() == 7
+    jobs[-1].set_compiled(1)
+    assert bench.capacity.room() == 6
+    bench.queue.engine_lost()
+    assert bench.capacity.room() == 0, "without an engine that compiles, all of them wait as others do"
+
+
+def test_predictions_that_wait_fill_the_look_ahead_as_prompts_do() -> None:
+    bench, job = Bench(), held_job(prompt=(1,))
+    bench.table.take(job)
+    assert not bench.capacity.flooded
+    job.prediction = tuple(range(INFO.token_capacity))
+    assert bench.capacity.flooded
 
 
 async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> None:

@@ -140,6 +140,7 @@ async def test_a_drain_waits_for_no_long_prompt(
     await assert_nothing_left(redis_client)
 
 
+@pytest.mark.slow
 async def test_a_process_ends_while_it_reads_a_long_prompt(
     client: AsyncClient, redis_client: Redis, work: Work, chat_tokenizer: Path
 ) -> None:

@@ -22,7 +22,7 @@ from support.workers.counting_worker import (
     until_running,
 )
 from support.workers.held_reading import HeldReading
-from support.workers.work import LANE, SHARD, Work, answer, read_to, record_of, rest_of
+from support.workers.work import LANE, SHARD, Work, answer, raw_submission, read_to, record_of, rest_of
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State
 from millstream.wire import calls
@@ -43,10 +43,7 @@ async def suspect(
     """Submit a job with which engines and workers have died elsewhere, before any worker sees it; `reader`
     has it delivered first. Answers its id, and what the reader got."""
     request = Request(prompt=prompt, sampling=SamplingParams(max_tokens=max_tokens), stream=True)
-    call = calls.submit(
-        SHARD, job_id=f"0-{own_id}", lane="batch", payload=codec.encode(request), digest="d", version=1,
-        deadline_ms=None, stream=True, max_entries=100, max_bytes=10**6,
-    )  # fmt: skip
+    call = raw_submission(f"0-{own_id}", codec.encode(request))
     async with direct.pipeline(transaction=True) as together:
         together.execute_command(*call.by_source)
         together.hset(SHARD.job(f"0-{own_id}"), mapping=deaths)

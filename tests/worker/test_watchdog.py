@@ -75,6 +75,7 @@ async def test_an_engine_that_runs_out_of_memory_or_fails_its_audit_says_so_and_
     }
 
 
+@pytest.mark.slow
 async def test_an_engine_whose_front_is_killed_while_it_loads_ends(work: Work) -> None:
     with work.process(load_s=600) as front:
         engines: list[psutil.Process] = []

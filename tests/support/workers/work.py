@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from millstream import AsyncClient, Event, Result
+from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.record import read_job
-from millstream.wire.messages.replies import JobRecord
+from millstream.wire.messages.replies import JobRecord, SubmitReply
 from millstream_worker.service.service import Service
 from millstream_worker.settings import Settings
 from support.servers.servers import Server
@@ -80,6 +81,19 @@ class Work:
         given = self._always | options
         model = {name: given.pop(name) for name in Counting.__dataclass_fields__ if name in given}
         return model_name(**model), given
+
+
+def raw_submission(job_id: str, payload: bytes, **changes: Any) -> calls.ScriptCall[SubmitReply]:
+    """As any client may send it: the payload is anything."""
+    given: dict[str, Any] = {
+        "lane": "batch",
+        "digest": "d",
+        "version": 1,
+        "deadline_ms": None,
+        "stream": True,
+    }
+    bounds = {"max_entries": 10**9, "max_bytes": 10**12}
+    return calls.submit(SHARD, job_id=job_id, payload=payload, **given | bounds | changes)
 
 
 async def outcome(client: AsyncClient, prompt: str, max_tokens: int, **fields: Any) -> Result:
