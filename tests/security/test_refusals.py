@@ -22,8 +22,7 @@ JOB, LOG, EVENTS = SHARD.job("0-a"), SHARD.tokens("0-a"), SHARD.events("0-a")
 
 
 def lines(text: str) -> list[str]:
-    """One command in each line. $names are keys of our queue, of another, and of one whose name only begins
-    like ours."""
+    """$names are keys of our queue, of another, and of one whose name only begins like ours."""
     names = {
         "LANE": LANE, "JOB": JOB, "LOG": LOG, "EVENTS": EVENTS, "DEAD": SHARD.dead, "CONTROL": SHARD.control,
         "DEADLINES": SHARD.deadlines, "DELAYED": SHARD.delayed, "BYTES": SHARD.held_bytes, "GROUP": GROUP,
@@ -31,86 +30,40 @@ def lines(text: str) -> list[str]:
         "WORKER": SHARD.worker("w"), "META": QueueKeys("default").meta, "THEIR": "{ms:other:0}",
         "NEXT": "{ms:default2:0}",
     }  # fmt: skip
-    return [
-        re.sub(r"\$(\w+)", lambda name: names[name[1]], line.strip()) for line in text.strip().splitlines()
-    ]
+    commands = [command.strip() for command in re.split("[;\n]", text.strip())]
+    return [re.sub(r"\$(\w+)", lambda name: names[name[1]], command) for command in commands]
 
 
 # Of commands that some role may send; what no role may send at all is in test_rights.py.
 EVERYBODY = lines("""
-    GET $THEIR:bytes
-    HGETALL $THEIR:job:0-a
-    XLEN $THEIR:lane:batch
-    XADD $THEIR:lane:batch * id x
-    XREVRANGE $THEIR:dead + -
-    PUBLISH $THEIR:control x
-    SUBSCRIBE $THEIR:events:0-a
+    GET $THEIR:bytes; HGETALL $THEIR:job:0-a; XLEN $THEIR:lane:batch; XADD $THEIR:lane:batch * id x
+    XREVRANGE $THEIR:dead + -; PUBLISH $THEIR:control x; SUBSCRIBE $THEIR:events:0-a
     EVAL 'return 1' 1 $THEIR:job:0-a
-    HGETALL $NEXT:job:0-a
-    HGETALL {ms:default2}:meta
-    GET k
-    DEL k
-    DEL $LANE
-    DEL $JOB
-    DEL $META
-    SET $BYTES 0
+    HGETALL $NEXT:job:0-a; HGETALL {ms:default2}:meta
+    GET k; DEL k; DEL $LANE; DEL $JOB; DEL $META; SET $BYTES 0
 """)
 PRODUCERS = lines("""
-    XRANGE $LANE - +
-    XREVRANGE $LANE + -
-    XREAD STREAMS $LANE 0
-    XREADGROUP GROUP $GROUP me STREAMS $LANE >
-    XINFO STREAM $LANE
-    XINFO GROUPS $LANE
-    XPENDING $LANE $GROUP
-    XACK $LANE $GROUP 1-1
-    XDEL $LANE 1-1
-    XCLAIM $LANE $GROUP me 0 1-1
-    XAUTOCLAIM $LANE $GROUP me 0 0
-    XGROUP CREATE $LANE other 0
-    XGROUP DELCONSUMER $LANE $GROUP w
+    XRANGE $LANE - +; XREVRANGE $LANE + -; XREAD STREAMS $LANE 0
+    XREADGROUP GROUP $GROUP me STREAMS $LANE >; XINFO STREAM $LANE; XINFO GROUPS $LANE
+    XPENDING $LANE $GROUP; XACK $LANE $GROUP 1-1; XDEL $LANE 1-1; XCLAIM $LANE $GROUP me 0 1-1
+    XAUTOCLAIM $LANE $GROUP me 0 0; XGROUP CREATE $LANE other 0; XGROUP DELCONSUMER $LANE $GROUP w
     EVAL 'return redis.call("XACK", KEYS[1], ARGV[1], ARGV[2])' 1 $LANE $GROUP 1-1
     EVAL 'return redis.call("XRANGE", KEYS[1], "-", "+")' 1 $LANE
-    ZRANGE $DEADLINES 0 -1
-    ZRANGE $DELAYED 0 -1
-    ZADD $DELAYED 1 0-a
-    ZRANGE $PARKED 0 -1
-    ZPOPMIN $PARKED
-    DEL $PARKED
-    HGETALL $JOB
-    HSET $WORKER a b
-    SUBSCRIBE $CONTROL
-    XADD $DEAD * id x
+    ZRANGE $DEADLINES 0 -1; ZRANGE $DELAYED 0 -1; ZADD $DELAYED 1 0-a
+    ZRANGE $PARKED 0 -1; ZPOPMIN $PARKED; DEL $PARKED
+    HGETALL $JOB; HSET $WORKER a b; SUBSCRIBE $CONTROL; XADD $DEAD * id x
 """)
-DEAD_LETTERS = lines("""
-    XRANGE $DEAD - +
-    XREVRANGE $DEAD + -
-    XDEL $DEAD 1-1
-""")
+DEAD_LETTERS = lines("XRANGE $DEAD - +; XREVRANGE $DEAD + -; XDEL $DEAD 1-1")
 OBSERVERS = lines("""
     EVAL 'return redis.call("XADD", KEYS[1], "*", "id", "x")' 1 $DEAD
     EVAL 'return redis.call("XDEL", KEYS[1], "1-1")' 1 $DEAD
     EVAL 'return 1' 1 $JOB
-    HSET $JOB state completed
-    HSET $META shards 9
-    XADD $LANE * id x
-    XACK $LANE $GROUP 1-1
-    XREADGROUP GROUP $GROUP me STREAMS $LANE >
-    XDEL $DEAD 1-1
-    XTRIM $DEAD MAXLEN 0
-    PUBLISH $CONTROL released
-    PUBLISH $EVENTS x
-    ZREM $DEADLINES 0-a
-    ZREM $PARKED 0-a
-    HSET $TENANTS @at 5
-    INCRBY $BYTES 1
-    PEXPIREAT $LOG 1
+    HSET $JOB state completed; HSET $META shards 9; XADD $LANE * id x; XACK $LANE $GROUP 1-1
+    XREADGROUP GROUP $GROUP me STREAMS $LANE >; XDEL $DEAD 1-1; XTRIM $DEAD MAXLEN 0
+    PUBLISH $CONTROL released; PUBLISH $EVENTS x; ZREM $DEADLINES 0-a; ZREM $PARKED 0-a
+    HSET $TENANTS @at 5; INCRBY $BYTES 1; PEXPIREAT $LOG 1
 """)
-WORKERS = lines("""
-    DEL $LOG
-    XREVRANGE $DEAD + -
-    SUBSCRIBE $EVENTS
-""")
+WORKERS = lines("DEL $LOG; XREVRANGE $DEAD + -; SUBSCRIBE $EVENTS")
 REFUSED = {
     "producer": EVERYBODY + PRODUCERS + DEAD_LETTERS + ["HGETALL " + SHARD.tenants("batch")],
     "operator": EVERYBODY + PRODUCERS,

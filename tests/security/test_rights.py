@@ -5,6 +5,7 @@ nothing of other clients' jobs.
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import socket
 from collections.abc import Iterator
@@ -75,64 +76,23 @@ def may(admin: redis.Redis, role: str, words: list[str]) -> bool:
 # What somebody curious would send, for each command that a role may send. KEY stands for each key whose name
 # needs no job's id, CHANNEL for channels.
 CURIOUS = """
-    client|setname curious
-    client|setinfo lib-name curious
-    select 0
-    time
-    role
-    cluster|slots
-    asking
-    ping
-    wait 0 1
-    waitaof 0 0 1
-    eval return_{KEYS[1],redis.call('time')} 1 KEY
-    evalsha e0e1f9fabfc9d4800c877a703b823ac0578ff831 0
-    exists KEY
-    get KEY
-    hget KEY state
-    hmget KEY state result payload
-    hgetall KEY
-    hstrlen KEY payload
-    hlen KEY
-    hset KEY a b
-    hdel KEY a
-    hincrby KEY died 1
-    incrby KEY 1
-    decrby KEY 1
-    persist KEY
-    pexpire KEY 99999999
+    client|setname curious; client|setinfo lib-name curious; select 0; time; role; ping; wait 0 1
+    waitaof 0 0 1; cluster|slots; asking
+    eval return_{KEYS[1],redis.call('time')} 1 KEY; evalsha e0e1f9fabfc9d4800c877a703b823ac0578ff831 0
+    exists KEY; get KEY; incrby KEY 1; decrby KEY 1; persist KEY; pexpire KEY 99999999
     pexpireat KEY 99999999999999
-    xlen KEY
-    xrange KEY - +
-    xrevrange KEY + -
-    xadd KEY * a b
-    xdel KEY 1-1
-    xack KEY $GROUP 1-1
-    xclaim KEY $GROUP me 0 1-1
-    xpending KEY $GROUP - + 99
-    xpending KEY $GROUP
+    hget KEY state; hmget KEY state result payload; hgetall KEY; hstrlen KEY payload; hlen KEY; hset KEY a b
+    hdel KEY a; hincrby KEY died 1
+    xlen KEY; xrange KEY - +; xrevrange KEY + -; xadd KEY * a b; xdel KEY 1-1; xack KEY $GROUP 1-1
+    xclaim KEY $GROUP me 0 1-1; xpending KEY $GROUP - + 99; xpending KEY $GROUP
     xreadgroup GROUP $GROUP me COUNT 99 STREAMS KEY >
-    xgroup|create KEY curious 0
-    xgroup|createconsumer KEY $GROUP curious
-    xgroup|delconsumer KEY $GROUP curious
-    xinfo|groups KEY
-    xinfo|consumers KEY
-    zadd KEY 1 a
-    zcard KEY
-    zrange KEY 0 -1
-    zrangebyscore KEY -inf +inf
-    zscore KEY a
-    zrem KEY a
-    publish CHANNEL x
-    spublish CHANNEL x
-    subscribe CHANNEL
-    ssubscribe CHANNEL
-    unsubscribe
-    sunsubscribe
-    unlink KEY
-    del KEY
+    xgroup|create KEY curious 0; xgroup|createconsumer KEY $GROUP curious
+    xgroup|delconsumer KEY $GROUP curious; xinfo|groups KEY; xinfo|consumers KEY
+    zadd KEY 1 a; zcard KEY; zrange KEY 0 -1; zrangebyscore KEY -inf +inf; zscore KEY a; zrem KEY a
+    publish CHANNEL x; spublish CHANNEL x; subscribe CHANNEL; ssubscribe CHANNEL; unsubscribe; sunsubscribe
+    unlink KEY; del KEY
 """
-LINES = [line.split() for line in CURIOUS.strip().splitlines()]
+LINES = [line.split() for line in re.split("[;\n]", CURIOUS.strip())]
 CANARIES = ("canary-own", "canary-other")
 # They are there to hand out the jobs of their own queue, or to show them.
 SEE_THEIR_QUEUE = ("worker", "observer")

@@ -40,9 +40,7 @@ async def followed(client: AsyncClient, count: int, tokens: int, *, begun: bool 
     return followers
 
 
-async def assert_whole(
-    client: AsyncClient, followers: Sequence[Follower], tokens: int, *, attempts: int | None = 1
-) -> None:
+async def assert_whole(client: AsyncClient, followers: Sequence[Follower], tokens: int) -> None:
     """Each stream ends with its result's text, and no entry is missing or comes twice."""
     async with asyncio.timeout(60):
         await asyncio.gather(*(one.task for one in followers))
@@ -52,4 +50,4 @@ async def assert_whole(
         assert isinstance(result, Result)
         assert result.text == one.transcript.text() == counted(number + 2, tokens)
         assert one.seqs == list(range(1, len(one.seqs) + 1))
-        assert attempts is None or result.attempts == attempts
+        assert result.attempts == 1
