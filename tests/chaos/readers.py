@@ -42,7 +42,6 @@ class Readers:
             try:
                 await self._read(client, entry, reading, part, pause_s)
             except Unavailable:
-                reading.interrupted += 1
                 await asyncio.sleep(AGAIN_S)
             except MillstreamError as error:
                 reading.error = repr(error)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ import redis.asyncio
 from support.servers.servers import Server
 from support.wire.flood import submit_all
 from support.workers.answering_worker import answering
-from support.workers.counting_worker import counted, model_name, serving, until
+from support.workers.counting_worker import counted, until
+from support.workers.work import Work
 
 from millstream import AsyncClient, ClientOptions, JobFields, Result
 from millstream.client.queue.queue_jobs import QueueJobs
@@ -56,46 +56,36 @@ asyncio.run(main())
 """
 
 
-@contextlib.asynccontextmanager
-async def pubsub_limit(direct: redis.asyncio.Redis, limit: str) -> AsyncIterator[None]:
-    before = (await direct.config_get("client-output-buffer-limit"))["client-output-buffer-limit"]
-    await direct.config_set("client-output-buffer-limit", f"pubsub {limit}")
-    try:
-        yield
-    finally:
-        await direct.config_set("client-output-buffer-limit", before)
-
-
-async def test_a_reader_that_was_cut_off_goes_on_from_the_log(
-    valkey: Server, tokenizer: Path, gate: Path
-) -> None:
+async def test_a_reader_that_was_cut_off_goes_on_from_the_log(tokenizer: Path, tmp_path: Path) -> None:
     """A real process, stopped in the middle of its streams until the server has hung up on it."""
-    (gate / "2").touch()
-    async with (
-        redis.asyncio.Redis.from_url(valkey.url) as direct,
-        pubsub_limit(direct, "1mb 512kb 1"),
-        AsyncClient(valkey.url) as client,
-        serving(valkey, model_name(tokenizer, rows=512, gate=gate), lookahead=64),
-    ):
-        ids = await submit_all(client, [LOUD] * 32)  # far more than the sockets of both ends take
-        command = [sys.executable, "-c", READING, valkey.url, *ids]
-        reader = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
-        assert reader.stdout is not None
-        for _ in ids:
-            assert await reader.stdout.readline() == b"begun\n"
-        reader.send_signal(signal.SIGSTOP)
-        (gate / "2").unlink()
+    with Server("valkey") as server:
+        work = Work(server, tokenizer, tmp_path)
+        work.hold(2)
+        async with (
+            redis.asyncio.Redis.from_url(server.url) as direct,
+            AsyncClient(server.url) as client,
+            work(rows=512, lookahead=64),
+        ):
+            await direct.config_set("client-output-buffer-limit", "pubsub 1mb 512kb 1")
+            ids = await submit_all(client, [LOUD] * 32)  # far more than the sockets of both ends take
+            command = [sys.executable, "-c", READING, server.url, *ids]
+            reader = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+            assert reader.stdout is not None
+            for _ in ids:
+                assert await reader.stdout.readline() == b"begun\n"
+            reader.send_signal(signal.SIGSTOP)
+            work.go(2)
 
-        async def cut_off() -> bool:
-            rows = await direct.client_list()
-            return not [row for row in rows if row["name"].startswith("reading") and int(row["sub"])]
+            async def cut_off() -> bool:
+                rows = await direct.client_list()
+                return not [row for row in rows if row["name"].startswith("reading") and int(row["sub"])]
 
-        assert not await cut_off()
-        await until(cut_off, 60)
-        reader.send_signal(signal.SIGCONT)
-        output, _ = await reader.communicate()
-        outcomes = await client.wait_many(ids, timeout_s=60)
-    assert all(isinstance(outcome, Result) for outcome in outcomes.values())
+            assert not await cut_off()
+            await until(cut_off, 60)
+            outcomes = await client.wait_many(ids, timeout_s=60)
+            reader.send_signal(signal.SIGCONT)
+            output, _ = await reader.communicate()
+    assert all(isinstance(outcome, Result) for outcome in outcomes.values()), "nobody waits for a reader"
     assert output.decode().strip() == counted(2, 400)
 
 

@@ -10,10 +10,9 @@ from support.workers.work import LANE, SHARD, Work, answer
 
 from millstream import AsyncClient, ProtocolError
 from millstream.wire.calls.upkeep import lane_entry
-from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.messages.record import job_state, parse_event
+from millstream.wire.keys import GROUP
+from millstream.wire.messages.record import parse_event
 from millstream.wire.state.heartbeat import read_workers
-from millstream.wire.state.queue_info import read_queue
 
 
 @pytest.fixture
@@ -44,17 +43,6 @@ async def test_a_worker_outlives_what_workers_before_it_cannot_have_left(
             assert await answer(client, "w1", 3) == counted(2, 3)
     await strange.delete(SHARD.job("0-half"))
     await assert_nothing_left(strange)
-
-
-async def test_records_that_are_no_text_are_told_as_damaged(strange: Redis) -> None:
-    await strange.hset(QueueKeys("default").meta, "shards", b"\xff")
-    with pytest.raises(ProtocolError, match="not text"):
-        await read_queue(strange, "default")
-    await strange.hset(SHARD.worker("w"), mapping={"name": b"\xff", "model": "m"})
-    await strange.xgroup_createconsumer(LANE, GROUP, "w")
-    assert await read_workers(strange, SHARD) == []
-    with pytest.raises(ProtocolError, match="damaged"):
-        job_state("0-a", b"\xff")
 
 
 def test_numbers_are_those_of_a_stream() -> None:

@@ -61,15 +61,6 @@ async def test_a_line_a_minute_while_it_works_and_none_while_it_is_idle(
                 capacity.update(EngineStats(output_total=300, **blocks))
             report.log_line()
     assert [line["rows_running"] for line in lines] == [3, 3, 0]  # the last one is of its last half minute
-    assert lines[1] == {
-        "event": "working",
-        "log_level": "info",
-        "rows_running": 3,
-        "rows_waiting": 0,
-        "grammars_waiting": 0,
-        "prompt_tokens_per_s": 0.0,
-        "output_tokens_per_s": 2.0,
-        "kv_used": "45%",
-        "kv_cached": "20%",
-        "prefix_hits": "0%",
-    }
+    assert (lines[1]["event"], lines[1]["output_tokens_per_s"]) == ("working", 2.0)
+    shares = {"kv_used": "45%", "kv_cached": "20%", "prefix_hits": "0%"}
+    assert {name: lines[1][name] for name in shares} == shares

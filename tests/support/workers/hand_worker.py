@@ -86,15 +86,8 @@ class HandJob:
     async def die(self) -> HandJob:
         """This attempt is gone; another worker takes the job over and goes on from its log."""
         other = HandWorker(self.worker.redis, self.worker.keys)
-        overdue = [(self.entry.entry_id, self.worker.name)]
-        taking = calls.reclaim(
-            self.worker.keys,
-            lane=self.entry.lane,
-            owner=other.name,
-            overdue=overdue,
-            min_idle_ms=0,
-            died=True,
-        )
+        over = {"overdue": [(self.entry.entry_id, self.worker.name)], "min_idle_ms": 0, "died": True}
+        taking = calls.reclaim(self.worker.keys, lane=self.entry.lane, owner=other.name, **over)
         [entry] = await calls.run(self.worker.redis, taking)
         job = await other.start(entry)
         assert job is not None
