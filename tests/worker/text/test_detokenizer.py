@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.models.tokenizers import KINDS, build
 from tokenizers import Tokenizer
@@ -73,6 +73,7 @@ def test_a_broken_byte_spoils_no_neighbour(kind: str) -> None:
     assert run(Detokenizer(TokenBytes(tokenizer)), [ids[:3], ids[3:]]) == "é\ufffd日\ufffd"
 
 
+@example(kind="byte-level", text="the fox", stop=["the ", "h"], rng=random.Random(0))
 @given(kind=KIND, text=TEXTS, stop=st.lists(st.text("the\n .é日", min_size=1, max_size=4), max_size=3),
        rng=st.randoms(use_true_random=False))  # fmt: skip
 def test_stop_strings_cut_the_text_where_the_first_is_complete(
