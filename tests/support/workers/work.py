@@ -85,15 +85,9 @@ class Work:
 
 def raw_submission(job_id: str, payload: bytes, **changes: Any) -> calls.ScriptCall[SubmitReply]:
     """As any client may send it: the payload is anything."""
-    given: dict[str, Any] = {
-        "lane": "batch",
-        "digest": "d",
-        "version": 1,
-        "deadline_ms": None,
-        "stream": True,
-    }
-    bounds = {"max_entries": 10**9, "max_bytes": 10**12}
-    return calls.submit(SHARD, job_id=job_id, payload=payload, **given | bounds | changes)
+    given: dict[str, Any] = {"lane": "batch", "digest": "d", "version": 1, "deadline_ms": None}
+    given |= {"stream": True, "max_entries": 10**9, "max_bytes": 10**12}
+    return calls.submit(SHARD, job_id=job_id, payload=payload, **given | changes)
 
 
 async def outcome(client: AsyncClient, prompt: str, max_tokens: int, **fields: Any) -> Result:
