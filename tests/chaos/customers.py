@@ -92,13 +92,12 @@ class Customer:
             await self._load.readers.follow(client, entry, "late")
 
     async def follow_with_others(self, client: AsyncClient, entry: Entry) -> None:
-        readers, others = self._load.readers, (self._load.shared(0), self._load.shared(1))
+        readers, shared = self._load.readers, self._load.shared
         if await self._load.submit(client, entry):
-            await asyncio.gather(
-                readers.follow(client, entry, "follow"),
-                readers.follow(others[0], entry, "beside"),
-                readers.wait(others[1], entry),
-            )
+            async with asyncio.TaskGroup() as group:
+                group.create_task(readers.follow(client, entry, "follow"))
+                group.create_task(readers.follow(shared(0), entry, "beside"))
+                group.create_task(readers.wait(shared(1), entry))
 
     async def vanish_after_submit(self, client: AsyncClient, entry: Entry) -> None:
         """One submit, and whatever it answered is never read."""
@@ -141,7 +140,9 @@ class Customer:
 
     async def repeat(self, client: AsyncClient, entry: Entry) -> None:
         """The same submit several times at once, by several clients."""
-        await asyncio.gather(*(self._load.submit(self._load.shared(number), entry) for number in range(3)))
+        async with asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(self._load.submit(self._load.shared(number), entry))
         await self._load.readers.wait(client, entry)
 
     async def submit_many(self, client: AsyncClient, entry: Entry) -> None:
