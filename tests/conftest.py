@@ -8,11 +8,15 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis.asyncio
-from support.servers.servers import KINDS, Server, binary, lasting_server, require
+from support.servers.servers import KINDS, Server, binary, lasting_server, require, running
 from support.wire.desk import Desk
+
+if TYPE_CHECKING:
+    from support.workers.work import Work
 
 # parallel test processes on few cores: no spinning thread teams
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -49,13 +53,13 @@ def servers() -> Iterator[dict[str, Server]]:
 @pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server:
     """A running, empty server: each test that takes it runs once on Valkey and once on Redis."""
-    return _running(request.param, servers)
+    return running(request.param, servers)
 
 
 @pytest.fixture
 def valkey(servers: dict[str, Server]) -> Server:
     """A running, empty embedded Valkey, for tests of which one kind is enough."""
-    return _running("valkey", servers)
+    return running("valkey", servers)
 
 
 @pytest.fixture(params=KINDS)
@@ -97,9 +101,9 @@ def gate(tmp_path: Path) -> Path:
     return folder
 
 
-def _running(kind: str, servers: dict[str, Server]) -> Server:
-    require(kind)
-    if kind not in servers:
-        servers[kind] = Server(kind).start()
-    servers[kind].flush()
-    return servers[kind]
+@pytest.fixture
+def work(server: Server, tokenizer: Path, tmp_path: Path) -> Work:
+    """Workers with the counting model, on the test's server."""
+    from support.workers.work import Work  # torch, as above
+
+    return Work(server, tokenizer, tmp_path)

@@ -33,8 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcomes = asyncio.run(_run(chosen, rounds))
     command = "python -m chaos " + shlex.join(_arguments(chosen))
     print(report.text(outcomes, command))
-    if chosen.json:
-        Path(chosen.json).write_text(report.as_json(outcomes, command), encoding="utf-8")
     if chosen.logs and any(outcome.logs for outcome in outcomes):
         Path(chosen.logs).write_text("\n\n".join(outcome.logs for outcome in outcomes), encoding="utf-8")
     return 1 if any(outcome.violations for outcome in outcomes) else 0
@@ -96,7 +94,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--mutants", action="store_true", help="run the product without one safety at a time instead"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the table there, too")
     parser.add_argument("--logs", metavar="FILE", help="where violations were found: the workers' last lines")
     return parser
 

@@ -11,14 +11,16 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import redis.asyncio
 from redis.exceptions import RedisError
 from support.servers.cluster import Cluster
+from support.servers.lifetime import Startable
+from support.servers.proxy import Proxy
 from support.servers.servers import Server
 from support.workers.counting_worker import model_name
 from support.workers.word_answers import write_words
@@ -27,6 +29,7 @@ from support.workers.word_engine import COMMAND
 from chaos.crew import WORKER, Crew, Member
 from chaos.ledger import Ledger
 from chaos.load import Load
+from chaos.mutants import Mutant
 from chaos.watcher import Watcher
 from millstream import AsyncClient, ClientOptions
 from millstream.wire.connection import Endpoint
@@ -38,48 +41,16 @@ LEASE_S = 1.0
 RENEW_S = 0.25
 
 
-class Place(Protocol):
-    """A server, or several that are one queue's: `support.servers.servers.Server` and its relatives."""
-
-    @property
-    def url(self) -> str: ...
-    def start(self) -> Any: ...
-    def remove(self) -> None: ...
-
-
-class Route(Protocol):
-    """What stands between clients and server (a proxy); entered and left by the arena."""
-
-    @property
-    def url(self) -> str: ...
-    async def __aenter__(self) -> Any: ...
-    async def __aexit__(self, *error: Any) -> Any: ...
-
-
-class Mutant(Protocol):
-    """A safety taken out. `python -m chaos.mutants <name> <flags>` runs a worker without it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def engine_command(self) -> str:
-        """For an engine that is without it; empty where it has none of it."""
-
-    def in_clients(self) -> AbstractContextManager[Any]:
-        """The same for this process' clients, where they have it."""
-
-
-def lasting(kind: str) -> Server:
-    """A server that writes everything down before it answers."""
-    return Server(kind, appendonly="yes", appendfsync="always")
+LASTING = {"appendonly": "yes", "appendfsync": "always"}  # of servers that write all down before they answer
+lasting = partial(Server, **LASTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """`settings` and `engine` change those of the workers and of the counting engine."""
 
-    place: Callable[[str], Place] = lasting  # by the kind of server
-    route: Callable[[Any, random.Random], Route] | None = None
+    place: Callable[[str], Startable] = lasting  # a server or several, by their kind
+    route: Callable[[Any, random.Random], Proxy] | None = None  # between clients and server
     shards: int = 1
     pubsub: PubSub = PubSub.PLAIN
     crew: int = 2
@@ -158,17 +129,12 @@ class Arena:
         engine = {"step_s": 0.02, "rows": 16, "tally": self.folder} | dict(setup.engine)
         model = model_name(write_words(self.folder / "tokenizer"), **engine)
         # A fault kills engines under innocent jobs: their deaths alone make none of them a suspect.
-        patient = {
-            "max_died": 50,
-            "max_attempts": 500,
-            "engine_restarts": 100,
-            "lease_s": LEASE_S,
-            "renew_s": RENEW_S,
-            "speculate": "always",
-            "engine_command": (self.mutant and self.mutant.engine_command) or COMMAND,
-        }
+        patient = {"max_died": 50, "max_attempts": 500, "engine_restarts": 100, "speculate": "always"}
+        leases = {"lease_s": LEASE_S, "renew_s": RENEW_S}
+        command = {"engine_command": (self.mutant and self.mutant.engine_command) or COMMAND}
+        chosen = {"model": model, "queue": self.queue, "redis_url": self.url, **patient, **leases, **command}
         launcher = WORKER if self.mutant is None else ("chaos.mutants", self.mutant.name)
-        return Crew(self.url, self.queue, model, self.folder, patient | dict(setup.settings), launcher)
+        return Crew(self.folder, chosen | dict(setup.settings), launcher)
 
     async def nodes(self) -> list[redis.asyncio.Redis]:
         """A connection to each server that holds keys."""

@@ -10,20 +10,18 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 from support.workers.word_engine import tallied
 
 from chaos import checks
-from chaos.arena import Arena, Mutant
+from chaos.arena import Arena
 from chaos.checks import Violation
+from chaos.faults import Fault
 from chaos.ledger import Accepted
+from chaos.mutants import Mutant
+from chaos.scenarios import Scenario
 from chaos.watcher import Sight
-
-if TYPE_CHECKING:
-    from chaos.faults import Fault
-    from chaos.scenarios import Scenario
 
 STRIKE_S = 90.0  # longest fault
 SETTLE_S = 60.0  # for all jobs to end once nothing is done to them any more

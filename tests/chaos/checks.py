@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from support.workers.counting_worker import lasting_keys, leftovers
 from support.workers.word_engine import DAMAGE
 
 from chaos import marks
-from chaos.arena import LEASE_S, RENEW_S
+from chaos.arena import LEASE_S, RENEW_S, Arena
 from chaos.ledger import Accepted, Ended, Entry
 from chaos.watcher import Sight, Turn
 from millstream import Result, State
@@ -21,9 +20,6 @@ from millstream.wire.keys import QueueKeys, shard_of
 from millstream.wire.messages.codec import MAX_RESULT_BYTES, decode
 from millstream.wire.messages.record import JOB_FIELDS, job_record, log_entry, partial_result
 from millstream.wire.messages.replies import JobRecord, LogEntry
-
-if TYPE_CHECKING:
-    from chaos.arena import Arena
 
 PAGE = 200
 HARM_LASTS_S = 5 * LEASE_S  # for which a worker that was stopped or partitioned may lose its jobs

@@ -5,13 +5,14 @@ job may be taken away only from a worker that was.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,24 +75,20 @@ class Member:
         self.harms.append(Harm(time.time(), what))
 
     def kill(self) -> None:
-        self.harm("killed")
         self.dismissed = True
-        self._signal(signal.SIGKILL)
+        self._hurt("killed", signal.SIGKILL)
 
     def terminate(self) -> None:
-        self.harm("drained")
         self.dismissed = True
-        self._signal(signal.SIGTERM)
+        self._hurt("drained", signal.SIGTERM)
 
     def freeze(self) -> None:
-        self.harm("frozen")
         self.frozen = True
-        self._signal(signal.SIGSTOP)
+        self._hurt("frozen", signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self.harm("thawed")
         self.frozen = False
-        self._signal(signal.SIGCONT)
+        self._hurt("thawed", signal.SIGCONT)
 
     async def ended(self, wait_s: float = 30.0) -> int | None:
         """The exit status; None where it has not ended in time."""
@@ -100,31 +97,21 @@ class Member:
             await asyncio.sleep(0.02)
         return self.process.poll()
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _hurt(self, what: str, number: signal.Signals) -> None:
+        self.harm(what)
         if self.alive:
-            _send(self.process.pid, number)
+            send(self.process.pid, number)
 
 
+@dataclass(slots=True, eq=False)
 class Crew:
     """`members` has all that were ever hired, in the order of their hiring."""
 
-    def __init__(
-        self,
-        url: str,
-        queue: str,
-        model: str,
-        folder: Path,
-        changes: Mapping[str, Any],
-        launcher: Sequence[str],
-    ) -> None:
-        self.members: list[Member] = []
-        self.size = 0
-        self._url = url
-        self._queue = queue
-        self._model = model
-        self._folder = folder
-        self._changes = changes
-        self._launcher = launcher
+    folder: Path
+    settings: Mapping[str, Any]
+    launcher: Sequence[str]
+    members: list[Member] = field(default_factory=list)
+    size: int = 0
 
     @property
     def alive(self) -> list[Member]:
@@ -135,11 +122,10 @@ class Crew:
         """Start one more worker. `launcher`: a module for `python -m` and its first arguments, in place of
         the worker's own; `changes`: settings."""
         name = f"m{len(self.members)}"
-        given = {"queue": self._queue, "redis_url": self._url, "name": name} | self._changes | changes
-        chosen = settings(self._url, given.pop("model", self._model), **given)
-        program = self._launcher if launcher is None else launcher
-        command = [sys.executable, "-m", *program, *flags_of(chosen)]
-        self.members.append(Member(name, command, self._folder / f"{name}.log"))
+        given = dict(self.settings) | {"name": name} | changes
+        chosen = settings(given["redis_url"], given.pop("model"), **given)
+        command = [sys.executable, "-m", *(launcher or self.launcher), *flags_of(chosen)]
+        self.members.append(Member(name, command, self.folder / f"{name}.log"))
         return self.members[-1]
 
     def ensure(self, size: int | None = None) -> list[Member]:
@@ -174,14 +160,12 @@ class Crew:
     def end(self) -> None:
         """All at once: workers, and engines that would outlive them (stopped ones do)."""
         for process in psutil.process_iter(["environ"]):
-            if (process.info["environ"] or {}).get(MARK) == str(self._folder):
-                _send(process.pid, signal.SIGKILL)
+            if (process.info["environ"] or {}).get(MARK) == str(self.folder):
+                send(process.pid, signal.SIGKILL)
         for member in self.members:
             member.process.wait(timeout=15)
 
 
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
+def send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it was quicker
         os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it was quicker

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaos import orders
 from chaos.ledger import Accepted, Entry
@@ -69,21 +69,22 @@ class Customer:
             await self._load.readers.wait(client, entry)
 
     async def poll(self, client: AsyncClient, entry: Entry) -> None:
+        every_s = self.random.uniform(0.02, 0.2)
         if await self._load.submit(client, entry):
-            await self._load.readers.poll(client, entry, self.random.uniform(0.02, 0.2))
+            await self._load.readers.poll(client, entry, every_s)
+
+    async def _follow(self, client: AsyncClient, entry: Entry, kind: str, **how: Any) -> None:
+        if await self._load.submit(client, entry):
+            await self._load.readers.follow(client, entry, kind, **how)
 
     async def follow(self, client: AsyncClient, entry: Entry) -> None:
-        if await self._load.submit(client, entry):
-            await self._load.readers.follow(client, entry, "follow")
+        await self._follow(client, entry, "follow")
 
     async def follow_slowly(self, client: AsyncClient, entry: Entry) -> None:
-        if await self._load.submit(client, entry):
-            await self._load.readers.follow(client, entry, "slow", pause_s=self.random.uniform(0.0, 0.1))
+        await self._follow(client, entry, "slow", pause_s=self.random.uniform(0.0, 0.1))
 
     async def follow_in_parts(self, client: AsyncClient, entry: Entry) -> None:
-        part = self.random.randrange(1, 6)
-        if await self._load.submit(client, entry):
-            await self._load.readers.follow(client, entry, "resume", part=part)
+        await self._follow(client, entry, "resume", part=self.random.randrange(1, 6))
 
     async def read_afterwards(self, client: AsyncClient, entry: Entry) -> None:
         if await self._load.submit(client, entry):
@@ -91,11 +92,12 @@ class Customer:
             await self._load.readers.follow(client, entry, "late")
 
     async def follow_with_others(self, client: AsyncClient, entry: Entry) -> None:
+        readers, shared = self._load.readers, self._load.shared
         if await self._load.submit(client, entry):
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._load.readers.follow(client, entry, "follow"))
-                group.create_task(self._load.readers.follow(self._load.shared(0), entry, "beside"))
-                group.create_task(self._load.readers.wait(self._load.shared(1), entry))
+                group.create_task(readers.follow(client, entry, "follow"))
+                group.create_task(readers.follow(shared(0), entry, "beside"))
+                group.create_task(readers.wait(shared(1), entry))
 
     async def vanish_after_submit(self, client: AsyncClient, entry: Entry) -> None:
         """One submit, and whatever it answered is never read."""

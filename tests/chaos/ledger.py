@@ -69,7 +69,6 @@ class Reading:
     transcript: Transcript = field(default_factory=Transcript)
     cursor: str | None = None
     rewinds: int = 0
-    interrupted: int = 0  # the client gave up for the moment, and it went on from its cursor
     state: State | None = None  # as the end event said
     left: bool = False  # the reader wanted no more
     error: str = ""  # what ended it instead

@@ -23,7 +23,7 @@ class Load:
     def __init__(self, arena: Arena) -> None:
         self.readers = Readers(arena.ledger)
         self._arena = arena
-        self._stopping = False
+        self.stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._shared: list[AsyncClient] = []
 
@@ -46,13 +46,9 @@ class Load:
         while self._shared:
             await self._shared.pop().aclose()
 
-    @property
-    def stopping(self) -> bool:
-        return self._stopping
-
     def stop(self) -> None:
         """No new orders; what was ordered is waited for."""
-        self._stopping = True
+        self.stopping = True
 
     def spawn(self, work: Any) -> None:
         """A customer, or what it left running. What it raises is a violation, and ends nothing else."""
@@ -87,7 +83,7 @@ class Load:
                 return True
             except MillstreamError as error:
                 entry.answered(error)
-            if self._stopping and entry.submits > 20:
+            if self.stopping and entry.submits > 20:
                 break
             await asyncio.sleep(0.1)
         return False

@@ -150,175 +150,122 @@ def main(arguments: Sequence[str]) -> int:
         return work(arguments[1:])
 
 
+def _mutant(name: str, without: str, *edits: tuple[str, str, str], **of: bool) -> Mutant:
+    """Each edit: a Lua file or `module:function`, the text that is there, and what stands there instead."""
+    made = tuple((LuaEdit if edit[0].endswith(".lua") else CodeEdit)(*edit) for edit in edits)
+    return Mutant(name, without, made, **of)
+
+
+WORKER, CLIENT = "millstream_worker.", "millstream.client."
+RECLAIMER = f"{WORKER}upkeep.reclaim:Reclaimer."
+READER = f"{CLIENT}streaming.reader:StreamReader."
+BRAIN = f"{WORKER}engine.brain."
+ENGINES = f"{WORKER}engine.engine:Engine."
+ENDING = "parts/ending.lua"
+DROP = "drop(lane, entry)\n"
+
 _ALL = (
-    Mutant(
+    _mutant(
         "no fence",
         "the check that a write comes from the attempt that the job belongs to",
-        (
-            LuaEdit(
-                "parts/job.lua",
-                "return job.attempt == attempt and job.owner == owner and job.entry == entry",
-                "return true",
-            ),
-        ),
+        ("parts/job.lua", "return job.attempt == attempt and job.owner == owner and job.entry == entry",
+         "return true"),
     ),
-    Mutant(
+    _mutant(
         "no marker",
         "the resume marker that begins an attempt's part of the log",
-        (LuaEdit("start.lua", "redis.call('XADD', tokens, marker, 'k', 'm', 'b', '')", ""),),
+        ("start.lua", "redis.call('XADD', tokens, marker, 'k', 'm', 'b', '')", ""),
     ),
-    Mutant(
+    _mutant(
         "one sighting",
         "the second look at an overdue entry, one renewal later",
-        (
-            CodeEdit(
-                "millstream_worker.upkeep.reclaim:Reclaimer._ripe",
-                "now - sighting.since >= _SURE * self._renew_s",
-                "True",
-            ),
-        ),
+        (f"{RECLAIMER}_ripe", "now - sighting.since >= _SURE * self._renew_s", "True"),
     ),
-    Mutant(
+    _mutant(
         "no idle time",
         "the lease itself: an entry is taken over however short ago it was renewed",
-        (
-            CodeEdit(
-                "millstream_worker.upkeep.reclaim:Reclaimer._is_overdue",
-                "idle_ms >= self._lease_ms",
-                "True",
-            ),
-            LuaEdit("reclaim.lua", "held[3] >= min_idle_ms", "true"),
-        ),
+        (f"{RECLAIMER}_is_overdue", "idle_ms >= self._lease_ms", "True"),
+        ("reclaim.lua", "held[3] >= min_idle_ms", "true"),
     ),
-    Mutant(
+    _mutant(
         "end after entry",
         "the order of an end's writes: those that a full server refuses come first, unlooked at",
-        (
-            LuaEdit("parts/ending.lua", "redis.call('PERSIST', k.job)\n", ""),
-            LuaEdit(
-                "parts/ending.lua", "redis.call('HSET', k.job, 'state'", "redis.pcall('HSET', k.job, 'state'"
-            ),
-            LuaEdit(
-                "parts/ending.lua",
-                "redis.call('HSET', k.job, 'result'",
-                "redis.pcall('HSET', k.job, 'result'",
-            ),
-            LuaEdit("finish.lua", "drop(lane, entry)\nif has_delta", "if has_delta"),
-            LuaEdit("finish.lua", "return 'ok'", "drop(lane, entry)\nreturn 'ok'"),
-        ),
+        (ENDING, "redis.call('PERSIST', k.job)\n", ""),
+        (ENDING, "redis.call('HSET', k.job, 'state'", "redis.pcall('HSET', k.job, 'state'"),
+        (ENDING, "redis.call('HSET', k.job, 'result'", "redis.pcall('HSET', k.job, 'result'"),
+        ("finish.lua", f"{DROP}if has_delta", "if has_delta"),
+        ("finish.lua", "return 'ok'", f"{DROP}return 'ok'"),
     ),
-    Mutant(
+    _mutant(
         "entry before fence",
         "the order of an end's writes: the entry goes before it is looked at whose it is",
-        (LuaEdit("finish.lua", "local mine = belongs", "drop(lane, entry)\nlocal mine = belongs"),),
+        ("finish.lua", "local mine = belongs", f"{DROP}local mine = belongs"),
     ),
-    Mutant(
+    _mutant(
         "no log repair",
         "the reader's look into the log where messages were lost",
-        (
-            CodeEdit("millstream.client.streaming.reader:StreamReader.lost", "self.silence()", "pass"),
-            CodeEdit(
-                "millstream.client.streaming.reader:StreamReader.messages",
-                "if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):",
-                "if True:",
-            ),
-        ),
+        (f"{READER}lost", "self.silence()", "pass"),
+        (f"{READER}messages",
+         "if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):", "if True:"),
         clients=True,
     ),
-    Mutant(
+    _mutant(
         "no renewal",
         "the renewal of leases",
-        (CodeEdit("millstream_worker.leases.renewal:Leases.renew", "self._pages()", "[]"),),
+        (f"{WORKER}leases.renewal:Leases.renew", "self._pages()", "[]"),
     ),
-    Mutant(
+    _mutant(
         "blame in company",
         "the rule that only who dies alone is to blame",
-        (
-            CodeEdit(
-                "millstream_worker.engine_link.blame:Blame._charge",
-                "if self._queue.isolated is job and self._queue.engine_proved:",
-                "if True:",
-            ),
-        ),
+        (f"{WORKER}engine_link.blame:Blame._charge",
+         "if self._queue.isolated is job and self._queue.engine_proved:", "if True:"),
     ),
-    Mutant(
+    _mutant(
         "look in the lane alone",
         "the check that a job without an entry is neither parked nor waiting for a retry",
-        (
-            LuaEdit("look.lua", "if redis.call('ZSCORE', delayed, id) then return 'kept' end\n", ""),
-            LuaEdit(
-                "look.lua",
-                "if job.place and redis.call('ZSCORE', KEYS[k + 1], job.place) then return 'kept' end\n",
-                "",
-            ),
-        ),
+        ("look.lua", "if redis.call('ZSCORE', delayed, id) then return 'kept' end\n", ""),
+        ("look.lua",
+         "if job.place and redis.call('ZSCORE', KEYS[k + 1], job.place) then return 'kept' end\n", ""),
     ),
-    Mutant(
+    _mutant(
         "no idempotency",
         "the look whether an id was submitted before",
-        (LuaEdit("submit.lua", "if job.state then", "if false then"),),
+        ("submit.lua", "if job.state then", "if false then"),
         clients=True,
     ),
-    Mutant(
+    _mutant(
         "no grammar after a resume",
         "the grammar of a job that another attempt has begun",
-        (
-            CodeEdit(
-                "millstream_worker.engine.engine:Engine.add",
-                "if request.grammar is None:",
-                "if request.grammar is None or any(request.outputs):",
-            ),
-        ),
+        (f"{ENGINES}add", "if request.grammar is None:",
+         "if request.grammar is None or any(request.outputs):"),
         engines=True,
     ),
-    Mutant(
+    _mutant(
         "drafts unverified",
         "the comparison of draft tokens with what the model samples",
-        (
-            CodeEdit(
-                "millstream_worker.engine.brain.speculation.verification:_counting",
-                "counting[index] and tokens[index] == follows[index]",
-                "counting[index]",
-            ),
-        ),
+        (f"{BRAIN}speculation.verification:_counting",
+         "counting[index] and tokens[index] == follows[index]", "counting[index]"),
         engines=True,
     ),
-    Mutant(
+    _mutant(
         "no grammar in drafts",
         "the masks of what follows draft tokens",
-        (
-            CodeEdit(
-                "millstream_worker.engine.brain.running.constrained_rows:ConstrainedRows.masks",
-                "ahead.consume([int(follows[index])])",
-                "pass",
-            ),
-        ),
+        (f"{BRAIN}running.constrained_rows:ConstrainedRows.masks",
+         "ahead.consume([int(follows[index])])", "pass"),
         engines=True,
     ),
-    Mutant(
+    _mutant(
         "refused in silence",
         "the report of a format that cannot be compiled",
-        (
-            CodeEdit(
-                "millstream_worker.engine.engine:Engine.take_compiled",
-                "reports.append(done.matchers)",
-                "pass",
-            ),
-        ),
+        (f"{ENGINES}take_compiled", "reports.append(done.matchers)", "pass"),
         engines=True,
     ),
-    Mutant(
+    _mutant(
         "cut is whole",
         "the word that an answer is not whole",
-        (
-            CodeEdit(
-                "millstream_worker.jobs.output:ChoiceOutput._conclude",
-                "self.complete = self.fits",
-                "self.complete = True",
-            ),
-        ),
+        (f"{WORKER}jobs.output:ChoiceOutput._conclude", "self.complete = self.fits", "self.complete = True"),
     ),
-)
+)  # fmt: skip
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
 
 if __name__ == "__main__":

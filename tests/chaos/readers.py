@@ -5,6 +5,7 @@ and polls. What they see goes to the ledger; nothing is judged here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from chaos.ledger import Ended, Entry, Ledger, Reading
@@ -37,28 +38,19 @@ class Readers:
         """To the end. `part`: events after which the reader goes away, and comes back with its cursor."""
         reading = Reading(kind)
         entry.readings.append(reading)
-        cursor: str | None = None
         while not reading.over:
             try:
-                cursor = await self._read(client, entry, reading, cursor, part, pause_s)
+                await self._read(client, entry, reading, part, pause_s)
             except Unavailable:
-                reading.interrupted += 1
-                cursor = reading.cursor
                 await asyncio.sleep(AGAIN_S)
             except MillstreamError as error:
                 reading.error = repr(error)
 
     async def _read(
-        self,
-        client: AsyncClient,
-        entry: Entry,
-        reading: Reading,
-        cursor: str | None,
-        part: int | None,
-        pause_s: float,
-    ) -> str | None:
-        events, taken = client.stream(entry.id, cursor), 0
-        try:
+        self, client: AsyncClient, entry: Entry, reading: Reading, part: int | None, pause_s: float
+    ) -> None:
+        async with contextlib.aclosing(client.stream(entry.id, reading.cursor)) as events:
+            taken = 0
             async for event in events:
                 self._take(reading, event)
                 taken += 1
@@ -66,25 +58,21 @@ class Readers:
                     break
                 if pause_s:
                     await asyncio.sleep(pause_s)
-        finally:
-            await events.aclose()
-        return reading.cursor
 
     async def leave_after(self, client: AsyncClient, entry: Entry, count: int) -> None:
         """Read so many events, then never again."""
         reading = Reading("leaver")
         entry.readings.append(reading)
-        events = client.stream(entry.id)
         try:
-            for _ in range(count):
-                self._take(reading, await anext(events))
+            async with contextlib.aclosing(client.stream(entry.id)) as events:
+                for _ in range(count):
+                    self._take(reading, await anext(events))
         except (StopAsyncIteration, Unavailable):
             pass
         except MillstreamError as error:
             reading.error = repr(error)
         finally:
             reading.left = True
-            await events.aclose()
 
     def _take(self, reading: Reading, event: Event) -> None:
         reading.cursor = event.cursor

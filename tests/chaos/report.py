@@ -1,8 +1,7 @@
-"""The table of a run, as text and as JSON."""
+"""The table of a run."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -23,14 +22,8 @@ def text(outcomes: Sequence[Outcome], command: str) -> str:
     return "\n".join(lines)
 
 
-def as_json(outcomes: Sequence[Outcome], command: str) -> str:
-    return json.dumps({"command": command, "scenarios": [_row(outcome) for outcome in outcomes]}, indent=1)
-
-
 def _faults(outcomes: Sequence[Outcome]) -> list[str]:
-    injected: Counter[str] = Counter()
-    for outcome in outcomes:
-        injected.update(outcome.injected)
+    injected = _sum(outcomes, "injected")
     width = max((len(name) for name in injected), default=10)
     rows = [f"{name:<{width}}  {count:>5}" for name, count in sorted(injected.items())]
     return [f"{'fault':<{width}}  {'times':>5}", *rows, f"{'all':<{width}}  {injected.total():>5}"]
@@ -44,86 +37,57 @@ def _scenarios(outcomes: Sequence[Outcome]) -> list[str]:
     return [header, *(_line(outcome) for outcome in outcomes)]
 
 
-def _line(outcome: Outcome) -> str:
-    row = _row(outcome)
-    p50, p95, most = (f"{value:6.2f}" if value is not None else "     –" for value in row["recovery_s"])
-    short = "" if outcome.reached else "  (stopped short by its time)"
+def _line(one: Outcome) -> str:
+    kinds = Counter(violation.kind for violation in one.violations)
+    repeated = sum(REPEATED in violation.what for violation in one.violations)
+    spread = percentiles(one.recovery_s) or ("–",) * 3
+    recovery = " ".join(f"{value:>6.2f}" if isinstance(value, float) else f"{value:>6}" for value in spread)
     return (
-        f"{outcome.scenario + '/' + outcome.server:<18} {row['faults']:>6} {row['jobs']:>6} {row['lost']:>5} "
-        f"{row['duplicated']:>4} {row['wrong']:>5} {row['streams'].get('complete', 0):>8} "
-        f"{row['streams'].get('broken', 0):>6} {p50} {p95} {most} {len(outcome.violations):>10} "
-        f"{outcome.seconds:>5.0f}{short}"
+        f"{one.scenario + '/' + one.server:<18} {one.injected.total():>6} {one.jobs:>6} "
+        f"{kinds['lost'] + kinds['unended']:>5} {repeated:>4} {kinds['result'] + kinds['told']:>5} "
+        f"{one.streams['complete']:>8} {one.streams['broken']:>6} {recovery} {len(one.violations):>10} "
+        f"{one.seconds:>5.0f}{'' if one.reached else '  (stopped short by its time)'}"
     )
 
 
 def _totals(outcomes: Sequence[Outcome]) -> list[str]:
-    states: Counter[str] = Counter()
-    streams: Counter[str] = Counter()
-    attempts: Counter[int] = Counter()
-    tokens: Counter[str] = Counter()
-    for outcome in outcomes:
-        states.update({str(state): count for state, count in outcome.states.items()})
-        streams.update(outcome.streams)
-        attempts.update(outcome.attempts)
-        tokens.update(outcome.tokens)
-    recovery = [value for outcome in outcomes for value in outcome.recovery_s]
-    takeover = [value for outcome in outcomes for value in outcome.takeover_s]
-    cancel = [value for outcome in outcomes for value in outcome.cancel_s]
+    tokens, streams = _sum(outcomes, "tokens"), _sum(outcomes, "streams")
     return [
-        f"jobs     {sum(o.jobs for o in outcomes)} ({_counts(states)}); "
+        f"jobs     {sum(o.jobs for o in outcomes)} ({_counts(_sum(outcomes, 'states'))}); "
         f"forgotten with their server, or possibly: {sum(o.excused for o in outcomes)}",
-        f"attempts {_counts(attempts)}",
+        f"attempts {_counts(_sum(outcomes, 'attempts'))}",
         f"grammars {sum(o.formatted for o in outcomes)} jobs; {tokens['masked_rows_total']} tokens sampled "
         f"under them, {tokens['forced_total']} forced",
         f"drafts   {tokens['drafted_total']} verified, {tokens['accepted_total']} accepted",
         f"streams  {streams.total()} ({_counts(streams)})",
-        f"seconds from a fault to the next token or end:         {_spread(recovery)}",
-        f"seconds from a worker's death to its jobs' next start: {_spread(takeover)}",
-        f"seconds from a running job's cancel to its end:        {_spread(cancel)}",
+        *(
+            f"seconds from {what + ':':<44} {_spread([s for o in outcomes for s in getattr(o, name)])}"
+            for what, name in (
+                ("a fault to the next token or end", "recovery_s"),
+                ("a worker's death to its jobs' next start", "takeover_s"),
+                ("a running job's cancel to its end", "cancel_s"),
+            )
+        ),
     ]
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
-    kinds = Counter(violation.kind for violation in outcome.violations)
-    repeated = sum(REPEATED in violation.what for violation in outcome.violations)
-    return {
-        "scenario": outcome.scenario,
-        "server": outcome.server,
-        "seed": outcome.seed,
-        "seconds": round(outcome.seconds, 1),
-        "faults": outcome.injected.total(),
-        "injected": dict(outcome.injected),
-        "missed": outcome.missed,
-        "jobs": outcome.jobs,
-        "excused": outcome.excused,
-        "lost": kinds["lost"] + kinds["unended"],
-        "duplicated": repeated,
-        "wrong": kinds["result"] + kinds["told"],
-        "states": {str(state): count for state, count in outcome.states.items()},
-        "attempts": dict(outcome.attempts),
-        "streams": dict(outcome.streams),
-        "formatted": outcome.formatted,
-        "tokens": dict(outcome.tokens),
-        "recovery_s": percentiles(outcome.recovery_s),
-        "takeover_s": percentiles(outcome.takeover_s),
-        "cancel_s": percentiles(outcome.cancel_s),
-        "violations": [str(violation) for violation in outcome.violations],
-        "reached": outcome.reached,
-    }
+def _sum(outcomes: Sequence[Outcome], name: str) -> Counter[Any]:
+    return sum((getattr(outcome, name) for outcome in outcomes), Counter())
 
 
-def percentiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
-    """P50, P95, the most."""
+def percentiles(values: Sequence[float]) -> tuple[float, float, float] | None:
+    """P50, P95, the most; None of no values."""
     if not values:
-        return None, None, None
+        return None
     ordered = sorted(values)
     last = len(ordered) - 1
     return ordered[round(0.5 * last)], ordered[round(0.95 * last)], ordered[-1]
 
 
 def _spread(values: Sequence[float]) -> str:
-    p50, p95, most = percentiles(values)
-    return "–" if p50 is None else f"P50 {p50:.2f}  P95 {p95:.2f}  max {most:.2f}  ({len(values)})"
+    if (found := percentiles(values)) is None:
+        return "–"
+    return "P50 {:.2f}  P95 {:.2f}  max {:.2f}".format(*found) + f"  ({len(values)})"
 
 
 def _counts(counter: Counter[Any]) -> str:

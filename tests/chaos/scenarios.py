@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from support.servers.cluster import Cluster
 from support.servers.sentinel import Sentinels
 
-from chaos.arena import Setup
-from chaos.faults import Fault, network, poison, topology, versions
-from chaos.faults.aimed import LookAtWaiting, SubmitAgain, WakeUsurped
-from chaos.faults.process import DrainWorker, FreezeEngine, FreezeWorker, KillEngine, KillWorker
-from chaos.faults.server import (
-    CutClients,
-    DestroyGroup,
-    FillMemory,
-    FlushServer,
-    JumpClock,
-    KillServer,
-    PauseClients,
-    RestartServer,
-)
+from chaos.arena import LASTING, Setup
+from chaos.faults import Fault, aimed, network, poison, process, server, topology, versions
 from millstream.wire.state.queue_info import PubSub
 
 Weights = Mapping[Fault, int]
@@ -41,57 +30,54 @@ class Scenario(Setup):
 
 
 WORKERS: Weights = {
-    KillWorker(): 3,
-    FreezeWorker(): 2,
-    WakeUsurped(): 1,
-    LookAtWaiting(): 1,
-    DrainWorker(): 1,
-    DrainWorker(hurry=True): 1,
+    process.kill_worker: 3,
+    process.freeze_worker: 2,
+    aimed.wake_usurped: 1,
+    aimed.look_at_waiting: 1,
+    process.drain_worker: 1,
+    process.hurry_worker: 1,
 }
-ENGINES: Weights = {KillEngine(): 9, FreezeEngine(): 4}
+ENGINES: Weights = {process.kill_engine: 9, process.freeze_engine: 4}
 SERVER: Weights = {
-    KillServer(): 4,
-    RestartServer(): 2,
-    DestroyGroup(): 2,
-    CutClients("normal"): 3,
-    CutClients("pubsub"): 3,
-    PauseClients(): 2,
-    FillMemory(): 2,
-    JumpClock(): 3,
-    SubmitAgain(): 2,
+    server.kill_server: 4,
+    server.restart_server: 2,
+    server.destroy_group: 2,
+    server.cut_commands: 3,
+    server.cut_pubsub: 3,
+    server.pause_clients: 2,
+    server.fill_memory: 2,
+    server.jump_clock: 3,
+    aimed.submit_again: 2,
 }
-FORGETFUL: Weights = {FlushServer(): 1, KillEngine(): 1, CutClients("pubsub"): 1}
+FORGETFUL: Weights = {server.flush_server: 1, process.kill_engine: 1, server.cut_pubsub: 1}
 NETWORK: Weights = {
-    network.LATE: 1,
-    network.LOST_REPLIES: 3,
-    network.CUT_REPLIES: 2,
-    network.BLACK_HOLE: 1,
-    network.ALL_CUT: 2,
-    network.SOME_CUT: 2,
-    network.HALF_OPEN: 1,
+    network.late: 1,
+    network.lost_replies: 3,
+    network.cut_replies: 2,
+    network.black_hole: 1,
+    network.all_cut: 2,
+    network.some_cut: 2,
+    network.half_open: 1,
 }
-SENTINEL: Weights = {topology.KillMaster(): 2, topology.SwitchMaster(): 2, topology.WakeOldMaster(): 1}
+SENTINEL: Weights = {topology.kill_master: 2, topology.switch_master: 2, topology.wake_old_master: 1}
 # A replica that is being promoted acknowledges nothing more: all of them must, to outlast any failover.
 ON_REPLICAS = {"durability": "replicas", "durability_replicas": 2, "durability_timeout_s": 0.3}
-CLUSTER: Weights = {topology.MoveSlot(): 3, topology.KillNode(): 1}
-BESIDE: Weights = {KillEngine(): 6, CutClients("pubsub"): 4}
-LIGHT: Weights = {KillEngine(): 12, FreezeEngine(): 4, FreezeWorker(): 2, KillWorker(): 3}
+CLUSTER: Weights = {topology.move_slot: 3, topology.kill_node: 1}
+BESIDE: Weights = {process.kill_engine: 6, server.cut_pubsub: 4}
+LIGHT: Weights = {
+    process.kill_engine: 12, process.freeze_engine: 4, process.freeze_worker: 2, process.kill_worker: 3
+}  # fmt: skip
+SHORT_WORKERS: Weights = dict.fromkeys((process.kill_worker, process.kill_engine, process.freeze_worker), 1)
+SHORT_SERVER: Weights = dict.fromkeys(
+    (server.kill_server, server.destroy_group, server.cut_commands, server.cut_pubsub, server.fill_memory,
+     server.jump_clock), 1,
+)  # fmt: skip
 
-
-def sentinels(kind: str) -> Sentinels:
-    return Sentinels(kind, appendonly="yes", appendfsync="always")
-
-
-def guarded(kind: str) -> Sentinels:
-    """A master that has no replica any more takes no writes: most that a failover would lose."""
-    return Sentinels(
-        kind, appendonly="yes", appendfsync="always", min_replicas_to_write="1", min_replicas_max_lag="1"
-    )
-
-
-def cluster(kind: str) -> Cluster:
-    return Cluster(kind, appendonly="yes", appendfsync="always")
-
+sentinels = partial(Sentinels, **LASTING)
+# A master that has no replica any more takes no writes: most that a failover would lose.
+guarded = partial(sentinels, min_replicas_to_write="1", min_replicas_max_lag="1")
+cluster = partial(Cluster, **LASTING)
+POISONED = {"engine": poison.ENGINE, "settings": poison.SETTINGS}
 
 ALL = (
     Scenario("processes", (WORKERS, ENGINES), weight=3, blows=21, crew=3),
@@ -101,31 +87,9 @@ ALL = (
     Scenario("sentinel", (SENTINEL, BESIDE), place=sentinels, kinds=("redis",)),
     Scenario("replicas", (SENTINEL, BESIDE), place=guarded, kinds=("valkey",), options=ON_REPLICAS),
     Scenario("cluster", (CLUSTER, BESIDE), place=cluster, shards=4, pubsub=PubSub.SHARDED),
-    Scenario(
-        "poison",
-        (dict.fromkeys(poison.ALL, 1),),
-        kinds=("redis",),
-        engine=poison.ENGINE,
-        settings=poison.SETTINGS,
-        blows=7,
-    ),
-    Scenario("versions", ({versions.Deploy(): 1}, {KillEngine(): 4}), kinds=("valkey",), blows=10),
+    Scenario("poison", (dict.fromkeys(poison.ALL, 1),), kinds=("redis",), blows=7, **POISONED),
+    Scenario("versions", ({versions.deploy: 1}, {process.kill_engine: 4}), kinds=("valkey",), blows=10),
     Scenario("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3),
 )
-SHORT = Scenario(
-    "short",
-    (
-        {KillWorker(): 1, KillEngine(): 1, FreezeWorker(): 1},
-        {
-            KillServer(): 1,
-            DestroyGroup(): 1,
-            CutClients("normal"): 1,
-            CutClients("pubsub"): 1,
-            FillMemory(): 1,
-            JumpClock(): 1,
-        },
-    ),
-    shards=2,
-    pause_s=0.2,
-)
+SHORT = Scenario("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2)
 BY_NAME = {scenario.name: scenario for scenario in (*ALL, SHORT)}

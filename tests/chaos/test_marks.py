@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,10 @@ def log(*places: str) -> list[LogEntry]:
     return entries
 
 
+def fault(*places: str, lossy: bool = False) -> str:
+    return marks.log_fault(log(*places), ended=True, lossy=lossy)
+
+
 @pytest.mark.parametrize(
     "places",
     [
@@ -36,7 +41,7 @@ def log(*places: str) -> list[LogEntry]:
     ],
 )
 def test_sound_logs(places: tuple[str, ...]) -> None:
-    assert marks.log_fault(log(*places), ended=True, lossy=False) == ""
+    assert fault(*places) == ""
 
 
 @pytest.mark.parametrize(
@@ -54,13 +59,13 @@ def test_sound_logs(places: tuple[str, ...]) -> None:
     ],
 )
 def test_unsound_logs(places: tuple[str, ...], says: str) -> None:
-    assert says in marks.log_fault(log(*places), ended=True, lossy=False)
+    assert says in fault(*places)
 
 
 def test_a_log_may_be_taken_back_only_where_writes_were_lost() -> None:
-    taken_back = log("1-0m", "1-1d", "1-2d", "2-1m", "2-2d", "2-3e")
-    assert "marker 2-1" in marks.log_fault(taken_back, ended=True, lossy=False)
-    assert marks.log_fault(taken_back, ended=True, lossy=True) == ""
+    taken_back = ("1-0m", "1-1d", "1-2d", "2-1m", "2-2d", "2-3e")
+    assert "marker 2-1" in fault(*taken_back)
+    assert fault(*taken_back, lossy=True) == ""
 
 
 def test_the_text_of_a_log_has_no_part_that_was_taken_back() -> None:
@@ -87,41 +92,46 @@ def test_texts(text: str, whole: bool, kind: str) -> None:
     assert marks.text_fault(text, "w1 w2 w3", whole=whole).partition(":")[0] == kind
 
 
-def test_ends() -> None:
-    whole = Ended(State.COMPLETED, ORDER.texts, complete=(None, None))
-    assert marks.ended_fault(whole, Entry("0-a", ORDER)) == ""
-    assert "1 choices" in marks.ended_fault(Ended(State.COMPLETED, ORDER.texts[:1]), Entry("0-a", ORDER))
-    failed = Ended(State.FAILED, (), "engine_died")
-    assert "ended as failed (engine_died)" in marks.ended_fault(failed, Entry("0-a", ORDER))
-    assert marks.ended_fault(failed, Entry("0-a", replace(ORDER, fails=frozenset({"engine_died"})))) == ""
-    assert "must be one of nan" in marks.ended_fault(
-        failed, Entry("0-a", replace(ORDER, fails=frozenset({"nan"})))
-    )
-    cancelled = Ended(State.CANCELLED, ("w1",))
-    assert "ended as cancelled" in marks.ended_fault(cancelled, Entry("0-a", ORDER))
-    assert marks.ended_fault(cancelled, Entry("0-a", ORDER, cancelled=True)) == ""
-    ended = Entry("0-a", ORDER, cancelled=True, cancelled_at_once=True)
-    assert "and was cancelled before" in marks.ended_fault(whole, ended)
-    assert marks.ended_fault(cancelled, ended) == ""
-    miscounted = Ended(State.COMPLETED, ORDER.texts, tokens=6, counted=7)
-    assert "6 tokens, and its usage says 7" in marks.ended_fault(miscounted, Entry("0-a", ORDER))
+WHOLE = Ended(State.COMPLETED, ORDER.texts, complete=(None, None))
+FAILED = Ended(State.FAILED, (), "engine_died")
+CANCELLED = Ended(State.CANCELLED, ("w1",))
+AT_ONCE = {"cancelled": True, "cancelled_at_once": True}
+DIES, IS_NAN = ({"order": replace(ORDER, fails=frozenset({code}))} for code in ("engine_died", "nan"))
+HALF = {"order": replace(ORDER, complete=(True, False))}  # the second choice is cut
 
 
-def test_an_answer_is_said_to_be_whole_where_it_is() -> None:
-    entry = Entry("0-a", replace(ORDER, complete=(True, False)))
-    cut = Entry("0-a", entry.order, cancelled=True)
+def told(state: State, texts: tuple[str, ...], *complete: bool | None) -> Ended:
+    return Ended(state, texts, complete=complete)
 
-    def ended(state: State, texts: tuple[str, ...], *complete: bool | None) -> Ended:
-        return Ended(state, texts, complete=complete)
 
-    assert marks.ended_fault(ended(State.COMPLETED, ORDER.texts, True, False), entry) == ""
-    assert "says complete" in marks.ended_fault(ended(State.COMPLETED, ORDER.texts, True, True), entry)
-    assert "says complete" in marks.ended_fault(ended(State.COMPLETED, ORDER.texts, None, False), entry)
-    assert "must be (None, None)" in marks.ended_fault(
-        ended(State.COMPLETED, ORDER.texts, True, True), Entry("0-a", ORDER)
-    )
-    assert marks.ended_fault(ended(State.CANCELLED, ("w1 w2 w3", "w2"), True, None), cut) == ""
-    assert "'w1' is complete" in marks.ended_fault(ended(State.CANCELLED, ("w1", ""), True, None), cut)
+@pytest.mark.parametrize(
+    ("ended", "entry", "says"),
+    [
+        (WHOLE, {}, ""),
+        (Ended(State.COMPLETED, ORDER.texts[:1]), {}, "1 choices"),
+        (FAILED, {}, "ended as failed (engine_died)"),
+        (FAILED, DIES, ""),
+        (FAILED, IS_NAN, "must be one of nan"),
+        (CANCELLED, {}, "ended as cancelled"),
+        (CANCELLED, {"cancelled": True}, ""),
+        (WHOLE, AT_ONCE, "and was cancelled before"),
+        (CANCELLED, AT_ONCE, ""),
+        (Ended(State.COMPLETED, ORDER.texts, tokens=6, counted=7), {}, "6 tokens, and its usage says 7"),
+        (told(State.COMPLETED, ORDER.texts, True, False), HALF, ""),
+        (told(State.COMPLETED, ORDER.texts, True, True), HALF, "says complete"),
+        (told(State.COMPLETED, ORDER.texts, None, False), HALF, "says complete"),
+        (told(State.COMPLETED, ORDER.texts, True, True), {}, "must be (None, None)"),
+        (told(State.CANCELLED, ("w1 w2 w3", "w2"), True, None), HALF | {"cancelled": True}, ""),
+        (
+            told(State.CANCELLED, ("w1", ""), True, None),
+            HALF | {"cancelled": True},
+            "'w1' is complete",
+        ),
+    ],
+)
+def test_ends(ended: Ended, entry: dict[str, Any], says: str) -> None:
+    found = marks.ended_fault(ended, Entry("0-a", **{"order": ORDER} | entry))
+    assert says in found if says else found == ""
 
 
 def test_readings() -> None:

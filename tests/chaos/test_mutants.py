@@ -12,7 +12,6 @@ import pytest
 
 from chaos import campaign, trials
 from chaos.mutants import MUTANTS, CodeEdit, LuaEdit, Mutant, Stale
-from chaos.trials import Trial
 from millstream.client.streaming.reader import StreamReader
 from millstream.wire.calls import scripts
 
@@ -61,7 +60,9 @@ def test_a_mutant_applies_to_the_product_as_it_is(mutant: Mutant) -> None:
         during = _product(mutant)
         assert all(now != then for now, then in zip(during, before, strict=True))
     assert _product(mutant) == before
-    assert any(trial.mutant is mutant for trial in trials.TRIALS)
+    with mutant.in_clients():
+        assert (_product(mutant) != before) is mutant.clients
+    assert trials.BY_NAME[mutant.name].shows
 
 
 def _product(mutant: Mutant) -> list[Any]:
@@ -70,13 +71,6 @@ def _product(mutant: Mutant) -> list[Any]:
         scripts.script(edit.user).source if isinstance(edit, LuaEdit) else edit.find().__code__
         for edit in mutant.edits
     ]
-
-
-def test_in_clients_only_their_safeties_are_missing() -> None:
-    for mutant in MUTANTS.values():
-        before = _product(mutant)
-        with mutant.in_clients():
-            assert (_product(mutant) != before) is mutant.clients
 
 
 @pytest.mark.parametrize(
@@ -92,9 +86,3 @@ def test_a_mutant_whose_text_is_gone_says_so(edit: LuaEdit | CodeEdit) -> None:
     with pytest.raises(Stale, match="times, not once"), edit.applied():
         pass
     assert (scripts.script("finish"), StreamReader.lost.__code__) == (finish, lost)
-
-
-def test_every_trial_says_what_it_must_show() -> None:
-    for trial in trials.TRIALS:
-        assert isinstance(trial, Trial)
-        assert trial.shows

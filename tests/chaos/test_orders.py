@@ -6,19 +6,22 @@ import json
 import random
 import re
 
+import pytest
+
 from chaos import orders
 from chaos.formats import COMMON, hostile
 from chaos.ledger import Order
 
 
-def drawn(count: int) -> list[Order]:
+@pytest.fixture(scope="module")
+def drawn() -> list[Order]:
     source = random.Random("orders")
-    return [orders.draw(source, f"o{number}") for number in range(count)]
+    return [orders.draw(source, f"o{number}") for number in range(800)]
 
 
-def test_whole_answers_fit_their_formats() -> None:
+def test_whole_answers_fit_their_formats(drawn: list[Order]) -> None:
     seen = set()
-    for order in drawn(800):
+    for order in drawn:
         asked = order.fields.get("response_format")
         for text, complete in zip(order.texts, order.complete, strict=True):
             assert (complete is None) is (asked is None or bool(order.fails))
@@ -39,14 +42,13 @@ def test_whole_answers_fit_their_formats() -> None:
     assert seen == {asked.type for asked in COMMON} | {"choice"}
 
 
-def test_orders_are_of_all_kinds() -> None:
-    all_of_them = drawn(800)
-    asked = [order for order in all_of_them if "response_format" in order.fields]
+def test_orders_are_of_all_kinds(drawn: list[Order]) -> None:
+    asked = [order for order in drawn if "response_format" in order.fields]
     assert any(order.fails for order in asked), "none is refused"
     assert any(False in order.complete for order in asked), "none is cut"
     assert any(order.fields["response_format"] in hostile() for order in asked)
-    assert any(len(set(order.texts)) > 1 for order in all_of_them), "choices are all the same"
-    plain = [order for order in all_of_them if order not in asked]
+    assert any(len(set(order.texts)) > 1 for order in drawn), "choices are all the same"
+    plain = [order for order in drawn if order not in asked]
     for text in (text for order in plain for text in order.texts):
         words = [int(word[1:]) for word in text.split()]
         assert words == sorted(set(words))

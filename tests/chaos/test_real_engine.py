@@ -5,16 +5,14 @@ jobs. Whatever is killed, every text is that of the undisturbed run, and no engi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.models import checkpoints
-from support.workers.counting_worker import until, write_tokenizer
+from support.workers.counting_worker import REAL, until, write_tokenizer
 
 from chaos import checks
 from chaos.arena import Arena, Setup
-from chaos.faults import Fault
-from chaos.faults.process import KillEngine, KillWorker
+from chaos.faults.process import kill_engine, kill_worker
 from chaos.ledger import Entry, Order
 from millstream import AsyncClient, Result
 
@@ -23,7 +21,7 @@ pytestmark = pytest.mark.slow
 PREFIX = " ".join(f"w{n}" for n in range(3, 51))  # three blocks of KV cache
 TOKENS = 200
 JOBS = 4
-BLOWS: tuple[Fault, ...] = (KillEngine(), KillWorker(), KillEngine())
+BLOWS = (kill_engine, kill_worker, kill_engine)
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +54,7 @@ async def undisturbed(client: AsyncClient) -> list[Result]:
 
 @pytest.mark.timeout(240)  # engines that load the real libraries, six times
 async def test_kills_change_no_character(model: Path) -> None:
-    settings: dict[str, Any] = {
-        "model": str(model),
-        "engine_command": "",
-        "dtype": "float32",
-        "device": "cpu",
-        "threads": 1,
-        "kv_memory": "4MiB",
-        "max_rows": 16,
-        "speculate": "always",
-    }
+    settings = REAL | {"model": str(model), "max_rows": 16, "speculate": "always"}
     async with Arena(Setup(crew=2, customers=0, settings=settings), "valkey", "real") as arena:
         await arena.somebody(0.0, beside=1, wait_s=60)
         arena.crew.size = 1  # nobody is hired for whom is killed: there is one more than needed

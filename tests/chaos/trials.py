@@ -11,12 +11,9 @@ from dataclasses import dataclass
 
 from chaos import campaign
 from chaos.campaign import Outcome, Quota
-from chaos.faults import poison
-from chaos.faults.aimed import FillUnderLoad, JumpAfterRenewal, LookAtWaiting, SubmitAgain, WakeUsurped
-from chaos.faults.process import KillEngine
-from chaos.faults.server import CutClients
+from chaos.faults import aimed, poison, process, server
 from chaos.mutants import MUTANTS, Mutant
-from chaos.scenarios import Scenario
+from chaos.scenarios import POISONED, Scenario
 
 SETTLE_S = 2.0  # what has not ended by then will not
 
@@ -44,24 +41,18 @@ SLOW = {"step_s": 0.03}  # a job takes up to a second
 CALM = Scenario("calm", (), crew=2, rate=20.0, engine=SLOW)
 LONG = Scenario("long", (), crew=2, rate=8.0, engine={"step_s": 0.1})  # of more than a lease
 ALONE = Scenario("alone", (), crew=1, rate=30.0)
-WOKEN = Scenario("woken", ({WakeUsurped(): 1},), crew=2, rate=20.0, engine=SLOW)
+WOKEN = Scenario("woken", ({aimed.wake_usurped: 1},), crew=2, rate=20.0, engine=SLOW)
 # Whoever has no room takes nothing over: much room, few jobs.
-CLOCK = Scenario(
-    "clock", ({JumpAfterRenewal(): 1},), crew=2, rate=10.0, engine=SLOW | {"rows": 64}, pause_s=0.1
-)
-FULL = Scenario("full", ({FillUnderLoad(): 1},), crew=1, rate=30.0, engine=SLOW)
-POISONED = Scenario(
-    "poisoned",
-    ({poison.ENGINE_KILLED: 1},),
-    crew=1,
-    rate=20.0,
-    engine=SLOW | poison.ENGINE,
-    settings=poison.SETTINGS,
-)
-ASKED = Scenario("asked", ({LookAtWaiting(): 1},), crew=1, rate=10.0, engine=SLOW)
-UNSURE = Scenario("unsure", ({SubmitAgain(): 1},), crew=1, rate=30.0)
-DEAF = Scenario("deaf", ({CutClients("pubsub"): 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
-RESUMED = Scenario("resumed", ({KillEngine(): 1},), crew=1, rate=60.0, engine={"step_s": 0.06, "rows": 32})
+ROOMY = SLOW | {"rows": 64}
+CLOCK = Scenario("clock", ({aimed.jump_after_renewal: 1},), crew=2, rate=10.0, engine=ROOMY, pause_s=0.1)
+FULL = Scenario("full", ({aimed.fill_under_load: 1},), crew=1, rate=30.0, engine=SLOW)
+KILLING = POISONED | {"engine": SLOW | poison.ENGINE}
+DEADLY = Scenario("deadly", ({poison.engine_killed: 1},), crew=1, rate=20.0, **KILLING)
+ASKED = Scenario("asked", ({aimed.look_at_waiting: 1},), crew=1, rate=10.0, engine=SLOW)
+UNSURE = Scenario("unsure", ({aimed.submit_again: 1},), crew=1, rate=30.0)
+DEAF = Scenario("deaf", ({server.cut_pubsub: 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
+DENSE = {"step_s": 0.06, "rows": 32}
+RESUMED = Scenario("resumed", ({process.kill_engine: 1},), crew=1, rate=60.0, engine=DENSE)
 
 
 def _trial(
@@ -79,7 +70,7 @@ TRIALS = (
     _trial("entry before fence", WOKEN, 100, 6, "unended"),
     _trial("no log repair", DEAF, 40, 8, "stream"),
     _trial("no renewal", LONG, 16, 0, "taken", settle_s=15.0),
-    _trial("blame in company", POISONED, 40, 1, "dead letter"),
+    _trial("blame in company", DEADLY, 40, 1, "dead letter"),
     _trial("look in the lane alone", ASKED, 10, 1, "result", "stream", settle_s=15.0),
     _trial("no idempotency", UNSURE, 40, 3, "changed"),
     _trial("no grammar after a resume", RESUMED, 60, 4, "result"),

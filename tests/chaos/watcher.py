@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVERY_S = 0.1
 ENDED_AGAIN = 50  # jobs that have ended, looked at again each time
 PAGE = 500
-FIELDS = ("state", "attempt", "owner", "died", "finished_ms", "result")
+FIELDS = ("state", "attempt", "owner", "finished_ms", "result")
 
 
 @dataclass(slots=True)
@@ -38,7 +38,6 @@ class Turn:
 @dataclass(slots=True)
 class Sight:
     turns: dict[int, Turn] = field(default_factory=dict)  # by attempt
-    died: int = 0
     ended: tuple[bytes | None, ...] | None = None  # state, finished_ms, result
     ended_s: float = 0.0
     changed: str = ""  # a terminal state, and to what: for the checks to say whether it may
@@ -123,7 +122,7 @@ class Watcher:
             self._see(job_id, row)
 
     def _see(self, job_id: str, row: list[bytes | None]) -> None:
-        state, attempt, owner, died, finished_ms, result = row
+        state, attempt, owner, finished_ms, result = row
         entry, now = self._arena.ledger.entries[job_id], time.time()
         sight = self.sights.setdefault(job_id, Sight())
         if sight.ended == (state, finished_ms, result):
@@ -140,7 +139,6 @@ class Watcher:
         if owner and number:
             turn = sight.turns.setdefault(number, Turn(owner.decode(), now, now))
             turn.last_s = now
-        sight.died = int(died or 0)
         if State(state.decode()).terminal:
             sight.ended, sight.ended_s = (state, finished_ms, result), now
             entry.ended_s = now

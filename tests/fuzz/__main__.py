@@ -46,45 +46,39 @@ def _replay(name: str, case: str) -> int:
 
 def _flood(kind: str, seed: str, entries: int) -> bool:
     """Whether all entries had their end."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
-    )  # each has its line
+    silent = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=silent)  # each entry has its line
     begun = time.monotonic()
-    server = Server(kind).start()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
+    with Server(kind) as server, tempfile.TemporaryDirectory() as folder:
+        try:
             flooded = asyncio.run(flood(server, write_tokenizer(Path(folder), chat=True), seed, entries))
-    except Exception as error:  # noqa: BLE001 - the other server's turn comes all the same
-        print(f"queue on {kind}: violation: {error!r}\n{server.log_tail()}")
-        return False
-    finally:
-        server.remove()
-    states = ", ".join(f"{count} {state}" for state, count in sorted(flooded.states.items()))
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(flooded.reasons.items()))
-    seconds = time.monotonic() - begun
+        except Exception as error:  # noqa: BLE001 - the other server's turn comes all the same
+            print(f"queue on {kind}: violation: {error!r}\n{server.log_tail()}")
+            return False
+    states, reasons = (
+        ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        for counts in (flooded.states, flooded.reasons)
+    )
     print(
-        f"queue on {kind}: {entries:,} entries in {seconds:.0f} s: jobs {states} ({reasons}); "
-        f"{flooded.strangers} that name no job, {flooded.noted} notes; the good job after them completed"
+        f"queue on {kind}: {entries:,} entries in {time.monotonic() - begun:.0f} s: jobs {states} "
+        f"({reasons}); {flooded.strangers} that name no job, {flooded.noted} notes; the good job after them "
+        "completed"
     )
     return True
 
 
 def table(tallies: Sequence[Tally], seed: str, seconds: float) -> str:
+    whole = Tally("all")
+    for one in tallies:
+        whole.add(one)
     head = f"{'target':<18} {'inputs':>9} {'results':>9} {'errors':>9} {'crashes':>7} {'CPU s':>7} {'MiB':>6}"
     rows = [
         f"{one.target:<18} {one.inputs:>9,} {one.results:>9,} {one.errors:>9,} {one.crashes:>7,} "
         f"{one.seconds:>7.1f} {one.grown_mib:>6.0f}"
-        for one in tallies
+        for one in (*tallies, whole)
     ]
-    whole = Tally("all")
-    for one in tallies:
-        whole.add(one)
-    last = (
-        f"{'all':<18} {whole.inputs:>9,} {whole.results:>9,} {whole.errors:>9,} {whole.crashes:>7,} "
-        f"{whole.seconds:>7.1f}   seed {seed}, {seconds:.0f} s"
-    )
     violations = [str(violation) for one in tallies for violation in one.violations]
-    return "\n".join([head, *rows, last, *violations])
+    return "\n".join([head, *rows, f"seed {seed}, {seconds:.0f} s", *violations])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -29,14 +29,12 @@ def run_all(targets: Sequence[Target], seed: str, inputs: int, processes: int) -
     with ProcessPoolExecutor(processes, get_context("spawn"), _prepare) as pool:
         runs = {pool.submit(_run, seed, piece): piece for piece in pieces}
         for done, future in enumerate(as_completed(runs), 1):
-            name, count, first = runs[future]
             try:
-                tallies[name].add(future.result())
+                tallies[runs[future][0]].add(future.result())
             except BrokenProcessPool:
-                print(
-                    f"a process has died; perhaps of {name}, inputs {first} to {first + count - 1}",
-                    file=sys.stderr,
-                )
+                name, count, first = runs[future]
+                lost = f"a process has died; perhaps of {name}, inputs {first} to {first + count - 1}"
+                print(lost, file=sys.stderr)
                 tallies[name].crashes += 1
             if done % 100 == 0:
                 print(f"{done} of {len(runs)} pieces", file=sys.stderr)

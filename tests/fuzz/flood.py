@@ -15,6 +15,7 @@ from typing import Any
 import redis.asyncio
 from support.servers.servers import Server
 from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.workers.work import SHARD, answer, raw_submission
 
 from fuzz import valid
 from fuzz.targets.codec import body, pack
@@ -23,12 +24,11 @@ from fuzz.targets.queue import lane_fields
 from millstream import AsyncClient
 from millstream.errors import ProtocolError
 from millstream.wire import calls
-from millstream.wire.keys import LANES, QueueKeys
+from millstream.wire.keys import LANES
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.record import read_job
 
-SHARD = QueueKeys("default").shard(0)
 _CHUNK = 500
 _RESUMED = 0.1  # of the entries: jobs with a token log, there before the worker
 _SUBMITTED = 0.7  # of the others: with a hash of their own
@@ -59,8 +59,7 @@ async def flood(server: Server, tokenizer: Path, seed: str, entries: int) -> Flo
                 await _publish(client, chance)
             await until(lambda: _is_drained(client), _WAIT_S)
             await _count(client, ids, flooded)
-            good = await producer.submit("w1", max_tokens=3)
-            assert (await producer.wait(good.id, timeout_s=60)).choices[0].text == counted(2, 3)
+            assert await answer(producer, "w1", 3) == counted(2, 3)
         flooded.noted = await client.xlen(SHARD.dead)
         assert flooded.noted == flooded.strangers, f"{flooded.noted} notes of {flooded.strangers} strangers"
         await assert_nothing_left(client)
@@ -75,7 +74,7 @@ async def _resume(client: redis.asyncio.Redis, chance: Random, count: int) -> li
         asked.pop("deadline_ms", None)
         asked["sampling"] |= {"max_tokens": 20}
         log = [told(chance, asked) for _ in range(chance.randrange(4))]
-        await calls.run(client, _submission(job_id, "batch", pack(asked), 1))
+        await calls.run(client, raw_submission(job_id, pack(asked)))
         async with client.pipeline(transaction=False) as pipeline:
             for seq, entry in enumerate(log, 1):
                 pipeline.xadd(SHARD.tokens(job_id), {"k": "d", "b": entry}, id=f"0-{seq}")
@@ -92,7 +91,9 @@ async def _pour(
     for number in range(first, first + count):
         if chance.random() < _SUBMITTED:
             payload, version = body(chance, _request), chance.choice((1, 1, 1, 0, -1))
-            submitted.append(_submission(f"0-fuzz-{number}", chance.choice(LANES), payload, version))
+            # Below the first version it is refused, above it left to others.
+            changes = {"lane": chance.choice(LANES), "version": version, "stream": len(payload) % 5 == 0}
+            submitted.append(raw_submission(f"0-fuzz-{number}", payload, **changes))
         else:
             commands.append(_stranger(chance, flooded))
     replies = await calls.run_many(client, submitted)
@@ -102,14 +103,6 @@ async def _pour(
             pipeline.xadd(lane, fields)
         await pipeline.execute()
     return [call.args[0] for call in submitted]  # type: ignore[misc]
-
-
-def _submission(job_id: str, lane: str, payload: bytes, version: int) -> calls.ScriptCall[Any]:
-    """A job whose payload is anything. Below the first version it is refused, above it left to others."""
-    return calls.submit(
-        SHARD, job_id=job_id, lane=lane, payload=payload, digest="d", version=version, deadline_ms=None,
-        stream=len(payload) % 5 == 0, max_entries=10**9, max_bytes=10**12,
-    )  # fmt: skip
 
 
 def _request(chance: Random) -> dict[str, Any]:

@@ -5,15 +5,19 @@ Input number n of a target is drawn from (seed, target, n) alone: any of them ca
 
 from __future__ import annotations
 
+import atexit
 import math
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from random import Random
 from types import FrameType
 from typing import Any
@@ -66,8 +70,21 @@ class Tally:
         self.violations = (self.violations + other.violations)[:_KEPT]
 
 
+class Refused(Exception):
+    """For targets whose reader refuses an input by other means than an error."""
+
+
 class Hang(BaseException):
     """One input has taken far too long; no handler for mistakes may take it."""
+
+
+@cache
+def folder() -> Path:
+    """For files of the inputs; goes with the process. In memory where that is possible."""
+    memory = Path("/dev/shm")
+    made = tempfile.TemporaryDirectory(prefix="millstream-fuzz-", dir=memory if memory.is_dir() else None)
+    atexit.register(made.cleanup)
+    return Path(made.name)
 
 
 def check(holds: object, what: str) -> None:

@@ -1,15 +1,17 @@
-"""A worker whose compiler is missing, fails or makes wrong code serves, with the same tokens, and says why it
-is slower."""
+"""A real (tiny, random) model in float32 behind the real queue: its answers are what transformers would
+generate, also where the compiler is missing or makes wrong code; then the worker says why it is slower.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.models import checkpoints
 from support.servers.servers import Server
-from support.workers.counting_worker import worker_process, write_tokenizer
+from support.workers.counting_worker import REAL, worker_process, write_tokenizer
 
 from millstream import Client
 from millstream_worker.engine.runner import native
@@ -57,25 +59,33 @@ def script(folder: Path, lines: str) -> str:
 @pytest.mark.parametrize(
     ("compiler", "reason"),
     [
+        (None, ""),
         (missing, "native code, which is faster, cannot be had: there is no C++ compiler (no-such-compiler)"),
         (wrong, "attention: plain PyTorch, slower than native: attention of 4 heads (2 KV) of"),
     ],
 )
-def test_a_worker_serves_without_native_code(
-    compiler: object,
+def test_greedy_is_what_transformers_generates(
+    compiler: Callable[[Path], str] | None,
     reason: str,
     valkey: Server,
     model: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert callable(compiler)
-    monkeypatch.setenv("CXX", compiler(tmp_path))
-    settings = {"device": "cpu", "threads": 1, "kv_memory": "4MiB", "cache_dir": str(tmp_path / "cache")}
-    with Client(valkey.url) as client, worker_process(valkey, str(model), engine_command="", **settings):
-        job = client.submit(token_ids=[3, 5, 8], max_tokens=20, temperature=0, ignore_eos=True)
-        result = client.wait(job.id, timeout_s=90)
-        while not (fallbacks := shown(client)):  # the heartbeat after the engine's start comes in renew_s
+    changes = {}
+    if compiler is not None:
+        monkeypatch.setenv("CXX", compiler(tmp_path))
+        changes = {"cache_dir": str(tmp_path / "cache")}
+    with Client(valkey.url) as client, worker_process(valkey, str(model), **REAL, **changes):
+        ids = [
+            client.submit(token_ids=[3, 5, 8, n], max_tokens=20, temperature=0, ignore_eos=True).id
+            for n in range(3)
+        ]
+        results = [client.wait(job_id, timeout_s=90) for job_id in ids]
+        while not (fallbacks := shown(client)) and reason:  # the heartbeat after the start comes in renew_s
             time.sleep(0.05)
-    assert list(result.choices[0].token_ids) == checkpoints.generate(checkpoints.plain(model), [3, 5, 8], 20)
+    reference = checkpoints.plain(model)
+    for n, result in enumerate(results):
+        assert list(result.choices[0].token_ids) == checkpoints.generate(reference, [3, 5, 8, n], 20)
+        assert result.choices[0].finish_reason == "length"
     assert reason in fallbacks

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import redis
 from support.servers.sentinel import Sentinels
 from support.servers.servers import KINDS, require
-from support.workers.counting_worker import (
-    assert_nothing_left,
-    counted,
-    model_name,
-    serving,
-    streamed_text,
-    until,
-)
+from support.workers.counting_worker import assert_nothing_left, until
+from support.workers.followers import assert_whole, followed
+from support.workers.work import Work, answer
 
-from millstream import AsyncClient, ClientOptions, Durability, Result, RewindEvent, TokenEvent, Transcript
+from millstream import AsyncClient, ClientOptions, Durability
 from millstream.wire.connection import Endpoint
-from millstream.wire.keys import QueueKeys
 
 pytestmark = pytest.mark.alone
 JOBS = 8
 TOKENS = 12
-SHARD = QueueKeys("default").shard(0)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -36,44 +30,19 @@ def sentinels(request: pytest.FixtureRequest) -> Iterator[Sentinels]:
         yield sentinels
 
 
+@asynccontextmanager
+async def inspecting(sentinels: Sentinels) -> AsyncIterator[redis.asyncio.Redis]:
+    inspector = Endpoint.of(sentinels.url).commands("inspector", retries=10)
+    yield inspector
+    await inspector.aclose()
+
+
 @pytest.fixture
 async def client(sentinels: Sentinels) -> AsyncIterator[AsyncClient]:
-    inspector = Endpoint.of(sentinels.url).commands("inspector", retries=10)
-    await inspector.flushall()
-    await inspector.aclose()
+    async with inspecting(sentinels) as inspector:
+        await inspector.flushall()
     async with AsyncClient(sentinels.url) as client:
         yield client
-
-
-class Reader:
-    """A job's stream. What a demoted master still took is gone with it: the reader is told to rewind."""
-
-    def __init__(self, client: AsyncClient, job_id: str) -> None:
-        self.transcript = Transcript()
-        self.seqs: list[int] = []
-        self.task = asyncio.ensure_future(self._read(client, job_id))
-
-    @property
-    def text(self) -> str:
-        return self.transcript.text()
-
-    async def _read(self, client: AsyncClient, job_id: str) -> None:
-        async for event in client.stream(job_id):
-            self.transcript.add(event)
-            if isinstance(event, TokenEvent):
-                self.seqs.append(event.seq)
-            elif isinstance(event, RewindEvent):
-                del self.seqs[event.seq :]
-
-
-async def started(client: AsyncClient) -> dict[str, Reader]:
-    """Jobs whose first tokens have been read, and that both replicas know."""
-    jobs = await client.submit_many(
-        {"prompt": f"w{n + 1}", "max_tokens": TOKENS, "stream": True} for n in range(JOBS)
-    )
-    readers = {job.id: Reader(client, job.id) for job in jobs}
-    await until(lambda: all(reader.text for reader in readers.values()))
-    return readers
 
 
 async def replicated(sentinels: Sentinels) -> None:
@@ -97,63 +66,33 @@ def positions(sentinels: Sentinels) -> list[int]:
     return found
 
 
-async def assert_whole(client: AsyncClient, readers: dict[str, Reader]) -> None:
-    async with asyncio.timeout(60):
-        await asyncio.gather(*(reader.task for reader in readers.values()))
-    results = await client.wait_many(readers, timeout_s=60)
-    for number, (job_id, reader) in enumerate(readers.items()):
-        result = results[job_id]
-        assert isinstance(result, Result)
-        assert result.choices[0].text == reader.text == counted(number + 2, TOKENS)
-        assert reader.seqs == list(range(1, len(reader.seqs) + 1))
-        assert result.attempts == 1
-
-
-async def test_a_killed_master(
-    sentinels: Sentinels, client: AsyncClient, tokenizer: Path, gate: Path
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "demoted"])
+async def test_a_master_is_replaced_in_the_middle_of_streams_and_while_all_wait(
+    sentinels: Sentinels, client: AsyncClient, tokenizer: Path, tmp_path: Path, killed: bool
 ) -> None:
-    (gate / "4").touch()
-    async with serving(sentinels.url, model_name(tokenizer, gate=gate, rows=JOBS), lease_s=30) as worker:
-        readers = await started(client)
+    """Also one that lives on: nobody goes on with it for longer than it takes to notice. A second kill meets
+    the blocking read, the leases and the subscriptions of an idle worker and an idle client."""
+    replace = sentinels.kill_master if killed else sentinels.failover
+    work = Work(sentinels.url, tokenizer, tmp_path)
+    work.hold(4)
+    async with work(rows=JOBS, lease_s=30, block_s=1.0) as worker:
+        followers = await followed(client, JOBS, TOKENS, begun=True)
         await replicated(sentinels)
-        old = await asyncio.to_thread(sentinels.kill_master)
-        (gate / "4").unlink()
-        await assert_whole(client, readers)
-        job = await client.submit("w50", max_tokens=2)
-        assert (await client.wait(job.id, timeout_s=30)).choices[0].text == "w51 w52"
+        old = await asyncio.to_thread(replace)
+        work.go(4)
+        await assert_whole(client, followers, TOKENS)
+        if killed:
+            await asyncio.to_thread(old.start)
+            await replicated(sentinels)
+            old = await asyncio.to_thread(replace)
+        assert await answer(client, "w50", 2, stream=True) == "w51 w52"
         assert worker.metric("jobs_reclaimed_total") == 0
-        await asyncio.to_thread(old.start)
-    await nothing_left(sentinels)
-
-
-async def test_a_master_that_is_demoted_and_lives_on(
-    sentinels: Sentinels, client: AsyncClient, tokenizer: Path, gate: Path
-) -> None:
-    """Nobody goes on with the old one for longer than it takes to notice."""
-    (gate / "4").touch()
-    async with serving(sentinels.url, model_name(tokenizer, gate=gate, rows=JOBS), lease_s=30):
-        readers = await started(client)
-        await replicated(sentinels)
-        await asyncio.to_thread(sentinels.failover)
-        (gate / "4").unlink()
-        await assert_whole(client, readers)
+        if killed:
+            await asyncio.to_thread(old.start)
     await replicated(sentinels)
-
-
-async def test_a_worker_that_waits_for_work_meanwhile(
-    sentinels: Sentinels, client: AsyncClient, tokenizer: Path
-) -> None:
-    """The blocking read, the leases and the subscriptions of an idle worker and an idle client."""
-    async with serving(sentinels.url, model_name(tokenizer), block_s=1.0, lease_s=30) as worker:
-        first = await client.submit("w1", max_tokens=1)
-        await client.wait(first.id, timeout_s=30)
-        await replicated(sentinels)
-        old = await asyncio.to_thread(sentinels.kill_master)
-        job = await client.submit("w5", max_tokens=3, stream=True)
-        assert await streamed_text(client, job.id) == "w6 w7 w8"
-        await until(lambda: worker.metric("requests_total", state="completed") == 2)
-        await asyncio.to_thread(old.start)
-    await nothing_left(sentinels)
+    if killed:  # what a demoted master still took is done again, or waits for that
+        async with inspecting(sentinels) as inspector:
+            await assert_nothing_left(inspector)
 
 
 async def test_what_replicas_have_is_not_lost(sentinels: Sentinels) -> None:
@@ -166,9 +105,3 @@ async def test_what_replicas_have_is_not_lost(sentinels: Sentinels) -> None:
         for job in jobs:
             assert (await client.status(job.id)).state == "queued"
         await asyncio.to_thread(old.start)
-
-
-async def nothing_left(sentinels: Sentinels) -> None:
-    inspector = Endpoint.of(sentinels.url).commands("inspector", retries=3)
-    await assert_nothing_left(inspector)
-    await inspector.aclose()

@@ -6,20 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis.asyncio
+from redis.asyncio import Redis
 from support.servers.servers import Server
-from support.workers.counting_worker import (
-    assert_nothing_left,
-    counted,
-    model_name,
-    serving,
-    streamed_text,
-    write_tokenizer,
-)
+from support.workers.counting_worker import assert_nothing_left, counted, streamed_text, write_tokenizer
+from support.workers.work import SHARD, Work, outcome
 
-from millstream import AsyncClient, ClientOptions, InvalidRequest, JobFailed, State
+from millstream import AsyncClient, InvalidRequest, JobFailed, State
 from millstream.client.streaming.reader import StreamReader
-from millstream.wire.keys import QueueKeys
+from millstream.client.submitting.requests import draft
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import ChoiceDelta, Delta
 from millstream.wire.messages.record import DELTA, read_log
@@ -28,35 +22,34 @@ from millstream_worker.jobs import encoding, output
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel
 
-SHARD = QueueKeys("default").shard(0)
-
 
 @pytest.mark.parametrize(
     ("fields", "field", "says"),
     [
         ({"prompt": "w" * (4 * 2**20 + 1)}, "prompt", "at most 4194304 characters"),
-        ({"prompt": "w1", "stop": ["x"] * 17}, "stop", "at most 16 items"),
-        ({"prompt": "w1", "stop": ["x" * 257]}, "stop.0", "at most 256 characters"),
-        ({"prompt": "w1", "stop_token_ids": list(range(257))}, "stop_token_ids", "at most 256 items"),
-        ({"prompt": "w1", "logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias", "at most 1024 items"),
-        ({"prompt": "w1", "n": 17}, "n", "at most 16"),
-        ({"prompt": "w1", "logprobs": True, "top_logprobs": 21}, "top_logprobs", "at most 20"),
-        ({"prompt": "w1", "max_tokens": 2**24 + 1}, "max_tokens", "at most 16777216"),
-        ({"prompt": "w1", "metadata": {str(n): "" for n in range(65)}}, "metadata", "at most 64 items"),
-        ({"prompt": "w1", "metadata": {"a": "x" * 513}}, "metadata.a", "at most 512 characters"),
-        ({"prompt": "w1", "tenant": "x" * 513}, "tenant", "at most 512 characters"),
-        ({"prompt": "w1", "traceparent": "x" * 129}, "traceparent", "at most 128 characters"),
-        ({"prompt": "w1", "id": "x" * 201}, "id", "1 to 200 characters"),
+        *(
+            ({"prompt": "w1"} | fields, field, says)
+            for fields, field, says in (
+                ({"stop": ["x"] * 17}, "stop", "at most 16 items"),
+                ({"stop": ["x" * 257]}, "stop.0", "at most 256 characters"),
+                ({"stop_token_ids": list(range(257))}, "stop_token_ids", "at most 256 items"),
+                ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias", "at most 1024 items"),
+                ({"n": 17}, "n", "at most 16"),
+                ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "at most 20"),
+                ({"max_tokens": 2**24 + 1}, "max_tokens", "at most 16777216"),
+                ({"metadata": {str(n): "" for n in range(65)}}, "metadata", "at most 64 items"),
+                ({"metadata": {"a": "x" * 513}}, "metadata.a", "at most 512 characters"),
+                ({"tenant": "x" * 513}, "tenant", "at most 512 characters"),
+                ({"traceparent": "x" * 129}, "traceparent", "at most 128 characters"),
+                ({"id": "x" * 201}, "id", "1 to 200 characters"),
+            )
+        ),
         ({"prompt": "é" * 600_000}, "prompt", "may take 1048576; shorten it"),
     ],
 )
-async def test_a_producer_is_told_before_anything_is_sent(
-    valkey: Server, fields: dict[str, Any], field: str, says: str
-) -> None:
-    options = ClientOptions(max_payload_bytes=2**20)
-    async with AsyncClient(valkey.url, options=options) as client:
-        with pytest.raises(InvalidRequest, match=says) as refused:
-            await client.submit(**fields)
+def test_a_producer_is_told_before_anything_is_sent(fields: dict[str, Any], field: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as refused:
+        draft(fields, 0, 2**20)
     assert refused.value.field == field
 
 
@@ -72,55 +65,52 @@ BOUNDED: list[tuple[dict[str, int], dict[str, Any], str, str]] = [
 ]
 
 
-async def test_an_operators_bounds_are_answered_at_admission(valkey: Server, tokenizer: Path) -> None:
-    model = model_name(tokenizer, context=10_000, blocks=1000)
+async def test_an_operators_bounds_are_answered_at_admission(
+    valkey: Server, tokenizer: Path, tmp_path: Path
+) -> None:
+    """An answer whose length is not asked for ends at its bound."""
+    work = Work(valkey, tokenizer, tmp_path, context=10_000, blocks=1000)
     async with AsyncClient(valkey.url) as client:
         for settings in (SIZES, {"max_output_tokens": 8}):
-            async with serving(valkey, model, **settings):
+            async with work(**settings):
                 for _, fields, field, says in (one for one in BOUNDED if one[0] == settings):
                     bad = await client.submit(**fields)
                     with pytest.raises(JobFailed, match=says) as failed:
                         await client.wait(bad.id, timeout_s=30)
                     assert failed.value.reason == "bad_request"
                     assert failed.value.result.error.field == field
-                good = await client.submit("w1 " * 8, max_tokens=8)
-                assert (await client.wait(good.id, timeout_s=30)).usage.output_tokens == 8
-
-
-async def test_an_unasked_length_ends_at_the_operators_bound(valkey: Server, tokenizer: Path) -> None:
-    async with AsyncClient(valkey.url) as client:
-        async with serving(valkey, model_name(tokenizer), max_output_tokens=5):
-            result = await client.wait((await client.submit("w1")).id, timeout_s=30)
-    assert (result.choices[0].text, result.choices[0].finish_reason) == (counted(2, 5), "length")
+                assert (await outcome(client, "w1 " * 8, 8)).usage.output_tokens == 8
+                if settings is not SIZES:
+                    result = await client.wait((await client.submit("w1")).id, timeout_s=30)
+                    assert (result.text, result.choices[0].finish_reason) == (counted(2, 8), "length")
 
 
 async def test_a_result_that_grows_too_large_fails_with_its_text(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+    server: Server, redis_client: Redis, work: Work
 ) -> None:
     """Its size cannot be known before: the length is not given, and how much its log-probabilities take."""
-    model = model_name(tokenizer, context=10_000, blocks=1000)
-    async with AsyncClient(server.url) as client, serving(server, model, max_result_bytes=2**16):
+    async with AsyncClient(server.url) as client, work(context=10_000, blocks=1000, max_result_bytes=2**16):
         large = await client.submit("w1", logprobs=True, top_logprobs=2, ignore_eos=True, stream=True)
-        small = await client.submit("w1", max_tokens=50, logprobs=True, top_logprobs=2)
+        small = await outcome(client, "w1", 50, logprobs=True, top_logprobs=2)
+        assert small.usage.output_tokens == 50
         with pytest.raises(JobFailed, match=r"may take 65536; ask for fewer tokens") as failed:
             await client.wait(large.id, timeout_s=30)
-        assert (await client.wait(small.id, timeout_s=30)).usage.output_tokens == 50
         text = await streamed_text(client, large.id)
         stored = await redis_client.hstrlen(SHARD.job(large.id), "result")
     assert failed.value.reason == "result_too_large"
-    assert failed.value.result.choices[0].text == text
+    assert failed.value.result.text == text
     assert text.startswith(counted(2, 100))
     assert 2**16 - 2**14 < stored < 2**16 + 2**14
     await assert_nothing_left(redis_client)
 
 
 async def test_much_at_once_is_told_in_pieces(
-    server: Server, tmp_path: Path, redis_client: redis.asyncio.Redis
+    server: Server, tmp_path: Path, redis_client: Redis, work: Work
 ) -> None:
     """A minute of many choices' log-probabilities would be an entry that no reader takes."""
     ending = "x" * 1000  # of words, of which each log-probability has three
-    model = model_name(write_tokenizer(tmp_path, ending=ending))
-    async with AsyncClient(server.url) as client, serving(server, model, log_flush_s=600):
+    words = write_tokenizer(tmp_path, ending=ending)
+    async with AsyncClient(server.url) as client, work(tokenizer=words, log_flush_s=600):
         job = await client.submit(f"w1{ending}", max_tokens=300, n=4, logprobs=True, top_logprobs=2)
         result = await client.wait(job.id, timeout_s=30)
         text = await streamed_text(client, job.id)

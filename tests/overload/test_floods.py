@@ -6,67 +6,44 @@ back.
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
-from support.wire.flood import flooded_worker, submit_all, watch
+from support.wire.flood import flooded_worker, watch
 from support.workers.counting_worker import (
     assert_nothing_left,
     counted,
     model_name,
     serving,
     until,
-    worker_process,
 )
+from support.workers.work import LANE, SHARD, answer, raw_submission
 
 from millstream import AsyncClient, JobFields, QueueFull, Result, Unavailable
 from millstream.wire import calls
-from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.keys import GROUP
 from millstream.wire.messages import codec
-from millstream.wire.messages.replies import SubmitReply
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),  # a flood takes its time where other tests run beside it
 ]
 
-SHARD = QueueKeys("default").shard(0)
-BATCH = SHARD.lane("batch")
-
-VANISHING = """
-import asyncio, os, signal, sys
-from millstream import AsyncClient, ClientOptions
-
-async def main():
-    client = AsyncClient(sys.argv[1], options=ClientOptions(name="vanishing"))
-    fields = {"prompt": "w1", "max_tokens": 40, "stream": True}
-    outcomes = await client.submit_many(fields for _ in range(200))
-    await asyncio.gather(*(anext(client.stream(outcome.id)) for outcome in outcomes[:50]))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-asyncio.run(main())
-"""
-
 
 @pytest.fixture
 def fresh_valkey() -> Iterator[Server]:
     """A server that no other test used: what it holds in memory is this test's own."""
-    server = Server("valkey").start()
-    try:
+    with Server("valkey") as server:
         yield server
-    finally:
-        server.remove()
 
 
 async def queued(direct: redis.asyncio.Redis) -> int:
     """In the lane, and parked beside it."""
-    return int(await direct.xlen(BATCH)) + int(await direct.zcard(SHARD.parked("batch")))
+    return int(await direct.xlen(LANE)) + int(await direct.zcard(SHARD.parked("batch")))
 
 
 async def test_a_hundred_thousand_queued_jobs_stay_in_the_server(valkey: Server, tokenizer: Path) -> None:
@@ -78,7 +55,7 @@ async def test_a_hundred_thousand_queued_jobs_stay_in_the_server(valkey: Server,
     ):
         worker.send_signal(signal.SIGSTOP)
         for start in range(0, 100_000, 1000):
-            submits = [submitting(f"0-tiny{start + number}", payload) for number in range(1000)]
+            submits = [raw_submission(f"0-tiny{start + number}", payload) for number in range(1000)]
             await calls.run_many(direct, submits)
         assert await queued(direct) == 100_000
         worker.send_signal(signal.SIGCONT)
@@ -87,7 +64,7 @@ async def test_a_hundred_thousand_queued_jobs_stay_in_the_server(valkey: Server,
             return await queued(direct) < 99_000
 
         await watch(memory, a_thousand_done)
-        assert (await direct.xpending(BATCH, GROUP))["pending"] <= 32 + 16 + 64  # rows, look-ahead, one read
+        assert (await direct.xpending(LANE, GROUP))["pending"] <= 32 + 16 + 64  # rows, look-ahead, one read
         assert (await client.wait("0-tiny0", timeout_s=30)).choices[0].text == counted(2, 2)
         assert memory.growth_mib("front") < 60
         assert memory.growth_mib("engine") < 30
@@ -106,7 +83,7 @@ async def test_huge_payloads_are_taken_by_their_bytes(valkey: Server, tokenizer:
         (gate / "0").touch()
         worker.send_signal(signal.SIGSTOP)  # so that it finds them all
         for number in range(48):
-            await calls.run(direct, submitting(f"0-huge{number}", payload))
+            await calls.run(direct, raw_submission(f"0-huge{number}", payload))
         worker.send_signal(signal.SIGCONT)
 
         async def all_begun() -> bool:
@@ -118,13 +95,6 @@ async def test_huge_payloads_are_taken_by_their_bytes(valkey: Server, tokenizer:
         (gate / "0").unlink()
         outcomes = await client.wait_many([f"0-huge{number}" for number in range(48)], timeout_s=60)
         assert all(isinstance(outcome, Result) for outcome in outcomes.values())
-
-
-def submitting(job_id: str, payload: bytes) -> calls.ScriptCall[SubmitReply]:
-    return calls.submit(
-        SHARD, job_id=job_id, lane="batch", payload=payload, digest="d", version=1, deadline_ms=None,
-        stream=False, max_entries=200_000, max_bytes=2**30,
-    )  # fmt: skip
 
 
 async def _states(direct: redis.asyncio.Redis, jobs: int) -> list[str]:
@@ -145,11 +115,8 @@ async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
         await client.wait((await client.submit("w1", max_tokens=2)).id, timeout_s=30)
         before = (await direct.info("memory"))["used_memory"]
         await direct.config_set("maxmemory", before + 4 * 2**20)
-        large: JobFields = {
-            "prompt": "w1",
-            "max_tokens": 2,
-            "metadata": {str(n): "m" * 500 for n in range(64)},
-        }
+        metadata = {str(n): "m" * 500 for n in range(64)}
+        large: JobFields = {"prompt": "w1", "max_tokens": 2, "metadata": metadata}
 
         async def full() -> bool:
             outcomes = await client.submit_many([large] * 16)
@@ -161,8 +128,7 @@ async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
 
         await until(full, 60)
         await until(room_again, 60)
-        job = await client.submit("w5", max_tokens=2, wait_s=30)
-        assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(6, 2)
+        assert await answer(client, "w5", 2, wait_s=30) == counted(6, 2)
 
         async def gone() -> bool:
             return not [key async for key in direct.scan_iter(f"{SHARD.job('')}*")]
@@ -173,67 +139,4 @@ async def test_results_that_nobody_reads_make_room_when_their_time_is_over(
 
         await until(gone, 60)
         await until(small, 30)
-        await assert_nothing_left(direct)
-
-
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
-async def test_producers_that_vanish_leave_nothing_but_results(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
-) -> None:
-    with worker_process(server, model_name(tokenizer, step_s=0.002)) as worker:
-        producer = await asyncio.create_subprocess_exec(sys.executable, "-c", VANISHING, server.url)
-        assert await producer.wait() < 0
-        lane = SHARD.lane("batch")
-
-        async def ended() -> bool:
-            return await redis_client.xlen(lane) + await redis_client.zcard(SHARD.parked("batch")) == 0
-
-        await until(ended, 60)
-        assert len([key async for key in redis_client.scan_iter(f"{SHARD.job('')}*")]) == 200
-        channels = await redis_client.pubsub_channels()
-        assert channels == [SHARD.control.encode()]
-        names = {row["name"] for row in await redis_client.client_list()}
-        assert not any("vanishing" in name for name in names)
-        worker.terminate()
-        assert worker.wait(timeout=30) == 0
-    await assert_nothing_left(redis_client)
-
-
-async def test_the_look_ahead_counts_tokens_too(valkey: Server, tokenizer: Path, gate: Path) -> None:
-    """Room for 4,096 more by number; a pool of 1,024 tokens is ahead with a few of these."""
-    (gate / "0").touch()
-    model = model_name(tokenizer, rows=1, blocks=64, gate=gate)
-    async with (
-        AsyncClient(valkey.url) as client,
-        redis.asyncio.Redis.from_url(valkey.url) as direct,
-        serving(valkey, model, lookahead=4096) as worker,
-    ):
-        ids = await submit_all(client, ({"prompt": "w1 " * 200, "max_tokens": 2} for _ in range(400)))
-
-        async def no_room() -> bool:
-            if worker.service.session is None:
-                return False
-            return worker.components.intakes[0]._capacity.room() == 0 and len(worker.components.table) > 0
-
-        await until(no_room)
-        assert (await direct.xpending(BATCH, GROUP))["pending"] <= 1 + 6 + 64  # in the batch, ahead, one read
-        (gate / "0").unlink()
-        outcomes = await client.wait_many(ids, timeout_s=60)
-        assert all(isinstance(outcome, Result) for outcome in outcomes.values())
-
-
-async def test_a_flood_of_sixteen_choices_is_held_to_the_rows(valkey: Server, tokenizer: Path) -> None:
-    """16 jobs of 16 choices are 256 rows: many times what the worker looks ahead."""
-    async with (
-        AsyncClient(valkey.url) as client,
-        redis.asyncio.Redis.from_url(valkey.url) as direct,
-        serving(valkey, model_name(tokenizer, rows=16), lookahead=8) as worker,
-    ):
-        ids = await submit_all(client, ({"prompt": "w1", "n": 16, "max_tokens": 50} for _ in range(300)))
-        outcomes = await client.wait_many(ids, timeout_s=90)
-        assert all(isinstance(outcome, Result) for outcome in outcomes.values())
-        first = outcomes[ids[0]]
-        assert isinstance(first, Result)
-        assert [choice.text for choice in first.choices] == [counted(2 + choice, 50) for choice in range(16)]
-        assert worker.metric("jobs_fenced_total") == 0
         await assert_nothing_left(direct)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import socket
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
 from support.wire.flood import submit_all
 from support.workers.answering_worker import answering
-from support.workers.counting_worker import counted, model_name, serving, until
+from support.workers.counting_worker import counted, until
+from support.workers.work import Work
 
 from millstream import AsyncClient, ClientOptions, JobFields, Result
 from millstream.client.queue.queue_jobs import QueueJobs
@@ -58,104 +56,36 @@ asyncio.run(main())
 """
 
 
-@contextlib.contextmanager
-def stalled_subscribers(server: Server, count: int) -> Iterator[list[socket.socket]]:
-    """Subscribed to every event, and deaf from then on."""
-    with contextlib.ExitStack() as stack:
-        sockets = []
-        for number in range(count):
-            one = socket.socket()
-            stack.enter_context(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            one.connect(("127.0.0.1", server.port))
-            one.sendall(f"CLIENT SETNAME stalled{number}\r\nPSUBSCRIBE *:events:*\r\n".encode())
-            acknowledged = b""
-            while b"psubscribe" not in acknowledged:
-                acknowledged += one.recv(4096)
-            sockets.append(one)
-        yield sockets
-
-
-async def stalled(direct: redis.asyncio.Redis) -> list[dict[str, Any]]:
-    return [row for row in await direct.client_list() if row["name"].startswith("stalled")]
-
-
-@contextlib.asynccontextmanager
-async def pubsub_limit(direct: redis.asyncio.Redis, limit: str) -> AsyncIterator[None]:
-    before = (await direct.config_get("client-output-buffer-limit"))["client-output-buffer-limit"]
-    await direct.config_set("client-output-buffer-limit", f"pubsub {limit}")
-    try:
-        yield
-    finally:
-        await direct.config_set("client-output-buffer-limit", before)
-
-
-async def test_jobs_complete_while_their_subscribers_do_not_read(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
-) -> None:
-    """The server is told to keep everything for them: if anybody waited for a subscriber, it would be for
-    ever."""
-    async with (
-        pubsub_limit(redis_client, "0 0 0"),
-        AsyncClient(server.url) as client,
-        serving(server, model_name(tokenizer, rows=32)),
-    ):
-        with stalled_subscribers(server, 5):
-            ids = await submit_all(client, [LOUD] * 12)
-            outcomes = await client.wait_many(ids, timeout_s=60)
-            waiting_for = [int(row["omem"]) for row in await stalled(redis_client)]
-    assert all(isinstance(outcome, Result) for outcome in outcomes.values())
-    assert len(waiting_for) == 5
-    assert min(waiting_for) > 0  # their sockets are full, and the server holds the rest
-
-
-async def test_the_server_cuts_off_who_does_not_read(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
-) -> None:
-    async with (
-        pubsub_limit(redis_client, "1mb 512kb 1"),
-        AsyncClient(server.url) as client,
-        serving(server, model_name(tokenizer, rows=32)),
-    ):
-        with stalled_subscribers(server, 5):
+async def test_a_reader_that_was_cut_off_goes_on_from_the_log(tokenizer: Path, tmp_path: Path) -> None:
+    """A real process, stopped in the middle of its streams until the server has hung up on it."""
+    with Server("valkey") as server:
+        work = Work(server, tokenizer, tmp_path)
+        work.hold(2)
+        async with (
+            redis.asyncio.Redis.from_url(server.url) as direct,
+            AsyncClient(server.url) as client,
+            work(rows=512, lookahead=64),
+        ):
+            await direct.config_set("client-output-buffer-limit", "pubsub 1mb 512kb 1")
+            ids = await submit_all(client, [LOUD] * 32)  # far more than the sockets of both ends take
+            command = [sys.executable, "-c", READING, server.url, *ids]
+            reader = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+            assert reader.stdout is not None
+            for _ in ids:
+                assert await reader.stdout.readline() == b"begun\n"
+            reader.send_signal(signal.SIGSTOP)
+            work.go(2)
 
             async def cut_off() -> bool:
-                await client.wait_many(await submit_all(client, [LOUD] * 2), timeout_s=60)
-                return not await stalled(redis_client)
+                rows = await direct.client_list()
+                return not [row for row in rows if row["name"].startswith("reading") and int(row["sub"])]
 
+            assert not await cut_off()
             await until(cut_off, 60)
-
-
-async def test_a_reader_that_was_cut_off_goes_on_from_the_log(
-    valkey: Server, tokenizer: Path, gate: Path
-) -> None:
-    """A real process, stopped in the middle of its streams until the server has hung up on it."""
-    (gate / "2").touch()
-    async with (
-        redis.asyncio.Redis.from_url(valkey.url) as direct,
-        pubsub_limit(direct, "1mb 512kb 1"),
-        AsyncClient(valkey.url) as client,
-        serving(valkey, model_name(tokenizer, rows=512, gate=gate), lookahead=64),
-    ):
-        ids = await submit_all(client, [LOUD] * 32)  # far more than the sockets of both ends take
-        command = [sys.executable, "-c", READING, valkey.url, *ids]
-        reader = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
-        assert reader.stdout is not None
-        for _ in ids:
-            assert await reader.stdout.readline() == b"begun\n"
-        reader.send_signal(signal.SIGSTOP)
-        (gate / "2").unlink()
-
-        async def cut_off() -> bool:
-            rows = await direct.client_list()
-            return not [row for row in rows if row["name"].startswith("reading") and int(row["sub"])]
-
-        assert not await cut_off()
-        await until(cut_off, 60)
-        reader.send_signal(signal.SIGCONT)
-        output, _ = await reader.communicate()
-        outcomes = await client.wait_many(ids, timeout_s=60)
-    assert all(isinstance(outcome, Result) for outcome in outcomes.values())
+            outcomes = await client.wait_many(ids, timeout_s=60)
+            reader.send_signal(signal.SIGCONT)
+            output, _ = await reader.communicate()
+    assert all(isinstance(outcome, Result) for outcome in outcomes.values()), "nobody waits for a reader"
     assert output.decode().strip() == counted(2, 400)
 
 

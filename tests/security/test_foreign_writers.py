@@ -2,70 +2,47 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import redis.asyncio
+from redis.asyncio import Redis
 from support.servers.servers import Server
-from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving, until
+from support.workers.counting_worker import assert_nothing_left, counted, until
+from support.workers.work import LANE, SHARD, Work, answer
 
 from millstream import AsyncClient, ProtocolError
 from millstream.wire.calls.upkeep import lane_entry
-from millstream.wire.keys import GROUP, QueueKeys
-from millstream.wire.messages.record import job_state, parse_event
+from millstream.wire.keys import GROUP
+from millstream.wire.messages.record import parse_event
 from millstream.wire.state.heartbeat import read_workers
-from millstream.wire.state.queue_info import read_queue
-
-SHARD = QueueKeys("default").shard(0)
-LANE = SHARD.lane("batch")
 
 
 @pytest.fixture
-async def strange(redis_client: redis.asyncio.Redis) -> redis.asyncio.Redis:
+async def strange(redis_client: Redis) -> Redis:
     await redis_client.xgroup_create(LANE, GROUP, "0", mkstream=True)
     return redis_client
 
 
-async def test_half_a_job_whose_first_worker_is_gone_does_not_end_the_next_one(
-    server: Server, tokenizer: Path, strange: redis.asyncio.Redis
+async def test_a_worker_outlives_what_workers_before_it_cannot_have_left(
+    server: Server, work: Work, strange: Redis
 ) -> None:
-    """Its hash stands behind it, so that a scan takes it for an overdue job."""
+    """Half a job, with a hash behind it, so that a scan takes it for an overdue one; a job that is held under
+    a name that is no text."""
     entry = await strange.xadd(LANE, {"id": "0-half"})
     await strange.hset(SHARD.job("0-half"), mapping={"state": "running", "entry": entry, "attempt": 1})
     await strange.xreadgroup(GROUP, "gone", {LANE: ">"})
-    async with AsyncClient(server.url) as client, serving(server, model_name(tokenizer)):
-
-        async def dropped() -> bool:
-            return bool(await strange.xlen(SHARD.dead) == 1)
-
-        await until(dropped)
-        job = await client.submit("w1", max_tokens=3)
-        assert (await client.wait(job.id, timeout_s=30)).choices[0].text == counted(2, 3)
-    await strange.delete(SHARD.job("0-half"))
-    await assert_nothing_left(strange)
-
-
-async def test_a_job_held_under_a_name_that_is_no_text_is_taken_over(
-    server: Server, tokenizer: Path, strange: redis.asyncio.Redis
-) -> None:
     async with AsyncClient(server.url) as client:
         job = await client.submit("w1", max_tokens=3)
         await strange.xreadgroup(GROUP, b"\xff\xfe", {LANE: ">"})
         assert await read_workers(strange, SHARD) == []
-        async with serving(server, model_name(tokenizer)):
-            assert (await client.wait(job.id, timeout_s=30)).choices[0].text == counted(2, 3)
+
+        async def dropped() -> bool:
+            return bool(await strange.xlen(SHARD.dead) == 1)
+
+        async with work():
+            await until(dropped)
+            assert (await client.wait(job.id, timeout_s=30)).text == counted(2, 3)
+            assert await answer(client, "w1", 3) == counted(2, 3)
+    await strange.delete(SHARD.job("0-half"))
     await assert_nothing_left(strange)
-
-
-async def test_records_that_are_no_text_are_told_as_damaged(strange: redis.asyncio.Redis) -> None:
-    await strange.hset(QueueKeys("default").meta, "shards", b"\xff")
-    with pytest.raises(ProtocolError, match="not text"):
-        await read_queue(strange, "default")
-    await strange.hset(SHARD.worker("w"), mapping={"name": b"\xff", "model": "m"})
-    await strange.xgroup_createconsumer(LANE, GROUP, "w")
-    assert await read_workers(strange, SHARD) == []
-    with pytest.raises(ProtocolError, match="damaged"):
-        job_state("0-a", b"\xff")
 
 
 def test_numbers_are_those_of_a_stream() -> None:

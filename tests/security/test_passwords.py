@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
 from support.commands import invoke, process
 from support.servers.secured import SecuredServer
-from support.workers.counting_worker import counted, model_name, serving, until
+from support.workers.counting_worker import counted, until
+from support.workers.work import Work, outcome, rest_of
 
 from millstream import AsyncClient, InvalidRequest, JobFailed
 from millstream.wire.connection import Endpoint
@@ -42,26 +42,21 @@ def test_an_error_about_a_url_does_not_show_its_password(url: str) -> None:
 
 
 async def test_a_client_logs_neither_passwords_nor_payloads(
-    secured: SecuredServer, tokenizer: Path, gate: Path, caplog: pytest.LogCaptureFixture
+    secured: SecuredServer, role_work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    (gate / "3").touch()
-    async with AsyncClient(secured.login("producer")) as client:
-        model = model_name(tokenizer, gate=gate)
-        async with serving(secured, model, redis_url=secured.login("worker")):
-            job = await client.submit(f"w7 {MARK}", max_tokens=6, stream=True, tenant=MARK)
-            events = client.stream(job.id)
-            text = (await anext(events)).text
-            with secured.as_admin() as admin:
-                admin.client_kill_filter(_type="pubsub")
-                await until(lambda: "interrupted" in caplog.text)
-            (gate / "3").unlink()
-            async for event in events:
-                text += event.text
-            assert text == counted(1, 6)  # the unknown word is w0
-            bad = await client.submit(f"{MARK} " * 600)
-            with pytest.raises(JobFailed):
-                await client.wait(bad.id, timeout_s=30)
+    role_work.hold(3)
+    async with AsyncClient(secured.login("producer")) as client, role_work():
+        job = await client.submit(f"w7 {MARK}", max_tokens=6, stream=True, tenant=MARK)
+        events = client.stream(job.id)
+        text = (await anext(events)).text
+        with secured.as_admin() as admin:
+            admin.client_kill_filter(_type="pubsub")
+            await until(lambda: "interrupted" in caplog.text)
+        role_work.go(3)
+        assert text + await rest_of(events) == counted(1, 6)  # the unknown word is w0
+        with pytest.raises(JobFailed):
+            await outcome(client, f"{MARK} " * 600, 1)
     told = caplog.text
     assert [word for word in (MARK, *secured.passwords.values()) if word in told] == []
 

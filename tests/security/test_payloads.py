@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,15 @@ from typing import Any
 import pytest
 import redis.asyncio
 from support.commands import environment
+from support.http import fetch
 from support.servers.servers import Server, free_port
 from support.workers.counting_worker import model_name, settings, until
+from support.workers.work import SHARD, raw_submission
 
 from millstream import AsyncClient, NotReady
 from millstream.wire import calls
-from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import codec
 
-SHARD = QueueKeys("default").shard(0)
 MARK = "zqmark"
 MARKED_ID = 918273645  # of a token: no model here has it
 PASSWORD = "zqpassword"
@@ -71,11 +70,7 @@ async def submit_all(client: AsyncClient, redis_client: redis.asyncio.Redis) -> 
     bodies = [codec.pack(fields) for fields in messages()]
     for number, body in enumerate([*bodies, MARK.encode(), b"\x81\xa1" + MARK.encode(), b"\xff"]):
         job_id = f"0-raw-{number}"
-        call = calls.submit(
-            SHARD, job_id=job_id, lane="batch", payload=body, digest="d", version=1, deadline_ms=None,
-            stream=True, max_entries=1000, max_bytes=10**9,
-        )  # fmt: skip
-        await calls.run(redis_client, call)
+        await calls.run(redis_client, raw_submission(job_id, body))
         ids.append(job_id)
     for garbage in (
         {MARK: MARK},
@@ -131,18 +126,13 @@ async def run_worker(
 
             await until(noted)
             beats = [await redis_client.hgetall(key) async for key in redis_client.scan_iter("*worker*")]
-        page = await asyncio.to_thread(_fetch, port)
+        _, page = await asyncio.to_thread(fetch, port)
         process.terminate()
         assert await asyncio.to_thread(process.wait, timeout=60) == 0
         return (folder / "log").read_text(), page, str(beats)
     finally:
         process.kill()
         process.wait(timeout=15)
-
-
-def _fetch(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        return answer.read().decode()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.models import checkpoints
 from support.servers.servers import Server
-from support.workers.counting_worker import serving, write_tokenizer
+from support.workers.counting_worker import REAL, serving, write_tokenizer
 
 from millstream import AsyncClient
 
@@ -28,8 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_tenant_finds_its_own_prompts_and_others_only_where_all_share(
     valkey: Server, model: Path, scope: dict[str, str], seen_by_others: int
 ) -> None:
-    small = {"engine_command": "", "dtype": "float32", "device": "cpu", "threads": 1, "kv_memory": "4MiB"}
-    async with AsyncClient(valkey.url) as client, serving(valkey, str(model), **small, **scope):
+    async with AsyncClient(valkey.url) as client, serving(valkey, str(model), **REAL, **scope):
 
         async def cached(tenant: str, prompt: str = SECRET) -> int:
             job = await client.submit(prompt, max_tokens=1, temperature=0, tenant=tenant)

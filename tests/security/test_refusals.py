@@ -5,28 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import redis
 from redis.exceptions import NoPermissionError, ResponseError
 from support.commands import invoke
 from support.servers.secured import ROLES, SecuredServer, make_acl
-from support.workers.counting_worker import model_name, settings
+from support.workers.work import LANE, SHARD, Work
 
 from millstream import AccessDenied, AsyncClient
 from millstream.wire.connection.access import refusal
 from millstream.wire.keys import GROUP, LANES, QueueKeys
-from millstream_worker.service.service import CannotServe, Service
+from millstream_worker.service.service import CannotServe
 
-SHARD = QueueKeys("default").shard(0)
-LANE = SHARD.lane("batch")
 JOB, LOG, EVENTS = SHARD.job("0-a"), SHARD.tokens("0-a"), SHARD.events("0-a")
 
 
 def lines(text: str) -> list[str]:
-    """One command in each line. $names are keys of our queue, of another, and of one whose name only begins
-    like ours."""
+    """$names are keys of our queue, of another, and of one whose name only begins like ours."""
     names = {
         "LANE": LANE, "JOB": JOB, "LOG": LOG, "EVENTS": EVENTS, "DEAD": SHARD.dead, "CONTROL": SHARD.control,
         "DEADLINES": SHARD.deadlines, "DELAYED": SHARD.delayed, "BYTES": SHARD.held_bytes, "GROUP": GROUP,
@@ -34,120 +30,40 @@ def lines(text: str) -> list[str]:
         "WORKER": SHARD.worker("w"), "META": QueueKeys("default").meta, "THEIR": "{ms:other:0}",
         "NEXT": "{ms:default2:0}",
     }  # fmt: skip
-    return [
-        re.sub(r"\$(\w+)", lambda name: names[name[1]], line.strip()) for line in text.strip().splitlines()
-    ]
+    commands = [command.strip() for command in re.split("[;\n]", text.strip())]
+    return [re.sub(r"\$(\w+)", lambda name: names[name[1]], command) for command in commands]
 
 
+# Of commands that some role may send; what no role may send at all is in test_rights.py.
 EVERYBODY = lines("""
-    FLUSHALL
-    FLUSHDB
-    KEYS *
-    SCAN 0
-    RANDOMKEY
-    DBSIZE
-    CONFIG GET requirepass
-    CONFIG SET maxmemory 1
-    ACL LIST
-    ACL SETUSER worker +@all
-    CLIENT LIST
-    CLIENT KILL ID 1
-    CLIENT PAUSE 1
-    SHUTDOWN
-    SAVE
-    BGREWRITEAOF
-    REPLICAOF NO ONE
-    MONITOR
-    INFO
-    MODULE LIST
-    SCRIPT FLUSH
-    SCRIPT KILL
-    SLOWLOG GET
-    SWAPDB 0 1
-    MIGRATE 127.0.0.1 1 k 0 1
-    RENAME a b
-    PUBSUB CHANNELS
-    PSUBSCRIBE *
-    PSUBSCRIBE {ms:default:[0-9]*}:events:*
-    GET $THEIR:bytes
-    HGETALL $THEIR:job:0-a
-    XLEN $THEIR:lane:batch
-    XADD $THEIR:lane:batch * id x
-    XREVRANGE $THEIR:dead + -
-    PUBLISH $THEIR:control x
-    SUBSCRIBE $THEIR:events:0-a
+    GET $THEIR:bytes; HGETALL $THEIR:job:0-a; XLEN $THEIR:lane:batch; XADD $THEIR:lane:batch * id x
+    XREVRANGE $THEIR:dead + -; PUBLISH $THEIR:control x; SUBSCRIBE $THEIR:events:0-a
     EVAL 'return 1' 1 $THEIR:job:0-a
-    HGETALL $NEXT:job:0-a
-    HGETALL {ms:default2}:meta
-    GET k
-    SET k v
-    DEL k
-    DEL $LANE
-    DEL $JOB
-    DEL $META
-    DUMP $JOB
-    EXPIRE $LANE 1
-    SET $BYTES 0
-    XTRIM $LANE MAXLEN 0
-    XGROUP DESTROY $LANE $GROUP
-    XGROUP SETID $LANE $GROUP $
+    HGETALL $NEXT:job:0-a; HGETALL {ms:default2}:meta
+    GET k; DEL k; DEL $LANE; DEL $JOB; DEL $META; SET $BYTES 0
 """)
 PRODUCERS = lines("""
-    XRANGE $LANE - +
-    XREVRANGE $LANE + -
-    XREAD STREAMS $LANE 0
-    XREADGROUP GROUP $GROUP me STREAMS $LANE >
-    XINFO STREAM $LANE
-    XINFO GROUPS $LANE
-    XPENDING $LANE $GROUP
-    XACK $LANE $GROUP 1-1
-    XDEL $LANE 1-1
-    XCLAIM $LANE $GROUP me 0 1-1
-    XAUTOCLAIM $LANE $GROUP me 0 0
-    XGROUP CREATE $LANE other 0
-    XGROUP DELCONSUMER $LANE $GROUP w
+    XRANGE $LANE - +; XREVRANGE $LANE + -; XREAD STREAMS $LANE 0
+    XREADGROUP GROUP $GROUP me STREAMS $LANE >; XINFO STREAM $LANE; XINFO GROUPS $LANE
+    XPENDING $LANE $GROUP; XACK $LANE $GROUP 1-1; XDEL $LANE 1-1; XCLAIM $LANE $GROUP me 0 1-1
+    XAUTOCLAIM $LANE $GROUP me 0 0; XGROUP CREATE $LANE other 0; XGROUP DELCONSUMER $LANE $GROUP w
     EVAL 'return redis.call("XACK", KEYS[1], ARGV[1], ARGV[2])' 1 $LANE $GROUP 1-1
     EVAL 'return redis.call("XRANGE", KEYS[1], "-", "+")' 1 $LANE
-    ZRANGE $DEADLINES 0 -1
-    ZRANGE $DELAYED 0 -1
-    ZADD $DELAYED 1 0-a
-    ZRANGE $PARKED 0 -1
-    ZPOPMIN $PARKED
-    DEL $PARKED
-    HGETALL $JOB
-    HSET $WORKER a b
-    SUBSCRIBE $CONTROL
-    XADD $DEAD * id x
+    ZRANGE $DEADLINES 0 -1; ZRANGE $DELAYED 0 -1; ZADD $DELAYED 1 0-a
+    ZRANGE $PARKED 0 -1; ZPOPMIN $PARKED; DEL $PARKED
+    HGETALL $JOB; HSET $WORKER a b; SUBSCRIBE $CONTROL; XADD $DEAD * id x
 """)
-DEAD_LETTERS = lines("""
-    XRANGE $DEAD - +
-    XREVRANGE $DEAD + -
-    XDEL $DEAD 1-1
-""")
+DEAD_LETTERS = lines("XRANGE $DEAD - +; XREVRANGE $DEAD + -; XDEL $DEAD 1-1")
 OBSERVERS = lines("""
     EVAL 'return redis.call("XADD", KEYS[1], "*", "id", "x")' 1 $DEAD
     EVAL 'return redis.call("XDEL", KEYS[1], "1-1")' 1 $DEAD
     EVAL 'return 1' 1 $JOB
-    HSET $JOB state completed
-    HSET $META shards 9
-    XADD $LANE * id x
-    XACK $LANE $GROUP 1-1
-    XREADGROUP GROUP $GROUP me STREAMS $LANE >
-    XDEL $DEAD 1-1
-    XTRIM $DEAD MAXLEN 0
-    PUBLISH $CONTROL released
-    PUBLISH $EVENTS x
-    ZREM $DEADLINES 0-a
-    ZREM $PARKED 0-a
-    HSET $TENANTS @at 5
-    INCRBY $BYTES 1
-    PEXPIREAT $LOG 1
+    HSET $JOB state completed; HSET $META shards 9; XADD $LANE * id x; XACK $LANE $GROUP 1-1
+    XREADGROUP GROUP $GROUP me STREAMS $LANE >; XDEL $DEAD 1-1; XTRIM $DEAD MAXLEN 0
+    PUBLISH $CONTROL released; PUBLISH $EVENTS x; ZREM $DEADLINES 0-a; ZREM $PARKED 0-a
+    HSET $TENANTS @at 5; INCRBY $BYTES 1; PEXPIREAT $LOG 1
 """)
-WORKERS = lines("""
-    DEL $LOG
-    XREVRANGE $DEAD + -
-    SUBSCRIBE $EVENTS
-""")
+WORKERS = lines("DEL $LOG; XREVRANGE $DEAD + -; SUBSCRIBE $EVENTS")
 REFUSED = {
     "producer": EVERYBODY + PRODUCERS + DEAD_LETTERS + ["HGETALL " + SHARD.tenants("batch")],
     "operator": EVERYBODY + PRODUCERS,
@@ -209,8 +125,6 @@ async def test_a_right_that_is_missing_inside_a_script_is_named_as_such(secured:
     async with AsyncClient(secured.login("producer")) as client:
         await client.submit("w1")  # the queue is there
     with secured.as_admin() as admin:
-        rules = admin.execute_command("ACL", "GETUSER", "producer")
-        assert rules
         keys = "~{ms:default}:meta ~{ms:default:*"
         admin.execute_command(
             "ACL", "SETUSER", "half", "on", ">half-a-producer", "-@all", "+@connection", "+time",
@@ -230,15 +144,14 @@ async def test_a_right_that_is_missing_inside_a_script_is_named_as_such(secured:
     ],
 )
 async def test_a_worker_that_may_not_serve_ends_and_says_so(
-    secured: SecuredServer, tokenizer: Path, role: str, password: str | None, says: str
+    secured: SecuredServer, role_work: Work, role: str, password: str | None, says: str
 ) -> None:
     login = secured.login(role)
     if password is not None:
         login = login.replace(secured.passwords[role], password)
-    service = Service(settings(secured, model_name(tokenizer), redis_url=login))
     with pytest.raises(CannotServe, match=says) as failed:
         async with asyncio.timeout(30):
-            await service.run()
+            await role_work.service(redis_url=login).run()
     assert secured.passwords[role] not in str(failed.value)
     assert (password or "?") not in str(failed.value)
 
@@ -268,13 +181,12 @@ def test_a_file_is_not_made_of_half_the_answers(passwords: dict[str, str], queue
     assert says in done.stderr
 
 
-def test_a_queue_whose_name_is_a_pattern_opens_no_other(tmp_path: Path) -> None:
-    server = SecuredServer("valkey", queue="a[b]*?\\c").start()
-    try:
-        with redis.Redis.from_url(server.login("observer")) as client:
-            assert client.hgetall("{ms:a[b]*?\\c}:meta") == {}
-            for other in ("ab", "abxxc", "a[b]xyc", "default"):
-                with pytest.raises(NoPermissionError):
-                    client.hgetall(f"{{ms:{other}}}:meta")
-    finally:
-        server.remove()
+def test_a_queue_whose_name_is_a_pattern_opens_no_other() -> None:
+    with (
+        SecuredServer("valkey", queue="a[b]*?\\c") as server,
+        redis.Redis.from_url(server.login("observer")) as client,
+    ):
+        assert client.hgetall("{ms:a[b]*?\\c}:meta") == {}
+        for other in ("ab", "abxxc", "a[b]xyc", "default"):
+            with pytest.raises(NoPermissionError):
+                client.hgetall(f"{{ms:{other}}}:meta")

@@ -14,18 +14,12 @@ from support.servers.monitor import watching
 from support.servers.secured import LIMITED, SecuredServer, by_role, listed
 from support.wire.dead_letters import bury
 from support.wire.desk import TTL_MS, Desk
-from support.workers.counting_worker import (
-    counted,
-    model_name,
-    serving,
-    settings,
-    streamed_text,
-    until,
-    worker_process,
-)
+from support.wire.flood import submit_all
+from support.workers.counting_worker import counted, streamed_text, until, until_running
 from support.workers.hand_worker import hand_worker
+from support.workers.work import LANE, SHARD, Work, outcome, rest_of
 
-from millstream import AccessDenied, AsyncClient, CancelOutcome, JobExpired, JobFailed, State
+from millstream import AccessDenied, AsyncClient, CancelOutcome, JobCancelled, JobExpired, JobFailed, State
 from millstream.client.queue.options import ClientOptions
 from millstream.client.tracking.job_ends import FEW_JOBS
 from millstream.wire import calls
@@ -37,9 +31,7 @@ from millstream.wire.state.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.state.numbers import first_unread
 from millstream.wire.state.queue_info import PubSub, open_queue, widen_versions
 from millstream.wire.versions import TAKEN
-from millstream_worker.service.service import Service
 
-SHARD = QueueKeys("default").shard(0)
 LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could not, and goes on
 
 PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
@@ -56,12 +48,6 @@ def signed_in(server: SecuredServer, role: str, options: ClientOptions | None = 
     return AsyncClient(server.login(role), options=replace(options or ClientOptions(), name=role))
 
 
-@pytest.fixture(params=list(PubSub))
-def pubsub(request: pytest.FixtureRequest) -> PubSub:
-    kind: PubSub = request.param
-    return kind
-
-
 # test_no_role_has_a_right_that_it_does_not_use does all of it on each kind.
 ON_VALKEY = pytest.mark.parametrize("roles_server", ["valkey"], indirect=True)
 
@@ -70,43 +56,33 @@ ON_VALKEY = pytest.mark.parametrize("roles_server", ["valkey"], indirect=True)
 
 
 @ON_VALKEY
-async def test_a_producer_collects_many_at_once(secured: SecuredServer, tokenizer: Path) -> None:
-    """It asks for the sizes of their results first."""
-    async with signed_in(secured, "producer") as client:
-        async with serving(secured, model_name(tokenizer), redis_url=secured.login("worker")):
-            outcomes = await client.submit_many({"prompt": "w1", "max_tokens": 2} for _ in range(20))
-            ids = [outcome.id for outcome in outcomes if not isinstance(outcome, Exception)]
-            await client.wait_many(ids, timeout_s=30)
-            assert len(await client.wait_many(ids, timeout_s=30)) == 20
-    assert refusals(secured) == []
-
-
-@ON_VALKEY
+@pytest.mark.parametrize("pubsub", list(PubSub))
 async def test_jobs_live_and_end_between_a_producer_and_a_worker(
-    secured: SecuredServer, tokenizer: Path, gate: Path, pubsub: PubSub
+    secured: SecuredServer, role_work: Work, pubsub: PubSub
 ) -> None:
-    (gate / "5").touch()
-    model = model_name(tokenizer, gate=gate)
+    role_work.hold(5)
     options = ClientOptions(pubsub=pubsub, shards=12)  # shard numbers of one and of two digits
     async with signed_in(secured, "producer", options) as client:
         early = await client.submit("w1", max_tokens=3)  # it creates the queue
-        async with serving(secured, model, redis_url=secured.login("worker")):
-            assert (await client.wait(early.id, timeout_s=30)).choices[0].text == counted(2, 3)
+        async with role_work():
+            assert (await client.wait(early.id, timeout_s=30)).text == counted(2, 3)
             assert (await client.status(early.id)).state is State.COMPLETED
+            ids = await submit_all(client, [{"prompt": "w1", "max_tokens": 2}] * 20)
+            for _ in range(2):  # the second time it asks for the sizes of their results first
+                assert len(await client.wait_many(ids, timeout_s=30)) == 20
             slow = await client.submit("w10", max_tokens=9, stream=True)
             events = client.stream(slow.id)
             text = (await anext(events)).text
             stopped = await client.submit("w20", max_tokens=9)
             late = await client.submit("w30", max_tokens=9, deadline_s=0.3)
-            await until(lambda: _is(client, stopped.id, State.RUNNING))
+            await until_running(client, stopped)
             assert await client.cancel(stopped.id) is CancelOutcome.REQUESTED
             with pytest.raises(JobExpired):
                 await client.wait(late.id, timeout_s=30)
-            await until(lambda: _is(client, stopped.id, State.CANCELLED))
-            (gate / "5").unlink()
-            async for event in events:
-                text += event.text
-            assert text == counted(11, 9)
+            with pytest.raises(JobCancelled):
+                await client.wait(stopped.id, timeout_s=30)
+            role_work.go(5)
+            assert text + await rest_of(events) == counted(11, 9)
         waiting = await client.submit("w1", max_tokens=3, deadline_s=60)
         assert await client.cancel(waiting.id) is CancelOutcome.CANCELLED
         overdue = await client.submit("w1", max_tokens=3, deadline_s=0.001)
@@ -117,42 +93,44 @@ async def test_jobs_live_and_end_between_a_producer_and_a_worker(
 
 @pytest.mark.slow
 @ON_VALKEY
-async def test_a_worker_takes_over_drains_and_buries(
-    secured: SecuredServer, tokenizer: Path, gate: Path
-) -> None:
-    login = secured.login("worker")
-    (gate / "5").touch()
+async def test_a_worker_takes_over_drains_and_buries(secured: SecuredServer, role_work: Work) -> None:
+    role_work.hold(5)
     async with signed_in(secured, "producer") as client:
-        with worker_process(secured, model_name(tokenizer, gate=gate), redis_url=login) as dead:
+        with role_work.process() as dead:
             lost = await client.submit("w1", max_tokens=9, stream=True)
-            await until(lambda: _is(client, lost.id, State.RUNNING))
+            await until_running(client, lost)
             dead.kill()
-            async with serving(secured, model_name(tokenizer, gate=gate), redis_url=login, grace_s=0):
-                await until(lambda: _began(client, lost.id, 2))
-        (gate / "5").unlink()  # the second one has given it back
-        async with serving(secured, model_name(tokenizer, poison=666), redis_url=login, engine_restarts=9):
-            assert (await client.wait(lost.id, timeout_s=30)).choices[0].text == counted(2, 9)
-            poison = await client.submit("w664", max_tokens=9)
+
+            async def begun_again() -> bool:
+                return (await client.status(lost.id)).attempt == 2
+
+            async with role_work(grace_s=0):
+                await until(begun_again)
+        role_work.go(5)  # the second one has given it back
+        async with role_work(poison=666, engine_restarts=9):
+            assert (await client.wait(lost.id, timeout_s=30)).text == counted(2, 9)
             with pytest.raises(JobFailed, match="died"):
-                await client.wait(poison.id, timeout_s=60)
+                await outcome(client, "w664", 9)
             with secured.as_admin() as admin:
-                admin.xadd(SHARD.lane("batch"), {"what": "is this"})
+                admin.xadd(LANE, {"what": "is this"})
                 await until(lambda: bool(admin.xlen(SHARD.dead) == 2))
-        async with Endpoint.of(login).commands("chore") as redis:  # done once a minute by a worker
+        async with Endpoint.of(secured.login("worker")).commands(
+            "chore"
+        ) as redis:  # once a minute, by a worker
             for lane in LANES:
                 for row in await redis.xinfo_consumers(SHARD.lane(lane), GROUP):
                     name = row["name"].decode()
                     await calls.run(redis, calls.drop_consumer(SHARD, lane=lane, consumer=name))
-        await Service(settings(secured, model_name(tokenizer), redis_url=login, burst=True)).run()
+        await role_work.burst()
     assert refusals(secured) == []
 
 
 @ON_VALKEY
 async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
-    secured: SecuredServer, tokenizer: Path
+    secured: SecuredServer, role_work: Work
 ) -> None:
     async with signed_in(secured, "producer") as client:
-        async with serving(secured, model_name(tokenizer), redis_url=secured.login("worker")) as worker:
+        async with role_work() as worker:
             done = await client.submit("w1", max_tokens=3)
             await client.wait(done.id, timeout_s=30)
             with secured.as_admin() as admin:
@@ -162,9 +140,8 @@ async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
                     assert [one.name for one in await read_workers(redis, SHARD)] == [worker.service.name]
         queued = await client.submit("w1", deadline_s=0.001)
     async with Endpoint.of(secured.login("observer")).commands("observer") as redis:
-        lane = SHARD.lane("batch")
-        assert await redis.xlen(lane) == 1
-        assert await first_unread(redis, lane) is not None
+        assert await redis.xlen(LANE) == 1
+        assert await first_unread(redis, LANE) is not None
         assert await calls.scan_pending(redis, SHARD, lane="batch", start="-", count=10) == []
         assert await redis.zcard(SHARD.delayed) == 0
         assert await redis.zcard(SHARD.parked("batch")) == 0
@@ -172,7 +149,7 @@ async def test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(
     async with signed_in(secured, "observer") as client:
         assert [letter.job_id async for letter in client.dead_letters()] == [done.id]
         assert refusals(secured) == []
-        assert (await client.result(done.id)).choices[0].text == counted(2, 3)
+        assert (await client.result(done.id)).text == counted(2, 3)
         others = [f"0-not-there-{number}" for number in range(FEW_JOBS)]
         assert len(await client.wait_many([done.id, *others], timeout_s=30)) == 1 + FEW_JOBS
         async with asyncio.timeout(10):
@@ -227,14 +204,6 @@ async def test_an_operator_looks_after_dead_letters(secured: SecuredServer) -> N
         assert refusals(secured) == []
         with pytest.raises(AccessDenied):
             await anext(producer.dead_letters())
-
-
-async def _is(client: AsyncClient, job_id: str, state: State) -> bool:
-    return (await client.status(job_id)).state is state
-
-
-async def _began(client: AsyncClient, job_id: str, attempt: int) -> bool:
-    return (await client.status(job_id)).attempt == attempt
 
 
 # --- scripts -----------------------------------------------------------------------------------------------
@@ -346,17 +315,16 @@ async def submitted_to_disk(secured: SecuredServer) -> None:
 
 @pytest.mark.slow
 async def test_no_role_has_a_right_that_it_does_not_use(
-    secured: SecuredServer, tokenizer: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
+    secured: SecuredServer, role_work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millstream.wire.connection.pubsub_connection.PING_AFTER_S", 0.05)  # of silence
     with watching(secured.login("admin")) as watch:
         for flow in (
             test_every_script_of_the_protocol_runs_as_its_role(secured),
-            test_a_producer_collects_many_at_once(secured, tokenizer),
-            test_jobs_live_and_end_between_a_producer_and_a_worker(secured, tokenizer, gate, PubSub.PLAIN),
-            test_jobs_live_and_end_between_a_producer_and_a_worker(secured, tokenizer, gate, PubSub.SHARDED),
-            test_a_worker_takes_over_drains_and_buries(secured, tokenizer, gate),
-            test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(secured, tokenizer),
+            test_jobs_live_and_end_between_a_producer_and_a_worker(secured, role_work, PubSub.PLAIN),
+            test_jobs_live_and_end_between_a_producer_and_a_worker(secured, role_work, PubSub.SHARDED),
+            test_a_worker_takes_over_drains_and_buries(secured, role_work),
+            test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(secured, role_work),
             test_an_operator_looks_after_dead_letters(secured),
             submitted_to_disk(secured),
         ):

@@ -1,17 +1,30 @@
-"""What workers of this process are given: a tokenizer with a chat template, and input that is read when a
-test lets it be.
+"""A server (Valkey, where a test does not ask for `BOTH`), a client of it, and what workers of this process
+are given: a tokenizer with a chat template, and input that is read when a test lets it be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from support.servers.servers import Server, running
 from support.workers.counting_worker import write_tokenizer
 from support.workers.held_reading import HeldReading
 
+from millstream import AsyncClient
 from millstream_worker.intake import preparer
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server:
+    return running(getattr(request, "param", "valkey"), servers)
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(server.url) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

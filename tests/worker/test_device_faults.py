@@ -4,21 +4,16 @@ as there is one. A job that fails an assertion on the device each time is isolat
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import redis.asyncio
 import structlog
-from support.servers.servers import Server
-from support.workers.counting_worker import counted, model_name, serving, until
+from redis.asyncio import Redis
+from support.workers.counting_worker import counted, until
+from support.workers.work import Work, answer, outcome, record_of
 
 from millstream import AsyncClient, JobFailed
-from millstream.wire.keys import QueueKeys
-from millstream.wire.messages.record import read_job
 
 FAULT = "exit status 1: a device fault: CUDA error: an illegal memory access was encountered"
 REASON = f"cuda graphs off since {FAULT}"
-SHARD = QueueKeys("default").shard(0)
 
 
 async def slower(client: AsyncClient, reason: str) -> bool:
@@ -28,16 +23,14 @@ async def slower(client: AsyncClient, reason: str) -> bool:
 
 
 async def test_a_fault_of_recorded_steps_costs_no_job_anything(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
+    client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
-    model = model_name(tokenizer, graph_fault=666, step_s=0.002)
     with structlog.testing.capture_logs() as lines:
-        async with AsyncClient(server.url) as client, serving(server, model) as worker:
+        async with work(graph_fault=666, step_s=0.002) as worker:
             jobs = [await client.submit(f"w{number}", max_tokens=60) for number in (1, 2, 640)]
             for job, first in zip(jobs, (2, 3, 641), strict=True):
-                assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(first, 60)
-                record = await read_job(redis_client, SHARD, job.id)
-                assert record is not None
+                assert (await client.wait(job.id, timeout_s=60)).text == counted(first, 60)
+                record = await record_of(redis_client, job.id)
                 assert (record.died, record.attempt) == (0, 1)
             assert worker.metric("engine_restarts_total") == 1
             assert worker.metric("engine_fallbacks") == 1
@@ -47,45 +40,39 @@ async def test_a_fault_of_recorded_steps_costs_no_job_anything(
 
 
 async def test_what_is_found_to_be_wrong_in_service_is_told_and_kept_off(
-    valkey: Server, tokenizer: Path
+    client: AsyncClient, work: Work
 ) -> None:
     """The engine serves on; the one after it does not begin with what was wrong."""
-    model = model_name(tokenizer, graph_wrong=5, graph_fault=666, poison=20, step_s=0.002)
     reason = "cuda graphs off since a step has other logits"
-    async with AsyncClient(valkey.url) as client, serving(valkey, model) as worker:
-        job = await client.submit("w1", max_tokens=10)
-        assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(2, 10)
+    async with work(graph_wrong=5, graph_fault=666, poison=20, step_s=0.002) as worker:
+        assert await answer(client, "w1", 10) == counted(2, 10)
         assert worker.metric("engine_restarts_total") == 0
         assert worker.metric("engine_fallbacks") == 1
         await until(lambda: slower(client, reason))
-        dies, ends = [await client.submit(prompt, max_tokens=5) for prompt in ("w17", "w663")]
+        ends = await client.submit("w663", max_tokens=5)
         with pytest.raises(JobFailed):
-            await client.wait(dies.id, timeout_s=60)
-        assert (await client.wait(ends.id, timeout_s=60)).choices[0].text == counted(664, 5)
+            await outcome(client, "w17", 5)
+        assert (await client.wait(ends.id, timeout_s=60)).text == counted(664, 5)
         await until(lambda: slower(client, reason))
 
 
-async def test_a_fault_at_start_costs_what_was_being_tried(valkey: Server, tokenizer: Path) -> None:
-    model = model_name(tokenizer, check_fault=1)
-    async with AsyncClient(valkey.url) as client, serving(valkey, model) as worker:
-        job = await client.submit("w1", max_tokens=3)
-        assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(2, 3)
+async def test_a_fault_at_start_costs_what_was_being_tried(client: AsyncClient, work: Work) -> None:
+    async with work(check_fault=1) as worker:
+        assert await answer(client, "w1", 3) == counted(2, 3)
         assert worker.metric("engine_restarts_total") == 1
         await until(lambda: slower(client, f"attention torch since {FAULT}"))
 
 
 @pytest.mark.parametrize(("fault", "deaths"), [("device_assert", 4), ("device_fault", 6)])
 async def test_a_job_that_makes_every_engine_fault_is_a_dead_letter(
-    valkey: Server, tokenizer: Path, fault: str, deaths: int
+    client: AsyncClient, work: Work, fault: str, deaths: int
 ) -> None:
     """Two safer engines are tried at no job's expense where the device may be at fault alone."""
-    model = model_name(tokenizer, step_s=0.002, **{fault: 666})
-    async with AsyncClient(valkey.url) as client, serving(valkey, model, engine_restarts=9) as worker:
+    async with work(step_s=0.002, engine_restarts=9, **{fault: 666}) as worker:
         mates = [await client.submit(f"w{number}", max_tokens=60) for number in range(3)]
-        poison = await client.submit("w640", max_tokens=60)
         with pytest.raises(JobFailed, match=r"2 times alone with it, .* exit status 1: .*: CUDA error: "):
-            await client.wait(poison.id, timeout_s=60)
+            await outcome(client, "w640", 60)
         for number, job in enumerate(mates):
-            assert (await client.wait(job.id, timeout_s=60)).choices[0].text == counted(number + 1, 60)
+            assert (await client.wait(job.id, timeout_s=60)).text == counted(number + 1, 60)
         assert worker.metric("engine_restarts_total") == deaths
         assert worker.metric("jobs_dead_lettered_total") == 1

@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
-import redis.asyncio
-from support.servers.servers import Server
-from support.workers.counting_worker import (
-    assert_nothing_left,
-    counted,
-    model_name,
-    serving,
-    until,
-    until_running,
-)
+from redis.asyncio import Redis
+from support.servers.servers import BOTH
+from support.workers.counting_worker import assert_nothing_left, counted, until, until_running
+from support.workers.work import SHARD, Work, read_to, record_of, rest_of
 
 from millstream import AsyncClient, State
-from millstream.wire.keys import QueueKeys
-from millstream.wire.messages.record import read_job
 from millstream.wire.state.heartbeat import read_workers
 from millstream_worker.delivery import RetryDelay
 from millstream_worker.upkeep import Heartbeats
 
-SHARD = QueueKeys("default").shard(0)
 
-
-async def test_running_jobs_finish_within_the_grace_period(
-    server: Server, tokenizer: Path, gate: Path
-) -> None:
-    (gate / "3").touch()
-    async with AsyncClient(server.url) as client:
-        async with serving(server, model_name(tokenizer, gate=gate)) as worker:
-            job = await client.submit("w1", max_tokens=6, stream=True)
-            events = client.stream(job.id)
-            await anext(events)
-            worker.service.drain()
-            late = await client.submit("w1", max_tokens=6)
-            await until(lambda: worker.service.health.problem == "draining")
-            (gate / "3").unlink()
-            await client.wait(job.id, timeout_s=30)
-            await events.aclose()
-        result = await client.result(job.id)
-        assert (result.choices[0].text, result.attempts) == (counted(2, 6), 1)
-        assert (await client.status(late.id)).state is State.QUEUED
+async def test_running_jobs_finish_within_the_grace_period(client: AsyncClient, work: Work) -> None:
+    work.hold(3)
+    async with work() as worker:
+        job = await client.submit("w1", max_tokens=6, stream=True)
+        await anext(client.stream(job.id))
+        worker.service.drain()
+        late = await client.submit("w1", max_tokens=6)
+        await until(lambda: worker.service.health.problem == "draining")
+        work.go(3)
+        await client.wait(job.id, timeout_s=30)
+    result = await client.result(job.id)
+    assert (result.text, result.attempts) == (counted(2, 6), 1)
+    assert (await client.status(late.id)).state is State.QUEUED
 
 
 async def test_the_heartbeat_ends_with_the_worker(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    work: Work, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a beat is under way just then."""
     beating = asyncio.Event()
@@ -60,40 +44,36 @@ async def test_the_heartbeat_ends_with_the_worker(
         await send(heartbeats)
 
     monkeypatch.setattr(Heartbeats, "send", slowly)
-    async with serving(valkey, model_name(tokenizer), renew_s=5.0, lease_s=30.0) as worker:
+    async with work(renew_s=5.0, lease_s=30.0) as worker:
         await beating.wait()
         worker.service.drain()
-    async with redis.asyncio.Redis.from_url(valkey.url) as direct:
-        assert [key async for key in direct.scan_iter(match="*:worker:*")] == []
+    assert [key async for key in redis_client.scan_iter(match="*:worker:*")] == []
 
 
+@BOTH
 async def test_released_jobs_are_gone_on_with_elsewhere(
-    server: Server, tokenizer: Path, gate: Path, redis_client: redis.asyncio.Redis
+    client: AsyncClient, redis_client: Redis, work: Work
 ) -> None:
-    (gate / "5").touch()
-    async with AsyncClient(server.url) as client:
-        async with serving(server, model_name(tokenizer, gate=gate, rows=1)) as first:
-            running = await client.submit("w1", max_tokens=12, stream=True)
-            events = client.stream(running.id)
-            text = ""
-            while text != counted(2, 5):
-                text += (await anext(events)).text
-            waiting = await client.submit("w50", max_tokens=4)
-            await until_running(client, waiting)  # into the look-ahead
-            first.service.drain()
-            first.service.drain()
-        assert first.metric("jobs_released_total") == 2
-        assert await read_workers(redis_client, SHARD) == []
-        async with serving(server, model_name(tokenizer)) as second:
-            text += "".join([event.text async for event in events])
-            result = await client.wait(running.id, timeout_s=30)
-            assert (await client.wait(waiting.id, timeout_s=30)).choices[0].text == counted(51, 4)
-            assert second.metric("jobs_reclaimed_total") == 0  # they were free to take: nobody died
-        assert text == result.choices[0].text == counted(2, 12)
-        assert (result.attempts, result.usage.output_tokens) == (2, 12)
-    record = await read_job(redis_client, SHARD, running.id)
-    assert record is not None
-    assert record.died == 0
+    work.hold(5)
+    async with work(rows=1) as first:
+        running = await client.submit("w1", max_tokens=12, stream=True)
+        events = client.stream(running.id)
+        text = await read_to(events, counted(2, 5))
+        waiting = await client.submit("w50", max_tokens=4)
+        await until_running(client, waiting)  # into the look-ahead
+        first.service.drain()
+        first.service.drain()
+    assert first.metric("jobs_released_total") == 2
+    assert await read_workers(redis_client, SHARD) == []
+    work.go(5)
+    async with work() as second:
+        text += await rest_of(events)
+        result = await client.wait(running.id, timeout_s=30)
+        assert (await client.wait(waiting.id, timeout_s=30)).text == counted(51, 4)
+        assert second.metric("jobs_reclaimed_total") == 0  # they were free to take: nobody died
+    assert text == result.text == counted(2, 12)
+    assert (result.attempts, result.usage.output_tokens) == (2, 12)
+    assert (await record_of(redis_client, running.id)).died == 0
     await assert_nothing_left(redis_client)
 
 

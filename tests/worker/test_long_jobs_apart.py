@@ -1,4 +1,6 @@
-"""Long jobs that are put off: what they count for, and in which order they are read."""
+"""How much is taken from the queue beside what waits already; what long jobs that are put off count for, and
+in which order they are read.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +15,31 @@ import pytest
 import structlog
 from redis.exceptions import ConnectionError, ResponseError
 from support.engine.ready import INFO
+from support.workers.jobs import IdleEngine, held_job
 
-from millstream.wire.keys import QueueKeys
-from millstream.wire.messages.messages import Request, State, Timing
-from millstream.wire.messages.replies import LaneEntry, StartReply
+from millstream.wire.messages.messages import Request, State
+from millstream.wire.messages.replies import StartReply
 from millstream_worker.engine.protocol.config import EngineInfo
 from millstream_worker.engine.protocol.outputs import EngineStats
-from millstream_worker.engine_link import EnginePort
+from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.intake import Reading
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot, ServedModel
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.watchdog import LoopWatch
 
-SHARD = QueueKeys("default").shard(0)
-
-
-class Engine(EnginePort):
-    """One that takes everything and computes nothing."""
-
-    @property
-    def up(self) -> bool:
-        return True
+UNUSED: Any = None  # nothing is tokenized
 
 
 class Bench:
     """`reads` has what is being read or was; `go_on` ends one of them."""
 
     def __init__(self, redis: Any = None) -> None:
-        self.queue = EngineQueue(Engine())
+        self.queue = EngineQueue(IdleEngine())
         self.table = JobTable(self.queue)
         self.model = ModelSlot()
         self.capacity = Capacity(self.table, self.queue, self.model, lookahead=4)
@@ -57,8 +52,7 @@ class Bench:
         )
 
     def ready(self, info: EngineInfo) -> None:
-        text: Any = None  # nothing is tokenized
-        self.model.publish(ServedModel(text, info))
+        self.model.publish(ServedModel(UNUSED, info))
         self.capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))
 
     def hold(self, name: str, *, payload: bytes = b"x", logged: int = 0) -> Job:
@@ -99,8 +93,35 @@ async def running(bench: Bench) -> AsyncIterator[None]:
 
 
 def job_named(name: str, payload: bytes = b"") -> Job:
-    request = Request(token_ids=(0,), tenant=name[0])
-    return Job(SHARD, LaneEntry("batch", f"1-{name}", f"0-{name}", 1, payload), request, 1, 0, Timing())
+    return held_job(name, payload, request=Request(token_ids=(0,), tenant=name[0]))
+
+
+def test_jobs_that_wait_for_their_grammars_keep_no_others_away() -> None:
+    """A tenant's flood of formats, compiled one by one, must not leave the batch empty."""
+    bench, jobs = Bench(), []
+    for number in range(300):
+        job = held_job(str(number), prompt=(1,), grammar=GrammarSpec("regex", f"a{number}"))
+        job.rows = [ChoiceOutput(0, UNUSED)]
+        bench.table.take(job)
+        jobs.append(job)
+        if number == 200:
+            assert bench.capacity.room() == 7
+    assert bench.capacity.room() == 0, "not without a bound"
+    for job in jobs[:260]:
+        bench.table.drop(job)
+    assert bench.capacity.room() == 7
+    jobs[-1].set_compiled(1)
+    assert bench.capacity.room() == 6
+    bench.queue.engine_lost()
+    assert bench.capacity.room() == 0, "without an engine that compiles, all of them wait as others do"
+
+
+def test_predictions_that_wait_fill_the_look_ahead_as_prompts_do() -> None:
+    bench, job = Bench(), held_job(prompt=(1,))
+    bench.table.take(job)
+    assert bench.capacity.room() > 0
+    job.prediction = tuple(range(INFO.token_capacity))
+    assert bench.capacity.room() == 0
 
 
 async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> None:
@@ -124,23 +145,18 @@ async def test_suspects_whose_prompts_fill_the_pool_let_a_long_job_be_read() -> 
         bench.queue.end_isolation()
 
 
-async def test_long_jobs_that_wait_take_no_room_before_they_are_many() -> None:
+async def test_long_jobs_that_wait_take_no_room_before_they_are_many_or_hold_a_log() -> None:
     bench = Bench()
-    free = bench.capacity.room()
+    free = bench.capacity.room() - 1
     assert free > 0
+    bench.hold("l1", logged=1)
+    assert bench.capacity.room() == free
     for number in range(256):
         bench.hold(f"a{number}")
     assert bench.capacity.room() == free
     for number in range(free):
         bench.hold(f"b{number}")
     assert bench.capacity.room() == 0
-
-
-async def test_long_jobs_that_hold_a_log_take_room_at_once() -> None:
-    bench = Bench()
-    free = bench.capacity.room()
-    bench.hold("a1", logged=1)
-    assert bench.capacity.room() == free - 1
 
 
 @pytest.mark.parametrize("by", ["step", "end", "death", "engine"])

@@ -8,41 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis.asyncio
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from redis.asyncio import Redis
 from support.engine.ready import INFO
 from support.models.tokenizers import build
-from support.servers.servers import Server
-from support.workers.counting_worker import (
-    assert_nothing_left,
-    counted,
-    model_name,
-    serving,
-    settings,
-    until,
-    until_running,
-    worker_process,
-)
+from support.servers.servers import BOTH
+from support.workers.counting_worker import assert_nothing_left, counted, until, until_running
 from support.workers.held_reading import HeldReading
+from support.workers.jobs import held_job
+from support.workers.work import LANE, Work, answer, record_of
 from transformers import PreTrainedTokenizerFast
 
 from millstream import AsyncClient, JobCancelled, JobFailed, State
 from millstream.errors import InvalidRequest
-from millstream.wire.keys import QueueKeys
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request, Timing
-from millstream.wire.messages.record import read_job
-from millstream.wire.messages.replies import LaneEntry, StartReply
+from millstream.wire.messages.messages import Request
+from millstream.wire.messages.replies import StartReply
 from millstream_worker.intake import JobBounds, admission
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input, prepare
-from millstream_worker.jobs.job import Job
-from millstream_worker.service.service import Service
 from millstream_worker.text import TextModel
 
-SHARD = QueueKeys("default").shard(0)
 LONG = "w1 " * 30_000  # 90 kB: read beside the others
 BOUNDS = JobBounds(0, 0, 2**26)
 MESSAGE = {"role": "user", "content": "w1"}
@@ -60,132 +48,111 @@ def tenants(held: HeldReading) -> list[str]:
     return [job.request.tenant for job in held.jobs]
 
 
+@BOTH
 async def test_nobody_waits_for_a_long_prompt_of_another_tenant(
-    server: Server,
-    tokenizer: Path,
-    redis_client: redis.asyncio.Redis,
+    client: AsyncClient,
+    redis_client: Redis,
+    work: Work,
     held: HeldReading,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor does the tenant's own short job. Other tenants' long ones have their turn, each after its own."""
+    """Nor does the tenant's own short job. Other tenants' long ones have their turn, each after its own. Of
+    the requests that wait unread nothing is known, and nothing in the log."""
     monkeypatch.setattr(admission, "_MOST_KEPT_BYTES", 200_000)  # two of them; the others are fetched again
-    model = model_name(tokenizer, **CONTEXT)
-    async with AsyncClient(server.url) as client, serving(server, model):
-        giants = [await client.submit(LONG, max_tokens=2, tenant="giant") for _ in range(4)]
-        other = await client.submit(LONG, max_tokens=2, tenant="other")
-        await until(lambda: held.begun)
-        for lane, tenant in (("interactive", "small"), ("batch", "small"), ("batch", "giant")):
-            small = await client.submit("w7", max_tokens=2, tenant=tenant, lane=lane)
-            assert (await client.wait(small.id, timeout_s=20)).choices[0].text == counted(8, 2)
-        assert tenants(held)[:2] == ["giant", "other"]
-        assert tenants(held)[2:] == [], "one at a time of each tenant"
-        held.go_on.set()
-        for job in (*giants, other):
-            result = await client.wait(job.id, timeout_s=30)
-            assert (result.usage.prompt_tokens, result.choices[0].text) == (30_000, counted(2, 2))
-            assert result.attempts == 1
+    shorts = (("interactive", "small"), ("batch", "small"), ("batch", "giant"))
+    with structlog.testing.capture_logs() as lines:
+        async with work(log_payloads=True, **CONTEXT):
+            giants = [await client.submit(LONG, max_tokens=2, tenant="giant") for _ in range(4)]
+            other = await client.submit(LONG, max_tokens=2, tenant="other")
+            await until(lambda: held.begun)
+            for lane, tenant in shorts:
+                assert await answer(client, "w7", 2, tenant=tenant, lane=lane) == counted(8, 2)
+            assert tenants(held)[:2] == ["giant", "other"]
+            assert tenants(held)[2:] == [], "one at a time of each tenant"
+            held.go_on.set()
+            for job in (*giants, other):
+                result = await client.wait(job.id, timeout_s=30)
+                assert (result.usage.prompt_tokens, result.text) == (30_000, counted(2, 2))
+                assert result.attempts == 1
+    shown = [line for line in lines if line["event"] == "job started" and "request" in line]
+    assert len(shown) == len(shorts)
     await assert_nothing_left(redis_client)
 
 
-async def test_many_long_jobs_of_a_tenant_leave_room_for_others(
-    valkey: Server, tokenizer: Path, held: HeldReading
-) -> None:
-    """Nor are those that wait unread shown in the log: of their requests nothing is known yet."""
-    with structlog.testing.capture_logs() as lines:
-        async with AsyncClient(valkey.url) as client:
-            model = model_name(tokenizer, rows=4, **CONTEXT)  # room for eight
-            async with serving(valkey, model, lookahead=4, log_payloads=True):
-                giants = [await client.submit(LONG, max_tokens=2, tenant="giant") for _ in range(12)]
-                await until(lambda: held.begun)
-                small = await client.submit("w7", max_tokens=2, tenant="small", lane="interactive")
-                assert (await client.wait(small.id, timeout_s=20)).choices[0].text == counted(8, 2)
-                assert tenants(held) == ["giant"]
-                held.go_on.set()
-                await client.wait_many([job.id for job in giants], timeout_s=30)
-    assert [line["job_id"] for line in lines if line["event"] == "job started" and "request" in line] == [
-        small.id
-    ]
-
-
-@pytest.mark.parametrize("end", ["cancelled", "drained", "deleted"])
+@pytest.mark.parametrize("end", ["cancelled", "deleted"])
 async def test_a_job_that_waits_to_be_read_ends_like_any_other(
-    valkey: Server, tokenizer: Path, held: HeldReading, monkeypatch: pytest.MonkeyPatch, end: str
+    client: AsyncClient,
+    redis_client: Redis,
+    work: Work,
+    held: HeldReading,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
 ) -> None:
-    """Cancelled where it waits; given back uncharged; and told where its entry is gone."""
+    """Cancelled where it waits, and told where its entry is gone."""
     monkeypatch.setattr(admission, "_MOST_KEPT_BYTES", 0)
-    model = model_name(tokenizer, **CONTEXT)
-    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-        async with serving(valkey, model, grace_s=0.1) as worker:
-            first = await client.submit(LONG, max_tokens=2)
-            waiting = await client.submit(LONG, max_tokens=2, metadata={"page": "7"})
-
-            async def both() -> bool:
-                states = [(await client.status(job.id)).state for job in (first, waiting)]
-                return held.begun and states == [State.RUNNING] * 2
-
-            await until(both)
-            if end == "cancelled":
-                await client.cancel(waiting.id)
-                with pytest.raises(JobCancelled) as cancelled:
-                    await client.wait(waiting.id, timeout_s=20)
-                assert cancelled.value.result.metadata == {"page": "7"}
-            elif end == "deleted":
-                [_, (entry_id, _)] = await direct.xrange(SHARD.lane("batch"))
-                await direct.xdel(SHARD.lane("batch"), entry_id)
-                held.go_on.set()
-                with pytest.raises(JobFailed, match=r"deleted from its lane .*another id") as failed:
-                    await client.wait(waiting.id, timeout_s=20)
-                assert failed.value.reason == "entry_lost"
-            else:
-                worker.service.drain()
+    async with work(**CONTEXT):
+        first = await client.submit(LONG, max_tokens=2)
+        waiting = await client.submit(LONG, max_tokens=2, metadata={"page": "7"})
+        await until(lambda: held.begun)
+        await until_running(client, first, waiting)
+        if end == "cancelled":
+            await client.cancel(waiting.id)
+            with pytest.raises(JobCancelled) as cancelled:
+                await client.wait(waiting.id, timeout_s=20)
+            assert cancelled.value.result.metadata == {"page": "7"}
             held.go_on.set()
-        await Service(settings(valkey, model, burst=True)).run()
-        assert (await client.result(first.id)).usage.prompt_tokens == 30_000
-        if end == "drained":
-            assert (await client.result(waiting.id)).choices[0].text == counted(2, 2)
-        await assert_nothing_left(direct)
+        else:
+            [_, (entry_id, _)] = await redis_client.xrange(LANE)
+            await redis_client.xdel(LANE, entry_id)
+            held.go_on.set()
+            with pytest.raises(JobFailed, match=r"deleted from its lane .*another id") as failed:
+                await client.wait(waiting.id, timeout_s=20)
+            assert failed.value.reason == "entry_lost"
+        assert (await client.wait(first.id, timeout_s=20)).usage.prompt_tokens == 30_000
+    await assert_nothing_left(redis_client)
 
 
-async def test_a_drain_waits_for_no_long_prompt(valkey: Server, tokenizer: Path, held: HeldReading) -> None:
+async def test_a_drain_waits_for_no_long_prompt(
+    client: AsyncClient, redis_client: Redis, work: Work, held: HeldReading
+) -> None:
     """What is being read and what waits for it is given back uncharged while short jobs have their grace. One
     that was cancelled while it was read ends as cancelled."""
-    model = model_name(tokenizer, step_s=0.05, **CONTEXT)
-    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-        async with serving(valkey, model, grace_s=30.0) as worker:
-            read, gone = [await client.submit(LONG, max_tokens=2, tenant=name) for name in "ab"]
-            waits = await client.submit(LONG, max_tokens=2, tenant="a")
-            short = await client.submit("w7", max_tokens=20)
-            await until(lambda: len(tenants(held)) == 2 and worker.metric("rows_running") == 1)
-            await client.cancel(gone.id)
-            worker.service.drain()
-            assert (await client.wait(short.id, timeout_s=20)).choices[0].text == counted(8, 20)
-        assert not held.go_on.is_set()
-        assert worker.metric("jobs_released_total") == 3
-        for job in (read, waits):
-            record = await read_job(direct, SHARD, job.id)
-            assert record is not None
-            assert (record.state, record.died) == (State.QUEUED, 0)
-        held.go_on.set()
-        await Service(settings(valkey, model, burst=True)).run()
-        for job in (read, waits):
-            assert (await client.result(job.id)).choices[0].text == counted(2, 2)
-        with pytest.raises(JobCancelled):
-            await client.result(gone.id)
-        await assert_nothing_left(direct)
+    model = CONTEXT | {"step_s": 0.05}
+    async with work(grace_s=30.0, **model) as worker:
+        read, gone = [await client.submit(LONG, max_tokens=2, tenant=name) for name in "ab"]
+        waits = await client.submit(LONG, max_tokens=2, tenant="a")
+        short = await client.submit("w7", max_tokens=20)
+        await until(lambda: len(tenants(held)) == 2 and worker.metric("rows_running") == 1)
+        await client.cancel(gone.id)
+        worker.service.drain()
+        assert (await client.wait(short.id, timeout_s=20)).text == counted(8, 20)
+    assert not held.go_on.is_set()
+    assert worker.metric("jobs_released_total") == 3
+    for job in (read, waits):
+        record = await record_of(redis_client, job.id)
+        assert (record.state, record.died) == (State.QUEUED, 0)
+    held.go_on.set()
+    await work.burst(**model)
+    for job in (read, waits):
+        assert (await client.result(job.id)).text == counted(2, 2)
+    with pytest.raises(JobCancelled):
+        await client.result(gone.id)
+    await assert_nothing_left(redis_client)
 
 
-async def test_a_process_ends_while_it_reads_a_long_prompt(valkey: Server, chat_tokenizer: Path) -> None:
+@pytest.mark.slow
+async def test_a_process_ends_while_it_reads_a_long_prompt(
+    client: AsyncClient, redis_client: Redis, work: Work, chat_tokenizer: Path
+) -> None:
     """One whose reading takes longer than the process is given here to end."""
     giant = [MESSAGE | {"content": "w1 " * 1_390_000}] * 2
-    model = model_name(chat_tokenizer, context=6_000_000, blocks=400_000)
-    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-        job = await client.submit(messages=giant, max_tokens=2)
-        with worker_process(valkey, model, grace_s=30.0) as process:
-            await until_running(client, job)
-            process.terminate()
-            assert await asyncio.to_thread(process.wait, 5) == 0
-        record = await read_job(direct, SHARD, job.id)
-    assert record is not None
+    job = await client.submit(messages=giant, max_tokens=2)
+    model = {"tokenizer": chat_tokenizer, "context": 6_000_000, "blocks": 400_000}
+    with work.process(grace_s=30.0, **model) as process:
+        await until_running(client, job)
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 5) == 0
+    record = await record_of(redis_client, job.id)
     assert (record.state, record.died, record.owner) == (State.QUEUED, 0, "")
 
 
@@ -200,23 +167,20 @@ BOUNDED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-async def test_what_is_far_too_long_is_refused_with_its_size(valkey: Server, chat_tokenizer: Path) -> None:
+async def test_what_is_far_too_long_is_refused_with_its_size(
+    client: AsyncClient, work: Work, chat_tokenizer: Path
+) -> None:
     """By the context, or by what the operator allows."""
     bounds: tuple[dict[str, int], ...] = ({}, {"max_prompt_tokens": 8})
-    async with AsyncClient(valkey.url) as client:
-        for bound, refused in zip(bounds, (FAR_TOO_LONG, BOUNDED), strict=True):
-            jobs = [await client.submit(**fields, metadata={"page": "7"}) for fields, _, _ in refused]
-            async with serving(valkey, model_name(chat_tokenizer), **bound):
-                for job, (_, field, says) in zip(jobs, refused, strict=True):
-                    with pytest.raises(JobFailed, match=says) as failed:
-                        await client.wait(job.id, timeout_s=30)
-                    assert failed.value.reason == "bad_request"
-                    assert failed.value.result.error.field == field
-                    assert failed.value.result.metadata == {"page": "7"}
-
-
-def job_of(payload: bytes) -> Job:
-    return Job(SHARD, LaneEntry("batch", "1-1", "0-a", 1, payload), Request(token_ids=(0,)), 1, 0, Timing())
+    for bound, refused in zip(bounds, (FAR_TOO_LONG, BOUNDED), strict=True):
+        jobs = [await client.submit(**fields, metadata={"page": "7"}) for fields, _, _ in refused]
+        async with work(tokenizer=chat_tokenizer, **bound):
+            for job, (_, field, says) in zip(jobs, refused, strict=True):
+                with pytest.raises(JobFailed, match=says) as failed:
+                    await client.wait(job.id, timeout_s=30)
+                assert failed.value.reason == "bad_request"
+                assert failed.value.result.error.field == field
+                assert failed.value.result.metadata == {"page": "7"}
 
 
 def test_bytes_that_cannot_fit_are_refused_undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +194,7 @@ def test_bytes_that_cannot_fit_are_refused_undecoded(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(codec, "decode", watching)
     text = TextModel(PreTrainedTokenizerFast(tokenizer_object=build("byte-level")))
-    job = job_of(codec.encode(Request(prompt="x" * 2**20, tenant="a", metadata={"page": "7"})))
+    job = held_job(payload=codec.encode(Request(prompt="x" * 2**20, tenant="a", metadata={"page": "7"})))
     with pytest.raises(
         InvalidRequest, match=r"holds 512 tokens here.*got '1048576 bytes of text'"
     ) as refused:
@@ -246,7 +210,7 @@ def test_a_giant_within_a_huge_context_is_what_the_tokenizer_makes_of_it() -> No
     tokenizer = build("byte-level")
     text = TextModel(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
     prompt = "the quick brown fox jumps over the lazy dog, déjà vu. " * 8000
-    job = job_of(codec.encode(Request(prompt=prompt)))
+    job = held_job(payload=codec.encode(Request(prompt=prompt)))
     prepare(job, StartReply(True), text, replace(INFO, context_length=2**24, blocks=2**20), BOUNDS)
     assert job.prompt == tuple(tokenizer.encode(prompt).ids)
 

@@ -10,29 +10,26 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import psutil
 import pytest
 from prometheus_client import CollectorRegistry
-from support.servers.servers import Server, free_port
-from support.workers.counting_worker import flags_of, model_name, serving, settings, until
+from support.http import fetch
+from support.servers.servers import free_port
+from support.workers.counting_worker import flags_of, until
+from support.workers.jobs import SHARD, IdleEngine
+from support.workers.work import Work, outcome
 
 from millstream import AsyncClient
 from millstream.wire.connection import Endpoint
-from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.replies import LaneEntry
-from millstream_worker.engine_link import EnginePort
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases import Leases
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import EXIT_STUCK, LoopWatch, Watchdog, WatchdogThread
-
-SHARD = QueueKeys("default").shard(0)
 
 # A worker one of whose tasks blocks the event loop for good, once a file is there.
 BLOCKING = """
@@ -103,7 +100,7 @@ def test_the_last_success_of_several_loops_is_that_of_the_slowest() -> None:
 
 
 async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
-    """The server is away, however it is: that is an outage, and told as one."""
+    """The server is away, however it is: that is an outage, and told as one; lateness grows."""
     swallowed = asyncio.Event()
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,17 +111,19 @@ async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
     async with await asyncio.start_server(swallow, "127.0.0.1", 0) as hole:
         port = hole.sockets[0].getsockname()[1]
         redis = Endpoint.of(f"redis://127.0.0.1:{port}").commands("w", timeout_s=0.1)
-        table = JobTable(EngineQueue(EnginePort()))
+        table, registry = JobTable(EngineQueue(IdleEngine())), CollectorRegistry()
         table.expect(SHARD, [LaneEntry("batch", "1-1", "0-a", 1, b"")])
         watch = LoopWatch("renewal", 60)
-        leases = Leases(Consumer(redis, "w"), table, Metrics(CollectorRegistry()), 0.05, watch)
+        leases = Leases(Consumer(redis, "w"), table, Metrics(registry), 0.05, watch)
 
-        async def turned() -> bool:
-            return watch.turns >= 5
+        async def late() -> bool:
+            name = "millstream_lease_renewal_lateness_seconds"
+            late_s = registry.get_sample_value(name, {"queue": "default"}) or 0
+            return watch.turns >= 5 and late_s > 0.1
 
         async with asyncio.TaskGroup() as group:
             group.create_task(leases.run())
-            await until(turned)
+            await until(late)
             leases.stop()
         await redis.aclose()
     assert swallowed.is_set()
@@ -132,7 +131,7 @@ async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
 
 
 async def test_a_loop_that_hangs_is_named_while_the_others_turn(
-    valkey: Server, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     freed = asyncio.Event()
 
@@ -140,7 +139,7 @@ async def test_a_loop_that_hangs_is_named_while_the_others_turn(
         await freed.wait()
 
     monkeypatch.setattr(Leases, "renew", hang)
-    async with serving(valkey, model_name(tokenizer), stuck_s=1, stuck_grace_s=600) as worker:
+    async with work(stuck_s=1, stuck_grace_s=600) as worker:
         watchdog = worker.service.health.watchdog
         await until(lambda: "renewal has made no turn since" in watchdog.problem)
         others = {watch.name for watch in watchdog.all if not watch.stuck}
@@ -148,42 +147,24 @@ async def test_a_loop_that_hangs_is_named_while_the_others_turn(
     assert others >= {"event loop", "read", "writer", "upkeep", "step", "quarantine"}
 
 
-def healthz(port: int) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except OSError:  # not there yet, or not any more
-        return 0, ""
-
-
-def started(command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-
-
 @pytest.mark.slow
 async def test_a_worker_whose_event_loop_is_blocked_ends_itself(
-    valkey: Server, tokenizer: Path, tmp_path: Path
+    client: AsyncClient, work: Work, tmp_path: Path
 ) -> None:
-    flag, pids, port = tmp_path / "block", tmp_path / "pids", free_port()
-    pids.mkdir()
-    model = model_name(tokenizer, pids=pids)
-    chosen = settings(valkey, model, metrics_port=port, stuck_s=2, stuck_grace_s=1)
-    with started([sys.executable, "-c", BLOCKING.format(flag=str(flag)), *flags_of(chosen)]) as process:
+    flag, port = tmp_path / "block", free_port()
+    chosen = work.settings(metrics_port=port, stuck_s=2, stuck_grace_s=1)
+    command = [sys.executable, "-c", BLOCKING.format(flag=str(flag)), *flags_of(chosen)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:  # noqa: ASYNC220
         try:
-            async with AsyncClient(valkey.url) as client:
-                job = await client.submit("w1", max_tokens=1)
-                await client.wait(job.id, timeout_s=60)
+            await outcome(client, "w1", 1)
             os.kill(process.pid, signal.SIGSTOP)
             await asyncio.sleep(4)  # longer than a loop may stand still and the grace together
             os.kill(process.pid, signal.SIGCONT)
-            assert await asyncio.to_thread(healthz, port) == (200, "ok\n")
+            assert await asyncio.to_thread(fetch, port, "/healthz") == (200, "ok\n")
             flag.touch()
 
             async def told() -> bool:
-                return (await asyncio.to_thread(healthz, port))[0] == 503
+                return (await asyncio.to_thread(fetch, port, "/healthz"))[0] == 503
 
             await until(told)
             _, output = await asyncio.to_thread(process.communicate, timeout=30)
@@ -193,7 +174,7 @@ async def test_a_worker_whose_event_loop_is_blocked_ends_itself(
     assert b"millstream-worker is stuck and ends itself: " in output
     assert b"upkeep has made no turn since 20" in output
     assert b"in block\n" in output  # where it stands
-    [engine] = [int(path.name) for path in pids.iterdir()]
+    [engine] = work.engines()
     await until(
         lambda: not psutil.pid_exists(engine) or psutil.Process(engine).status() == psutil.STATUS_ZOMBIE
     )

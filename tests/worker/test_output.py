@@ -30,8 +30,8 @@ def text(tokenizer: Path) -> TextModel:
     return TextModel.load(tokenizer)
 
 
-def run(row: ChoiceOutput, ids: list[int], flushes: set[int]) -> list[dict[str, Any]]:
-    """Draw these tokens one by one, flushing after those places; ends by length."""
+def drawn(row: ChoiceOutput, ids: list[int], flushes: set[int]) -> list[dict[str, Any]]:
+    """What is told as these tokens come one by one, with flushes after those places."""
     told = []
     for place, token in enumerate(ids):
         row.ids.append(token)
@@ -39,98 +39,76 @@ def run(row: ChoiceOutput, ids: list[int], flushes: set[int]) -> list[dict[str, 
             break
         if place in flushes and (delta := row.take()):
             told.append(delta)
+    return told
+
+
+def ended(row: ChoiceOutput) -> list[dict[str, Any]]:
+    """By length, where it has not ended."""
     row.reason = row.reason or "length"
-    last = row.take()
-    assert last is not None
-    assert row.take() is None
-    return [*told, last]
+    told = []
+    while delta := row.take():
+        told.append(delta)
+    return told
 
 
-STOPS = (["w3"], ["w2 w3"], ["w1 w2", "2 w3"], ["w9"])
+def texts_of(told: list[dict[str, Any]]) -> tuple[str, list[int]]:
+    return "".join(part.get("text", "") for part in told), [
+        token for part in told for token in part.get("token_ids", [])
+    ]
 
 
 @given(
     ids=st.lists(st.integers(0, 4), min_size=1, max_size=12),
     flushes=st.sets(st.integers(0, 11)),
-    stop=st.sampled_from(STOPS),
-)
-def test_flushing_changes_nothing(
-    text: TextModel, ids: list[int], flushes: set[int], stop: list[str]
-) -> None:
-    row = ChoiceOutput(0, text.detokenizer(stop), watched=True)
-    told = run(row, ids, flushes)
-    reference = ChoiceOutput(0, text.detokenizer(stop), watched=True)
-    [whole] = run(reference, ids, set())
-    assert "".join(part.get("text", "") for part in told) == whole.get("text", "")
-    assert [i for part in told for i in part.get("token_ids", [])] == whole.get("token_ids", [])
-    assert told[-1]["finish_reason"] == whole["finish_reason"]
-    assert row.choice() == reference.choice()
-    everything = " ".join(f"w{token}" for token in ids)
-    found = min((everything.find(s) for s in stop if s in everything), default=None)
-    if found is None:
-        assert (whole.get("text"), whole["finish_reason"]) == (everything, "length")
-    else:
-        assert whole["finish_reason"] == "stop"
-        assert everything.startswith(whole.get("text", ""))
-
-
-@given(
-    ids=st.lists(st.integers(0, 4), min_size=2, max_size=12),
-    crash=st.integers(0, 11),
-    flushes=st.sets(st.integers(0, 11)),
-    stop=st.sampled_from(((), *STOPS)),
-)
-def test_a_row_taken_up_from_its_log_tells_the_same(
-    text: TextModel, ids: list[int], crash: int, flushes: set[int], stop: list[str]
-) -> None:
-    """The next attempt draws again what was not logged."""
-    watched = bool(stop)
-    [whole] = run(ChoiceOutput(0, text.detokenizer(stop), watched=watched), ids, set())
-    first = ChoiceOutput(0, text.detokenizer(stop), watched=watched)
-    log = []
-    for place, token in enumerate(ids[: crash + 1]):
-        first.ids.append(token)
-        if watched and first.feed():
-            return  # it has ended before the crash
-        if place in flushes and (delta := first.take()):
-            log.append(ChoiceDelta(**delta))
-    second = ChoiceOutput(0, text.detokenizer(stop), watched=watched)
-    second.resume(log)
-    rest = run(second, ids[len(second.ids) :], set()) if second.reason is None else [second.take()]
-    told = [delta.model_dump(exclude_defaults=True) for delta in log] + [part for part in rest if part]
-    assert "".join(part.get("text", "") for part in told) == whole.get("text", "")
-    assert [i for part in told for i in part.get("token_ids", [])] == list(whole.get("token_ids", []))
-    assert told[-1]["finish_reason"] == whole["finish_reason"]
-
-
-@given(
-    ids=st.lists(st.integers(0, 4), min_size=2, max_size=12),
-    stop=st.sampled_from(((), *STOPS)),
+    stop=st.sampled_from(((), ["w3"], ["w2 w3"], ["w1 w2", "2 w3"], ["w9"])),
+    crash=st.integers(0, 12),
     lost=st.integers(0, 12),
+    piece_bytes=st.sampled_from((10, 10**6)),
 )
-def test_a_row_told_in_pieces_goes_on_from_any_of_them(
-    text: TextModel, ids: list[int], stop: list[str], lost: int
+def test_flushes_pieces_and_crashes_change_nothing(
+    text: TextModel,
+    ids: list[int],
+    flushes: set[int],
+    stop: list[str],
+    crash: int,
+    lost: int,
+    piece_bytes: int,
 ) -> None:
-    """Pieces of two tokens; the last `lost` of them never came into the log."""
-    watched = bool(stop)
-    [whole] = run(ChoiceOutput(0, text.detokenizer(stop), watched=watched), ids, set())
-    first = ChoiceOutput(0, text.detokenizer(stop), watched=watched, piece_bytes=10)
-    for token in ids:
-        first.ids.append(token)
-        if watched and first.feed():
-            break
-    first.reason = first.reason or "length"
-    pieces = [piece for _ in ids if (piece := first.take())]
-    assert first.take() is None
-    assert all(len(piece.get("token_ids", [])) <= 2 for piece in pieces)
-    assert [piece.get("finish_reason") for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
-    log = [ChoiceDelta(**piece) for piece in pieces[: max(0, len(pieces) - lost)]]
-    second = ChoiceOutput(0, text.detokenizer(stop), watched=watched)
+    """An attempt ends after `crash` tokens, the last `lost` of its deltas never came into the log, and the
+    next attempt draws again what was not logged."""
+
+    def row(**options: Any) -> ChoiceOutput:
+        return ChoiceOutput(0, text.detokenizer(stop), watched=bool(stop), **options)
+
+    reference = row()
+    [whole] = [*drawn(reference, ids, set()), *ended(reference)]
+    everything = " ".join(f"w{token}" for token in ids)
+    found = min((everything.find(one) for one in stop if one in everything), default=None)
+    assert whole["finish_reason"] == ("length" if found is None else "stop")
+    assert (
+        whole.get("text", "") == everything if found is None else everything.startswith(whole.get("text", ""))
+    )
+
+    first = row(piece_bytes=piece_bytes)
+    told = drawn(first, ids[:crash], flushes)
+    if crash >= len(ids) or first.reason:
+        told += ended(first)
+        assert [part.get("finish_reason") for part in told] == [None] * (len(told) - 1) + [
+            whole["finish_reason"]
+        ]
+        assert texts_of(told) == (whole.get("text", ""), whole.get("token_ids", []))
+        assert first.choice() == reference.choice()
+    if piece_bytes == 10:
+        assert all(len(part.get("token_ids", [])) <= 2 for part in told)
+
+    log = [ChoiceDelta(**part) for part in told[: max(0, len(told) - lost)]]
+    second = row()
     second.resume(log)
-    rest = run(second, ids[len(second.ids) :], set()) if second.reason is None else [second.take()]
-    told = [delta.model_dump(exclude_defaults=True) for delta in log] + [part for part in rest if part]
-    assert "".join(part.get("text", "") for part in told) == whole.get("text", "")
-    assert [i for part in told for i in part.get("token_ids", [])] == list(whole.get("token_ids", []))
+    more = drawn(second, ids[len(second.ids) :], set()) if second.reason is None else []
+    told = [delta.model_dump(exclude_defaults=True) for delta in log] + more + ended(second)
+    text_told, ids_told = texts_of(told)
+    assert (text_told, list(ids_told)) == (whole.get("text", ""), list(whole.get("token_ids", [])))
+    assert [part["finish_reason"] for part in told if "finish_reason" in part] == [whole["finish_reason"]]
 
 
 CALLED = '<tool_call>\n{"name": "get", "arguments": {"a": "x"}}\n</tool_call>'

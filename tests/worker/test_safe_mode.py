@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,47 +12,49 @@ from millstream_worker.engine.protocol.frames import Loading, Tried, stepping_do
 from millstream_worker.engine_link.safe_mode import SafeMode
 
 GIVEN = EngineConfig("model")
+GRAPHS = {"cuda_graphs": "off"}
+CODE, KERNELS, FLASH = {"compile_model": "off"}, {"attention": "torch"}, {"flash_attention": "off"}
+CHOSEN = {"cuda_graphs": "on", "attention": "native"}  # by an operator
+
+Deaths = list[tuple[Tried | None, dict[str, str]]]  # what was tried then, and what is off from then on, too
 
 
-def test_graphs_go_first_then_compiled_code_and_own_kernels() -> None:
-    mode = SafeMode(GIVEN)
-    assert mode.config == GIVEN
-    assert mode.step_down("a fault")
-    assert mode.config == replace(GIVEN, cuda_graphs="off")
-    assert mode.step_down("another")
-    assert mode.config == replace(GIVEN, cuda_graphs="off", compile_model="off", attention="torch")
-    assert not mode.step_down("a third")
-    assert mode.reasons == [
-        "cuda graphs off since a fault",
-        "compile model off, attention torch since another",
-    ]
-
-
-def test_without_graphs_to_begin_with_compiled_code_and_own_kernels_go_first() -> None:
-    mode = SafeMode(GIVEN)
-    mode.device = "cpu"
-    assert mode.step_down("a fault")
-    assert mode.config == replace(GIVEN, compile_model="off", attention="torch")
-    assert not mode.step_down("another")
-
-
-def test_what_was_tried_at_the_death_goes_first() -> None:
-    mode = SafeMode(GIVEN)
-    assert mode.step_down("a fault", Tried.ATTENTION)
-    assert mode.config == replace(GIVEN, attention="torch")
-    assert mode.step_down("another", Tried.COMPILE_MODEL)
-    assert mode.config == replace(GIVEN, attention="torch", compile_model="off")
-    assert mode.step_down("the same again", Tried.COMPILE_MODEL), "it was not that"
-    assert mode.config == replace(GIVEN, attention="torch", compile_model="off", cuda_graphs="off")
-    assert not mode.step_down("a fourth", Tried.CUDA_GRAPHS)
+@pytest.mark.parametrize(
+    ("given", "device", "deaths"),
+    [
+        ({}, "", [(None, GRAPHS), (None, CODE | KERNELS)]),
+        ({}, "cpu", [(None, CODE | KERNELS)]),
+        (CHOSEN, "", [(None, CODE)]),
+        # What was tried at the death goes first; at the same again it was not that.
+        (
+            {},
+            "",
+            [(Tried.ATTENTION, KERNELS), (Tried.COMPILE_MODEL, CODE), (Tried.COMPILE_MODEL, GRAPHS)],
+        ),
+        # The largest step costs one suspect after the other.
+        ({}, "", [(Tried.LARGEST_STEP, off) for off in (FLASH, CODE, KERNELS)]),
+    ],
+)
+def test_each_death_costs_something_until_nothing_is_left(
+    given: dict[str, Any], device: str, deaths: Deaths
+) -> None:
+    mode = SafeMode(replace(GIVEN, **given))
+    mode.device = device or mode.device
+    safe = mode.config
+    for tried, off in deaths:
+        assert mode.step_down("a fault", tried)
+        safe = replace(safe, **off)
+        assert mode.config == safe
+    if deaths[0][0] is not Tried.LARGEST_STEP:
+        assert not mode.step_down("another")
 
 
 @pytest.mark.parametrize(
     ("tried", "without"),
     [
-        (Tried.FLASH_ATTENTION, {"flash_attention": "off"}),  # our kernels stay
+        (Tried.FLASH_ATTENTION, FLASH),  # our kernels stay
         (Tried.SAMPLING, {"sampling": "torch"}),
-        (Tried.CUDA_GRAPHS, {"cuda_graphs": "off"}),
+        (Tried.CUDA_GRAPHS, GRAPHS),
     ],
 )
 def test_a_death_in_one_check_costs_that_alone(tried: Tried, without: dict[str, str]) -> None:
@@ -60,14 +63,14 @@ def test_a_death_in_one_check_costs_that_alone(tried: Tried, without: dict[str, 
     assert mode.config == replace(GIVEN, **without)
 
 
-def test_the_largest_step_costs_one_suspect_after_the_other() -> None:
+def test_reasons_say_what_is_off_and_since_when() -> None:
     mode = SafeMode(GIVEN)
-    safe = GIVEN
-    for name, value in (("flash_attention", "off"), ("compile_model", "off"), ("attention", "torch")):
-        safe = replace(safe, **{name: value})
-        assert mode.step_down("exit status -11", Tried.LARGEST_STEP)
-        assert mode.config == safe
-    assert mode.reasons[0] == "flash attention off since exit status -11"
+    assert mode.step_down("a fault")
+    assert mode.step_down("another")
+    assert mode.reasons == [
+        "cuda graphs off since a fault",
+        "compile model off, attention torch since another",
+    ]
 
 
 def test_what_an_engine_has_stepped_down_from_is_kept_off() -> None:
@@ -80,13 +83,6 @@ def test_what_an_engine_has_stepped_down_from_is_kept_off() -> None:
     assert named.keep(Tried.CUDA_GRAPHS, "other logits") == "cuda graphs off since other logits"
     assert named.config.cuda_graphs == "on", "the next one tries what the operator wants"
     assert not named.reasons
-
-
-def test_what_the_operator_has_set_stays() -> None:
-    mode = SafeMode(replace(GIVEN, cuda_graphs="on", attention="native"))
-    assert mode.step_down("a fault")
-    assert mode.config == replace(GIVEN, cuda_graphs="on", attention="native", compile_model="off")
-    assert not mode.step_down("another")
 
 
 def test_what_an_engine_tries_is_read_from_its_reports() -> None:

@@ -5,22 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import redis.asyncio
 from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
 from redis.exceptions import ResponseError
-from support.wire.desk import Desk
+from support.servers.servers import BOTH
+from support.wire.desk import WINDOW, Desk
+from support.workers.work import SHARD
 
 from millstream.wire import calls
-from millstream.wire.keys import QueueKeys
+from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.record import read_job
 from millstream.wire.state.heartbeat import Heartbeat
+from millstream.wire.state.lane_head import waiting_since_ms
 from millstream.wire.timing import ServerClock
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.upkeep import Heartbeats, Maintenance, QueueFigures
 
 
-async def test_a_long_sweep_leaves_the_other_tasks_their_turn(redis_client: redis.asyncio.Redis) -> None:
+@BOTH
+async def test_a_long_sweep_leaves_the_other_tasks_their_turn(redis_client: Redis) -> None:
     desk = await Desk(redis_client, QueueKeys("docs").shard(0)).open()
     for number in range(7):
         await desk.submit(f"0-{number}", deadline_ms=1)
@@ -30,7 +34,8 @@ async def test_a_long_sweep_leaves_the_other_tasks_their_turn(redis_client: redi
         assert await redis_client.zcard(desk.keys.deadlines) == left
 
 
-async def test_one_shard_in_trouble(redis_client: redis.asyncio.Redis) -> None:
+@BOTH
+async def test_one_shard_in_trouble(redis_client: Redis) -> None:
     shards = [QueueKeys("docs").shard(number) for number in range(3)]
     desks = [await Desk(redis_client, keys).open() for keys in shards]
     for number in (0, 2):
@@ -44,7 +49,7 @@ async def test_one_shard_in_trouble(redis_client: redis.asyncio.Redis) -> None:
         assert record.state is State.EXPIRED
 
 
-async def test_the_figures_of_one_look_are_shown_together(redis_client: redis.asyncio.Redis) -> None:
+async def test_the_figures_of_one_look_are_shown_together(redis_client: Redis) -> None:
     """Whoever reads them while the server is being asked sees those of the look before."""
     registry = CollectorRegistry()
     desk = await Desk(redis_client, QueueKeys("docs").shard(0)).open()
@@ -74,3 +79,36 @@ async def test_the_figures_of_one_look_are_shown_together(redis_client: redis.as
     await figures.measure()
     assert set(seen) == {before}
     assert shown() == (1, 1)
+
+
+@BOTH
+async def test_the_oldest_job_is_told_by_its_own_time(redis_client: Redis) -> None:
+    """A damaged one hides no other's age, or its worker would count nothing for as long as it waits."""
+    desk = await Desk(redis_client).open()
+    lane = desk.keys.lane(Lane.BATCH)
+
+    async def since_ms() -> int | None:
+        return await waiting_since_ms(redis_client, desk.keys, Lane.BATCH)
+
+    assert await since_ms() is None
+    await desk.fill_window()
+    await desk.park()
+    await redis_client.hset(desk.keys.job("0-a"), "submitted_ms", 5)
+    assert await since_ms() == 5
+    await desk.take(WINDOW)
+    await desk.promote()  # its entry is of now
+    assert await since_ms() == 5
+    await desk.take()
+    assert await since_ms() is None
+    strange = await redis_client.xadd(lane, {"what": "is this"})
+    assert await since_ms() == int(strange.partition(b"-")[0])
+    await redis_client.xdel(lane, strange)
+    await redis_client.set(desk.keys.job("0-damaged"), "no hash")
+    entry = await redis_client.xadd(lane, {"id": "0-damaged", "v": "1", "b": b""})
+    assert await since_ms() == int(entry.partition(b"-")[0])
+    desk = await Desk(redis_client, SHARD).open()
+    await desk.fill_window()
+    await desk.park()
+    await redis_client.hset(desk.keys.job("0-a"), "submitted_ms", 5)
+    await redis_client.set(desk.keys.job("0-window-0"), "no hash")
+    assert await since_ms() == 5

@@ -5,99 +5,81 @@ and its jobs go on in the next.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from pathlib import Path
+import sys
 from typing import Any
 
 import psutil
 import pytest
 import structlog
-from support.servers.servers import Server
-from support.workers.counting_worker import counted, model_name, serving, until, worker_process
+from support.workers.counting_worker import counted, until
+from support.workers.work import Work, answer, outcome
 
 from millstream import AsyncClient, JobFailed
 from millstream_worker.engine.protocol.config import EngineConfig
-from millstream_worker.engine.protocol.frames import Beat
-from millstream_worker.engine_link import EnginePort, Silence
+from millstream_worker.engine.protocol.frames import Beat, LastWords
+from millstream_worker.engine.protocol.request import EngineRequest
+from millstream_worker.engine_link import LOOK_S, EngineLink, EnginePort, Silence
 from millstream_worker.engine_link.supervisor import EngineLaunch, EngineLimits, Supervisor
 from millstream_worker.jobs.engine_queue import EngineQueue
 from millstream_worker.observe.watchdog import LoopWatch
 
 
-async def answer(client: AsyncClient, prompt: str, count: int) -> tuple[str, int]:
-    job = await client.submit(prompt, max_tokens=count)
-    result = await client.wait(job.id, timeout_s=60)
-    return result.choices[0].text, result.attempts
-
-
 @pytest.mark.slow
-async def test_a_step_longer_than_the_limit_lives_while_it_gets_on(valkey: Server, tokenizer: Path) -> None:
-    model = model_name(tokenizer, step_s=1.5, load_s=2.5)
-    async with AsyncClient(valkey.url) as client:
-        async with serving(valkey, model, progress_timeout_s=1, silence_timeout_s=2) as worker:
-            assert await answer(client, "w1", 2) == ("w2 w3", 1)
-            assert worker.metric("engine_restarts_total") == 0
-
-
-@pytest.mark.slow
-async def test_no_job_is_taken_from_a_worker_whose_engine_is_slow(
-    valkey: Server, tokenizer: Path, tmp_path: Path
-) -> None:
-    """Neither in a step nor while the next engine loads, both twice as long as a lease."""
-    model = model_name(tokenizer, step_s=2, load_s=2, pids=tmp_path)
-
-    def pids() -> list[int]:
-        return [int(path.name) for path in tmp_path.iterdir()]
-
-    async with AsyncClient(valkey.url) as client, serving(valkey, model, lease_s=1, renew_s=0.25) as first:
+async def test_a_slow_engine_loses_neither_its_life_nor_a_job(client: AsyncClient, work: Work) -> None:
+    """A step and a load longer than the limits and than a lease, with another worker there; also after the
+    engine was killed."""
+    limits = {"progress_timeout_s": 1, "silence_timeout_s": 2, "lease_s": 1, "renew_s": 0.25}
+    async with work(step_s=2, load_s=2.5, **limits) as first:
         job = await client.submit("w1", max_tokens=2, stream=True)
-        text = (await anext(client.stream(job.id))).text
-        assert text == "w2"
-        async with serving(valkey, model_name(tokenizer), lease_s=1, renew_s=0.25) as second:
-            [pid] = pids()
-            os.kill(pid, signal.SIGKILL)
+        assert (await anext(client.stream(job.id))).text == "w2"
+        assert first.metric("engine_restarts_total") == 0
+        work.kill_engine()
+        async with work(lease_s=1, renew_s=0.25) as second:
             result = await client.wait(job.id, timeout_s=60)
-            assert (result.choices[0].text, result.attempts) == ("w2 w3", 1)
+            assert (result.text, result.attempts) == ("w2 w3", 1)
             assert first.metric("engine_restarts_total") == 1
             assert second.metric("jobs_reclaimed_total") == 0
 
 
 async def test_an_engine_that_gets_no_further_is_killed_and_its_jobs_go_on(
-    valkey: Server, tokenizer: Path
+    client: AsyncClient, work: Work
 ) -> None:
     """It beats all the while; in the end only the job that makes it hang is given up."""
-    model = model_name(tokenizer, hang=666, step_s=0.01)
     quick = {"progress_timeout_s": 1, "engine_restarts": 9, "max_died": 1, "max_died_alone": 1}
     with structlog.testing.capture_logs() as lines:
-        async with AsyncClient(valkey.url) as client, serving(valkey, model, **quick):
-            mate = asyncio.create_task(answer(client, "w1", 60))
-            hanging = await client.submit("w640", max_tokens=60)
+        async with work(hang=666, step_s=0.01, **quick):
+            mate = asyncio.create_task(outcome(client, "w1", 60))
             with pytest.raises(JobFailed, match="died 2 times computing this job, 1 times alone"):
-                await client.wait(hanging.id, timeout_s=60)
-            assert await mate == (counted(2, 60), 1)
+                await outcome(client, "w640", 60)
+            result = await mate
+            assert (result.text, result.attempts) == (counted(2, 60), 1)
     killed = [line for line in lines if line["event"] == "engine makes no progress; it is killed"]
     assert [line["phase"] for line in killed] == ["step", "step"]
 
 
-async def test_an_engine_that_runs_out_of_memory_says_so_and_its_jobs_go_on(
-    valkey: Server, tokenizer: Path
+async def test_an_engine_that_runs_out_of_memory_or_fails_its_audit_says_so_and_its_jobs_go_on(
+    client: AsyncClient, work: Work
 ) -> None:
-    model = model_name(tokenizer, exhaust=666, step_s=0.002)
     with structlog.testing.capture_logs() as lines:
-        async with AsyncClient(valkey.url) as client, serving(valkey, model, engine_restarts=9) as worker:
+        async with work(exhaust=666, step_s=0.002, engine_restarts=9) as worker:
             mate = asyncio.create_task(answer(client, "w1", 60))
-            greedy = await client.submit("w650", max_tokens=60)
             with pytest.raises(JobFailed, match="the last time by exit status 1"):
-                await client.wait(greedy.id, timeout_s=60)
-            assert await mate == (counted(2, 60), 1)
+                await outcome(client, "w650", 60)
+            assert await mate == counted(2, 60)
             assert worker.metric("engine_restarts_total") == 4
-    said = {line["reason"] for line in lines if line["event"] == "engine ends"}
-    assert said == {"out of memory: no memory for token 666"}
+        async with work(leaks=1) as worker:
+            assert await answer(client, "w1", 3) == counted(2, 3)
+            await until(lambda: worker.metric("engine_restarts_total") == 1)
+            assert await answer(client, "w5", 3) == counted(6, 3)
+    assert {line["reason"] for line in lines if line["event"] == "engine ends"} == {
+        "out of memory: no memory for token 666",
+        "a broken invariant: 7 KV blocks are held by no row",
+    }
 
 
-async def test_an_engine_whose_front_is_killed_while_it_loads_ends(valkey: Server, tokenizer: Path) -> None:
-    with worker_process(valkey, model_name(tokenizer, load_s=600)) as front:
+@pytest.mark.slow
+async def test_an_engine_whose_front_is_killed_while_it_loads_ends(work: Work) -> None:
+    with work.process(load_s=600) as front:
         engines: list[psutil.Process] = []
 
         async def started() -> bool:
@@ -108,18 +90,6 @@ async def test_an_engine_whose_front_is_killed_while_it_loads_ends(valkey: Serve
         [engine] = engines
         front.kill()
         await until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
-
-
-async def test_an_engine_whose_audit_fails_is_replaced(valkey: Server, tokenizer: Path) -> None:
-    async with AsyncClient(valkey.url) as client:
-        async with serving(valkey, model_name(tokenizer, leaks=1)) as worker:
-            assert await answer(client, "w1", 3) == (counted(2, 3), 1)
-            with structlog.testing.capture_logs() as lines:
-                await until(lambda: worker.metric("engine_restarts_total") == 1)
-            assert await answer(client, "w5", 3) == (counted(6, 3), 1)
-    assert {"a broken invariant: 7 KV blocks are held by no row"} == {
-        line["reason"] for line in lines if line["event"] == "engine ends"
-    }
 
 
 class Killed:
@@ -154,3 +124,39 @@ async def test_what_counts_as_stuck(frame: Any, killed: bool) -> None:
     link: Any = Killed()
     await supervisor._take(link, frame)
     assert link.killed == killed
+
+
+SILENT = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+async def test_silence_is_told_until_the_end() -> None:
+    link = await EngineLink.start(SILENT, EngineConfig("m"))
+    heard = []
+    async for frame in link.frames():
+        heard.append(frame)
+        if len(heard) == 2:
+            link.kill()
+    assert heard[:2] == [Silence(LOOK_S), Silence(2 * LOOK_S)]
+    assert (await link.reap()).signal == 9
+
+
+async def test_an_engine_that_sends_what_is_no_frame_is_killed() -> None:
+    garbage = "import os, sys, time; os.write(int(sys.argv[-1]), bytes([0, 0, 0, 1, 193])); time.sleep(600)"
+    link = await EngineLink.start([sys.executable, "-c", garbage], EngineConfig("m"))
+    heard = [frame async for frame in link.frames() if not isinstance(frame, Silence)]
+    assert [type(frame) for frame in heard] == [LastWords]
+    assert "not a frame" in heard[0].message
+    assert (await link.reap()).signal == 9
+
+
+async def test_an_engine_that_does_not_read_holds_nobody_for_ever() -> None:
+    link = await EngineLink.start(SILENT, EngineConfig("m"))
+    port = EnginePort()
+    assert await port.writable(600)  # nobody to wait for
+    port.plug(link)
+    assert await port.writable(600)
+    port.add(EngineRequest(1, tuple(range(3_000_000)), 1))
+    assert not await port.writable(0.01)
+    link.kill()
+    assert await port.writable(600)
+    await link.reap()

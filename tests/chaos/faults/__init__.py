@@ -4,20 +4,23 @@ to be undone, and returns when it is over.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from chaos.arena import Arena
+from chaos.arena import Arena
 
 
-class Fault(Protocol):
+@dataclass(frozen=True, slots=True)
+class Fault:
     """Choices are drawn from `arena.random` alone, before anything is waited for: a seed gives one schedule.
 
     One that a worker's lease need not survive says so by `Member.harm` or `Crew.harm`; one that may cost
     acknowledged writes by `Ledger.wipe` or `Ledger.risk`.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    strike: Callable[[Arena], Awaitable[None]]
 
-    async def strike(self, arena: Arena) -> None: ...
+
+def fault(name: str) -> Callable[[Callable[[Arena], Awaitable[None]]], Fault]:
+    return lambda strike: Fault(name, strike)

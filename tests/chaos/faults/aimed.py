@@ -6,117 +6,96 @@ import asyncio
 import contextlib
 import random
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from redis.exceptions import RedisError
 
 from chaos import orders
-from chaos.arena import RENEW_S
-from chaos.faults.server import FillMemory, JumpClock
+from chaos.arena import RENEW_S, Arena
+from chaos.crew import Member
+from chaos.faults import fault
+from chaos.faults.server import full_memory, jump_clock
 from chaos.ledger import Accepted, Order
 from chaos.watcher import Sight, Turn
 from millstream import Lane
 from millstream.wire.keys import GROUP, LOOK, shard_of
 
-if TYPE_CHECKING:
-    from chaos.arena import Arena
-    from chaos.crew import Member
-
 PATIENCE_S = 30.0
+RUNNING = 10  # jobs under a full memory
+AGAIN = 10  # jobs submitted once more
+WAITING = 250  # jobs: more than a lane takes
 
 
-@dataclass(frozen=True, slots=True)
-class WakeUsurped:
+@fault("wake usurped worker")
+async def wake_usurped(arena: Arena) -> None:
     """A worker is stopped, and goes on in the very moment in which another has begun one of its jobs."""
-
-    name: str = "wake usurped worker"
-
-    async def strike(self, arena: Arena) -> None:
-        draw = arena.random.random()
-        async with asyncio.timeout(PATIENCE_S):
-            while not await self._is_usurped_asleep(arena, await arena.somebody(draw, beside=1)):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-    async def _is_usurped_asleep(self, arena: Arena, member: Member) -> bool:
-        """Not where all its jobs had ended before it stopped, of which the watcher hears later."""
-        if not _is_at_work(arena, member):
-            return False
-        frozen_s = time.time()
-        member.freeze()
-        try:
-            while not _is_usurped(arena, member, frozen_s):
-                if not _is_at_work(arena, member):
-                    return False
-                await asyncio.sleep(0.01)
-        finally:
-            member.thaw()
-        return True
+    draw = arena.random.random()
+    async with asyncio.timeout(PATIENCE_S):
+        while not await _is_usurped_asleep(arena, await arena.somebody(draw, beside=1)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
-@dataclass(frozen=True, slots=True)
-class JumpAfterRenewal:
+async def _is_usurped_asleep(arena: Arena, member: Member) -> bool:
+    """Not where all its jobs had ended before it stopped, of which the watcher hears later."""
+    if not _is_at_work(arena, member):
+        return False
+    frozen_s = time.time()
+    member.freeze()
+    try:
+        while not _is_usurped(arena, member, frozen_s):
+            if not _is_at_work(arena, member):
+                return False
+            await asyncio.sleep(0.01)
+    finally:
+        member.thaw()
+    return True
+
+
+@fault("clock jump after renewal")
+async def jump_after_renewal(arena: Arena) -> None:
     """The clock jumps when a worker has just renewed its leases: its next renewal is as far off as can be."""
-
-    name: str = "clock jump after renewal"
-
-    async def strike(self, arena: Arena) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            idle = await _idle_ms(arena)
-            while True:
-                await asyncio.sleep(0.01)
-                before, idle = idle, await _idle_ms(arena)
-                if any(ms < before.get(entry, 0) for entry, ms in idle.items()):
-                    break
-        await JumpClock().strike(arena)
-        await asyncio.sleep(2 * RENEW_S)  # until all have renewed: a clock does not jump all the time
+    async with asyncio.timeout(PATIENCE_S):
+        idle = await _idle_ms(arena)
+        while True:
+            await asyncio.sleep(0.01)
+            before, idle = idle, await _idle_ms(arena)
+            if any(ms < before.get(entry, 0) for entry, ms in idle.items()):
+                break
+    await jump_clock.strike(arena)
+    await asyncio.sleep(2 * RENEW_S)  # until all have renewed: a clock does not jump all the time
 
 
-@dataclass(frozen=True, slots=True)
-class FillUnderLoad:
+@fault("memory full under load")
+async def fill_under_load(arena: Arena) -> None:
     """The memory is full while many jobs run, for long enough to let all of them end in that time."""
-
-    jobs: int = 10
-    name: str = "memory full under load"
-
-    async def strike(self, arena: Arena) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while len(_running(arena)) < self.jobs:  # noqa: ASYNC110 - other processes set no event here
-                await asyncio.sleep(0.01)
-        await FillMemory(shortest=2.0).strike(arena)
+    async with asyncio.timeout(PATIENCE_S):
+        while len(_running(arena)) < RUNNING:  # noqa: ASYNC110 - other processes set no event here
+            await asyncio.sleep(0.01)
+    await full_memory(arena, shortest=2.0)
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitAgain:
+@fault("submit again")
+async def submit_again(arena: Arena) -> None:
     """Producers that are not sure send again what was accepted long ago, ended or not."""
-
-    count: int = 10
-    name: str = "submit again"
-
-    async def strike(self, arena: Arena) -> None:
-        source = random.Random(arena.random.random())
-        accepted = [entry for entry in arena.ledger if entry.accepted is Accepted.YES]
-        for entry in source.sample(accepted, min(self.count, len(accepted))):
-            await arena.load.submit(arena.load.shared(0), entry)
+    source = random.Random(arena.random.random())
+    accepted = [entry for entry in arena.ledger if entry.accepted is Accepted.YES]
+    for entry in source.sample(accepted, min(AGAIN, len(accepted))):
+        await arena.load.submit(arena.load.shared(0), entry)
 
 
-@dataclass(frozen=True, slots=True)
-class LookAtWaiting:
+@fault("look at waiting jobs")
+async def look_at_waiting(arena: Arena) -> None:
     """More jobs than a lane takes, so that most are parked, and readers that ask about each of them."""
+    source = random.Random(arena.random.random())
+    drawn = [orders.draw(source, f"asked-{source.getrandbits(48):x}") for _ in range(WAITING)]
+    await asyncio.gather(*(_ask(arena, order) for order in drawn))
 
-    jobs: int = 250
-    name: str = "look at waiting jobs"
 
-    async def strike(self, arena: Arena) -> None:
-        source = random.Random(arena.random.random())
-        drawn = [orders.draw(source, f"asked-{source.getrandbits(48):x}") for _ in range(self.jobs)]
-        await asyncio.gather(*(self._ask(arena, order) for order in drawn))
-
-    async def _ask(self, arena: Arena, order: Order) -> None:
-        entry = await arena.load.place(replace(order, fields={**order.fields, "lane": Lane.BATCH}))
-        shard = arena.shards[shard_of(entry.id)]
-        with contextlib.suppress(RedisError, OSError):  # another fault is at work
-            await arena.admin.execute_command(shard.publish, shard.control, f"{LOOK} {entry.id}")
+async def _ask(arena: Arena, order: Order) -> None:
+    entry = await arena.load.place(replace(order, fields={**order.fields, "lane": Lane.BATCH}))
+    shard = arena.shards[shard_of(entry.id)]
+    with contextlib.suppress(RedisError, OSError):  # another fault is at work
+        await arena.admin.execute_command(shard.publish, shard.control, f"{LOOK} {entry.id}")
 
 
 async def _idle_ms(arena: Arena) -> dict[bytes, int]:

@@ -5,61 +5,45 @@ of their answer (`ENGINE` tells it at which). Each must end as failed, and the j
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.workers.word_answers import counted
 
+from chaos.arena import Arena
+from chaos.faults import Fault
 from chaos.ledger import Accepted, Entry, Order
 
-if TYPE_CHECKING:
-    from chaos.arena import Arena
-
-ENGINE = {
-    "poison": 600,
-    "lethal": 610,
-    "hang": 620,
-    "stall": 630,
-    "exhaust": 640,
-    "nan": 650,
-    "refuse": 660,
-}
+ENGINE = {"poison": 600, "lethal": 610, "hang": 620, "stall": 630, "exhaust": 640, "nan": 650, "refuse": 660}
 # A suspect runs alone soon, and an engine that does not go on is found out soon.
 SETTINGS: dict[str, Any] = {"max_died": 2, "progress_timeout_s": 2.0, "silence_timeout_s": 2.0}
 LENGTH = 8
 GIVE_UP_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Poison:
+def _poison(option: str, what: str, code: str = "engine_died") -> Fault:
     """`option` of the counting engine; `code` of the error that its sender gets."""
 
-    option: str
-    what: str
-    code: str = "engine_died"
-
-    @property
-    def name(self) -> str:
-        return f"poison: {self.what}"
-
-    async def strike(self, arena: Arena) -> None:
+    async def strike(arena: Arena) -> None:
         alone = arena.random.random() < 0.5
         for _ in range(1 if alone else 2):
-            entry = await arena.load.place(self._order(arena))
+            entry = await arena.load.place(_order(arena, option, code))
             if entry.accepted is not Accepted.YES:
                 continue
             client = arena.load.shared(0)
             arena.load.spawn(arena.load.readers.follow(client, entry, "follow"))
             arena.load.spawn(arena.load.readers.wait(client, entry))
-            if self.option == "lethal":
+            if option == "lethal":
                 arena.load.spawn(_replace_victims(arena, entry))
 
-    def _order(self, arena: Arena) -> Order:
-        """Two tokens, then the one that hurts; a refused prompt begins with its own."""
-        first = ENGINE[self.option] - (0 if self.option == "refuse" else 3)
-        fields = {"prompt": f" w{first}", "max_tokens": LENGTH, "temperature": 0, "stream": True}
-        own_id = f"{self.option}-{len(arena.ledger)}"
-        return Order(own_id, fields, (counted(first, LENGTH).text,), fails=frozenset((self.code,)))
+    return Fault(f"poison: {what}", strike)
+
+
+def _order(arena: Arena, option: str, code: str) -> Order:
+    """Two tokens, then the one that hurts; a refused prompt begins with its own."""
+    first = ENGINE[option] - (0 if option == "refuse" else 3)
+    fields = {"prompt": f" w{first}", "max_tokens": LENGTH, "temperature": 0, "stream": True}
+    own_id = f"{option}-{len(arena.ledger)}"
+    return Order(own_id, fields, (counted(first, LENGTH).text,), fails=frozenset((code,)))
 
 
 async def _replace_victims(arena: Arena, entry: Entry) -> None:
@@ -75,11 +59,13 @@ async def _replace_victims(arena: Arena, entry: Entry) -> None:
         await asyncio.sleep(0.05)
 
 
-ENGINE_KILLED = Poison("poison", "kills the engine")
-WORKER_KILLED = Poison("lethal", "kills the worker")
-HUNG = Poison("hang", "hangs the engine")
-STOPPED = Poison("stall", "stops the engine")
-EXHAUSTED = Poison("exhaust", "finds no memory")
-NO_NUMBERS = Poison("nan", "gives no numbers", "model_error")
-REFUSED = Poison("refuse", "is refused", "bad_request")
-ALL = (ENGINE_KILLED, WORKER_KILLED, HUNG, STOPPED, EXHAUSTED, NO_NUMBERS, REFUSED)
+engine_killed = _poison("poison", "kills the engine")
+ALL = (
+    engine_killed,
+    _poison("lethal", "kills the worker"),
+    _poison("hang", "hangs the engine"),
+    _poison("stall", "stops the engine"),
+    _poison("exhaust", "finds no memory"),
+    _poison("nan", "gives no numbers", "model_error"),
+    _poison("refuse", "is refused", "bad_request"),
+)

@@ -3,102 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psutil
 
-from chaos.arena import LEASE_S
-
-if TYPE_CHECKING:
-    from chaos.arena import Arena
-    from chaos.crew import Member
+from chaos.arena import LEASE_S, Arena
+from chaos.crew import Member, send
+from chaos.faults import fault
 
 ORPHAN_S = 15.0  # for which an engine may outlive its worker
 
 
-@dataclass(frozen=True, slots=True)
-class KillWorker:
+@fault("kill worker")
+async def kill_worker(arena: Arena) -> None:
     """SIGKILL of a front; its engine has to notice."""
-
-    name: str = "kill worker"
-
-    async def strike(self, arena: Arena) -> None:
-        draw = arena.random.random()
-        member = await arena.somebody(draw, beside=1)
-        engine = member.engine_pid()
-        member.kill()
-        arena.crew.ensure()
-        if engine is not None:
-            arena.load.spawn(_no_orphan(arena, member, engine))
+    draw = arena.random.random()
+    member = await arena.somebody(draw, beside=1)
+    engine = member.engine_pid()
+    member.kill()
+    arena.crew.ensure()
+    if engine is not None:
+        arena.load.spawn(_no_orphan(arena, member, engine))
 
 
-@dataclass(frozen=True, slots=True)
-class KillEngine:
-    name: str = "kill engine"
-
-    async def strike(self, arena: Arena) -> None:
-        member = await arena.somebody(arena.random.random())
-        engine = member.engine_pid()
-        if engine is not None:
-            _signal(engine, signal.SIGKILL)
+@fault("kill engine")
+async def kill_engine(arena: Arena) -> None:
+    member = await arena.somebody(arena.random.random())
+    engine = member.engine_pid()
+    if engine is not None:
+        send(engine, signal.SIGKILL)
 
 
-@dataclass(frozen=True, slots=True)
-class FreezeWorker:
+@fault("freeze worker")
+async def freeze_worker(arena: Arena) -> None:
     """A zombie: stopped for longer than its lease, and then it goes on as if nothing had been."""
-
-    name: str = "freeze worker"
-
-    async def strike(self, arena: Arena) -> None:
-        draw, seconds = arena.random.random(), arena.random.uniform(1.7, 2.5) * LEASE_S
-        member = await arena.somebody(draw, beside=1)
-        member.freeze()
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            member.thaw()
+    draw, seconds = arena.random.random(), arena.random.uniform(1.7, 2.5) * LEASE_S
+    member = await arena.somebody(draw, beside=1)
+    member.freeze()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        member.thaw()
 
 
-@dataclass(frozen=True, slots=True)
-class FreezeEngine:
+@fault("freeze engine")
+async def freeze_engine(arena: Arena) -> None:
     """A step that takes long. No lease depends on it."""
-
-    name: str = "freeze engine"
-
-    async def strike(self, arena: Arena) -> None:
-        draw, seconds = arena.random.random(), arena.random.uniform(0.3, 2.0) * LEASE_S
-        engine = (await arena.somebody(draw)).engine_pid()
-        if engine is None:
-            return
-        _signal(engine, signal.SIGSTOP)
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            _signal(engine, signal.SIGCONT)
+    draw, seconds = arena.random.random(), arena.random.uniform(0.3, 2.0) * LEASE_S
+    engine = (await arena.somebody(draw)).engine_pid()
+    if engine is None:
+        return
+    send(engine, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        send(engine, signal.SIGCONT)
 
 
-@dataclass(frozen=True, slots=True)
-class DrainWorker:
-    """SIGTERM, as a deployment does; `hurry`: and a second one soon after."""
+@fault("drain worker")
+async def drain_worker(arena: Arena) -> None:
+    """SIGTERM, as a deployment does."""
+    await _drain(arena, hurry=False)
 
-    hurry: bool = False
 
-    @property
-    def name(self) -> str:
-        return "drain worker twice" if self.hurry else "drain worker"
+@fault("drain worker twice")
+async def hurry_worker(arena: Arena) -> None:
+    """And a second one soon after."""
+    await _drain(arena, hurry=True)
 
-    async def strike(self, arena: Arena) -> None:
-        draw, seconds = arena.random.random(), arena.random.uniform(0.0, 0.2)
-        member = await arena.somebody(draw, beside=1)
+
+async def _drain(arena: Arena, *, hurry: bool) -> None:
+    draw, seconds = arena.random.random(), arena.random.uniform(0.0, 0.2)
+    member = await arena.somebody(draw, beside=1)
+    member.terminate()
+    arena.crew.ensure()
+    if hurry:
+        await asyncio.sleep(seconds)
         member.terminate()
-        arena.crew.ensure()
-        if self.hurry:
-            await asyncio.sleep(seconds)
-            member.terminate()
-        arena.load.spawn(_ends_well(arena, member))
+    arena.load.spawn(_ends_well(arena, member))
 
 
 async def _ends_well(arena: Arena, member: Member) -> None:
@@ -118,10 +100,3 @@ async def _no_orphan(arena: Arena, member: Member, engine: int) -> None:
             return
         await asyncio.sleep(0.1)
     arena.ledger.note(f"the engine of {member.name}, which was killed, still runs after {ORPHAN_S:g} s")
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it had ended

@@ -8,113 +8,59 @@ import asyncio
 import os
 import signal
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import redis.asyncio
+from support.servers.cluster import Cluster
+from support.servers.sentinel import Sentinels
+from support.servers.servers import Server
 
-from chaos.arena import LEASE_S
-
-if TYPE_CHECKING:
-    from support.servers.cluster import Cluster
-    from support.servers.sentinel import Sentinels
-    from support.servers.servers import Server
-
-    from chaos.arena import Arena
+from chaos.arena import LEASE_S, Arena
+from chaos.faults import fault
 
 REPLICATION_S = 1.0  # replication is asynchronous: so much of the last may have reached one server only
 
 
-@dataclass(frozen=True, slots=True)
-class KillMaster:
+@fault("kill master")
+async def kill_master(arena: Arena) -> None:
     """SIGKILL of the master; a replica takes over. The old one comes back as a replica."""
-
-    name: str = "kill master"
-
-    async def strike(self, arena: Arena) -> None:
-        sentinels: Sentinels = arena.server
-        await asyncio.to_thread(sentinels.wait_settled)  # else nobody can take over
-        began_s, old = time.time(), sentinels.master
-        old.kill()
-        try:
-            await asyncio.to_thread(sentinels.wait_for_new_master, old)
-        finally:
-            await asyncio.to_thread(old.start)
-            arena.ledger.risk(began_s - REPLICATION_S)
+    sentinels: Sentinels = arena.server
+    await asyncio.to_thread(sentinels.wait_settled)  # else nobody can take over
+    began_s, old = time.time(), sentinels.master
+    old.kill()
+    try:
+        await asyncio.to_thread(sentinels.wait_for_new_master, old)
+    finally:
+        await asyncio.to_thread(old.start)
+        arena.ledger.risk(began_s - REPLICATION_S)
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchMaster:
+@fault("switch master")
+async def switch_master(arena: Arena) -> None:
     """A failover that somebody asks for. What the old master had not replicated is gone."""
-
-    name: str = "switch master"
-
-    async def strike(self, arena: Arena) -> None:
-        sentinels: Sentinels = arena.server
-        began_s, old = time.time(), sentinels.master
-        try:
-            await asyncio.to_thread(sentinels.failover)
-            await _until_replica(old)
-        finally:
-            arena.ledger.risk(began_s - REPLICATION_S)
+    sentinels: Sentinels = arena.server
+    began_s, old = time.time(), sentinels.master
+    try:
+        await asyncio.to_thread(sentinels.failover)
+        await _until_replica(old)
+    finally:
+        arena.ledger.risk(began_s - REPLICATION_S)
 
 
-@dataclass(frozen=True, slots=True)
-class WakeOldMaster:
+@fault("wake old master")
+async def wake_old_master(arena: Arena) -> None:
     """The master stops answering, another takes over, and the old one wakes and takes writes of whoever is
     still connected to it, until the Sentinels make it a replica: two masters for a moment."""
-
-    name: str = "wake old master"
-
-    async def strike(self, arena: Arena) -> None:
-        sentinels: Sentinels = arena.server
-        await asyncio.to_thread(sentinels.wait_settled)
-        began_s, old = time.time(), sentinels.master
-        assert old.process is not None
-        os.kill(old.process.pid, signal.SIGSTOP)
-        try:
-            await asyncio.to_thread(sentinels.wait_for_new_master, old)
-        finally:
-            os.kill(old.process.pid, signal.SIGCONT)
-            await _until_replica(old)
-            arena.ledger.risk(began_s - REPLICATION_S)
-
-
-@dataclass(frozen=True, slots=True)
-class MoveSlot:
-    """A shard's slot moves to another node, a few keys at a time, under load."""
-
-    name: str = "move slot"
-
-    async def strike(self, arena: Arena) -> None:
-        cluster: Cluster = arena.server
-        shard, most = arena.random.choice(arena.shards), arena.random.choice((1, 10, 100))
-        pause_s = arena.random.uniform(0.0, 0.1)
-        target = arena.random.randrange(len(cluster.servers))
-        migration = cluster.migration(shard.held_bytes, target)
-        if migration.source == target:
-            migration = cluster.migration(shard.held_bytes)
-        await asyncio.to_thread(migration.begin)
-        give_up = time.monotonic() + 5 * LEASE_S
-        while await asyncio.to_thread(migration.move_keys, most):
-            if time.monotonic() < give_up:
-                await asyncio.sleep(pause_s)
-        await asyncio.to_thread(migration.end)
-
-
-@dataclass(frozen=True, slots=True)
-class KillNode:
-    """SIGKILL of one master, and back from its append-only file. The others go on."""
-
-    name: str = "kill node"
-
-    async def strike(self, arena: Arena) -> None:
-        cluster: Cluster = arena.server
-        server, seconds = arena.random.choice(cluster.servers), arena.random.uniform(0.0, 2 * LEASE_S)
-        server.kill()
-        await asyncio.sleep(seconds)
-        await asyncio.to_thread(server.start)
-        await asyncio.to_thread(cluster.wait_ok)
+    sentinels: Sentinels = arena.server
+    await asyncio.to_thread(sentinels.wait_settled)
+    began_s, old = time.time(), sentinels.master
+    assert old.process is not None
+    os.kill(old.process.pid, signal.SIGSTOP)
+    try:
+        await asyncio.to_thread(sentinels.wait_for_new_master, old)
+    finally:
+        os.kill(old.process.pid, signal.SIGCONT)
+        await _until_replica(old)
+        arena.ledger.risk(began_s - REPLICATION_S)
 
 
 async def _until_replica(server: Server, wait_s: float = 30.0) -> None:
@@ -123,3 +69,32 @@ async def _until_replica(server: Server, wait_s: float = 30.0) -> None:
     async with client, asyncio.timeout(wait_s):
         while (await client.role())[0] != b"slave":  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(0.02)
+
+
+@fault("move slot")
+async def move_slot(arena: Arena) -> None:
+    """A shard's slot moves to another node, a few keys at a time, under load."""
+    cluster: Cluster = arena.server
+    shard, most = arena.random.choice(arena.shards), arena.random.choice((1, 10, 100))
+    pause_s = arena.random.uniform(0.0, 0.1)
+    target = arena.random.randrange(len(cluster.servers))
+    migration = cluster.migration(shard.held_bytes, target)
+    if migration.source == target:
+        migration = cluster.migration(shard.held_bytes)
+    await asyncio.to_thread(migration.begin)
+    give_up = time.monotonic() + 5 * LEASE_S
+    while await asyncio.to_thread(migration.move_keys, most):
+        if time.monotonic() < give_up:
+            await asyncio.sleep(pause_s)
+    await asyncio.to_thread(migration.end)
+
+
+@fault("kill node")
+async def kill_node(arena: Arena) -> None:
+    """SIGKILL of one master, and back from its append-only file. The others go on."""
+    cluster: Cluster = arena.server
+    server, seconds = arena.random.choice(cluster.servers), arena.random.uniform(0.0, 2 * LEASE_S)
+    server.kill()
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(server.start)
+    await asyncio.to_thread(cluster.wait_ok)

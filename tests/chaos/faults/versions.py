@@ -6,47 +6,33 @@ way round.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import contextlib
 
 from redis.exceptions import RedisError
 
-if TYPE_CHECKING:
-    from chaos.arena import Arena
-    from chaos.crew import Member
+from chaos.arena import Arena
+from chaos.crew import Member
+from chaos.faults import fault
 
 NEXT = "support.versions.next_version"  # for `python -m`, with the folder that the build is made in
 READY_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Deploy:
+@fault("rolling deployment")
+async def deploy(arena: Arena) -> None:
     """One worker after the other: a new one is ready, then an old one is asked to go, or killed. Forward
     where this build has the majority, else back."""
-
-    name: str = "rolling deployment"
-
-    async def strike(self, arena: Arena) -> None:
-        old = list(arena.crew.alive)
-        killed = [arena.random.random() < 0.3 for _ in old]
-        forward = 2 * sum(_is_next(member) for member in old) < len(old)
-        for member, is_killed in zip(old, killed, strict=True):
-            if _is_next(member) is not forward:
-                await self._replace(arena, member, _launcher(arena) if forward else None, is_killed)
-
-    async def _replace(
-        self, arena: Arena, member: Member, launcher: Sequence[str] | None, is_killed: bool
-    ) -> None:
-        await _until_ready(arena, arena.crew.hire(launcher=launcher))
-        if is_killed:
-            member.kill()
-        else:
-            member.terminate()
-
-
-def _launcher(arena: Arena) -> Sequence[str]:
-    return (NEXT, str(arena.folder / "next-build"))
+    old = list(arena.crew.alive)
+    killed = [arena.random.random() < 0.3 for _ in old]
+    forward = 2 * sum(_is_next(member) for member in old) < len(old)
+    launcher = (NEXT, str(arena.folder / "next-build")) if forward else None
+    for member, is_killed in zip(old, killed, strict=True):
+        if _is_next(member) is not forward:
+            await _until_ready(arena, arena.crew.hire(launcher=launcher))
+            if is_killed:
+                member.kill()
+            else:
+                member.terminate()
 
 
 def _is_next(member: Member) -> bool:
@@ -56,10 +42,8 @@ def _is_next(member: Member) -> bool:
 async def _until_ready(arena: Arena, member: Member) -> None:
     async with asyncio.timeout(READY_S):
         while member.alive:
-            try:
+            with contextlib.suppress(RedisError, OSError):  # another fault is at work
                 if member in await arena.on_duty():
                     return
-            except (RedisError, OSError):
-                pass  # another fault is at work
             await asyncio.sleep(0.05)
     raise RuntimeError(f"{member.name}, of {'the next' if _is_next(member) else 'this'} build, has ended")

@@ -19,19 +19,22 @@ from fuzz.targets import (
     text,
 )
 
-ALL: tuple[Target, ...] = (
-    *codec.TARGETS,
-    *queue.TARGETS,
-    *jobs.TARGETS,
-    *control.TARGETS,
-    *streams.TARGETS,
-    *names.TARGETS,
-    *client.TARGETS,
-    *batch.TARGETS,
-    *text.TARGETS,
-    *sampling.TARGETS,
-    *engine.TARGETS,
-    *scrapes.TARGETS,
-    *commands.TARGETS,
+MODULES = (
+    codec,
+    queue,
+    jobs,
+    control,
+    streams,
+    names,
+    client,
+    batch,
+    text,
+    sampling,
+    engine,
+    scrapes,
+    commands,
 )
+_WIRE = (codec, queue, jobs, control, streams, names)
+_PROGRAMS = (client, batch, text, sampling, engine, scrapes, commands)
+ALL: tuple[Target, ...] = tuple(one for module in (*_WIRE, *_PROGRAMS) for one in module.TARGETS)
 BY_NAME = {target.name: target for target in ALL}

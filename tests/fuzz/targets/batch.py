@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from fuzz import valid
 from fuzz.mutation import damage, mutate
-from fuzz.target import Target, check
+from fuzz.target import Target, check, folder
 from fuzz.targets.codec import body
 from fuzz.values import blob, jsonable, subset, text, weighted
 from millstream.batch.files.input_lines import InputFile
@@ -37,32 +36,22 @@ def openai_body(chance: Random, url: str) -> dict[str, Any]:
     common = valid.sampling(chance)
     common.pop("logprobs", None)
     common.pop("top_logprobs", None)
-    common |= subset(
-        chance,
-        {
-            "model": "default",
-            "stop": chance.choice(("w1", ["w1", "w2"], None)),
-            "metadata": {"expected": "w1"},
-            "user": "u",
-            "stream": False,
-            "best_of": 1,
-            "tools": [],
-            "response_format": chance.choice(({"type": "text"}, {"type": "json_object"})),
-            "guided_choice": ["w1", "w2"],
-            "prediction": {"type": "content", "content": chance.choice(("w1", []))},
-            "of_a_newer_api": 1,
-        },
-        0.2,
-    )
+    more: dict[str, Any] = {
+        "model": "default", "stop": chance.choice(("w1", ["w1", "w2"], None)), "metadata": {"expected": "w1"},
+        "user": "u", "stream": False, "best_of": 1, "tools": [], "guided_choice": ["w1", "w2"],
+        "response_format": chance.choice(({"type": "text"}, {"type": "json_object"})),
+        "prediction": {"type": "content", "content": chance.choice(("w1", []))}, "of_a_newer_api": 1,
+    }  # fmt: skip
     if url == COMPLETIONS:
-        prompt = weighted(chance, (2, valid.words), (1, valid.token_ids))
-        return common | {"prompt": prompt} | subset(chance, {"logprobs": 3, "echo": False, "suffix": ""}, 0.2)
-    messages = valid.messages(chance)
-    if chance.random() < 0.2:
-        messages[0]["content"] = [{"type": "text", "text": "w1"}, {"type": "text", "text": "w2"}]
-    more = {"max_completion_tokens": 5, "logprobs": True, "tool_choice": "none"}
-    more["chat_template_kwargs"] = {"enable_thinking": False}
-    return common | {"messages": messages} | subset(chance, more, 0.2)
+        given: dict[str, Any] = {"prompt": weighted(chance, (2, valid.words), (1, valid.token_ids))}
+        more |= {"logprobs": 3, "echo": False, "suffix": ""}
+    else:
+        given = {"messages": valid.messages(chance)}
+        if chance.random() < 0.2:
+            given["messages"][0]["content"] = [{"type": "text", "text": text} for text in ("w1", "w2")]
+        more |= {"max_completion_tokens": 5, "logprobs": True, "tool_choice": "none"}
+        more["chat_template_kwargs"] = {"enable_thinking": False}
+    return common | given | subset(chance, more, 0.2)
 
 
 def _fields(chance: Random) -> dict[str, Any]:
@@ -88,10 +77,8 @@ def _nest(chance: Random) -> bytes:
     start, end = chance.choice(((b"[", b"]"), (b'{"a":', b"}")))
     depth = chance.choice((9, 300, 900, 950, 990, 2000, 50_000))
     inner = start * depth + b"1" + (end * depth if chance.random() < 0.9 else b"")
-    return b'{"custom_id":"a","url":"/v1/completions","body":{"prompt":"x","%b":%b}}' % (
-        chance.choice((b"more", b"stop", b"metadata")),
-        inner,
-    )
+    name = chance.choice((b"more", b"stop", b"metadata"))
+    return b'{"custom_id":"a","url":"/v1/completions","body":{"prompt":"x","%b":%b}}' % (name, inner)
 
 
 def _json(value: Any) -> bytes:
@@ -146,33 +133,14 @@ def _answer(data: bytes) -> None:
 # --- files
 
 
-@cache
-def _kept_folder() -> tempfile.TemporaryDirectory[str]:
-    """Goes with the process; in memory where that is possible: a journal makes its rows durable."""
-    memory = Path("/dev/shm")
-    return tempfile.TemporaryDirectory(prefix="millstream-fuzz-", dir=memory if memory.is_dir() else None)
-
-
-def _folder() -> Path:
-    return Path(_kept_folder().name)
-
-
 def _journal_files(chance: Random) -> dict[str, bytes]:
-    row, error = (
-        {"id": "b", "custom_id": "a", "response": {"status_code": 200}, "error": None},
-        {"code": "x", "line": 3},
-    )
+    row: dict[str, Any] = {"id": "b", "custom_id": "a", "response": {"status_code": 200}, "error": None}
+    failed = {"custom_id": "c", "response": None, "error": {"code": "x", "line": 3}}
+    twice = {"code": "duplicate_custom_id", "line": 3}
+    answered = {"custom_id": "d", "response": {"status_code": 500}, "error": twice}
     files: dict[str, tuple[Any, ...]] = {
         "out.jsonl": (row, row | {"custom_id": "b"}),
-        "out.errors.jsonl": (
-            {"custom_id": "c", "response": None, "error": error},
-            {"custom_id": None, "response": None, "error": error},
-            {
-                "custom_id": "d",
-                "response": {"status_code": 500},
-                "error": error | {"code": "duplicate_custom_id"},
-            },
-        ),
+        "out.errors.jsonl": (failed, failed | {"custom_id": None}, answered),
         "out.run.jsonl": (
             {"run": "0123456789abcdef", "model": "m", "out": "out.jsonl"},
             {"in": "/in.jsonl", "queue": None, "model": "m"},
@@ -193,12 +161,12 @@ def _file(chance: Random, rows: tuple[Any, ...]) -> bytes:
 
 def _open_journal(case: dict[str, bytes]) -> None:
     """Open it, answer a line, try the failed ones again, open what that has left, and compare an input."""
-    folder = _folder() / "journal"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    place = folder() / "journal"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
     for name, data in case.items():
-        (folder / name).write_bytes(data)
-    out = folder / "out.jsonl"
+        (place / name).write_bytes(data)
+    out = place / "out.jsonl"
     with Journal(out, "m") as journal:
         journal.write([{"custom_id": "new", "response": {"status_code": 200}, "error": None}], [])
         journal.retry(journal.failures(failed=True, incomplete=True))
@@ -206,14 +174,14 @@ def _open_journal(case: dict[str, bytes]) -> None:
     with Journal(out, "m") as journal:
         assert journal.has_id("new"), "a row that was written is not found again"
         assert journal.own_id("digest") == own_id, "the next run makes other jobs of the same lines"
-        journal.drop(_survey(folder, journal).changed)
+        journal.drop(_survey(place, journal).changed)
     with Journal(out, "m") as journal:
-        assert not _survey(folder, journal).changed, "lines whose rows were dropped are told again"
+        assert not _survey(place, journal).changed, "lines whose rows were dropped are told again"
 
 
-def _survey(folder: Path, journal: Journal) -> Survey:
+def _survey(place: Path, journal: Journal) -> Survey:
     survey = Survey(journal, RunOptions())
-    with InputFile(folder / "in.jsonl") as source:
+    with InputFile(place / "in.jsonl") as source:
         survey.take(source)
     return survey
 
@@ -226,7 +194,7 @@ def _input(chance: Random) -> bytes:
 
 
 def _read_input(data: bytes) -> None:
-    path = _folder() / "input.jsonl"
+    path = folder() / "input.jsonl"
     path.write_bytes(data)
     with InputFile(path, max_line_bytes=200) as source:
         lines = list(source)

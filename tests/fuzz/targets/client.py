@@ -23,32 +23,20 @@ NOW_MS = 1_700_000_000_000
 
 def _fields(chance: Random) -> Any:
     given = valid.job_input(chance) | valid.sampling(chance)
-    given |= subset(
-        chance,
-        {
-            "id": "invoice-17",
-            "lane": chance.choice(("batch", "interactive")),
-            "deadline_s": chance.choice((1, 0.5, 1e-9, 3e8)),
-            "tenant": "t",
-            "metadata": {"a": "b"},
-            "stream": True,
-            "prediction": chance.choice(("a", {"type": "content", "content": "a"})),
-            "traceparent": "00-a",
-            "sampling": None,
-            "request": None,
-        },
-        0.3,
-    )
+    optional: dict[str, Any] = {
+        "id": "invoice-17", "lane": chance.choice(("batch", "interactive")), "tenant": "t",
+        "deadline_s": chance.choice((1, 0.5, 1e-9, 3e8)), "metadata": {"a": "b"}, "stream": True,
+        "prediction": chance.choice(("a", {"type": "content", "content": "a"})), "traceparent": "00-a",
+        "sampling": None, "request": None,
+    }  # fmt: skip
+    form = chance.choice(("json", "regex", "grammar", "choice"))
+    formats: dict[str, Any] = {
+        "response_format": chance.choice(({"type": "json_object"}, _OPENAI)),
+        "structured_outputs": {form: _FORMAT},
+    }
+    given |= subset(chance, optional, 0.3) | subset(chance, formats, 0.2)
     if "messages" in given and chance.random() < 0.5:
         given["chat_template_kwargs"] = {"enable_thinking": False, "style": ["é", None, 0.5]}
-    given |= subset(
-        chance,
-        {
-            "response_format": chance.choice(({"type": "json_object"}, _OPENAI)),
-            "structured_outputs": {chance.choice(("json", "regex", "grammar", "choice")): _FORMAT},
-        },
-        0.2,
-    )
     return given if chance.random() < 0.15 else mutate(chance, given, wild)
 
 
@@ -62,26 +50,15 @@ def _submit(case: Any) -> None:
 
 
 def _options(chance: Random) -> dict[str, Any]:
-    given = {
-        "max_entries": 9,
-        "max_bytes": 99,
-        "max_payload_bytes": 99,
-        "result_ttl_s": 9.5,
-        "timeout_s": 1.0,
-        "reconnect_s": 0.0,
-        "connections": 2,
-        "stream_buffer": 9,
-        "name": "c",
-        "shards": 2,
+    given: dict[str, Any] = {
+        "max_entries": 9, "max_bytes": 99, "max_payload_bytes": 99, "result_ttl_s": 9.5, "timeout_s": 1.0,
+        "reconnect_s": 0.0, "connections": 2, "stream_buffer": 9, "name": "c", "shards": 2,
         "durability": chance.choice(("none", "aof", "replicas")),
-        "durability_replicas": chance.choice((None, 0, 1)),
-        "durability_timeout_s": 1.0,
-    }
-    names = set(given)
+        "durability_replicas": chance.choice((None, 0, 1)), "durability_timeout_s": 1.0,
+    }  # fmt: skip
     changed = mutate(chance, subset(chance, given, 0.6), wild, most=2)
-    return (
-        {name: value for name, value in changed.items() if name in names} if isinstance(changed, dict) else {}
-    )
+    changed = changed if isinstance(changed, dict) else {}
+    return {name: value for name, value in changed.items() if name in set(given)}
 
 
 def _set_options(case: dict[str, Any]) -> None:

@@ -49,10 +49,8 @@ def body(chance: Random, make: Callable[[Random], Any]) -> bytes:
 
 def nest(chance: Random) -> bytes:
     """Lists or maps in each other."""
-    return (
-        chance.choice((b"\x91", b"\x81\xa1a", b"\xdc\x00\x01")) * chance.choice((9, 500, 1100, 5000))
-        + b"\xc0"
-    )
+    start = chance.choice((b"\x91", b"\x81\xa1a", b"\xdc\x00\x01"))
+    return start * chance.choice((9, 500, 1100, 5000)) + b"\xc0"
 
 
 def pack(value: Any) -> bytes:
@@ -76,15 +74,10 @@ def _decode(case: tuple[str, bytes]) -> None:
 
 
 def _floats(value: Any) -> list[float]:
-    match value:
-        case dict():
-            return [number for one in value.values() for number in _floats(one)]
-        case list() | tuple():
-            return [number for one in value for number in _floats(one)]
-        case float():
-            return [value]
-        case _:
-            return []
+    if isinstance(value, float):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [number for one in inner for number in _floats(one)]
 
 
 def _any_bytes(chance: Random) -> bytes:

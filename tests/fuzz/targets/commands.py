@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import tempfile
 from collections.abc import Iterator
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from random import Random
 from unittest.mock import patch
 
 from typer.testing import CliRunner
 
 from fuzz.mutation import mutate
-from fuzz.target import Target, check
+from fuzz.target import Refused, Target, check, folder
 from fuzz.targets.batch import line
 from fuzz.values import TEXTS, integer, text
 from millstream.cli.app import app
@@ -28,10 +26,6 @@ NO_SERVER = "unix:///dev/null/no.sock"
 # Also where an option takes the flag for its value: no command may start a server of its own.
 _ENVIRONMENT = {"MILLSTREAM_REDIS_URL": NO_SERVER, "COLUMNS": "200", "TERM": "dumb"}
 _LINES_OF_ERROR = 120  # a usage message repeats the word that is wrong, however long
-
-
-class Refused(Exception):
-    """The command or the worker has ended with a message and its code."""
 
 
 # --- millstream
@@ -53,12 +47,9 @@ _COMMANDS: dict[str, tuple[str, ...]] = {
                   "--price-per-hour=1", "--durability=none", "--output=out.jsonl"),
 }  # fmt: skip
 _POSITIONAL = {
-    "submit": "w1 w2",
-    "dead list": "",
-    "dead requeue": "0@1-1",
-    "dead drop": "0-a",
-    "dead show": "0@1-1",
-}
+    "submit": "w1 w2", "dead list": "", "dead requeue": "0@1-1", "dead drop": "0-a", "dead show": "0@1-1",
+    "batch run": "in.jsonl",
+}  # fmt: skip
 
 Command = tuple[list[str], bytes]
 
@@ -66,7 +57,7 @@ Command = tuple[list[str], bytes]
 def _command(chance: Random) -> Command:
     name = chance.choice(list(_COMMANDS))
     options = [one for one in (*_COMMANDS[name], "--queue=q", "--json", "--help") if chance.random() < 0.25]
-    first = "in.jsonl" if name == "batch run" else _POSITIONAL.get(name, "0-a")
+    first = _POSITIONAL.get(name, "0-a")
     words = [*name.split(), *([first] if first else []), *options]
     if chance.random() < 0.7:
         place = chance.randrange(len(words))
@@ -101,29 +92,16 @@ def _invoke(case: Command) -> None:
 
 def _harmless(argument: str) -> str:
     """No other server, and no file outside of the folder."""
-    return (
-        argument
-        if argument.startswith("--redis-url=unix:")
-        else argument.replace("/", "_").replace("\x00", "_")
-    )
-
-
-@cache
-def _home() -> Path:
-    return Path(_kept_folder().name)
-
-
-@cache
-def _kept_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="millstream-fuzz-")  # goes with the process
+    own = argument.startswith("--redis-url=unix:")
+    return argument if own else argument.replace("/", "_").replace("\x00", "_")
 
 
 @contextlib.contextmanager
 def _folder(data: bytes) -> Iterator[None]:
-    (_home() / "in.jsonl").write_bytes(data)
-    for left in _home().glob("out*"):
+    (folder() / "in.jsonl").write_bytes(data)
+    for left in folder().glob("out*"):
         left.unlink()
-    with contextlib.chdir(_home()):
+    with contextlib.chdir(folder()):
         yield
 
 

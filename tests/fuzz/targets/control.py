@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
+from support.workers.jobs import SHARD, IdleEngine, held_job
+
 from fuzz.mutation import damage
-from fuzz.target import Target
-from fuzz.targets.queue import SHARD
+from fuzz.target import Refused, Target
 from fuzz.values import blob, text, weighted
 from millstream.wire.connection import Endpoint
-from millstream.wire.messages.messages import Request, State, Timing
-from millstream.wire.messages.replies import LaneEntry
-from millstream_worker.engine_link import EnginePort
+from millstream.wire.messages.messages import State
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Phase
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.leases.control import Control
 
@@ -33,23 +32,16 @@ def _message(chance: Random) -> bytes:
     )
 
 
-class Ignored(Exception):
-    """It meant nothing."""
-
-
 def _deliver(message: bytes) -> None:
     """The job that it names is cancelled, and no other."""
-    table, hints, looks = JobTable(EngineQueue(EnginePort())), [], []
-    job = Job(SHARD, LaneEntry("batch", "1-1", HELD, 1, b""), Request(token_ids=(0,)), 1, 0, Timing())
+    hints: list[bytes] = []
+    looks: list[object] = []
+    table, job = JobTable(EngineQueue(IdleEngine())), held_job("held")
     table.take(job)
     control = Control(
-        Endpoint.of("redis://none"),
-        "w",
-        [SHARD],
-        table,
-        lambda: hints.append(message),
-        lambda *look: looks.append(look),
-    )
+        Endpoint.of("redis://none"), "w", [SHARD], table,
+        lambda: hints.append(message), lambda *look: looks.append(look),
+    )  # fmt: skip
     control.deliver(SHARD.control, message)
     cancelled = job.phase is Phase.ENDED
     assert cancelled == (message == f"cancel {HELD}".encode())
@@ -57,7 +49,7 @@ def _deliver(message: bytes) -> None:
     assert not cancelled or job.state is State.CANCELLED
     assert bool(looks) == message.startswith(b"look ")
     if not (cancelled or hints or looks):
-        raise Ignored(f"{len(message)} bytes")
+        raise Refused(f"{len(message)} bytes")
 
 
-TARGETS = (Target("control", _message, _deliver, (Ignored,), share=0.5),)
+TARGETS = (Target("control", _message, _deliver, (Refused,), share=0.5),)

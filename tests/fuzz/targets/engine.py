@@ -10,8 +10,8 @@ from support.engine.brain import ask, rig_of
 
 from fuzz import valid
 from fuzz.mutation import damage
-from fuzz.target import Target
-from fuzz.values import blob, integer, some
+from fuzz.target import Refused, Target
+from fuzz.values import blob, integer, some, weighted
 from millstream_worker.engine.protocol import frames, outputs
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.frames import BadFrame, FrameBuffer
@@ -21,45 +21,32 @@ Bytes = tuple[bytes, list[int]]  # what comes, and where it is cut
 
 
 def _frame(chance: Random) -> frames.Frame:
-    handle = chance.randrange(99)
-    match chance.randrange(10):
-        case 0:
-            return frames.Configure(EngineConfig("m"))
-        case 1 | 2:
-            spec = SamplingSpec(logit_bias=((1, 0.5),), end_ids=(9,), seed=chance.randrange(-(2**63), 2**63))
-            return frames.Add(
-                EngineRequest(handle, tuple(valid.token_ids(chance)), 5, spec, outputs=((1,), ()), tenant="t")
-            )
-        case 3:
-            return frames.Abort(tuple(some(chance, integer)))
-        case 4:
-            return frames.Stop()
-        case 5:
-            return frames.Beat("step", 0.5)
-        case 6:
-            return outputs.Refused(handle, "prompt", "no")
-        case 7:
-            return frames.LastWords("out of memory")
-        case _:
-            return outputs.Step(
-                [handle],
-                [1],
-                [(handle, "stop")],
-                [(handle, 0)],
-                [(0, -0.5, [1], [-0.5])],
-                outputs.EngineStats(),
-            )
+    handle, stats = chance.randrange(99), outputs.EngineStats()
+    spec = SamplingSpec(logit_bias=((1, 0.5),), end_ids=(9,), seed=chance.randrange(-(2**63), 2**63))
+    prompt = tuple(valid.token_ids(chance))
+    logprobs = [(0, -0.5, [1], [-0.5])]
+    return weighted(
+        chance,
+        (1, lambda _: frames.Configure(EngineConfig("m"))),
+        (2, lambda _: frames.Add(EngineRequest(handle, prompt, 5, spec, outputs=((1,), ()), tenant="t"))),
+        (1, lambda c: frames.Abort(tuple(some(c, integer)))),
+        (1, lambda _: frames.Stop()),
+        (1, lambda _: frames.Beat("step", 0.5)),
+        (1, lambda _: outputs.Refused(handle, "prompt", "no")),
+        (1, lambda _: frames.LastWords("out of memory")),
+        (2, lambda _: outputs.Step([handle], [1], [(handle, "stop")], [(handle, 0)], logprobs, stats)),
+    )
 
 
 def _stream(chance: Random) -> Bytes:
-    data = b"".join(frames.encode(_frame(chance)) for _ in range(chance.randrange(4)))
-    match chance.randrange(6):
-        case 0:
-            data += blob(chance)
-        case 1 | 2 | 3:
-            data = _in_its_frame(chance, data)
-        case 4:
-            data = damage(chance, data)
+    whole = b"".join(frames.encode(_frame(chance)) for _ in range(chance.randrange(4)))
+    data = weighted(
+        chance,
+        (1, lambda _: whole),
+        (1, lambda c: whole + blob(c)),
+        (3, lambda c: _in_its_frame(c, whole)),
+        (1, lambda c: damage(c, whole)),
+    )
     return data, sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(4)))
 
 
@@ -99,10 +86,6 @@ def _request(chance: Random) -> dict[str, Any]:
         "steps": chance.randrange(4),
         "abort": chance.random() < 0.2,
     }
-
-
-class Refused(Exception):
-    """All of the requests were refused."""
 
 
 def _compute(case: list[dict[str, Any]]) -> None:

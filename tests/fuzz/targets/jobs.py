@@ -13,18 +13,18 @@ from typing import Any
 
 from support.engine.ready import INFO
 from support.workers.counting_worker import write_tokenizer
+from support.workers.jobs import held_job
 
 from fuzz import valid
 from fuzz.mutation import mutate
 from fuzz.target import Target
 from fuzz.targets.codec import body, pack
-from fuzz.targets.queue import SHARD
 from fuzz.values import weighted
 from millstream.errors import InvalidRequest, ProtocolError
 from millstream.wire.messages import codec
-from millstream.wire.messages.messages import Request, Result, State, Timing
+from millstream.wire.messages.messages import Result, State
 from millstream.wire.messages.record import merged_choices
-from millstream.wire.messages.replies import LaneEntry, LogEntry, StartReply
+from millstream.wire.messages.replies import LogEntry, StartReply
 from millstream_worker.engine.protocol.frames import Add, FrameBuffer, encode
 from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
@@ -79,7 +79,7 @@ def told(chance: Random, asked: dict[str, Any]) -> bytes:
 def _compute(case: Case) -> None:
     """As intake and delivery do, with an engine that draws the same tokens for every row."""
     payload, bodies, wrong = case
-    job = Job(SHARD, LaneEntry("batch", "1-1", "0-a", 1, payload), Request(token_ids=(0,)), 2, 0, Timing())
+    job = held_job(payload=payload, attempt=2)
     log = tuple(LogEntry(1, number, "d", one) for number, one in enumerate(bodies, 1))
     prepare(job, StartReply(True, 2, max(0, len(log) + wrong), log=log), text_model(), ENGINE, BOUNDS)
     _check(job.engine_request())

@@ -12,7 +12,7 @@ from fuzz import valid
 from fuzz.mutation import damage, mutate
 from fuzz.target import Target
 from fuzz.targets.codec import body
-from fuzz.values import blob, integer, plain, some, subset, text
+from fuzz.values import blob, integer, plain, some, subset, text, weighted
 from millstream.cli.display.dead_letter_view import as_mapping, print_letter, print_line
 from millstream.cli.display.terminal import answers
 from millstream.client.queue.status import JobStatus
@@ -57,19 +57,12 @@ def now(work: Coroutine[Any, Any, Any]) -> Any:
 
 def raw(chance: Random, value: bytes) -> bytes:
     """Mostly as it is: what is damaged everywhere is refused at the first look."""
-    return (
-        value if chance.random() < 0.8 else damage(chance, value) if chance.random() < 0.7 else blob(chance)
-    )
+    return weighted(chance, (80, lambda _: value), (14, lambda c: damage(c, value)), (6, blob))
 
 
 def bytes_of(chance: Random) -> bytes:
-    shape = chance.random()
-    return (
-        valid.number(integer(chance))
-        if shape < 0.4
-        else text(chance).encode()
-        if shape < 0.8
-        else blob(chance)
+    return weighted(
+        chance, (2, lambda c: valid.number(integer(c))), (2, lambda c: text(c).encode()), (1, blob)
     )
 
 
@@ -143,25 +136,16 @@ def _read_event(message: bytes) -> None:
 
 def job_hash(chance: Random) -> dict[str, bytes]:
     at = chance.randrange(2**41)
-    return {
+    numbers = {"attempt": chance.randrange(5), "seq": chance.randrange(9), "compiled_ms": at + 1}
+    numbers |= {"died": 0, "died_alone": 0, "submits": 1, "cancel": 1, "version": 1}
+    times = ("submitted_ms", "started_ms", "admitted_ms", "first_token_ms", "finished_ms")
+    numbers |= {name: at + step for step, name in enumerate(times)}
+    return {name: valid.number(value) for name, value in numbers.items()} | {
         "state": chance.choice(valid.STATES).encode(),
         "lane": b"batch",
-        "attempt": valid.number(chance.randrange(5)),
-        "died": b"0",
-        "submits": b"1",
         "owner": chance.choice((b"", b"worker-1")),
-        "submitted_ms": valid.number(at),
-        "started_ms": valid.number(at + 1),
-        "admitted_ms": valid.number(at + 2),
-        "first_token_ms": valid.number(at + 3),
-        "finished_ms": valid.number(at + 4),
         "result": body(chance, valid.result),
-        "cancel": b"1",
-        "seq": valid.number(chance.randrange(9)),
-        "died_alone": b"0",
         "requeued_from": b"0-b",
-        "version": b"1",
-        "compiled_ms": valid.number(at + 1),
     }
 
 
@@ -185,17 +169,11 @@ def _read_job(case: tuple[list[bytes | None], list[tuple[bytes, Any]]]) -> None:
 
 def _heartbeat(chance: Random) -> list[bytes] | dict[bytes, bytes]:
     beat = {
-        b"name": b"host-1",
-        b"model": b"m",
-        b"version_min": b"1",
-        b"version_max": b"1",
-        b"token_capacity": valid.number(integer(chance)),
-        b"max_rows": b"64",
-        b"rows_running": b"3",
-        b"output_per_s": bytes_of(chance) if chance.random() < 0.2 else b"3.5",
-        b"state": bytes_of(chance) if chance.random() < 0.2 else b"serving",
-        b"rows_waiting": bytes_of(chance) if chance.random() < 0.2 else b"0",
-    }
+        b"name": b"host-1", b"model": b"m", b"version_min": b"1", b"version_max": b"1", b"max_rows": b"64",
+        b"token_capacity": valid.number(integer(chance)), b"rows_running": b"3",
+    }  # fmt: skip
+    for name, value in ((b"output_per_s", b"3.5"), (b"state", b"serving"), (b"rows_waiting", b"0")):
+        beat[name] = bytes_of(chance) if chance.random() < 0.2 else value
     fields = fields_of(chance, subset(chance, beat, 0.97))
     return valid.flat(fields) if chance.random() < 0.3 else fields
 
@@ -207,13 +185,10 @@ def _read_heartbeat(case: Any) -> None:
 
 def _meta(chance: Random) -> dict[bytes, bytes]:
     shards = chance.choice((b"1", b"4", b"1024", bytes_of(chance)))
-    fields = {
-        b"shards": shards,
-        b"pubsub": chance.choice((b"plain", b"sharded")),
-        b"version_min": b"1",
-        b"version_max": b"1",
-    }
-    return fields_of(chance, fields)
+    pubsub = chance.choice((b"plain", b"sharded"))
+    return fields_of(
+        chance, {b"shards": shards, b"pubsub": pubsub, b"version_min": b"1", b"version_max": b"1"}
+    )
 
 
 def _read_meta(case: dict[bytes, bytes]) -> None:
@@ -230,28 +205,19 @@ def _read_meta(case: dict[bytes, bytes]) -> None:
 
 def _letter(chance: Random) -> tuple[bytes, dict[bytes, bytes]]:
     fields = {
-        b"id": b"0-a",
-        b"reason": chance.choice((b"engine_died", text(chance).encode())),
-        b"lane": b"batch",
-        b"v": b"1",
-        b"attempts": valid.number(integer(chance)),
-        b"died": b"2",
+        b"id": b"0-a", b"reason": chance.choice((b"engine_died", text(chance).encode())), b"v": b"1",
+        b"lane": b"batch", b"attempts": valid.number(integer(chance)), b"died": b"2",
         b"b": body(chance, valid.request),
-    }
-    return b"%d-%d" % (chance.choice((0, 1, 2**41, 2**64 - 1)), chance.randrange(3)), fields_of(
-        chance, fields
-    )
+    }  # fmt: skip
+    entry_id = b"%d-%d" % (chance.choice((0, 1, 2**41, 2**64 - 1)), chance.randrange(3))
+    return entry_id, fields_of(chance, fields)
 
 
 def _read_letter(case: tuple[bytes, dict[bytes, bytes]]) -> None:
     entry, fields = case
     place = dead.Place(0, entry.decode())
-    [listed] = now(
-        calls.run(
-            Reply([(entry, 3, valid.flat(fields))]),
-            dead.list_dead(SHARD, shard=0, before=None, count=1, most_bytes=9),
-        )
-    )
+    listing = dead.list_dead(SHARD, shard=0, before=None, count=1, most_bytes=9)
+    [listed] = now(calls.run(Reply([(entry, 3, valid.flat(fields))]), listing))
     letter = now(dead.read_letter(Reply([(entry, fields)]), SHARD, place))
     assert letter is not None
     assert dead.Place.parse(listed.id) == dead.Place.of(letter) == place

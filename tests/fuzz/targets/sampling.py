@@ -37,13 +37,12 @@ EXTREMES: dict[str, tuple[Any, ...]] = {
 Case = tuple[list[bytes], str, int]  # each row's parameters, the shape of the logits, a seed
 
 
+SHAPES = ("normal", "normal", "flat", "huge", "holes", "nan", "inf", "minus inf", "one")
+
+
 def _case(chance: Random) -> Case:
     rows = [pack(_parameters(chance)) for _ in range(chance.choice((1, 1, 2, 3)))]
-    return (
-        rows,
-        chance.choice(("normal", "normal", "flat", "huge", "holes", "nan", "inf", "minus inf", "one")),
-        chance.randrange(2**32),
-    )
+    return rows, chance.choice(SHAPES), chance.randrange(2**32)
 
 
 def _parameters(chance: Random) -> dict[str, Any]:
@@ -80,16 +79,11 @@ def _draw(case: Case) -> None:
 
 
 def _spec(asked: SamplingParams) -> SamplingSpec:
+    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+            "frequency_penalty", "min_tokens")  # fmt: skip
     return SamplingSpec(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=asked.top_k,
-        min_p=asked.min_p,
-        repetition_penalty=asked.repetition_penalty,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
+        **{name: getattr(asked, name) for name in same},
         logit_bias=tuple((token % VOCAB, bias) for token, bias in asked.logit_bias.items()),
-        min_tokens=asked.min_tokens,
         end_ids=(0,),
         top_logprobs=asked.top_logprobs if asked.logprobs else None,
         seed=asked.seed or 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from functools import cache
 from random import Random
@@ -9,7 +10,7 @@ from random import Random
 from prometheus_client import CollectorRegistry, Counter
 
 from fuzz.mutation import damage
-from fuzz.target import Target
+from fuzz.target import Refused, Target
 from fuzz.values import blob, weighted
 from millstream_worker.observe.health import Health, HealthServer
 from millstream_worker.observe.watchdog import Watchdog
@@ -17,17 +18,9 @@ from millstream_worker.observe.watchdog import Watchdog
 _WAIT_S = 30.0
 _PATHS = (b"/metrics", b"/healthz", b"/readyz", b"/", b"/metrics?name[]=x", b"/%ff", b"/\xff", b"//", b"*")
 _HEADERS = (
-    b"Host: x",
-    b"Accept: text/plain",
-    b"Content-Length: 5",
-    b"Content-Length: x",
-    b"Accept-Encoding: gzip",
+    b"Host: x", b"Accept: text/plain", b"Content-Length: 5", b"Content-Length: x", b"Accept-Encoding: gzip",
     b"X: \xff",
-)
-
-
-class Refused(Exception):
-    """It was answered with the status of an error, or hung up on."""
+)  # fmt: skip
 
 
 def _request(chance: Random) -> bytes:
@@ -58,11 +51,9 @@ def _ask(data: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", _server().port), timeout=_WAIT_S) as client:
         client.sendall(data)
         client.shutdown(socket.SHUT_WR)
-        try:
+        with contextlib.suppress(ConnectionResetError):  # it has not read all of it
             while more := client.recv(1 << 16):
                 answer += more
-        except ConnectionResetError:  # it has not read all of it
-            return answer
     return answer
 
 

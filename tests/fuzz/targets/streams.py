@@ -21,7 +21,7 @@ from support.wire.stream_world import (
 from fuzz import valid
 from fuzz.target import Target
 from fuzz.targets.queue import log_entries
-from fuzz.values import blob, some
+from fuzz.values import blob, some, weighted
 from millstream.client.streaming.cursor import Cursor
 from millstream.client.streaming.events import Event, TokenEvent, Transcript
 from millstream.client.streaming.reader import StreamReader, Want
@@ -52,19 +52,14 @@ def _step(chance: Random) -> Step:
 def _foreign(chance: Random) -> bytes:
     """Garbage, and entries that join on but cannot be read, or are of other attempts. None that the worker
     could have written itself: who may publish those may write the log, too."""
-    match chance.randrange(4):
-        case 0:
-            return blob(chance)
-        case 1:
-            return b"%d-%d d \xc1" % (chance.randrange(9), chance.randrange(9)) + blob(chance)
-        case 2:
-            return b"%d-%d %b x" % (
-                chance.randrange(9),
-                chance.randrange(9),
-                chance.choice((b"e", b"?", b"")),
-            )
-        case _:
-            return b"%d-%d m " % (chance.randrange(20, 30), chance.randrange(1, 9))
+    place = b"%d-%d" % (chance.randrange(9), chance.randrange(9))
+    return weighted(
+        chance,
+        (1, blob),
+        (1, lambda c: place + b" d \xc1" + blob(c)),
+        (1, lambda c: place + b" %b x" % c.choice((b"e", b"?", b""))),
+        (1, lambda c: b"%d-%d m " % (c.randrange(20, 30), c.randrange(1, 9))),
+    )
 
 
 def _follow(case: list[Step]) -> None:
@@ -102,15 +97,9 @@ def _damaged(chance: Random) -> tuple[list[tuple[bytes, Any]], str, int, bytes |
     log = _whole_log(chance)
     for _ in range(chance.randrange(3)):
         place = chance.randrange(len(log) + 1)
-        match chance.randrange(4):
-            case 0:
-                log[place : place + 1] = []
-            case 1:
-                log.insert(place, log_entries(chance))
-            case 2:
-                log[place : place + 2] = reversed(log[place : place + 2])
-            case _:
-                log[place : place + 1] = [log_entries(chance)]
+        width, new = chance.choice(((1, 0), (0, 1), (1, 1), (2, 2)))  # lost, more, another, exchanged
+        found = log[place : place + 2][::-1] if new == 2 else [log_entries(chance) for _ in range(new)]
+        log[place : place + width] = found
     result = codec.encode(Result(choices=(Choice(text="w1 w2 w3"),))) if chance.random() < 0.3 else None
     return log, chance.choice(valid.STATES), chance.randrange(len(log) + 1), result
 
@@ -144,9 +133,7 @@ def _read_damaged(case: tuple[list[tuple[bytes, Any]], str, int, bytes | None]) 
 def _in_order(raw: list[tuple[bytes, Any]]) -> list[LogEntry]:
     """As a server keeps them: by their ids, each of which comes once."""
     entries = [log_entry(*one) for one in raw]
-    return sorted(
-        {(one.attempt, one.seq): one for one in entries}.values(), key=lambda one: (one.attempt, one.seq)
-    )
+    return [one for _, one in sorted({(one.attempt, one.seq): one for one in entries}.items())]
 
 
 def _answer(reader: StreamReader, log: list[LogEntry], state: State, result: bytes | None) -> list[Event]:

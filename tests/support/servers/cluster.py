@@ -4,13 +4,11 @@ step by step. All methods block: from asynchronous tests call them by `asyncio.t
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, Self
 
-import redis
 from redis.crc import key_slot
 
-from support.servers.lifetime import Startable, wait_for
+from support.servers.lifetime import Startable, ask, wait_for
 from support.servers.servers import Server, free_port
 
 SLOTS = 16384
@@ -106,12 +104,10 @@ class ClusterServer(Server):
 
     def __init__(self, kind: str, **options: str) -> None:
         self.bus_port = free_port()
-        cluster = {
-            "cluster_enabled": "yes",
-            "cluster_port": str(self.bus_port),
-            "cluster_node_timeout": "2000",
-        }
-        super().__init__(kind, **(cluster | options))
+        bus = str(self.bus_port)
+        super().__init__(
+            kind, cluster_enabled="yes", cluster_port=bus, cluster_node_timeout="2000", **options
+        )
 
     @property
     def id(self) -> str:
@@ -119,12 +115,7 @@ class ClusterServer(Server):
         return name.decode()
 
     def ask(self, *command: Any) -> Any:
-        """One command to this node; redirections come out as redis-py's errors."""
-        client = redis.Redis(port=self.port, socket_timeout=10, retry=None, protocol=2)
-        with contextlib.closing(client):
-            connection = client.connection_pool.get_connection()
-            connection.send_command(*command)
-            return connection.read_response()
+        return ask(self.port, *command)
 
 
 class Migration:

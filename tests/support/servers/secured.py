@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -68,8 +67,11 @@ class SecuredServer(Server):
     def login(self, role: str) -> str:
         return f"redis://{role}:{self.passwords[role]}@127.0.0.1:{self.port}/0"
 
+    def admin(self) -> redis.Redis:
+        return redis.Redis.from_url(self.login("admin"), socket_timeout=5)
+
     def as_admin(self) -> contextlib.closing[redis.Redis]:
-        return contextlib.closing(redis.Redis.from_url(self.login("admin"), socket_timeout=5))
+        return contextlib.closing(self.admin())
 
     def flush(self) -> None:
         with self.as_admin() as admin:
@@ -83,19 +85,6 @@ class SecuredServer(Server):
         with self.as_admin() as admin:
             log: list[dict[str, Any]] = admin.acl_log()
         return sorted((_text(e["username"]), _text(e["reason"]), _text(e["object"])) for e in log)
-
-    def _wait_ready(self, until: float) -> None:
-        with self.as_admin() as admin:
-            while True:
-                try:
-                    admin.ping()
-                    return
-                except redis.RedisError:
-                    assert self.process is not None
-                    if self.process.poll() is not None or time.monotonic() > until:
-                        text = (self.folder / "server.log").read_text(errors="replace")
-                        raise RuntimeError(f"{self.kind} did not start:\n{text[-2000:]}") from None
-                    time.sleep(0.01)
 
 
 def _text(value: bytes | str) -> str:

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import subprocess
 from typing import Any, Self
 
 import redis
 
-from support.servers.lifetime import Startable, wait_for
+from support.servers.lifetime import Startable, ask, wait_for
 from support.servers.servers import Server, binary
 
 SERVICE = "main"
@@ -53,7 +52,7 @@ class Sentinels(Startable):
             server.start()
         master, *replicas = self.servers
         for replica in replicas:
-            _ask(replica.port, "REPLICAOF", "127.0.0.1", master.port)
+            ask(replica.port, "REPLICAOF", "127.0.0.1", master.port)
         for sentinel in self.sentinels:
             sentinel.start(master.port, [one.port for one in replicas], self.sentinels, self.password)
         try:
@@ -72,7 +71,7 @@ class Sentinels(Startable):
         """The server that the Sentinels name as master now; it may be down while they have not noticed."""
         for sentinel in self.sentinels:
             with contextlib.suppress(redis.RedisError):
-                address = _ask(sentinel.port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE, to=self)
+                address = self._tell(sentinel, "GET-MASTER-ADDR-BY-NAME", SERVICE)
                 return next(server for server in self.servers if server.port == int(address[1]))
         raise RuntimeError("no Sentinel answers")
 
@@ -92,7 +91,7 @@ class Sentinels(Startable):
         What the old one had acknowledged and not yet replicated is lost, as in any failover."""
         self.wait_settled()
         old = self.master
-        wait_for(lambda: self._fail_over(), "a Sentinel begins a failover")
+        wait_for(self._fail_over, "a Sentinel begins a failover")
         if wait:
             self.wait_for_new_master(old)
         return old
@@ -102,10 +101,13 @@ class Sentinels(Startable):
         before a second or two, and with too few of them nobody can take over."""
         wait_for(self._all_follow, "all servers that run follow the master")
 
+    def _tell(self, sentinel: SentinelServer, *command: Any) -> Any:
+        return ask(sentinel.port, "SENTINEL", *command, password=self.password)
+
     def _all_follow(self) -> bool:
         master = self.master
         running = [server for server in self.servers if server.process is not None and server is not master]
-        roles = [_ask(server.port, "ROLE") for server in running]
+        roles = [ask(server.port, "ROLE") for server in running]
         return all(
             role[0] == b"slave" and role[2] == master.port and role[3] == b"connected" for role in roles
         )
@@ -117,26 +119,26 @@ class Sentinels(Startable):
 
     def _fail_over(self) -> bool:
         try:
-            _ask(self.sentinels[0].port, "SENTINEL", "FAILOVER", SERVICE, to=self)
+            self._tell(self.sentinels[0], "FAILOVER", SERVICE)
         except redis.ResponseError:  # INPROG, NOGOODSLAVE: just after another failover
             return False
         return True
 
     def _has_replaced(self, old: Server) -> bool:
         ports = {
-            int(_ask(sentinel.port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE, to=self)[1])
+            int(self._tell(sentinel, "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
             for sentinel in self.sentinels
             if sentinel.process is not None
         }
         if len(ports) != 1 or old.port in ports:
             return False
-        return bool(_ask(ports.pop(), "ROLE")[0] == b"master")
+        return bool(ask(ports.pop(), "ROLE")[0] == b"master")
 
     def _settled(self) -> bool:
         for sentinel in self.sentinels:
-            replicas = [_fields(row) for row in _ask(sentinel.port, "SENTINEL", "REPLICAS", SERVICE, to=self)]
+            replicas = [_fields(row) for row in self._tell(sentinel, "REPLICAS", SERVICE)]
             linked = [row for row in replicas if row["master-link-status"] == "ok"]
-            others = _ask(sentinel.port, "SENTINEL", "SENTINELS", SERVICE, to=self)
+            others = self._tell(sentinel, "SENTINELS", SERVICE)
             reached = [row for row in map(_fields, others) if row["flags"] == "sentinel"]
             if len(linked) != len(self.servers) - 1 or len(reached) != len(self.sentinels) - 1:
                 return False
@@ -177,24 +179,13 @@ class SentinelServer(Server):
         ]
         configuration = self.folder / "sentinel.conf"
         configuration.write_text("\n".join(lines) + "\n")
-        with (self.folder / "server.log").open("ab") as log:
-            command = [executable, str(configuration), "--sentinel"]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._spawn([executable, str(configuration), "--sentinel"])
         wait_for(lambda: self._hurry(password), f"{self.kind} runs as a Sentinel")
         return self
 
     def _hurry(self, password: str) -> bool:
         pace = [str(part) for pair in PACE.items() for part in pair]
-        return bool(_ask(self.port, "SENTINEL", "DEBUG", *pace, password=password) == b"OK")
-
-
-def _ask(port: int, *command: Any, to: Sentinels | None = None, password: str = "") -> Any:
-    secret = (to.password if to else password) or None
-    client = redis.Redis(port=port, password=secret, socket_timeout=2, retry=None, protocol=2)
-    with contextlib.closing(client):
-        connection = client.connection_pool.get_connection()
-        connection.send_command(*command)
-        return connection.read_response()
+        return bool(ask(self.port, "SENTINEL", "DEBUG", *pace, password=password) == b"OK")
 
 
 def _fields(row: list[bytes]) -> dict[str, str]:

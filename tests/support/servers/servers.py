@@ -20,6 +20,7 @@ import redis
 from support.servers.lifetime import Startable
 
 KINDS = ("valkey", "redis")
+BOTH = pytest.mark.parametrize("server", KINDS, indirect=True)  # for tests that run on Valkey alone otherwise
 
 
 def binary(kind: str) -> str | None:
@@ -73,15 +74,20 @@ class Server(Startable):
         command = [executable, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder)]
         for name, value in self.options.items():
             command += [f"--{name}", value]
-        log = (self.folder / "server.log").open("ab")
-        self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        log.close()
+        self._spawn(command)
         self._wait_ready(time.monotonic() + wait_s)
         return self
 
+    def _spawn(self, command: list[str]) -> None:
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def admin(self) -> redis.Redis:
+        """A client that may everything."""
+        return redis.Redis(port=self.port, socket_timeout=5)
+
     def _wait_ready(self, until: float) -> None:
-        client = redis.Redis(port=self.port, socket_timeout=2)
-        with contextlib.closing(client):
+        with contextlib.closing(self.admin()) as client:
             while True:
                 try:
                     client.ping()
@@ -89,8 +95,7 @@ class Server(Startable):
                 except redis.RedisError:
                     assert self.process is not None
                     if self.process.poll() is not None or time.monotonic() > until:
-                        text = (self.folder / "server.log").read_text(errors="replace")
-                        raise RuntimeError(f"{self.kind} did not start:\n{text[-2000:]}") from None
+                        raise RuntimeError(f"{self.kind} did not start:\n{self.log_tail()}") from None
                     time.sleep(0.01)
 
     def log_tail(self) -> str:
@@ -101,7 +106,7 @@ class Server(Startable):
 
     def flush(self) -> None:
         """Empty data, default settings: what a test starts from."""
-        with contextlib.closing(redis.Redis(port=self.port)) as client:
+        with contextlib.closing(self.admin()) as client:
             client.config_set("maxmemory", "0")
             client.flushall()
             client.script_flush()
@@ -127,3 +132,12 @@ class Server(Startable):
 def lasting_server(kind: str = "valkey", appendfsync: str = "always") -> Server:
     """One that keeps what it acknowledged; `with` starts it."""
     return Server(kind, appendonly="yes", appendfsync=appendfsync)
+
+
+def running(kind: str, servers: dict[str, Server]) -> Server:
+    """The session's server of this kind, empty."""
+    require(kind)
+    if kind not in servers:
+        servers[kind] = Server(kind).start()
+    servers[kind].flush()
+    return servers[kind]

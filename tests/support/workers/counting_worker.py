@@ -27,6 +27,11 @@ from support.workers.fake_engine import COMMAND
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{{ last | default('') }}"
 
+# Settings of a worker with a real engine and a tiny model, which computes alike on every machine.
+REAL: dict[str, Any] = {
+    "engine_command": "", "dtype": "float32", "device": "cpu", "threads": 1, "kv_memory": "4MiB",
+}  # fmt: skip
+
 
 def write_tokenizer(folder: Path, *, chat: bool = False, ending: str = "") -> Path:
     """`ending`: of each word."""

@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from millstream_worker.engine.process import CannotLoad, serve
 from millstream_worker.engine.protocol.channel import Channel
@@ -45,9 +46,7 @@ class Counting:
     gate: str = ""  # folder: output token number N of any row is drawn once the file `N` is not there
     pids: str = ""  # folder: gets a file named after the process
     stillborn: str = ""  # folder: while it has a file, a process takes one away and dies in loading
-    late: str = (
-        ""  # folder: while it has a file, a process takes one away between two steps, and dies in that
-    )
+    late: str = ""  # folder: while it has a file, a process takes one away between two steps, and dies then
     poison: int = -1  # drawing this token kills the process
     lethal: int = -1  # drawing this one kills the front, too
     hang: int = -1  # drawing this one never comes to an end
@@ -68,19 +67,9 @@ class Counting:
         name, _, rest = model.partition(":")
         if name != "counting":
             raise CannotLoad(f"model {model!r} is not counting:…")
-        kinds = {
-            "tokenizer": str,
-            "gate": str,
-            "pids": str,
-            "stillborn": str,
-            "late": str,
-            "broken": str,
-            "tally": str,
-            "step_s": float,
-            "load_s": float,
-        }
+        kinds = get_type_hints(cls)
         pairs = (part.split("=", 1) for part in rest.split(",") if part)
-        return cls(**{name: kinds.get(name, int)(value) for name, value in pairs})
+        return cls(**{name: kinds[name](value) for name, value in pairs})
 
 
 def pause(seconds: float, mark: Callable[[], None]) -> None:
@@ -284,32 +273,28 @@ def build(
         os.kill(os.getpid(), signal.SIGKILL)
     if model.pids:
         Path(model.pids, str(os.getpid())).touch()
-    info = EngineInfo(
-        model="counting",
-        architecture="Counting",
-        dtype="float32",
-        device="cuda:0" if max(model.graph_fault, model.device_fault) >= 0 else "cpu",
-        attention="none",
-        vocab_size=1000,
-        context_length=model.context,
-        eos_ids=(EOS,),
-        block_size=16,
-        blocks=model.blocks,
-        max_rows=model.rows,
-        kv_bytes_per_token=1,
-        parameters=0,
-        tokenizer=model.tokenizer,
-    )
+    on_gpu = max(model.graph_fault, model.device_fault) >= 0
+    info = info_of(model, vocabulary=1000, eos=EOS, device="cuda:0" if on_gpu else "cpu")
     return CountingEngine(model, config.cuda_graphs != "off", mark, report), info
 
 
-def main() -> int:
+def info_of(model: Counting, *, vocabulary: int, eos: int, device: str = "cpu") -> EngineInfo:
+    return EngineInfo(
+        model="counting", architecture="Counting", dtype="float32", device=device, attention="none",
+        vocab_size=vocabulary, context_length=model.context, eos_ids=(eos,), block_size=16,
+        blocks=model.blocks, max_rows=model.rows, kv_bytes_per_token=1, parameters=0,
+        tokenizer=model.tokenizer,
+    )  # fmt: skip
+
+
+def run(build: Callable[..., Any], arguments: Sequence[str] | None = None) -> int:
+    """An engine's process, as its front starts it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
-    peer = socket.socket(fileno=parser.parse_args().fd)
+    peer = socket.socket(fileno=parser.parse_args(arguments).fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return serve(Channel(peer), build)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(build))

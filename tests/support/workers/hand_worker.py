@@ -43,13 +43,7 @@ class HandJob:
 
     async def say(self, text: str, *, publish: bool = True) -> AppendOutcome:
         """Append one delta. `publish` False: as if its message were lost on the way."""
-        call = calls.append(
-            self.worker.keys,
-            self.claim,
-            seq=self.seq + 1,
-            body=delta(text),
-            publish=publish,
-        )
+        call = calls.append(self.worker.keys, self.claim, seq=self.seq + 1, body=delta(text), publish=publish)
         reply = await calls.run(self.worker.redis, call)
         if reply.outcome in (AppendOutcome.OK, AppendOutcome.DUPLICATE):
             self.seq += 1
@@ -67,11 +61,11 @@ class HandJob:
         """Finish; `last` goes with it as its delta. `complete`: as with a response format."""
         whole = "".join(self.said) + (last or "")
         reason: FinishReason | None = None if last is None else "length" if complete is False else "stop"
+        ids = tuple(map(ord, whole))
+        choice = Choice(text=whole, token_ids=ids, finish_reason=reason, complete=complete)
         result = Result(
             state=state,
-            choices=(
-                Choice(text=whole, token_ids=tuple(map(ord, whole)), finish_reason=reason, complete=complete),
-            ),
+            choices=(choice,),
             usage=Usage(prompt_tokens=1, output_tokens=len(whole)),
             error=error,
             attempts=self.attempt,
@@ -92,18 +86,9 @@ class HandJob:
     async def die(self) -> HandJob:
         """This attempt is gone; another worker takes the job over and goes on from its log."""
         other = HandWorker(self.worker.redis, self.worker.keys)
-        overdue = [(self.entry.entry_id, self.worker.name)]
-        [entry] = await calls.run(
-            self.worker.redis,
-            calls.reclaim(
-                self.worker.keys,
-                lane=self.entry.lane,
-                owner=other.name,
-                overdue=overdue,
-                min_idle_ms=0,
-                died=True,
-            ),
-        )
+        over = {"overdue": [(self.entry.entry_id, self.worker.name)], "min_idle_ms": 0, "died": True}
+        taking = calls.reclaim(self.worker.keys, lane=self.entry.lane, owner=other.name, **over)
+        [entry] = await calls.run(self.worker.redis, taking)
         job = await other.start(entry)
         assert job is not None
         return job
@@ -126,9 +111,8 @@ class HandWorker:
 
     async def _take(self) -> HandJob | None:
         try:
-            taken = await calls.run(
-                self.redis, calls.take(self.keys, owner=self.name, max_entries=1, max_bytes=1)
-            )
+            taking = calls.take(self.keys, owner=self.name, max_entries=1, max_bytes=1)
+            taken = await calls.run(self.redis, taking)
         except ResponseError:  # NOGROUP
             await self.create_groups()
             return None
@@ -144,12 +128,7 @@ class HandWorker:
 
     async def start(self, entry: LaneEntry) -> HandJob | None:
         """None: the entry was stale, and is dropped."""
-        call = calls.start(
-            self.keys,
-            entry.claim(self.name),
-            lane=entry.lane,
-            nonce=uuid4().hex,
-        )
+        call = calls.start(self.keys, entry.claim(self.name), lane=entry.lane, nonce=uuid4().hex)
         reply = await calls.run(self.redis, call)
         if not reply.started:
             return None

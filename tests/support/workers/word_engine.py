@@ -8,10 +8,7 @@ The model is "counting:rows=8,step_s=0.002,…", see `fake_engine.Counting`.
 
 from __future__ import annotations
 
-import argparse
 import os
-import signal
-import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,13 +24,12 @@ from millstream_worker.engine.brain.scheduler import Scheduler, SchedulerConfig
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.grammar_thread import GrammarThread
 from millstream_worker.engine.grammar_trial import GrammarTrial
-from millstream_worker.engine.process import CannotLoad, serve
-from millstream_worker.engine.protocol.channel import Channel
+from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.outputs import Refused, Step
 from millstream_worker.engine.protocol.request import EngineRequest
 from support.engine.counting import CountingRunner, is_drafted
-from support.workers.fake_engine import Counting, pause, suffer
+from support.workers.fake_engine import Counting, info_of, pause, run, suffer
 from support.workers.words import END, VOCAB, next_token, tokens_of, vocabulary
 
 COMMAND = f"{sys.executable} -m {__name__}"
@@ -157,31 +153,11 @@ def build(
     grammars = GrammarThread(GrammarCompiler(vocabulary, GrammarTrial().check))
     engine = WordEngine(scheduler, WordRunner(model, mark), depth=depth, grammars=grammars)
     engine.refused, engine.tally = model.refuse, model.tally
-    info = EngineInfo(
-        model="counting",
-        architecture="Counting",
-        dtype="float32",
-        device="cpu",
-        attention="none",
-        vocab_size=VOCAB,
-        context_length=model.context,
-        eos_ids=(END,),
-        block_size=BLOCK,
-        blocks=model.blocks,
-        max_rows=model.rows,
-        kv_bytes_per_token=1,
-        parameters=0,
-        tokenizer=model.tokenizer,
-    )
-    return engine, info
+    return engine, info_of(model, vocabulary=VOCAB, eos=END)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fd", type=int, required=True)
-    peer = socket.socket(fileno=parser.parse_args(arguments).fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return serve(Channel(peer), build)
+    return run(build, arguments)
 
 
 if __name__ == "__main__":

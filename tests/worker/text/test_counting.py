@@ -22,24 +22,11 @@ LLAMA_3 = (
 )
 VARIANTS = ("llama-3", "nfc", "prefix-space", "bert", "first", "framed", "spaces")
 PARTS = (
-    *(
-        "the quick brown",
-        "fox ",
-        "  ",
-        "\n",
-        "\r\n\n",
-        " \n \t",
-        ", ",
-        "don't",
-        "...",
-        "▁",
-        "a_b",
-        "12345 678",
-    ),
-    *("<begin>", " <end> ", "<tool call>", "the <tool call> fox", "<tool", "call>", "Yes No"),
-    *("déjà vu", "e\u0301", " \u0301", "日本語、テスト。", "👩\u200d👩\u200d👧", "ज़ क़ ", "\u212a", "x🏻"),
-    *("\uac00", "\u1100\u1161\u11a8"),  # Hangul, composed and not
-)
+    "the quick brown", "fox ", "  ", "\n", "\r\n\n", " \n \t", ", ", "don't", "...", "▁", "a_b", "12345 678",
+    "<begin>", " <end> ", "<tool call>", "the <tool call> fox", "<tool", "call>", "Yes No",
+    "déjà vu", "e\u0301", " \u0301", "日本語、テスト。", "👩\u200d👩\u200d👧", "ज़ क़ ", "\u212a", "x🏻",
+    "\uac00", "\u1100\u1161\u11a8",  # Hangul, composed and not
+)  # fmt: skip
 TEXTS = st.lists(
     st.one_of(
         st.sampled_from(PARTS),
@@ -128,18 +115,15 @@ def test_ordinary_text_is_cut_and_no_more_of_it_encoded_than_tells(kind: str) ->
             counting.ids(text, add_special_tokens=False, most=400)
 
 
+CERTAIN = {
+    "byte-level", "bpe-byte-fallback", "unigram-byte-fallback", "llama-3", "nfc", "prefix-space", "spaces",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", [*KINDS, *VARIANTS])
 def test_bytes_are_enough_to_refuse_where_no_token_has_more(kind: str) -> None:
     counting = counting_of(kind)
-    certain = kind in {
-        "byte-level",
-        "bpe-byte-fallback",
-        "unigram-byte-fallback",
-        "llama-3",
-        "nfc",
-        "prefix-space",
-        "spaces",
-    }
+    certain = kind in CERTAIN
     assert (counting.longest_token is not None) == certain
     if counting.longest_token is not None:
         counting.check_bytes(b"x" * 8 * counting.longest_token, 8)

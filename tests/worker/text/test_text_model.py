@@ -24,42 +24,39 @@ TEMPLATE = (
 )
 
 
+def written(folder: Path, kind: str = "byte-level", **more: str) -> Path:
+    PreTrainedTokenizerFast(tokenizer_object=build(kind), eos_token="<end>", **more).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=build("byte-level"), eos_token="<end>", bos_token="<begin>", chat_template=TEMPLATE
-    )
-    tokenizer.save_pretrained(tmp_path)
-    return tmp_path
+    return written(tmp_path, bos_token="<begin>", chat_template=TEMPLATE)
 
 
 @pytest.fixture
-def plain_folder(tmp_path: Path) -> Path:
-    PreTrainedTokenizerFast(tokenizer_object=build("byte-level"), eos_token="<end>").save_pretrained(tmp_path)
-    return tmp_path
+def model(folder: Path) -> TextModel:
+    return TextModel.load(folder)
 
 
 def chat(*turns: tuple[str, str]) -> Request:
     return Request(messages=tuple(ChatMessage(role=role, content=text) for role, text in turns))
 
 
-def test_a_prompt_comes_back_as_it_was(folder: Path) -> None:
-    model = TextModel.load(folder)
+def test_a_prompt_comes_back_as_it_was(model: TextModel) -> None:
+    """Special tokens are added to prompts only."""
     ids = model.encode(Request(prompt="the quick 🙂 fox"))
     detokenizer = model.detokenizer()
     assert detokenizer.feed(ids) + detokenizer.flush() == "the quick 🙂 fox"
+    with_text = build("byte-level").encode("the").ids
+    assert model.encode(Request(prompt="the")) == with_text
+    assert model.encode(Request(token_ids=tuple(with_text))) == with_text
 
 
-def test_messages_go_through_the_template_up_to_the_answer(folder: Path) -> None:
-    model = TextModel.load(folder)
-    ids = model.encode(chat(("system", "be brief"), ("user", "the fox?")))
-    names = [model.token_text(i) for i in ids]
+def test_messages_go_through_the_template_up_to_the_answer(model: TextModel) -> None:
+    names = [model.token_text(i) for i in model.encode(chat(("system", "be brief"), ("user", "the fox?")))]
     assert "".join(names) == "<begin>system: be brief<end><begin>user: the fox?<end><begin>"
     assert names[0] == "<begin>", "special tokens of the template are single tokens"
-
-
-def test_a_request_s_values_reach_the_template(folder: Path) -> None:
-    model = TextModel.load(folder)
     plain = chat(("user", "the fox?"))
     asked = plain.model_copy(update={"chat_template_kwargs": {"enable_thinking": False, "unknown": [1]}})
     added = model.encode(asked)[len(model.encode(plain)) :]
@@ -76,58 +73,37 @@ def test_what_the_renderer_takes_itself_is_reserved() -> None:
         assert taken <= RESERVED
 
 
-def test_special_tokens_of_the_tokenizer_are_added_to_prompts_only(folder: Path) -> None:
-    model = TextModel.load(folder)
-    with_text = build("byte-level").encode("the").ids
-    assert model.encode(Request(prompt="the")) == with_text
-    assert model.encode(Request(token_ids=tuple(with_text))) == with_text
-
-
-def test_a_model_without_a_template_refuses_messages(plain_folder: Path) -> None:
-    model = TextModel.load(plain_folder)
-    assert not model.has_chat_template
-    with pytest.raises(
-        InvalidRequest, match=r"^messages: this model has no chat template; send a prompt .*--raw"
+def test_what_cannot_be_encoded_is_refused_by_its_field(folder: Path, tmp_path: Path) -> None:
+    small = TextModel.load(folder, vocab_size=100)
+    assert small.encode(Request(token_ids=(0, 99))) == [0, 99]
+    plain = TextModel.load(written(tmp_path / "plain"))
+    assert not plain.has_chat_template
+    lacking = TextModel.load(written(tmp_path / "lacking", "wordpiece"))
+    for model, request, says in (
+        (plain, chat(("user", "hi")), r"messages: this model has no chat template; send a prompt .*--raw"),
+        (small, chat(("critic", "42")), r"messages: .*refuses these messages: no critics"),
+        (small, Request(token_ids=(5, 100)), r"token_ids: .*vocabulary of 100.*\(got 100\)"),
+        # a tokenizer larger than the model cannot harm it
+        (
+            TextModel.load(folder, vocab_size=5),
+            Request(prompt="the fox"),
+            r"prompt: .*the model's vocabulary",
+        ),
+        (lacking, Request(prompt=" \n "), r"prompt: gives no tokens at all"),
     ):
-        model.encode(chat(("user", "hi")))
+        with pytest.raises(InvalidRequest, match=f"^{says}"):
+            model.encode(request)
 
 
-def test_the_template_s_own_complaint_reaches_the_sender(folder: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"^messages: .*refuses these messages: no critics"):
-        TextModel.load(folder).encode(chat(("critic", "42")))
-
-
-def test_token_ids_beyond_the_vocabulary_are_refused(folder: Path) -> None:
-    model = TextModel.load(folder, vocab_size=100)
-    assert model.encode(Request(token_ids=(0, 99))) == [0, 99]
-    with pytest.raises(InvalidRequest, match=r"^token_ids: .*vocabulary of 100.*\(got 100\)"):
-        model.encode(Request(token_ids=(5, 100)))
-
-
-def test_a_tokenizer_larger_than_the_model_cannot_harm_it(folder: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"^prompt: .*beyond the model's vocabulary"):
-        TextModel.load(folder, vocab_size=5).encode(Request(prompt="the quick fox"))
-
-
-def test_input_without_any_token_is_refused(tmp_path: Path) -> None:
-    PreTrainedTokenizerFast(tokenizer_object=build("wordpiece")).save_pretrained(tmp_path)
-    with pytest.raises(InvalidRequest, match=r"^prompt: gives no tokens at all"):
-        TextModel.load(tmp_path).encode(Request(prompt=" \n "))
-
-
-def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerUnusable, match=str(tmp_path)):
-        TextModel.load(tmp_path)
-
-
-def test_a_damaged_tokenizer_is_named(folder: Path) -> None:
+def test_a_folder_without_a_tokenizer_or_with_a_damaged_one_is_named(folder: Path) -> None:
+    with pytest.raises(TokenizerUnusable, match=str(folder / "no")):
+        TextModel.load(folder / "no")
     (folder / "tokenizer.json").write_text(DAMAGED)
     with pytest.raises(TokenizerUnusable, match=f"{folder}: data did not match"):
         TextModel.load(folder)
 
 
-def test_many_threads_may_encode_at_once(folder: Path) -> None:
-    model = TextModel.load(folder)
+def test_many_threads_may_encode_at_once(model: TextModel) -> None:
     prompts = [f"the quick fox number {i} " * 20 for i in range(64)]
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda text: model.encode(Request(prompt=text)), prompts))

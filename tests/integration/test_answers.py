@@ -1,0 +1,218 @@
+"""Answers that fit a format, calls of tools and thoughts, through the real queue, worker and engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from support.http import fetch
+from support.models import tokenizers
+from support.models.spelling import CALLING_TEMPLATE, spelling_checkpoint, with_words
+from support.servers.servers import Server, free_port
+from support.workers.counting_worker import REAL, worker_process
+
+from millstream import Client, IncompleteAnswer, JobFailed, Transcript
+
+ASK = [{"role": "user", "content": "the quick brown fox"}]
+PORT = free_port()  # of the metrics
+
+
+class Invoice(BaseModel):
+    sender: str = Field(max_length=8)
+    total: int = Field(ge=0, le=999)
+    currency: Literal["EUR", "CHF"]
+    items: list[Literal["flour", "bran"]] = Field(max_length=3)
+
+
+class Order(BaseModel):
+    grain: Literal["oats", "rye"]
+    sacks: int = Field(ge=0, le=99)
+
+
+def function(name: str, parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
+
+
+TOOLS = [function("order", Order), function("close", None)]
+NAMED = {"type": "function", "function": {"name": "order"}}
+
+
+def token(text: str) -> int:
+    [one] = with_words(tokenizers.build("byte-level")).encode(text).ids
+    return one
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    return spelling_checkpoint(folder, words=True, template=CALLING_TEMPLATE, max_position_embeddings=2048)
+
+
+@pytest.fixture(scope="module")
+def client(model: Path) -> Iterator[Client]:
+    """Of a queue that a worker serves, for all tests that do it no harm."""
+    with (
+        Server("valkey") as server,
+        Client(server.url) as client,
+        worker_process(server, str(model), metrics_port=PORT, **REAL),
+    ):
+        yield client
+
+
+def test_answers_fit_or_say_that_they_do_not(client: Client) -> None:
+    before = scraped()
+    question: dict[str, Any] = {"prompt": "the quick brown fox", "temperature": 1.5}
+    invoices = client.submit(**question, response_format=Invoice, n=3, max_tokens=300)
+    plate = client.submit(**question, structured_outputs={"regex": "[D-F]{2}-[0-9]{3}"}, logprobs=True)
+    cut = client.submit(**question, response_format=Invoice, max_tokens=5)
+    stopped = client.submit(**question, structured_outputs={"choice": ["fox dog"]}, stop=["dog"])
+    wrong = client.submit(**question, structured_outputs={"regex": "(a"})
+    free = client.submit(**question, max_tokens=5)
+
+    result = client.wait(invoices.id, timeout_s=60)
+    assert all(isinstance(choice.parse(Invoice), Invoice) for choice in result.choices)
+    assert [choice.complete for choice in result.choices] == [True] * 3
+
+    [choice] = client.wait(plate.id, timeout_s=60).choices
+    assert (choice.complete, choice.finish_reason) == (True, "stop")
+    assert len(choice.logprobs or ()) == len(choice.token_ids)
+
+    short = client.wait(cut.id, timeout_s=60)
+    assert (short.choices[0].complete, short.choices[0].finish_reason) == (False, "length")
+    with pytest.raises(IncompleteAnswer):
+        short.parse(Invoice)
+
+    [choice] = client.wait(stopped.id, timeout_s=60).choices
+    assert (choice.text, choice.complete, choice.finish_reason) == ("fox ", False, "stop")
+
+    with pytest.raises(JobFailed, match="regex parse error") as failed:
+        client.wait(wrong.id, timeout_s=60)
+    error = failed.value.result.error
+    assert (error.code, error.field) == ("bad_request", "response_format")
+    plain = client.wait(free.id, timeout_s=60)
+    assert (plain.choices[0].complete, plain.timing.compiled_ms) == (None, None)
+
+    times, status = result.timing, client.status(invoices.id)
+    assert times.started_ms <= times.compiled_ms <= times.admitted_ms
+    assert status.compiled_ms == times.compiled_ms
+    counted = {name: value - before.get(name, 0) for name, value in scraped().items()}
+    assert counted["request_grammar_wait_seconds_count"] == 4
+    assert (counted["grammars_compiled_total"], counted["grammars_reused_total"]) == (3, 1)
+    assert counted["grammar_seconds_total"] > 0
+    assert counted["masked_rows_total"] > 0 < counted["forced_tokens_total"]
+    assert scraped()["grammars_waiting"] == 0
+
+
+def scraped() -> dict[str, float]:
+    found = re.findall(r"^millstream_(\w+)\{queue=\"default\"\} (\S+)$", fetch(PORT)[1], re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def test_tools_are_called_or_the_answer_says_why_not(client: Client) -> None:
+    asked: dict[str, Any] = {
+        "messages": ASK, "tools": TOOLS, "temperature": 1.5, "max_tokens": 300,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }  # fmt: skip
+    never = {"logit_bias": {token("<tool_call>"): -100}}
+    named = client.submit(**asked, tool_choice=NAMED, n=3)
+    required = client.submit(**asked, tool_choice="required", parallel_tool_calls=False, n=4)
+    cut = client.submit(**asked | {"max_tokens": 20}, tool_choice=NAMED)
+    calling = client.submit(**asked, parallel_tool_calls=False, logit_bias={token("<tool_call>"): 9})
+    talking = client.submit(**asked | {"max_tokens": 30}, **never, ignore_eos=False)
+    none = client.submit(**asked | {"max_tokens": 9}, tool_choice="none")
+    wrong = client.submit(**asked | {"tools": [function("odd", {"not": {}})]}, tool_choice="required")
+
+    for choice in client.wait(named.id, timeout_s=60).choices:
+        [call] = choice.tool_calls
+        assert call.function.name == "order"
+        assert Order.model_validate_json(call.function.arguments)
+        assert (choice.complete, choice.finish_reason, choice.content) == (True, "stop", None)
+        assert call.function.arguments in choice.text
+
+    choices = client.wait(required.id, timeout_s=60).choices
+    names = [call.function.name for choice in choices for call in choice.tool_calls]
+    assert len(names) == 4
+    assert set(names) <= {"order", "close"}
+    assert {choice.finish_reason for choice in choices} == {"tool_calls"}
+    assert len({call.id for choice in choices for call in choice.tool_calls}) == 4
+
+    [choice] = client.wait(cut.id, timeout_s=60).choices
+    assert (choice.complete, choice.finish_reason, choice.tool_calls) == (False, "length", ())
+
+    [choice] = client.wait(calling.id, timeout_s=60).choices
+    assert (choice.complete, bool(choice.tool_calls)) in ((True, True), (False, False))
+    [choice] = client.wait(talking.id, timeout_s=60).choices
+    assert (choice.complete, choice.tool_calls, choice.content) == (None, (), choice.text)
+    [choice] = client.wait(none.id, timeout_s=60).choices
+    assert (choice.complete, choice.tool_calls) == (None, ())
+
+    with pytest.raises(JobFailed, match=r"the parameters of odd") as failed:
+        client.wait(wrong.id, timeout_s=60)
+    assert failed.value.result.error.field == "tools"
+
+
+@pytest.mark.slow
+def test_a_thought_is_apart_from_the_answer(client: Client) -> None:
+    """With a format and without; a prompt that is no chat is continued as it is."""
+    ends: dict[str, Any] = {"logit_bias": {token("</think>"): 5}, "temperature": 1.5, "max_tokens": 200}
+    thinks = {"chat_template_kwargs": {"enable_thinking": True}}
+    not_now = {"chat_template_kwargs": {"enable_thinking": False}}
+    plate = {"structured_outputs": {"regex": "[A-C]{2}-[0-9]{3}"}}
+    formed = client.submit(messages=ASK, **ends, **thinks, **plate, n=3)
+    free = client.submit(messages=ASK, **ends, **thinks, stream=True)
+    calls = client.submit(messages=ASK, **ends, **thinks, tools=TOOLS, tool_choice=NAMED)
+    over = client.submit(messages=ASK, **ends, **not_now, **plate)
+    cut = client.submit(messages=ASK, max_tokens=9, logit_bias={token("</think>"): -100}, **thinks, **plate)
+    plain = client.submit(
+        "answer: <think>\n", **ends | {"logit_bias": {token("</think>"): 100}, "max_tokens": 3}
+    )
+
+    seen = Transcript()
+    thought = ""
+    for event in client.stream(free.id):
+        seen.add(event)
+        thought += getattr(event, "reasoning_content", "")
+    [choice] = client.wait(free.id, timeout_s=60).choices
+    assert (choice.text, choice.reasoning_content) == (seen.text(), thought)
+    assert thought
+    assert "</think>" not in thought
+    assert choice.complete is None
+
+    for choice in client.wait(formed.id, timeout_s=60).choices:
+        assert choice.complete, choice
+        assert (len(choice.text), "</think>" in choice.reasoning_content) == (6, False)
+        assert token("</think>") in choice.token_ids
+
+    [choice] = client.wait(calls.id, timeout_s=60).choices
+    assert (choice.complete, len(choice.tool_calls), choice.text[:11]) == (True, 1, "<tool_call>")
+    [choice] = client.wait(over.id, timeout_s=60).choices
+    assert (choice.complete, choice.reasoning_content, len(choice.text)) == (True, "", 6)
+    [choice] = client.wait(cut.id, timeout_s=60).choices
+    assert (choice.complete, choice.finish_reason, choice.text) == (False, "length", "")
+    assert choice.reasoning_content
+    [choice] = client.wait(plain.id, timeout_s=60).choices
+    assert (choice.text, choice.reasoning_content) == ("</think>" * 3, "")
+
+
+@pytest.mark.slow
+def test_a_model_without_tools_calls_them_where_it_must(valkey: Server, tmp_path: Path) -> None:
+    """Its template shows none: they are described in the system message. By itself it would call nothing."""
+    asked: dict[str, Any] = {"tools": TOOLS, "temperature": 1.5, "max_tokens": 300}
+    model = str(spelling_checkpoint(tmp_path, max_position_embeddings=2048))
+    with Client(valkey.url) as client, worker_process(valkey, model, **REAL):
+        first = client.wait(client.submit(messages=ASK, **asked, tool_choice=NAMED).id, timeout_s=60)
+        [call] = first.choices[0].tool_calls
+        answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+        outcome = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+        more = client.submit(messages=[*ASK, answer, outcome], **asked, tool_choice="none")
+        assert client.wait(more.id, timeout_s=60).usage.prompt_tokens > first.usage.prompt_tokens
+        with pytest.raises(
+            JobFailed, match=r"tool_choice: .*does not write calls.*choose \"required\""
+        ) as failed:
+            client.wait(client.submit(messages=ASK, **asked).id, timeout_s=60)
+        error = failed.value.result.error
+        assert (error.code, error.field) == ("bad_request", "tool_choice")

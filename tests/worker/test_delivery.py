@@ -1,0 +1,113 @@
+"""What is asked of an engine for a job, what becomes of its answers, and how much goes out in one round."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Self
+
+from prometheus_client import CollectorRegistry
+from redis.exceptions import ResponseError
+from support.workers.jobs import IdleEngine, held_job
+
+from millstream.wire.keys import LANES
+from millstream.wire.messages.messages import Request, State
+from millstream.wire.messages.sampling import SamplingParams
+from millstream.wire.timing import ServerClock
+from millstream_worker.delivery.output_processor import OutputProcessor
+from millstream_worker.delivery.write_builder import MOST_BYTES, FlushPolicy, WriteBuilder, size_of
+from millstream_worker.delivery.writer import Writer
+from millstream_worker.engine.protocol.outputs import Compiled, Refused
+from millstream_worker.engine.protocol.request import GrammarSpec
+from millstream_worker.jobs.consumer import Consumer
+from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.output import ChoiceOutput
+from millstream_worker.jobs.served_model import ModelSlot
+from millstream_worker.jobs.table import JobTable
+from millstream_worker.observe.metrics import Metrics
+from millstream_worker.observe.watchdog import LoopWatch
+
+
+def test_the_lane_of_the_entry_counts_and_not_that_of_the_request() -> None:
+    """Clients in other languages may send two."""
+    for lane, other in zip(LANES, reversed(LANES), strict=True):
+        job = held_job(lane=lane.value, request=Request(token_ids=(1,), lane=other))
+        assert job.engine_request().priority == LANES.index(lane)
+
+
+def test_a_job_is_known_by_its_first_choice_although_that_is_over() -> None:
+    """Both go on after another engine: one can follow its grammar, and the other cannot."""
+    unused: Any = None
+    queue = EngineQueue(IdleEngine())
+    table = JobTable(queue)
+    metrics = Metrics(CollectorRegistry())
+    processor = OutputProcessor(table, queue, ServerClock(), metrics, ModelSlot(), max_result_bytes=1000)
+    request = Request(token_ids=(1,), sampling=SamplingParams(n=2))
+    jobs = [held_job(name, request=request, attempt=2) for name in ("refused", "compiled")]
+    for job in jobs:
+        job.rows = [ChoiceOutput(choice, unused) for choice in range(2)]
+        job.rows[0].reason = "stop"
+        job.grammar = GrammarSpec("regex", "a+")
+        table.take(job)
+    assert all(job.compiling for job in jobs)
+    processor.compiled(Compiled(jobs[1].engine_request().handle, 0.1))
+    assert not jobs[1].compiling
+    assert jobs[1].timing.compiled_ms is not None
+    processor.refused(Refused(jobs[0].engine_request().handle, "response_format", "it does not fit"))
+    assert [(job.state, job.error and job.error.message) for job in jobs] == [
+        (State.FAILED, "it does not fit"),
+        (State.RUNNING, None),
+    ]
+
+
+BODY = b"x" * (MOST_BYTES // 4)
+
+
+def job_with(bodies: int) -> Job:
+    return held_job(written=[BODY] * bodies)
+
+
+def builder() -> WriteBuilder:
+    return WriteBuilder("w", ServerClock(), ModelSlot(), FlushPolicy(1.0, 1.0, 1000, 10))
+
+
+class Refusing:
+    """A server that refuses all that it gets, and notes the number of commands in each round."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def pipeline(self, *, transaction: bool) -> Self:
+        self.rounds.append(0)
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def execute_command(self, *command: Any) -> None:
+        self.rounds[-1] += 1
+
+    async def execute(self, *, raise_on_error: bool) -> list[Exception]:
+        return [ResponseError("not now")] * self.rounds[-1]
+
+
+def test_one_jobs_long_log_does_not_go_out_all_at_once() -> None:
+    job, build, sent = job_with(10), builder(), []
+    while job.acknowledged < len(job.written):
+        batch = build.calls(job)
+        assert size_of(batch) <= MOST_BYTES + 1000
+        sent.append(len(batch))
+        job.acknowledged += len(batch)
+    assert sent == [4, 4, 2]
+
+
+async def test_large_writes_of_many_jobs_do_not_go_out_all_at_once() -> None:
+    redis, jobs, taken = Refusing(), [job_with(1) for _ in range(10)], []
+    table: Any = SimpleNamespace(holds=lambda job: job is not jobs[0])
+    handler: Any = SimpleNamespace(take=lambda job, reply, pause_s: taken.append(job))
+    writer = Writer(Consumer(redis, "w"), table, ServerClock(), builder(), handler, LoopWatch("writer", 60))
+    await writer.write(jobs)
+    assert redis.rounds == [4, 4, 1]
+    assert taken == jobs[1:]

@@ -1,0 +1,92 @@
+"""What a worker writes: lines for machines and people, and one a minute of what fails all the time."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from typing import Literal
+
+import pytest
+import structlog
+
+from millstream_worker.observe import logs
+from millstream_worker.observe.trouble import Trouble
+
+
+def test_a_trouble_is_a_line_as_it_begins_one_a_minute_and_one_at_its_end() -> None:
+    now = [0.0]
+    trouble = Trouble("server does not answer", "server answers again", monotonic=lambda: now[0])
+    with structlog.testing.capture_logs() as lines:
+        trouble.worked()
+        for _ in range(900):  # 90 s
+            trouble.failed(error="no route")
+            trouble.worked()  # of another node
+            now[0] += 0.1
+        now[0] += 5
+        trouble.worked()
+        trouble.worked()
+        trouble.failed(error="again")
+    told = [(line["event"], line.get("times"), line["log_level"]) for line in lines]
+    assert told == [
+        ("server does not answer", 1, "warning"),
+        ("server does not answer", 600, "warning"),
+        ("server answers again", None, "info"),
+        ("server does not answer", 1, "warning"),
+    ]
+    assert round(lines[2]["seconds"]) == 90
+
+
+def test_what_never_says_that_it_works_is_a_line_a_minute() -> None:
+    now = [0.0]
+    trouble = Trouble("keys of jobs are damaged", level="error", monotonic=lambda: now[0])
+    with structlog.testing.capture_logs() as lines:
+        for number in range(400 * 7):  # 400 jobs, each looked at every 10 s
+            now[0] = number / 40
+            trouble.failed(of_job=f"0-{number % 400}")
+    assert [(line["job_ids"], line["times"], line["log_level"]) for line in lines] == [
+        (["0-0"], 1, "error"),
+        ([f"0-{number}" for number in range(1, 21)], 2400, "error"),
+    ]
+
+
+def test_logs_are_json_for_machines_and_lines_for_people() -> None:
+    try:
+        machine, person = io.StringIO(), io.StringIO()
+        logs.configure("auto", "info", machine)
+        structlog.get_logger().info("job ended", job_id="0-a", attempt=2)
+        structlog.get_logger().debug("not shown")
+        [line] = machine.getvalue().splitlines()
+        record = json.loads(line)
+        assert (record["event"], record["job_id"], record["attempt"], record["level"]) == (
+            "job ended",
+            "0-a",
+            2,
+            "info",
+        )
+        logs.configure("console", "info", person)
+        structlog.get_logger().info("job ended", job_id="0-a")
+        assert "job ended" in person.getvalue()
+        assert "{" not in person.getvalue()
+    finally:
+        structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_tracebacks_do_not_tell_what_is_in_variables(log_format: Literal["json", "console"]) -> None:
+    def fail(prompt: str) -> None:
+        raise RuntimeError(f"{len(prompt)} letters")
+
+    stream = io.StringIO()
+    try:
+        logs.configure(log_format, "info", stream)
+        try:
+            fail("between you and " + "me")
+        except RuntimeError:
+            structlog.get_logger().exception("ours")
+            logging.getLogger("asyncio").exception("theirs")
+    finally:
+        structlog.reset_defaults()
+        logging.getLogger().handlers.clear()
+    assert stream.getvalue().count("18 letters") == 2
+    assert "between you and me" not in stream.getvalue()
