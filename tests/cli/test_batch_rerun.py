@@ -49,9 +49,9 @@ def test_a_rerun_after_an_edit_stops_and_says_how_to_go_on(batch: BatchFiles) ->
 def test_a_schema_for_all_lines_and_answers_that_were_cut(batch: BatchFiles) -> None:
     schema = batch.folder / "schema.json"
     schema.write_text('{"type": "object", "properties": {"b": {}, "a": {}}}')
-    batch.write(
-        completion("whole"), completion("cut", f"hello{CUT}"), completion("old", "other", guided_regex="x")
-    )
+    own = [completion("old", "other", guided_regex="x")]
+    own.append(completion("free", f"text{CUT}", response_format={"type": "text"}))
+    batch.write(completion("whole"), completion("cut", f"hello{CUT}"), *own)
     command = (*batch.command, "--schema", schema)
     with answering(batch.server.url) as worker:
         done = invoke(*command)
@@ -65,17 +65,16 @@ def test_a_schema_for_all_lines_and_answers_that_were_cut(batch: BatchFiles) -> 
         assert cut is not None
         assert cut.text == '{"type":"object","properties":{"b":{},"a":{}}}'
         invoke(*command, "--retry-failed")
-        assert len(worker.answered) == 3
-        batch.write(
-            completion("whole"), completion("cut", "mended"), completion("old", "other", guided_regex="x")
-        )
-        again = invoke(*command, "--retry-incomplete")
         assert len(worker.answered) == 4
+        batch.write(completion("whole"), completion("cut", "mended"), *own)
+        again = invoke(*command, "--retry-incomplete")
+        assert len(worker.answered) == 5
         assert "trying 1 lines again" in again.stderr
         schema.write_text('{"type": "object", "properties": {"a": {}, "b": {}}}')
         other = invoke(*command)
         assert (other.exit_code, "2 lines have changed" in other.stderr) == (2, True)
-    assert batch.answers() == {"whole": "HELLO", "cut": "MENDED", "old": "OTHER"}
+    answers = {"whole": "HELLO", "cut": "MENDED", "old": "OTHER", "free": f"TEXT{CUT}"}
+    assert batch.answers() == answers
     assert batch.faults() == []
     schema.write_text("{")
     assert "--schema: is no JSON" in invoke(*command).stderr
