@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.batch_files import BatchFiles, answers_of, documents
-from support.commands import environment, invoke, on_terminal, process
+from support.commands import invoke, on_terminal, process
 from support.limits import no_file_above
 from support.screen import screen
 from support.servers.servers import free_port
@@ -88,19 +86,33 @@ def test_a_queue_that_was_never_used_is_told_before_anything_is_submitted(batch:
     assert problem in refused.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_dies_goes_on_without_computing_twice(batch: BatchFiles, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("sent", "ignored", "code"),
+    [
+        (signal.SIGKILL, "USR1", -signal.SIGKILL),
+        (signal.SIGINT, "USR1", 130),
+        (signal.SIGTERM, "INT", 130),  # in the background of a script, where Ctrl-C is not for it
+        pytest.param(signal.SIGHUP, "USR1", 130, marks=pytest.mark.slow),
+        (signal.SIGHUP, "HUP", 0),  # under nohup it goes on
+    ],
+)
+def test_a_run_that_dies_goes_on_without_computing_twice(
+    batch: BatchFiles, sent: signal.Signals, ignored: str, code: int
+) -> None:
+    """Whatever signals its caller ignores."""
     command = (*batch.command, "--window", 20)
     with answering(batch.server.url) as worker:
         worker.after = 25
-        with process(*command) as running:
+        trap = ("sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh")
+        with process(*command, before=trap) as running:
             assert worker.full_stop.wait(30)
-            running.send_signal(number)
+            running.send_signal(sent)
+            if code == 0:
+                worker.gate.set()
             _, messages = running.communicate(timeout=30)
-        if number is not signal.SIGKILL:
-            assert running.returncode == 130, messages
-            assert "run the same command again to go on" in messages
-            assert "Traceback" not in messages
+        assert running.returncode == code, messages
+        assert "Traceback" not in messages
+        assert ("run the same command again to go on" in messages) is (code == 130)
         worker.gate.set()
         done = invoke(*command)
         assert done.exit_code == 0, done.output
@@ -215,7 +227,7 @@ def test_a_full_disk_ends_the_run_which_goes_on_later(batch: BatchFiles) -> None
     assert len(batch.answers()) == worker.computed_once() == 40
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize("interrupted", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_progress_bar_on_a_terminal(batch: BatchFiles, interrupted: bool) -> None:
     with answering(batch.server.url) as worker, on_terminal(*batch.command, columns=60) as terminal:
         worker.after = 25
@@ -232,33 +244,3 @@ def test_the_progress_bar_on_a_terminal(batch: BatchFiles, interrupted: bool) ->
     [bar] = [place for place, line in enumerate(left) if "/60" in line]  # it stands there once
     assert count in left[bar]
     assert "rows/s" in left[bar + 1]
-
-
-@pytest.mark.parametrize(
-    ("ignored", "sent", "code"),
-    [
-        ("HUP", signal.SIGHUP, 0),  # under nohup it goes on
-        ("USR1", signal.SIGHUP, 130),
-        ("INT", signal.SIGTERM, 130),  # in the background of a script, where Ctrl-C is not for it
-    ],
-)
-def test_signals_that_the_caller_ignores(
-    batch: BatchFiles, ignored: str, sent: signal.Signals, code: int
-) -> None:
-    with answering(batch.server.url) as worker:
-        worker.after = 5
-        running = subprocess.Popen(
-            ["sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", sys.executable, "-m", "millstream"]
-            + [str(part) for part in batch.command],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment(),
-            text=True,
-        )
-        assert worker.full_stop.wait(30)
-        running.send_signal(sent)
-        if code == 0:
-            worker.gate.set()
-        _, messages = running.communicate(timeout=30)
-    assert running.returncode == code, messages
-    assert "Traceback" not in messages

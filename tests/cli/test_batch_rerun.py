@@ -111,7 +111,8 @@ def test_nothing_is_started_for_a_rerun_that_stops(tmp_path: Path, monkeypatch: 
 
 
 HAS_ZSTD = any(importlib.util.find_spec(name) for name in ("compression", "backports"))
-PACKINGS = [".gz", pytest.param(".zst", marks=pytest.mark.skipif(not HAS_ZSTD, reason="there is no zstd"))]
+NO_ZSTD = pytest.mark.skipif(not HAS_ZSTD, reason="there is no zstd")
+PACKINGS = [".gz", pytest.param(".zst", marks=[NO_ZSTD, pytest.mark.slow])]
 
 
 def packed(path: Path) -> bytes:
@@ -224,10 +225,10 @@ def test_rows_to_standard_output(batch: BatchFiles) -> None:
             killed, _ = running.communicate(timeout=30)
         assert len(killed.splitlines()) < 25
         worker.gate.set()
-        done = run_with(command, b"")
-        assert done.returncode == 0, done.stderr
-        assert sorted(custom_ids(done.stdout)) == sorted(answers_of(60))
-        assert b" answered before" in done.stderr
-        assert run_with(command, b"").stdout == done.stdout
+        done = invoke(*command)
+        assert done.exit_code == 0, done.stderr
+        assert sorted(custom_ids(done.stdout_bytes)) == sorted(answers_of(60))
+        assert " answered before" in done.stderr
+        assert invoke(*command).stdout_bytes == done.stdout_bytes
         assert worker.computed_once() == 60
-    assert done.stdout == journal.read_bytes()
+    assert done.stdout_bytes == journal.read_bytes()

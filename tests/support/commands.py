@@ -66,10 +66,12 @@ class Terminal:
 
 
 @contextmanager
-def process(*arguments: object, **changes: object) -> Iterator[subprocess.Popen[str]]:
-    """`python -m millstream …`; killed at the end if it still runs."""
+def process(
+    *arguments: object, before: tuple[str, ...] = (), **changes: object
+) -> Iterator[subprocess.Popen[str]]:
+    """`python -m millstream …`, run by the command `before`; killed at the end if it still runs."""
     running = subprocess.Popen(
-        [sys.executable, "-m", "millstream", *map(str, arguments)],
+        [*before, sys.executable, "-m", "millstream", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
