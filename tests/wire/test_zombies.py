@@ -10,7 +10,6 @@ from support.wire.desk import TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
-from millstream.wire.keys import RELEASED
 from millstream.wire.messages.replies import AppendOutcome, EndOutcome
 
 # What has happened to the job since attempt 1 of worker A appended its first delta and fell asleep.
@@ -160,20 +159,3 @@ async def test_an_attempt_that_ended_itself_changes_nothing(desk: Desk, end: str
 
     assert await desk.messages(wake_up) == []
     assert answers[end] is EndOutcome.ALREADY
-
-
-@pytest.mark.parametrize("owner", ["B", RELEASED])
-async def test_a_worker_that_never_started_changes_nothing(desk: Desk, owner: str) -> None:
-    await desk.submit()
-    entry = await desk.deliver("A")
-    await desk.run(desk.reclaiming(entry, "A", "B"))
-    await desk.start(entry, "B")
-    if owner == RELEASED:
-        await desk.run(desk.releasing(Claim("0-a", entry, "B", 1)))
-    before = await desk.state()
-    assert not (await desk.start(entry, "A")).started
-    assert (await desk.run(desk.renewing(("0-a", entry)))).lost == ("0-a",)
-    given_back = EndOutcome.ALREADY if owner == RELEASED else EndOutcome.FENCED
-    assert await desk.run(desk.giving_back(entry, "A")) is given_back
-    assert await desk.run(desk.reclaiming(entry, "A", "A")) == ()
-    assert await desk.state() == before
