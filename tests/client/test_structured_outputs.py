@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -127,10 +126,8 @@ def test_a_model_may_have_more_fields_where_it_says_so() -> None:
         ({"response_format": {"type": ["text"]}}, "response_format.type", "one of text, json_object"),
         ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema", "not known"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", '"schema"'),
-        ({"response_format": openai(None)}, "response_format.json_schema.schema", "an object"),
         ({"response_format": openai(TEXT)}, "response_format.json_schema.schema", "an object"),
         ({"response_format": openai(False)}, "response_format.json_schema.schema", "no answer can fit"),
-        ({"response_format": openai({"a": math.nan})}, "response_format.json_schema.schema", "as JSON"),
         ({"response_format": openai({"a": {1}})}, "response_format.json_schema.schema", "as JSON"),
         ({"response_format": openai({"a": "\ud800"})}, "response_format.json_schema.schema", "Unicode"),
         ({"response_format": openai({}, stric=True)}, "response_format.json_schema.stric", "not known"),
@@ -143,9 +140,7 @@ def test_a_model_may_have_more_fields_where_it_says_so() -> None:
             "structured_outputs.choice",
             "beside structured_outputs.regex",
         ),
-        ({"structured_outputs": {"json": 5}}, "structured_outputs.json", "an object"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "is no JSON"),
-        ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex", "must be a string"),
         ({"structured_outputs": {"choice": "yes"}}, "structured_outputs.choice", "list of texts"),
         ({"structured_outputs": {"choice": [5]}}, "structured_outputs.choice", "list of texts"),
         ({"structured_outputs": {"json_object": 1}}, "structured_outputs.json_object", "true or false"),
@@ -171,7 +166,6 @@ def test_a_model_may_have_more_fields_where_it_says_so() -> None:
             "structured_outputs",
             "beside response_format",
         ),
-        ({"response_format": {"type": "json_object"}, "min_tokens": 3}, "response_format", "min_tokens 3"),
         ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "structured_outputs", "ignore_eos"),
     ],
     ids=lambda value: str(value)[:60],
