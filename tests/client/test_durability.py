@@ -186,6 +186,7 @@ def test_wrong_options(options: dict[str, object], problem: str) -> None:
         ClientOptions(**options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_in_a_cluster_each_node_is_waited_for(kind: str) -> None:
     """One node has a disk that is synced, another has none: each job is as durable as its own node is."""

@@ -60,6 +60,7 @@ async def test_a_whole_worker_with_its_own_certificate(
     await assert_jobs_go_through(trusting(strict_url, authority, client_files), tmp_path)
 
 
+@pytest.mark.slow
 async def test_sentinels_and_their_master_over_tls(
     authority: Authority, client_files: Certificate, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ async def test_sentinels_and_their_master_over_tls(
         master.remove()
 
 
+@pytest.mark.slow
 async def test_a_cluster_over_tls(authority: Authority, client_files: Certificate, tmp_path: Path) -> None:
     node = ClusterServer("redis", **tls_options(authority), tls_cluster="yes")
     try:

@@ -15,9 +15,9 @@ from support.servers.servers import Server
 from support.wire.desk import Desk
 
 from millstream.errors import ProtocolError
-from millstream.wire.calls import Claim, ScriptCall, cancel, run, run_many
+from millstream.wire.calls import Claim, ScriptCall, cancel, expire, expire_one, look, run, run_many
 from millstream.wire.calls.scripts import script
-from millstream.wire.keys import GROUP, RELEASED
+from millstream.wire.keys import GROUP, RELEASED, QueueKeys
 from millstream.wire.messages.replies import AppendOutcome, AppendReply, CancelOutcome
 
 LUA = files("millstream.wire").joinpath("lua")
@@ -36,6 +36,23 @@ def test_scripts_name_their_arguments_at_the_top() -> None:
     for name in NAMES:
         for line in LUA.joinpath(f"{name}.lua").read_text("utf-8").splitlines():
             assert line.startswith("local ") or not re.search(r"(KEYS|ARGV)\[\d+\]", line), f"{name}: {line}"
+
+
+def test_scripts_publish_as_their_queue_does() -> None:
+    """By the command that they are given: a channel of a Cluster has another."""
+    assert not [name for name in NAMES if "PUBLISH" in script(name).source]
+    queue = Desk(None, QueueKeys("docs", sharded=True).shard(0))  # type: ignore[arg-type]
+    held = Claim("0-a", "1-1", "A", 1)
+    sent = [
+        queue.starting("1-1"), queue.appending(held, 1), queue.finishing(held), queue.burying(held),
+        queue.releasing(held), cancel(queue.keys, job_id="0-a", ttl_ms=1),
+        expire(queue.keys, limit=1, ttl_ms=1),
+        expire_one(queue.keys, job_id="0-a", ttl_ms=1),
+        look(queue.keys, job_id="0-a", attempt=1, seq=1, result=b"", ttl_ms=1),
+    ]  # fmt: skip
+    assert [call.script.name for call in sent if "SPUBLISH" not in call.args] == []
+    publishing = [name for name in NAMES if "publish" in script(name).source]
+    assert {call.script.name for call in sent} == {*publishing}
 
 
 def test_a_part_is_taken_once() -> None:
