@@ -9,17 +9,12 @@ from millstream.errors import ProtocolError
 from millstream.wire.messages.choices import ChoiceDelta, Delta, TokenLogprob
 from millstream.wire.messages.codec import encode
 from millstream.wire.messages.messages import State
-from millstream.wire.messages.record import parse_event, partial_result, read_job, read_log
+from millstream.wire.messages.record import parse_event, partial_result, read_log
 from millstream.wire.messages.replies import LogEntry
 
 
 def delta(*choices: ChoiceDelta) -> bytes:
     return encode(Delta(choices=choices))
-
-
-async def test_no_job_is_none(desk: Desk) -> None:
-    assert await read_job(desk.redis, desk.keys, "0-none") is None
-    assert await read_log(desk.redis, desk.keys, "0-none") == []
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from redis.exceptions import ConnectionError as ServerGone
 from redis.exceptions import NoScriptError, ResponseError
-from support.servers.servers import Server
 from support.wire.desk import Desk
 
 from millstream.errors import ProtocolError
@@ -119,14 +117,3 @@ async def test_the_longest_time_to_live_is_one_that_servers_take(desk: Desk) -> 
     await desk.submit()
     assert await desk.run(cancel(desk.keys, job_id="0-a", ttl_ms=2**52)) is CancelOutcome.CANCELLED
     assert await desk.redis.pttl(desk.keys.job("0-a")) > 2**51
-
-
-async def test_a_server_that_is_gone_raises() -> None:
-    with Server("valkey") as server:
-        client = redis.asyncio.Redis.from_url(server.url, retry=None)
-        desk = await Desk(client).open()
-    with pytest.raises(ServerGone):
-        await desk.submit()
-    with pytest.raises(ServerGone):
-        await run_many(client, [desk.submitting()])
-    await client.aclose()

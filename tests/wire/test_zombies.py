@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from support.wire.desk import TTL_MS, Desk
@@ -136,26 +136,3 @@ async def test_an_attempt_that_is_over_changes_nothing(
     assert answers["append the next"].outcome is AppendOutcome.FENCED
     assert answers["renew"].lost == ("0-a",)
     assert {answers[name] for name in ("finish", "bury", "retry", "release")} == {EndOutcome.FENCED}
-
-
-OWN_ENDS: dict[str, Callable[[Desk, Claim], ScriptCall[EndOutcome]]] = {
-    name: cast(Any, WAKES[name])
-    for name in ("finish", "finish with a delta", "bury", "retry", "release", "give back")
-}
-
-
-@pytest.mark.parametrize("end", OWN_ENDS)
-async def test_an_attempt_that_ended_itself_changes_nothing(desk: Desk, end: str) -> None:
-    old = await desk.begin()
-    await desk.append(old, 1)
-    assert await desk.run(OWN_ENDS[end](desk, old)) is EndOutcome.OK
-    before = await desk.state()
-    answers: dict[str, Any] = {}
-
-    async def wake_up() -> None:
-        for name, call in WAKES.items():
-            answers[name] = await desk.run(call(desk, old))
-            assert await desk.state() == before, name
-
-    assert await desk.messages(wake_up) == []
-    assert answers[end] is EndOutcome.ALREADY
