@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, RootModel
-from support.workers.hand_worker import HandWorker
 
-from millstream import AsyncClient, IncompleteAnswer, InvalidRequest, ResponseFormat
+from millstream import InvalidRequest, ResponseFormat
 from millstream.client.submitting.requests import EncodedRequest, draft
 from millstream.client.submitting.structured_outputs import asked_format
 from millstream.wire.messages import codec
@@ -184,21 +183,3 @@ def test_a_schema_that_is_nested_too_deep() -> None:
         deep = {"not": deep}
     with pytest.raises(InvalidRequest, match=r"^response_format\.json_schema\.schema: "):
         drafted(response_format=openai(deep))
-
-
-async def test_a_model_in_and_its_object_out(client: AsyncClient, worker: HandWorker) -> None:
-    whole, cut = await client.submit_many([{"prompt": "p", "response_format": Invoice}] * 2)
-    assert not isinstance(whole, Exception)
-    assert not isinstance(cut, Exception)
-    text = '{"number": "7", "lines": [{"item": "oats", "cents": 250}]}'
-    job = await worker.take()
-    await job.say(text[:20])
-    await job.end(last=text[20:], complete=True)
-    await (await worker.take()).end(last=text[:20], complete=False)
-    invoice = (await client.wait(whole.id, timeout_s=30)).parse(Invoice)
-    assert invoice == Invoice(number="7", lines=[Line(item="oats", cents=250)])
-    result = await client.wait(cut.id, timeout_s=30)
-    with pytest.raises(IncompleteAnswer, match="allow more tokens"):
-        result.parse(Invoice)
-    told = [event.choices[-1].complete async for event in client.stream(whole.id) if event.text]
-    assert told == [None, True]
