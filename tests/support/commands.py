@@ -23,6 +23,12 @@ def invoke(*arguments: object, text: str | None = None) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
 
 
+def assert_refused(problem: str, *arguments: object, code: int = 2, text: str | None = None) -> None:
+    """The command ends with this code, and says so."""
+    done = invoke(*arguments, text=text)
+    assert (done.exit_code, problem in done.stderr) == (code, True), done.output
+
+
 def environment(**changes: object) -> dict[str, str]:
     """For a process: this one's, without settings that a developer may have."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLSTREAM_")}
