@@ -39,16 +39,6 @@ def assert_refused(path: Path, problem: str) -> None:
         pass
 
 
-def test_a_later_run_knows_what_is_answered(out: Path) -> None:
-    with Journal(out) as first:
-        first.write([answer("a")], [failure("b", 2), failure(None, 3, "invalid_json", ran=False)])
-        first.write((), [failure("a", 4, "duplicate_custom_id", ran=False)])
-    with Journal(out) as second:
-        assert [second.has_id(name) for name in "abc"] == [True, True, False]
-        assert [second.has_line(line) for line in (1, 2, 3, 4)] == [False, False, True, True]
-        assert second.own_id("d") == first.own_id("d")
-
-
 def test_rows_are_taken_out_of_the_file_that_a_link_names(out: Path, tmp_path: Path) -> None:
     out.symlink_to(tmp_path / "elsewhere")
     with Journal(out) as journal:
@@ -90,16 +80,6 @@ def test_a_death_in_the_middle_of_any_write_loses_that_row_only(out: Path, name:
         assert kept_run is (path != journal.run_file or rows_left == 1)
         assert lost == {out: ids[:2], journal.errors: ids[2:]}.get(path, [])[rows_left:]
         journal.run_file.write_bytes(whole if path == journal.run_file else journal.run_file.read_bytes())
-
-
-def test_a_run_file_that_is_gone_keeps_the_answers(out: Path) -> None:
-    with Journal(out) as journal:
-        journal.write([answer("a")], [failure("b", 2)])
-    journal.run_file.unlink()
-    with Journal(out) as later:
-        assert later.has_id("a")
-        assert later.has_id("b")
-        assert later.run != journal.run
 
 
 def test_a_full_disk_is_told_and_leaves_whole_rows(out: Path) -> None:
@@ -188,13 +168,6 @@ def test_an_error_row_of_another_kind_is_told(out: Path, line: object) -> None:
     row = {"custom_id": None, "response": None, "error": {"code": "x", "line": line}}
     out.with_suffix(".errors.jsonl").write_text(json.dumps(row) + "\n")
     assert_refused(out, "error file: line 1 is no row of a batch run")
-
-
-def test_two_runs_cannot_write_one_file(out: Path) -> None:
-    with Journal(out), pytest.raises(InvalidRequest, match="another run is writing this file"), Journal(out):
-        pass
-    with Journal(out):
-        pass
 
 
 def test_jobs_under_way_are_known_without_the_input(out: Path) -> None:

@@ -132,6 +132,13 @@ def test_a_url_of_a_cluster() -> None:
         ("redis+cluster://me:secret@one:port", "url: "),
         ("redis+cluster://me:secret@one?sentinel_password=secret", "sentinel_password"),
         ("redis+sentinel://me:secret@one/main?timeout=3", "timeout"),
+        ("rediss://h?ssl_ca_certs=/nowhere.pem", r"ssl_ca_certs=/nowhere\.pem"),
+        ("rediss://h?ssl_certfile=/nowhere.pem&ssl_keyfile=/k.pem", "cannot be used"),
+        ("rediss://h?ssl_cert_reqs=perhaps", "perhaps"),
+        ("rediss://h?ssl_certificate=/here.pem", "no such TLS option"),
+        ("redis://h?ssl_cert_reqs=none", "begin it with rediss"),
+        ("redis+sentinel://h/main?ssl_cert_reqs=none", "begin it with rediss"),
+        ("rediss+cluster://h?ssl_ca_certs=/nowhere.pem", "cannot be used"),
         ("redis+magic://me:secret@one", r"begin it with one of redis://, .*redis\+cluster://"),
     ],
 )

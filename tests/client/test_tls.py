@@ -15,8 +15,7 @@ from support.servers.sentinel import SentinelServer
 from support.servers.servers import Server, binary
 from support.workers.counting_worker import counted, model_name, serving, settings, write_tokenizer
 
-from millstream import AsyncClient, ClientOptions, InvalidRequest, Unavailable
-from millstream.wire.connection import Endpoint
+from millstream import AsyncClient, ClientOptions, Unavailable
 from millstream_worker import command
 from millstream_worker.service.service import Service
 
@@ -142,23 +141,6 @@ async def test_a_client_with_a_strange_certificate_is_refused(
     async with AsyncClient(trusting(strict_url, authority, stranger)) as client:
         with pytest.raises(Unavailable, match=r"does not trust who signed .*client\.pem"):
             await client.submit("over the wire")
-
-
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("rediss://h?ssl_ca_certs=/nowhere.pem", r"ssl_ca_certs=/nowhere\.pem"),
-        ("rediss://h?ssl_certfile=/nowhere.pem&ssl_keyfile=/k.pem", "cannot be used"),
-        ("rediss://h?ssl_cert_reqs=perhaps", "perhaps"),
-        ("rediss://h?ssl_certificate=/here.pem", "no such TLS option"),
-        ("redis://h?ssl_cert_reqs=none", "begin it with rediss"),
-        ("redis+sentinel://h/main?ssl_cert_reqs=none", "begin it with rediss"),
-        ("rediss+cluster://h?ssl_ca_certs=/nowhere.pem", "cannot be used"),
-    ],
-)
-def test_slips_in_tls_options_are_told_at_once(url: str, problem: str) -> None:
-    with pytest.raises(InvalidRequest, match=problem):
-        Endpoint.of(url)
 
 
 def test_a_worker_says_which_file_is_wrong(capfd: pytest.CaptureFixture[str]) -> None:

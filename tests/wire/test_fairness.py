@@ -299,12 +299,3 @@ async def test_tenants_with_nothing_parked_are_forgotten_above_a_bound(desk: Des
     await desk.redis.hset(TENANTS, mapping={f"=t{number}": "9 0" for number in range(5000)})
     await desk.promote()
     assert await desk.redis.hgetall(TENANTS) == {b"@n": b"1", b"=mine": b"7 1"}
-
-
-@pytest.mark.parametrize("cost", [0, -1, 2**60])
-def test_a_cost_that_is_none_is_a_mistake(cost: int) -> None:
-    with pytest.raises(ValueError, match="cost must be at least 1"):
-        calls.submit(
-            KEYS, job_id="0-a", lane="batch", payload=b"", digest="d", version=1, deadline_ms=None,
-            stream=False, max_entries=1, max_bytes=1, cost=cost,
-        )  # fmt: skip

@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from support.wire.desk import Desk
 
 from millstream.errors import ProtocolError
-from millstream.wire.calls import Claim, ScriptCall, cancel, expire, expire_one, look, run, run_many
+from millstream.wire.calls import Claim, ScriptCall, cancel, expire, expire_one, look, run, run_many, take
 from millstream.wire.calls.scripts import script
 from millstream.wire.keys import GROUP, RELEASED, QueueKeys
 from millstream.wire.messages.replies import AppendOutcome, AppendReply, CancelOutcome
@@ -105,12 +105,17 @@ async def test_a_reply_that_is_not_the_scripts_is_a_protocol_error(desk: Desk) -
     assert isinstance(error, ProtocolError)
 
 
-@pytest.mark.parametrize("ttl_ms", [0, -1, 10**300])
-async def test_a_time_that_no_server_takes_is_refused_before_anything_is_sent(
-    desk: Desk, ttl_ms: int
-) -> None:
-    with pytest.raises(ValueError, match="ttl_ms must be at least 1 and at most"):
-        cancel(desk.keys, job_id="0-a", ttl_ms=ttl_ms)
+@pytest.mark.parametrize("value", [0, -1, 10**300])
+def test_a_number_that_no_server_takes_is_refused_before_anything_is_sent(value: int) -> None:
+    shard = Desk(None)  # type: ignore[arg-type]
+    for name, call in (
+        ("ttl_ms", lambda: cancel(shard.keys, job_id="0-a", ttl_ms=value)),
+        ("cost", lambda: shard.submitting(cost=value)),
+        ("max_entries", lambda: take(shard.keys, owner="A", max_entries=value, max_bytes=1)),
+        ("max_bytes", lambda: take(shard.keys, owner="A", max_entries=1, max_bytes=value)),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1 and at most"):
+            call()
 
 
 async def test_the_longest_time_to_live_is_one_that_servers_take(desk: Desk) -> None:

@@ -68,9 +68,3 @@ async def test_a_key_that_is_no_lane_is_not_joined(desk: Desk) -> None:
     await desk.redis.set(desk.keys.lane(Lane.BATCH), "x")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await desk.run(calls.join(desk.keys))
-
-
-@pytest.mark.parametrize("bounds", [{"max_entries": 0, "max_bytes": 1}, {"max_entries": 1, "max_bytes": 0}])
-def test_a_bound_that_reads_nothing_is_a_mistake(bounds: dict[str, int], desk: Desk) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        calls.take(desk.keys, owner="A", **bounds)
