@@ -128,10 +128,6 @@ TEXT = '{"type":"object","properties":{"b":{},"a":{}}}'
     [
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, {"type": "json_object"}),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
-            {"type": "json_schema", "text": TEXT},
-        ),
         ({"structured_outputs": {"regex": "a+"}}, {"type": "regex", "text": "a+"}),
         (
             {"guided_json": SCHEMA, "guided_whitespace_pattern": " ?"},

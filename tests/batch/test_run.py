@@ -133,7 +133,8 @@ async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: B
 async def test_a_full_queue_is_waited_for(place: BatchFiles) -> None:
     place.write(*documents(30))
     with answering(place.server.url) as worker:
-        summary = await place.run(RunOptions(window=20), client=ClientOptions(max_entries=4))
+        options = RunOptions(window=20, patience=Patience(again_s=0.05))
+        summary = await place.run(options, client=ClientOptions(max_entries=4))
     assert summary.completed == 30
     assert worker.computed_once()
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.errors import ProtocolError
@@ -28,6 +28,7 @@ PLAIN = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(PLAIN)
 def test_plain_values_come_back(value: Any) -> None:
     assert unpack(pack(value)) == value

@@ -51,16 +51,6 @@ async def test_commands_go_where_their_keys_are(cluster: Cluster, client: Redis)
     assert (await client.time())[0] > 0
 
 
-async def test_a_slot_that_has_moved_is_followed(cluster: Cluster, client: Redis) -> None:
-    await client.set("{a}", "1")
-    await asyncio.to_thread(cluster.move_slot, "{a}")
-    async with client.pipeline(transaction=False) as pipeline:
-        for _ in range(3):
-            pipeline.incr("{a}")
-        pipeline.get("{b}")
-        assert await pipeline.execute() == [2, 3, 4, None]
-
-
 async def test_keys_that_have_gone_ahead_are_asked_for(cluster: Cluster, client: Redis) -> None:
     """Many at once: the allowance of an ASK must reach the connection that its command takes."""
     names = [f"{{a}}{n}" for n in range(30)]
