@@ -14,7 +14,7 @@ import redis
 import redis.asyncio
 from support.batch_files import BatchFiles, answers_of, documents
 from support.servers.servers import Server, lasting_server
-from support.workers.answering_worker import CUT, answering, completion, read_rows
+from support.workers.answering_worker import answering, completion, read_rows
 from support.workers.counting_worker import until
 
 from millstream import (
@@ -26,11 +26,9 @@ from millstream import (
     Request,
     Unavailable,
 )
-from millstream.batch.files.journal import Journal
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.running.run import RunOptions
 from millstream.batch.running.sending import Patience
-from millstream.batch.survey import begin
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import QueueInfo, create_or_read
@@ -85,33 +83,6 @@ async def test_bad_lines_become_error_rows_and_the_rest_goes_on(place: BatchFile
     assert [by_line[line]["custom_id"] for line in (3, 6, 8, 12)] == [None, "bom", "t", "f"]
 
 
-async def test_a_finished_run_has_nothing_left_to_do(place: BatchFiles) -> None:
-    place.write(*documents(5), "{bad", completion("doc-0"), completion("x", "fail"))
-    with answering(place.server.url) as worker:
-        await place.run()
-        before = (place.out.read_bytes(), place.errors.read_bytes())
-        summary = await place.run()
-    assert (summary.completed, summary.failed, summary.skipped) == (0, 0, 8)
-    assert (place.out.read_bytes(), place.errors.read_bytes()) == before
-    assert worker.computed_once()
-
-
-async def test_an_interrupted_run_goes_on_without_computing_twice(place: BatchFiles) -> None:
-    place.write(*documents(60))
-    with answering(place.server.url) as worker:
-        worker.after = 25
-        running = asyncio.create_task(place.run(RunOptions(window=30)))
-        await asyncio.to_thread(worker.full_stop.wait, 30)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        place.out.write_bytes(place.out.read_bytes()[:-7])  # and the last write was torn
-        worker.gate.set()
-        await place.run(RunOptions(window=30))
-    assert place.answers() == answers_of(60)
-    assert worker.computed_once() == 60
-
-
 async def test_custom_ids_come_back_as_they_were(place: BatchFiles) -> None:
     ids = ["ключ 7", "🙂" * 512, "a\x00b", 'line\n"quoted"\\', "é", "e\u0301", " ", "\u2028", "null", "0"]
     place.write(*(completion(custom_id, f"text {i}") for i, custom_id in enumerate(ids)))
@@ -120,83 +91,6 @@ async def test_custom_ids_come_back_as_they_were(place: BatchFiles) -> None:
         assert place.answers() == {custom_id: f"TEXT {i}" for i, custom_id in enumerate(ids)}
         assert (await place.run()).skipped == len(ids)
     assert worker.computed_once()
-
-
-async def test_lines_that_were_added_later_are_answered_later(place: BatchFiles) -> None:
-    place.write(*documents(3))
-    with answering(place.server.url):
-        await place.run()
-        place.write(*reversed(documents(6)))
-        summary = await place.run()
-    assert (summary.completed, summary.skipped) == (3, 3)
-    assert len(place.answers()) == 6
-
-
-async def test_failed_lines_are_retried_on_request_only(place: BatchFiles) -> None:
-    place.write(completion("a"), completion("b", "fail"), completion("c", temperature="hot"))
-    with answering(place.server.url):
-        await place.run()
-    assert len(place.faults()) == 2
-    place.write(completion("a"), completion("b", "fail"), completion("c", temperature=0))
-    with answering(place.server.url, answer=lambda request: "better") as worker:
-        assert (await place.run()).skipped == 3
-        assert not worker.answered
-        await place.run(retry="failed")
-        assert len(worker.answered) == 2
-    assert place.answers() == {"a": "HELLO", "b": "better", "c": "better"}
-    assert place.faults() == []
-
-
-async def test_answers_that_were_cut_are_retried_on_their_own_request_only(place: BatchFiles) -> None:
-    formatted: dict[str, Any] = {"response_format": {"type": "json_object"}}
-    lines = [completion("whole", "a", **formatted), completion("cut", f"b{CUT}", **formatted)]
-    lines += [completion("plain", f"c{CUT}"), completion("failed", "fail")]
-    place.write(*lines)
-    with answering(place.server.url) as worker:
-        summary = await place.run()
-        assert place.answers() == {"whole": "A", "plain": f"C{CUT}"}
-        assert place.faults() == [(2, "incomplete_output", None), (4, "model_refused", "body.prompt")]
-        assert (summary.completed, summary.failed, summary.incomplete) == (2, 2, 1)
-        [row] = [row for row in read_rows(place.errors) if row["custom_id"] == "cut"]
-        assert row["response"]["body"]["choices"][0]["text"] == f"B{CUT}"
-        await place.run(retry="failed")
-        assert [sum(one.prompt == f"b{CUT}" for one in worker.requests.values()), len(worker.answered)] == [
-            1,
-            5,
-        ]
-    with answering(place.server.url, answer=lambda request: "{}") as worker:
-        summary = await place.run(retry="incomplete")
-        assert [request.prompt for request in worker.requests.values()] == [f"b{CUT}"]
-    assert (summary.completed, summary.failed, summary.skipped, summary.incomplete) == (1, 0, 3, 0)
-    assert place.answers() == {"whole": "A", "plain": f"C{CUT}", "cut": "{}"}
-    assert place.faults() == [(4, "model_refused", "body.prompt")]
-
-
-async def test_a_format_for_all_lines_that_have_none(place: BatchFiles) -> None:
-    """It is a part of them: with another one they are other lines."""
-    own = {"structured_outputs": {"regex": "a+"}}
-    place.write(completion("a"), completion("b", **own), completion("c", response_format={"type": "text"}))
-    options = RunOptions(response_format={"type": "json_object"})
-    with answering(place.server.url) as worker:
-        await place.run(options)
-        kinds = [one.response_format and one.response_format.type for one in worker.requests.values()]
-        assert sorted(kinds, key=str) == [None, "json_object", "regex"]
-        assert (await place.run(options)).skipped == 3
-    with Journal(place.out) as journal:
-        assert len(begin(place.source, journal, options).changed) == 0
-        with pytest.raises(InvalidRequest, match=r"1 line has changed since it was answered \(1\)"):
-            begin(place.source, journal, RunOptions())
-
-
-async def test_older_names_of_fields_are_counted(place: BatchFiles) -> None:
-    place.write(
-        completion("a", guided_json={}, guided_whitespace_pattern=" "),
-        completion("b", guided_json={}, guided_decoding_backend="x"),
-    )
-    with answering(place.server.url):
-        summary = await place.run()
-    assert summary.deprecated_fields == (("guided_json", 2), ("guided_whitespace_pattern", 1))
-    assert summary.unknown_fields == (("guided_decoding_backend", 1),)
 
 
 async def assert_under_way(place: BatchFiles, most: int, count: int, options: RunOptions) -> None:
@@ -239,7 +133,8 @@ async def test_a_slow_job_does_not_keep_the_rows_of_its_chunk_in_memory(place: B
 async def test_a_full_queue_is_waited_for(place: BatchFiles) -> None:
     place.write(*documents(30))
     with answering(place.server.url) as worker:
-        summary = await place.run(RunOptions(window=20), client=ClientOptions(max_entries=4))
+        options = RunOptions(window=20, patience=Patience(again_s=0.05))
+        summary = await place.run(options, client=ClientOptions(max_entries=4))
     assert summary.completed == 30
     assert worker.computed_once()
 
@@ -281,9 +176,7 @@ async def test_a_server_that_stays_away_ends_the_run(tmp_path: Path) -> None:
         assert worker.computed_once()
 
 
-async def test_a_server_that_restarts_in_the_middle_costs_nothing(
-    tmp_path: Path,
-) -> None:
+async def test_a_server_that_restarts_in_the_middle_costs_nothing(tmp_path: Path) -> None:
     with lasting_server() as server:
         place = BatchFiles(server, tmp_path)
         place.write(*documents(40))

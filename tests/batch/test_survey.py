@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
@@ -373,12 +372,3 @@ def test_jobs_of_an_output_that_was_removed(tmp_path: Path, finished: bool) -> N
 def test_only_lines_that_a_worker_has_to_answer_are_work(place: Place, line: object, work: bool) -> None:
     write_lines(place.source, [*LINES, line])
     assert place.begin().work is work
-
-
-def test_a_truncated_input_is_told_before_any_work(place: Place) -> None:
-    data = gzip.compress(
-        b"".join(json.dumps(completion(f"{i} {hash(str(i))}")).encode() + b"\n" for i in range(9999))
-    )
-    place.source.write_bytes(data[: len(data) // 2])
-    with pytest.raises(InvalidRequest, match=r"IN: .* cut off or damaged after line [1-9],\d\d\d"):
-        place.begin()

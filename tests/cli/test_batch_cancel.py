@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.batch_files import BatchFiles, answers_of, documents
-from support.commands import invoke, on_terminal, process
+from support.commands import assert_refused, invoke, on_terminal, process
 from support.workers.answering_worker import Answering, answering, completion, read_rows
 
 from millstream import Client
@@ -75,8 +75,7 @@ def test_a_cancelled_run_computes_nothing_more(batch: BatchFiles) -> None:
                 assert running.poll() is None
             while sum(state in ("queued", "running") for state in batch.states().values()) < 60:
                 assert running.poll() is None
-            refused = invoke(*batch.cancel)
-            assert (refused.exit_code, "another run is writing this file" in refused.stderr) == (2, True)
+            assert_refused("another run is writing this file", *batch.cancel)
             running.send_signal(signal.SIGINT)
             _, messages = running.communicate(timeout=30)
         assert "60 jobs of this run stay in the queue, and workers go on with them; to cancel: " in messages
@@ -144,7 +143,6 @@ def test_a_second_ctrl_c_cancels(batch: BatchFiles) -> None:
                 assert terminal.running.poll() is None
             terminal.press_ctrl_c()
             terminal.read_until(b"Ctrl-C again")
-            assert "queued" in batch.states().values()
             terminal.press_ctrl_c()
             terminal.read_until(b"had ended before")
             assert terminal.running.wait(30) == 130
@@ -163,7 +161,6 @@ def test_jobs_of_lines_that_are_gone_are_cancelled(batch: BatchFiles) -> None:
 
 
 def test_what_is_no_run_cannot_be_cancelled(tmp_path: Path) -> None:
-    done = invoke("batch", "cancel", tmp_path / "typo.jsonl", "--redis-url", "redis://127.0.0.1:1")
-    assert done.exit_code == 2
-    assert "there is no typo.run.jsonl beside it" in done.stderr
+    cancel = ("batch", "cancel", tmp_path / "typo.jsonl", "--redis-url", "redis://127.0.0.1:1")
+    assert_refused("there is no typo.run.jsonl beside it", *cancel)
     assert list(tmp_path.iterdir()) == []

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.batch_files import BatchFiles, answers_of, documents
-from support.commands import environment, invoke, on_terminal, process
+from support.commands import assert_refused, invoke, on_terminal, process
 from support.limits import no_file_above
 from support.screen import screen
 from support.servers.servers import free_port
@@ -80,27 +78,39 @@ def test_a_queue_that_was_never_used_is_told_before_anything_is_submitted(batch:
     batch.write(*(completion(f"{i}", model=model) for i, model in enumerate(models)))
     with answering(batch.server.url, "used"), answering(batch.server.url) as worker:
         invoke("submit", "x", "--queue", "used", "--wait", "--redis-url", batch.server.url)
-        refused = invoke(*batch.command)
+        problem = "does not have: 'gpt-4o-mini' in 2 lines; --queue NAME sends all lines to one queue"
+        assert_refused(problem, *batch.command)
         assert not worker.answered
         assert invoke(*batch.command, "--queue", "default", "--strict").exit_code == 0
-    assert refused.exit_code == 2
-    problem = "this server does not have: 'gpt-4o-mini' in 2 lines; --queue NAME sends all lines to one queue"
-    assert problem in refused.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_dies_goes_on_without_computing_twice(batch: BatchFiles, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("sent", "ignored", "code"),
+    [
+        (signal.SIGKILL, "USR1", -signal.SIGKILL),
+        (signal.SIGINT, "USR1", 130),
+        (signal.SIGTERM, "INT", 130),  # in the background of a script, where Ctrl-C is not for it
+        pytest.param(signal.SIGHUP, "USR1", 130, marks=pytest.mark.slow),
+        (signal.SIGHUP, "HUP", 0),  # under nohup it goes on
+    ],
+)
+def test_a_run_that_dies_goes_on_without_computing_twice(
+    batch: BatchFiles, sent: signal.Signals, ignored: str, code: int
+) -> None:
+    """Whatever signals its caller ignores."""
     command = (*batch.command, "--window", 20)
     with answering(batch.server.url) as worker:
         worker.after = 25
-        with process(*command) as running:
+        trap = ("sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh")
+        with process(*command, before=trap) as running:
             assert worker.full_stop.wait(30)
-            running.send_signal(number)
+            running.send_signal(sent)
+            if code == 0:
+                worker.gate.set()
             _, messages = running.communicate(timeout=30)
-        if number is not signal.SIGKILL:
-            assert running.returncode == 130, messages
-            assert "run the same command again to go on" in messages
-            assert "Traceback" not in messages
+        assert running.returncode == code, messages
+        assert "Traceback" not in messages
+        assert ("run the same command again to go on" in messages) is (code == 130)
         worker.gate.set()
         done = invoke(*command)
         assert done.exit_code == 0, done.output
@@ -148,9 +158,7 @@ def test_wrong_arguments(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "in.jsonl", documents(1))
-    done = invoke("batch", "run", "in.jsonl", *arguments, "--redis-url", nowhere())
-    assert done.exit_code == 2, done.output
-    assert problem in done.stderr
+    assert_refused(problem, "batch", "run", "in.jsonl", *arguments, "--redis-url", nowhere())
 
 
 def test_a_place_is_refused_before_a_model_is_fetched(
@@ -159,8 +167,7 @@ def test_a_place_is_refused_before_a_model_is_fetched(
     source = write_lines(tmp_path / "in.jsonl", documents(1))
     monkeypatch.delenv("MILLSTREAM_REDIS_URL", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(source))  # a model would be kept in it
-    done = invoke("batch", "run", source, "-o", tmp_path / "typo" / "out.jsonl")
-    assert (done.exit_code, "typo does not exist" in done.stderr) == (2, True)
+    assert_refused("typo does not exist", "batch", "run", source, "-o", tmp_path / "typo" / "out.jsonl")
 
 
 def test_an_error_does_not_stand_among_rows(tmp_path: Path) -> None:
@@ -174,13 +181,10 @@ def test_an_error_does_not_stand_among_rows(tmp_path: Path) -> None:
 
 def test_a_missing_input_and_a_missing_server(tmp_path: Path) -> None:
     url, source = nowhere(), tmp_path / "in.jsonl"
-    missing = invoke("batch", "run", source, "-o", tmp_path / "o.jsonl", "--redis-url", url)
-    assert missing.exit_code == 2
-    assert "cannot be read" in missing.stderr
+    command = ("batch", "run", source, "-o", tmp_path / "o.jsonl", "--redis-url", url)
+    assert_refused("cannot be read", *command)
     write_lines(source, documents(1))
-    unreachable = invoke("batch", "run", source, "-o", tmp_path / "o.jsonl", "--redis-url", url)
-    assert unreachable.exit_code == 3
-    assert url.removeprefix("redis://") in unreachable.stderr
+    assert_refused(url.removeprefix("redis://"), *command, code=3)
 
 
 def test_an_output_with_a_long_name(batch: BatchFiles) -> None:
@@ -215,7 +219,7 @@ def test_a_full_disk_ends_the_run_which_goes_on_later(batch: BatchFiles) -> None
     assert len(batch.answers()) == worker.computed_once() == 40
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize("interrupted", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_progress_bar_on_a_terminal(batch: BatchFiles, interrupted: bool) -> None:
     with answering(batch.server.url) as worker, on_terminal(*batch.command, columns=60) as terminal:
         worker.after = 25
@@ -232,33 +236,3 @@ def test_the_progress_bar_on_a_terminal(batch: BatchFiles, interrupted: bool) ->
     [bar] = [place for place, line in enumerate(left) if "/60" in line]  # it stands there once
     assert count in left[bar]
     assert "rows/s" in left[bar + 1]
-
-
-@pytest.mark.parametrize(
-    ("ignored", "sent", "code"),
-    [
-        ("HUP", signal.SIGHUP, 0),  # under nohup it goes on
-        ("USR1", signal.SIGHUP, 130),
-        ("INT", signal.SIGTERM, 130),  # in the background of a script, where Ctrl-C is not for it
-    ],
-)
-def test_signals_that_the_caller_ignores(
-    batch: BatchFiles, ignored: str, sent: signal.Signals, code: int
-) -> None:
-    with answering(batch.server.url) as worker:
-        worker.after = 5
-        running = subprocess.Popen(
-            ["sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", sys.executable, "-m", "millstream"]
-            + [str(part) for part in batch.command],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment(),
-            text=True,
-        )
-        assert worker.full_stop.wait(30)
-        running.send_signal(sent)
-        if code == 0:
-            worker.gate.set()
-        _, messages = running.communicate(timeout=30)
-    assert running.returncode == code, messages
-    assert "Traceback" not in messages

@@ -39,10 +39,3 @@ def test_a_later_signal_breaks_it_off() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_async(work.run(), at_once_s=0.0)
     assert not work.ended
-
-
-def test_work_that_is_not_interrupted_returns() -> None:
-    async def answer() -> int:
-        return 7
-
-    assert run_async(answer()) == 7

@@ -41,6 +41,7 @@ async def test_more_channels_than_one_command_takes(
             assert await box.take(20) == ([name.encode()], False, False)
 
 
+@pytest.mark.slow
 async def test_as_many_channels_as_a_run_of_documents_has(
     dispatcher: Dispatcher, redis_client: redis.asyncio.Redis
 ) -> None:
@@ -228,17 +229,3 @@ async def test_closing_passes_on_a_cancellation(dispatcher: Dispatcher) -> None:
         with pytest.raises(asyncio.CancelledError):
             await closing
         await dispatcher.aclose()
-
-
-async def test_sharded_channels(valkey: Server) -> None:
-    dispatcher = Dispatcher(Endpoint.of(valkey.url), "test-dispatcher", sharded=True)
-    box = Mailbox(10)
-    publisher = redis.asyncio.Redis.from_url(valkey.url)
-    with dispatcher.subscription(["c"], box):
-        assert await box.ready(20)
-        assert await publisher.execute_command("SPUBLISH", "c", "x") == 1
-        mail = await box.take(20)
-        assert mail is not None
-        assert mail.payloads == [b"x"]
-    await dispatcher.aclose()
-    await publisher.aclose()

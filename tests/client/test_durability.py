@@ -186,12 +186,7 @@ def test_wrong_options(options: dict[str, object], problem: str) -> None:
         ClientOptions(**options)  # type: ignore[arg-type]
 
 
-async def test_a_wrong_durability_of_one_submit(server: Server) -> None:
-    async with AsyncClient(server.url) as client:
-        with pytest.raises(InvalidRequest, match="durability: must be one of none, aof, replicas"):
-            await client.submit("x", durability="disk")
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_in_a_cluster_each_node_is_waited_for(kind: str) -> None:
     """One node has a disk that is synced, another has none: each job is as durable as its own node is."""

@@ -49,15 +49,3 @@ async def test_many_at_once_each_with_its_outcome(client: AsyncClient, worker: H
     assert told["0-nobody"] is False
     assert len(told) == 601
     assert await client.forget_many([]) == {}
-
-
-async def test_a_late_worker_brings_nothing_back(client: AsyncClient, worker: HandWorker) -> None:
-    submitted = await client.submit("Hello")
-    late = await worker.take()
-    now = await late.die()
-    await now.end(last="done")
-    await client.forget(submitted.id)
-    before = await worker.redis.dbsize()
-    assert await late.say("late") == "fenced"
-    assert await now.end() == "fenced"
-    assert await worker.redis.dbsize() == before

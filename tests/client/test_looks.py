@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis.asyncio
 from support.servers.servers import Server
 from support.workers.counting_worker import assert_nothing_left, counted, model_name, serving
+from support.workers.hand_worker import HandWorker
 
-from millstream import AsyncClient, EndEvent, JobFailed, State
+from millstream import AsyncClient, EndEvent, JobFailed, NotReady, Result, State
 from millstream.client.queue.looks import AGAIN_S, MOST, Looks
 from millstream.client.queue.options import ClientOptions
 from millstream.client.queue.queue_jobs import QueueJobs
@@ -62,3 +64,31 @@ async def test_readers_of_a_job_whose_entry_was_destroyed_hear_of_its_end(
             assert (await client.wait(good.id, timeout_s=30)).choices[0].text == counted(2, 3)
     await session.aclose()
     await assert_nothing_left(redis_client)
+
+
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+async def test_neither_an_unheard_end_nor_the_end_of_the_time_is_missed(
+    server: Server, client: AsyncClient, worker: HandWorker
+) -> None:
+    """Where messages of another job never cease."""
+    busy, quiet = (await client.submit("x")).id, (await client.submit("x")).id
+    await worker.take()
+    job = await worker.take()
+    session = Session(server.url, ClientOptions())
+
+    worker.keys = replace(worker.keys, sharded=True)  # publishes where nobody subscribes
+
+    async def talk() -> None:
+        while not await worker.redis.publish(SHARD.events(busy), b"1-1 e completed"):
+            pass
+        await job.end()
+        while True:
+            await worker.redis.publish(SHARD.events(busy), b"1-1 e completed")
+
+    talking = asyncio.create_task(talk())
+    async with asyncio.timeout(20):
+        waiting = job_ends.as_completed(QueueJobs(session, "default"), [busy, quiet], 1.0, (0.01, 0.01))
+        ended = [(job_id, type(outcome)) async for job_id, outcome in waiting]
+    assert ended == [(quiet, Result), (busy, NotReady)]
+    talking.cancel()
+    await session.aclose()

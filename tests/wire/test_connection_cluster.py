@@ -18,7 +18,6 @@ from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire import calls
 from millstream.wire.calls.scripts import run_many_then
 from millstream.wire.connection import Endpoint, unavailable
-from millstream.wire.connection.cluster import ClusterClient
 from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.topology import Topology
 from millstream.wire.keys import QueueKeys
@@ -50,26 +49,6 @@ async def test_commands_go_where_their_keys_are(cluster: Cluster, client: Redis)
     assert replies[::2] == [tag.encode() for tag in TAGS]
     assert all(isinstance(reply, ResponseError) for reply in replies[1::2])  # each fails for itself
     assert (await client.time())[0] > 0
-
-
-async def test_each_node_learns_the_scripts(cluster: Cluster, client: Redis) -> None:
-    info = QueueInfo(pubsub=PubSub.SHARDED)
-    queues = [f"queue-{n}" for n in range(8)]
-    many = [create_or_read(QueueKeys(queue), info) for queue in queues]
-    assert await calls.run_many(client, many) == [info] * 8
-    await asyncio.to_thread(cluster.flush)
-    for call in many:
-        assert await calls.run(client, call) == info
-
-
-async def test_a_slot_that_has_moved_is_followed(cluster: Cluster, client: Redis) -> None:
-    await client.set("{a}", "1")
-    await asyncio.to_thread(cluster.move_slot, "{a}")
-    async with client.pipeline(transaction=False) as pipeline:
-        for _ in range(3):
-            pipeline.incr("{a}")
-        pipeline.get("{b}")
-        assert await pipeline.execute() == [2, 3, 4, None]
 
 
 async def test_keys_that_have_gone_ahead_are_asked_for(cluster: Cluster, client: Redis) -> None:
@@ -312,18 +291,3 @@ async def test_a_queue_of_a_cluster_publishes_sharded(client: Redis) -> None:
     assert (await open_queue(client, "new", shards=3)).pubsub is PubSub.SHARDED
     with pytest.raises(InvalidRequest, match="pubsub"):
         await open_queue(client, "other", pubsub=PubSub.PLAIN)
-
-
-async def test_clients_of_an_endpoint_share_what_they_know(cluster: Cluster) -> None:
-    endpoint = Endpoint.of(cluster.url)
-    first, second = endpoint.commands("first"), endpoint.commands("second")
-    assert isinstance(first, ClusterClient)
-    await first.set("{a}", "1")
-    await asyncio.to_thread(cluster.move_slot, "{a}")
-    assert await first.get("{a}") == b"1"
-    assert endpoint.topology is not None
-    node = await endpoint.topology.node_of(cluster.migration("{a}").slot)
-    assert node.port == cluster.owner("{a}").port
-    assert await second.get("{a}") == b"1"
-    for client in (first, second):
-        await client.aclose()

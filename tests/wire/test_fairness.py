@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import takewhile
 
 import pytest
 import redis
@@ -17,7 +17,6 @@ from support.wire.fair_order import FairOrder
 from support.wire.windows import send
 
 from millstream.wire import calls
-from millstream.wire.calls import ScriptCall
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
 from millstream.wire.messages.messages import State
 from millstream.wire.messages.replies import CancelOutcome, EndOutcome, SubmitOutcome
@@ -34,98 +33,38 @@ class One:
     cost: int
 
 
-def examples(count: int) -> settings:
-    """`Shard` empties the server for each of them."""
-    return settings(
-        max_examples=count, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
-
-
 jobs = st.builds(One, st.sampled_from("abc"), st.integers(1, 9))
 
 
 class Shard:
-    """One lane with its window full, so that all that is submitted is parked."""
+    """One lane with a small window."""
 
-    def __init__(self, server: Server, window: int = WINDOW) -> None:
+    def __init__(self, server: Server, window: int) -> None:
         self.window = window
         self.redis = redis.Redis(port=server.port)
         self.redis.flushall()
         for lane in LANES:
             self.redis.xgroup_create(KEYS.lane(lane), GROUP, "0", mkstream=True)
-        for number in range(window):
-            self.submit(f"0-window-{number}", One("window", 1))
-        self.number = 0
-
-    def send(self, call: ScriptCall[Any]) -> Any:
-        return send(self.redis, call, self.window)
 
     def submit(self, job_id: str, job: One) -> None:
         call = calls.submit(
             KEYS, job_id=job_id, lane=Lane.BATCH, payload=b"x", digest="d", version=1, deadline_ms=None,
             stream=False, max_entries=10**6, max_bytes=10**9, tenant=job.tenant, cost=job.cost,
         )  # fmt: skip
-        assert self.send(call).outcome is SubmitOutcome.ACCEPTED
-
-    def park(self, job: One) -> str:
-        self.number += 1
-        job_id = f"0-{job.tenant}-{self.number}"
-        self.submit(job_id, job)
-        assert self.redis.hexists(KEYS.job(job_id), "place")
-        return job_id
+        assert send(self.redis, call, self.window).outcome is SubmitOutcome.ACCEPTED
 
     def take(self, count: int) -> list[str]:
-        taken = self.send(calls.take(KEYS, owner="A", max_entries=count, max_bytes=10**6))
-        return [one.fields[1].decode() for one in taken]
-
-    def take_window(self) -> None:
-        """From here on every job that is taken comes out of the parked."""
-        assert self.take(WINDOW) == [f"0-window-{number}" for number in range(WINDOW)]
-
-    def drain(self) -> Iterator[str]:
-        while taken := self.take(1):
-            yield from taken
-
-
-def tenant_of(job_id: str) -> str:
-    return job_id.split("-")[1]
+        call = calls.take(KEYS, owner="A", max_entries=count, max_bytes=10**6)
+        return [one.fields[1].decode() for one in send(self.redis, call, self.window)]
 
 
 # --- the order ---------------------------------------------------------------------------------------------
 
 
-@examples(20)
-@given(given_jobs=st.lists(jobs, min_size=2, max_size=40))
-def test_backlogged_tenants_get_the_same_share_by_cost(server: Server, given_jobs: list[One]) -> None:
-    """The bound is the theorem's: while both have jobs parked, their served costs differ by no more than the
-    largest job of the one and of the other."""
-    shard = Shard(server)
-    costs = {shard.park(job): job.cost for job in given_jobs}
-    largest = {tenant: max(job.cost for job in given_jobs if job.tenant == tenant) for tenant in "abc"
-               if any(job.tenant == tenant for job in given_jobs)}  # fmt: skip
-    left = Counter(job.tenant for job in given_jobs)
-    served: Counter[str] = Counter()
-    shard.take_window()
-    order = []
-    for job_id in shard.drain():
-        order.append(job_id)
-        left[tenant_of(job_id)] -= 1
-        served[tenant_of(job_id)] += costs[job_id]
-        waiting = [tenant for tenant in largest if left[tenant]]
-        for one in waiting:
-            for other in waiting:
-                assert abs(served[one] - served[other]) <= largest[one] + largest[other]
-    assert sorted(order) == sorted(costs)
-    for tenant in largest:
-        own = [job_id for job_id in costs if tenant_of(job_id) == tenant]
-        assert [job_id for job_id in order if tenant_of(job_id) == tenant] == own  # first in, first out
-
-
-@examples(40)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(jobs | st.integers(1, 3), max_size=60))
 def test_any_order_of_submits_and_reads_is_that_of_the_model(server: Server, steps: list[One | int]) -> None:
     shard, model = Shard(server, window=2), FairOrder()
-    shard.take(2)
     lane: list[str] = []  # of the model, what is in it and unread
     for number, step in enumerate(steps):
         if isinstance(step, One):
@@ -142,57 +81,80 @@ def test_any_order_of_submits_and_reads_is_that_of_the_model(server: Server, ste
             del lane[:step]
     while model.places:
         lane.append(model.serve())
-    assert list(shard.drain()) == lane
+    assert [job_id for _ in lane for job_id in shard.take(1)] == lane
     assert not shard.redis.exists(PARKED, TENANTS)
 
 
-def test_who_was_away_has_saved_up_nothing(server: Server) -> None:
-    """A newcomer goes on from where the others are: its jobs take turns with theirs."""
-    shard = Shard(server)
-    for _ in range(8):
-        shard.park(One("a", 10))
-    shard.take_window()
-    shard.take(4)
-    for _ in range(3):
-        shard.park(One("b", 10))
-    assert [tenant_of(job_id) for job_id in shard.drain()] == list("bababaa"[:7])
+class Parked(FairOrder):
+    """The model itself, whose order has to be fair."""
+
+    def submit(self, job: One) -> str:
+        return self.park(f"{job.tenant} {self.arrivals}", job.tenant, job.cost)[2]
+
+    def drain(self) -> Iterator[str]:
+        while self.places:
+            yield self.serve()
 
 
-@examples(15)
-@given(backlog=st.lists(jobs, min_size=1, max_size=40), served=st.integers(0, 30))
-def test_a_newcomer_waits_for_one_job_of_each_other_tenant_at_most(
-    server: Server, backlog: list[One], served: int
-) -> None:
-    shard = Shard(server)
+@given(given_jobs=st.lists(jobs, min_size=2, max_size=40))
+def test_backlogged_tenants_get_the_same_share_by_cost(given_jobs: list[One]) -> None:
+    """The bound is the theorem's: while both have jobs parked, their served costs differ by no more than the
+    largest job of the one and of the other."""
+    parked = Parked()
+    costs = {parked.submit(job): job.cost for job in given_jobs}
+    largest: Counter[str] = Counter()
+    for job in given_jobs:
+        largest[job.tenant] = max(job.cost, largest[job.tenant])
+    served: Counter[str] = Counter()
+    order = []
+    for job_id in parked.drain():
+        order.append(job_id)
+        served[job_id[0]] += costs[job_id]
+        waiting = [tenant for tenant in largest if parked.parked_of(tenant)]
+        for one in waiting:
+            for other in waiting:
+                assert abs(served[one] - served[other]) <= largest[one] + largest[other]
+    assert sorted(order) == sorted(costs)
+    for tenant in largest:
+        own = [job_id for job_id in costs if job_id[0] == tenant]
+        assert [job_id for job_id in order if job_id[0] == tenant] == own  # first in, first out
+
+
+@given(backlog=st.lists(jobs, min_size=2, max_size=40), served=st.integers(1, 30))
+def test_a_newcomer_waits_for_one_job_of_each_other_tenant_at_most(backlog: list[One], served: int) -> None:
+    parked = Parked()
     for job in backlog:
-        shard.park(job)
-    shard.take_window()
-    if served:
-        shard.take(min(served, len(backlog) - 1) or 1)
-    if not shard.redis.exists(PARKED):
-        return
-    shard.park(One("newcomer", 9))
-    before = []
-    for job_id in shard.drain():
-        if tenant_of(job_id) == "newcomer":
-            break
-        before.append(tenant_of(job_id))
+        parked.submit(job)
+    for _ in range(min(served, len(backlog) - 1)):
+        parked.serve()
+    newcomer = parked.submit(One("newcomer", 9))
+    before = [job_id[0] for job_id in takewhile(newcomer.__ne__, parked.drain())]
     assert max(Counter(before).values(), default=0) <= 1
 
 
-def test_tenants_of_one_job_each_are_served_as_they_came(server: Server) -> None:
-    """All start at the same time: nobody is overtaken for ever by those who come later."""
-    shard = Shard(server)
-    ids = [shard.park(One(f"t{number * 7 % 40}", 5)) for number in range(40)]
-    shard.take_window()
-    assert list(shard.drain()) == ids
+def test_who_was_away_has_saved_up_nothing() -> None:
+    """A newcomer goes on from where the others are: its jobs take turns with theirs."""
+    parked = Parked()
+    for _ in range(8):
+        parked.submit(One("a", 10))
+    for _ in range(4):
+        parked.serve()
+    for _ in range(3):
+        parked.submit(One("b", 10))
+    assert "".join(job_id[0] for job_id in parked.drain()) == "bababaa"
 
 
-def test_without_tenants_the_queue_is_first_in_first_out(server: Server) -> None:
-    shard = Shard(server)
-    ids = [shard.park(One("", cost)) for cost in (5, 1, 900, 1, 3)]
-    shard.take_window()
-    assert list(shard.drain()) == ids
+@pytest.mark.parametrize(
+    "given_jobs",
+    [
+        [One(f"t{number * 7 % 40}", 5) for number in range(40)],  # one job each: nobody is ever overtaken
+        [One("", cost) for cost in (5, 1, 900, 1, 3)],  # no tenants
+    ],
+)
+def test_where_nobody_has_more_the_queue_is_first_in_first_out(given_jobs: list[One]) -> None:
+    parked = Parked()
+    ids = [parked.submit(job) for job in given_jobs]
+    assert list(parked.drain()) == ids
 
 
 async def test_a_read_takes_no_more_out_of_the_parked_than_it_asks_for(desk: Desk) -> None:
@@ -249,15 +211,13 @@ async def end(desk: Desk, how: str) -> None:
             assert await desk.run(calls.expire_one(desk.keys, job_id="0-a", ttl_ms=TTL_MS))
 
 
-@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("how", ["cancel", "expire", "expire one"])
-async def test_a_parked_job_ends_at_once_and_leaves_nothing(desk: Desk, how: str, full: bool) -> None:
-    """Also at maxmemory."""
+async def test_a_parked_job_ends_at_once_and_leaves_nothing(desk: Desk, how: str) -> None:
+    """At maxmemory, too."""
     ids = await desk.fill_window()
     await desk.park(deadline_ms=1)
     await desk.park("0-b", tenant="b")
-    if full:
-        await desk.redis.config_set("maxmemory", "1")
+    await desk.redis.config_set("maxmemory", "1")
     await end(desk, how)
     assert await desk.parked() == ["0-b"]
     assert [(one.cursor, one.kind) for one in await desk.log()] == [("0-1", "e")]
@@ -276,44 +236,6 @@ async def test_a_parked_job_ends_at_once_and_leaves_nothing(desk: Desk, how: str
     assert not await desk.redis.exists(*(desk.keys.job(job_id) for job_id in ["0-a"]))
     assert {(await desk.job(job_id)).state for job_id in ids} == {State.COMPLETED}
     await desk.audit_idle()
-
-
-async def test_a_parked_job_is_submitted_once(desk: Desk) -> None:
-    await desk.fill_window()
-    await desk.park()
-    places = await desk.redis.zrange(PARKED, 0, -1, withscores=True)
-    reply = await desk.submit(max_entries=10**6)
-    assert (reply.outcome, reply.state) == (SubmitOutcome.EXISTS, State.QUEUED)
-    assert reply.entries == WINDOW + 1
-    assert await desk.redis.zrange(PARKED, 0, -1, withscores=True) == places
-
-
-async def test_a_read_whose_reply_was_lost_has_lost_no_job(desk: Desk) -> None:
-    ids = await desk.fill_window()
-    for number in range(20):
-        await desk.park(f"0-{number}")
-    await desk.take(WINDOW)
-    await desk.take(7)  # nobody reads this
-    rest = await desk.take(1000, owner="B")
-    assert [entry.job_id for entry in rest] == [f"0-{number}" for number in range(7, 20)]
-    holders = await desk.holders()
-    assert Counter(holders.values()) == {"A": WINDOW + 7, "B": 13}
-    ids += [f"0-{number}" for number in range(20)]
-    entries = {(await desk.redis.hget(desk.keys.job(job_id), "entry")).decode() for job_id in ids}
-    assert entries == set(holders)
-
-
-async def test_promote_fills_the_window_and_does_so_once(desk: Desk) -> None:
-    await desk.fill_window()
-    for number in range(20):
-        await desk.park(f"0-{number}")
-    assert await desk.promote() == ()
-    await desk.take(15)
-    assert await desk.promote() == tuple(f"0-{number}" for number in range(15))
-    before = await desk.state()
-    assert await desk.promote() == ()
-    assert await desk.state() == before
-    assert len(await desk.take()) == WINDOW + 5
 
 
 async def assert_refused_at_maxmemory(desk: Desk) -> None:
@@ -335,15 +257,6 @@ async def test_at_maxmemory_nobody_parks_and_what_is_parked_is_taken(desk: Desk)
     assert len(await desk.take(WINDOW)) == WINDOW
     assert [entry.job_id for entry in await desk.take()] == ["0-a", "0-b"]
     assert not await desk.redis.exists(PARKED, TENANTS)
-
-
-async def test_a_retry_goes_to_the_lane_and_not_behind_the_parked(desk: Desk) -> None:
-    held = await desk.begin("0-retried")
-    await desk.fill_window()
-    await desk.park()
-    await desk.run(desk.retrying(held))
-    assert await desk.promote() == ("0-retried",)
-    assert await desk.parked() == ["0-a"]
 
 
 # --- trouble -----------------------------------------------------------------------------------------------
@@ -386,12 +299,3 @@ async def test_tenants_with_nothing_parked_are_forgotten_above_a_bound(desk: Des
     await desk.redis.hset(TENANTS, mapping={f"=t{number}": "9 0" for number in range(5000)})
     await desk.promote()
     assert await desk.redis.hgetall(TENANTS) == {b"@n": b"1", b"=mine": b"7 1"}
-
-
-@pytest.mark.parametrize("cost", [0, -1, 2**60])
-def test_a_cost_that_is_none_is_a_mistake(cost: int) -> None:
-    with pytest.raises(ValueError, match="cost must be at least 1"):
-        calls.submit(
-            KEYS, job_id="0-a", lane="batch", payload=b"", digest="d", version=1, deadline_ms=None,
-            stream=False, max_entries=1, max_bytes=1, cost=cost,
-        )  # fmt: skip

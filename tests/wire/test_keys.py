@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -23,13 +22,6 @@ def test_all_names_of_a_shard_carry_its_hash_tag() -> None:
     ]  # fmt: skip
     assert len(set(names)) == len(names)
     assert {name.partition("}")[0] for name in names} == {"{ms:docs:3"}
-
-
-def test_another_way_to_publish_changes_no_name() -> None:
-    plain, sharded = QueueKeys("docs").shard(0), QueueKeys("docs", sharded=True).shard(0)
-    assert (plain.publish, sharded.publish) == ("PUBLISH", "SPUBLISH")
-    assert plain.events("0-a") == sharded.events("0-a")
-    assert replace(sharded, sharded=False) == plain
 
 
 @pytest.mark.parametrize("queue", ["", "a{b", "a}b", "a b", "a\nb", "a\x00", "q" * 101])
@@ -71,11 +63,6 @@ def test_a_job_id_tells_its_shard(own_id: str, shards: int) -> None:
 )
 def test_a_job_is_found_by_its_full_id_and_by_its_own(name: str, found: str | None) -> None:
     assert full_id(name, 7) == found
-
-
-def test_an_id_that_is_no_text_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="job_id: must be a string"):
-        full_id(7, 1)  # type: ignore[arg-type]
 
 
 def test_new_ids_are_valid_and_new() -> None:

@@ -1,4 +1,4 @@
-"""A job whose entry was destroyed ends; any other that somebody asks about stays as it is."""
+"""A job whose entry was destroyed ends. That any other stays as it is, `test_protocol_model` proves."""
 
 from __future__ import annotations
 
@@ -46,15 +46,11 @@ async def without_its_place(desk: Desk) -> None:
     await desk.sweep_stale()
 
 
-@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("lose", [queued, retried, running, without_its_place])
-async def test_a_job_without_its_entry_fails(
-    desk: Desk, lose: Callable[[Desk], Awaitable[None]], full: bool
-) -> None:
-    """Also at maxmemory, where its log may stay without an end."""
+async def test_a_job_without_its_entry_fails(desk: Desk, lose: Callable[[Desk], Awaitable[None]]) -> None:
+    """At maxmemory, where its log may stay without an end, too."""
     await lose(desk)
-    if full:
-        await desk.redis.config_set("maxmemory", "1")
+    await desk.redis.config_set("maxmemory", "1")
     heard = await desk.messages(lambda: look(desk, result=b""))
     assert heard == []
     assert not (await desk.job()).state.terminal
@@ -68,49 +64,3 @@ async def test_a_job_without_its_entry_fails(
     await desk.redis.config_set("maxmemory", "0")
     assert await desk.redis.zcard(desk.keys.deadlines) == 0
     await desk.audit_idle()
-
-
-async def in_its_lane(desk: Desk) -> None:
-    await desk.submit()
-
-
-async def parked(desk: Desk) -> None:
-    await desk.fill_window()
-    await desk.park()
-
-
-async def delayed(desk: Desk) -> None:
-    await desk.run(desk.retrying(await desk.begin(), delay_ms=LONG_MS))
-
-
-async def held_without_its_entry(desk: Desk) -> None:
-    """Whoever has read it computes it; if that one dies, the scan frees the entry."""
-    await desk.submit()
-    await desk.deliver()
-    await desk.redis.xtrim(desk.keys.lane(desk.lane), maxlen=0)
-
-
-async def under_way(desk: Desk) -> None:
-    await desk.begin()
-
-
-async def ended(desk: Desk) -> None:
-    await desk.finish(await desk.begin())
-
-
-@pytest.mark.parametrize("live", [in_its_lane, parked, delayed, held_without_its_entry, under_way, ended])
-async def test_a_job_that_somebody_can_take_is_kept(
-    desk: Desk, live: Callable[[Desk], Awaitable[None]]
-) -> None:
-    await live(desk)
-    before = await desk.state()
-    assert not await look(desk)
-    assert await desk.state() == before
-
-
-async def test_a_job_that_has_moved_on_is_kept(desk: Desk) -> None:
-    await queued(desk)
-    for attempt, seq in ((1, 0), (0, 1)):
-        call = calls.look(desk.keys, job_id="0-a", attempt=attempt, seq=seq, result=b"", ttl_ms=TTL_MS)
-        assert not await desk.run(call)
-    assert (await desk.job()).state is State.QUEUED

@@ -11,7 +11,7 @@ from support.wire.desk import LONG_MS, TTL_MS, Desk
 from millstream.wire import calls
 from millstream.wire.keys import Lane
 from millstream.wire.messages.messages import State
-from millstream.wire.messages.replies import CancelOutcome, LogEntry, SubmitOutcome
+from millstream.wire.messages.replies import LogEntry, SubmitOutcome
 
 
 async def test_a_job_is_queued_with_its_request(desk: Desk) -> None:
@@ -25,6 +25,13 @@ async def test_a_job_is_queued_with_its_request(desk: Desk) -> None:
     assert job.submitted_ms == int(entry_id.partition(b"-")[0])
     assert await desk.redis.zscore(desk.keys.deadlines, "0-a") == LONG_MS
     assert await desk.log() == []
+
+
+async def test_submit_of_a_job_that_ended_meanwhile_tells_its_state(desk: Desk) -> None:
+    await desk.finish(await desk.begin())
+    reply = await desk.submit()
+    assert (reply.outcome, reply.state) == (SubmitOutcome.EXISTS, State.COMPLETED)
+    assert await desk.redis.pttl(desk.keys.job("0-a")) > 0
 
 
 async def test_the_bound_in_entries_counts_lanes_and_parked_jobs(desk: Desk) -> None:
@@ -47,11 +54,6 @@ async def test_the_bound_in_bytes_counts_the_new_job_too(desk: Desk) -> None:
     assert (await desk.submit("0-3", payload=b"x" * 60, max_bytes=100)).held_bytes == 100
 
 
-async def test_an_unknown_lane_is_refused(desk: Desk) -> None:
-    with pytest.raises(ValueError, match="'fast' is not a valid Lane"):
-        desk.submitting(lane="fast")
-
-
 # --- cancel ------------------------------------------------------------------------------------------------
 
 
@@ -66,16 +68,6 @@ async def test_cancel_of_a_queued_job_ends_it_at_once(desk: Desk) -> None:
     await desk.audit_idle()
 
 
-async def test_cancel_of_a_parked_job_ends_it_after_its_text(desk: Desk) -> None:
-    held = await desk.begin()
-    await desk.append(held, 1)
-    await desk.run(desk.retrying(held, delay_ms=LONG_MS))
-    assert await desk.cancel() is CancelOutcome.CANCELLED
-    assert [entry.cursor for entry in await desk.log()] == ["1-0", "1-1", "1-2"]
-    assert await desk.promote() == ()
-    await desk.audit_idle()
-
-
 async def test_cancel_of_a_running_job_tells_its_worker(desk: Desk) -> None:
     held = await desk.begin()
     heard = await desk.messages(desk.cancel)
@@ -84,13 +76,6 @@ async def test_cancel_of_a_running_job_tells_its_worker(desk: Desk) -> None:
     await desk.finish(held, state=State.CANCELLED)
     assert ((await desk.job()).state, (await desk.job()).cancelled) == (State.CANCELLED, False)
     await desk.audit_idle()
-
-
-async def test_a_cancellation_outlives_the_worker_it_was_meant_for(desk: Desk) -> None:
-    held = await desk.begin()
-    await desk.cancel()
-    await desk.run(desk.reclaiming(held.entry_id, "A"))
-    assert (await desk.start(held.entry_id, "B")).cancelled
 
 
 # --- deadlines ---------------------------------------------------------------------------------------------

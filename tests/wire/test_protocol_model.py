@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+from inspect import signature
 from typing import Any, TypeVar
 
 import pytest
 import redis
-from hypothesis import settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 from redis.exceptions import ResponseError
 from support.servers.servers import Server
 from support.wire.protocol_model import MAX_DEAD, RELEASED, Model
@@ -33,51 +29,81 @@ LANE = Lane.BATCH
 TTL_MS = 600_000
 PAYLOAD = b"request"
 
-job_ids = st.sampled_from(["0-a", "0-b", "0-c"])
-workers = st.sampled_from(["A", "B"])
-picks = st.integers(0, 7)  # which of the things remembered, the latest first
-times = st.sampled_from([1, 1, 2])  # how often a call is sent
-deaths = st.sampled_from([(0, 0), (0, 0), (1, 0), (2, 1), (3, 3)])  # in all and alone, as a worker tells them
+# What may happen; by chance alone, few calls would find a job that runs.
+STEPS = [
+    *["begin"] * 6, *["append", "finish", "bury", "retry", "release", "reclaim"] * 2,
+    "submit", "cancel", "forget", "time_to_live_ends", "requeue", "deliver", "take", "start", "renew",
+    "isolate", "give_back", "destroy", "promote", "look", "expire",
+]  # fmt: skip
+# And its arguments by their names; those that are not here come out of what was learnt before.
+ARGUMENTS: dict[str, Sequence[Any]] = {
+    "job_id": ("0-a", "0-b", "0-c"),
+    "digest": ("d1", "d1", "d2"),
+    "overdue": (True, False, False),
+    "tenant": ("", "b"),
+    "cost": (1, 5),
+    "owner": ("A", "B"),
+    "room": (1, 2, 3),
+    "times": (1, 1, 2),  # how often the call is sent
+    "tokens": (0, 1, 2),
+    "ahead": (1, 1, 1, 0, 2),
+    "delta": (True, False),
+    "state": (State.COMPLETED, State.FAILED, State.CANCELLED),
+    "alone": (True, False),
+    "deaths": ((0, 0), (0, 0), (1, 0), (2, 1), (3, 3)),  # in all and alone, as a worker tells them
+    "seen": ("A", "B", RELEASED),
+    "died": (True, False),
+    "stale": (0, 0, 0, 1),
+    "whole": (True, False),
+}
 
 
-class Protocol(RuleBasedStateMachine):
-    """`entries` and `attempts` are all that workers ever learned: they act on it however old it is."""
+class Protocol:
+    """`reads` and `attempts` are all that workers ever learned: they act on it however old it is."""
 
     def __init__(self, server: Server, window: int) -> None:
-        super().__init__()
         self.window = window
         self.redis = redis.Redis(port=server.port)
         self.redis.flushall()
         for lane in KEYS.lanes:
             self.redis.xgroup_create(lane, GROUP, "0", mkstream=True)
         self.model = Model(window)
-        self.entries: list[tuple[str, str]] = []  # (job id, entry), as delivered
+        self.reads: list[tuple[str, str]] = []  # (job id, entry), as delivered
         self.attempts: list[Claim] = []
         self.names = ["0-a", "0-b", "0-c"]  # of all jobs there ever were
         self.starts = 0
 
+    def step(self, name: str, chance: random.Random) -> None:
+        act, arguments = getattr(self, name), {}
+        for parameter in signature(act).parameters:
+            if not (choices := ARGUMENTS.get(parameter) or self.learnt(parameter)):
+                return
+            arguments[parameter] = chance.choice(choices)
+        act(**arguments)
+        self.jobs_are_alike()
+        self.lanes_and_counters_are_alike()
+        self.the_parked_are_alike()
+        self.letters_are_alike()
+
+    def learnt(self, parameter: str) -> Sequence[Any]:
+        """The latest ones more often."""
+        match parameter:
+            case "read":
+                return self.reads[-8:] + self.reads[-1:] * 8
+            case "claim":
+                return self.attempts[-8:] + self.attempts[-1:] * 8
+            case "letter":
+                return self.letters()
+            case "any_id":
+                return self.names
+            case _:  # entry
+                return sorted([*self.model.held.keys() - self.model.destroyed, *self.model.undelivered])
+
     def send(self, call: ScriptCall[R]) -> R:
         return send(self.redis, call, self.window)
 
-    def entry(self, pick: int) -> tuple[str, str]:
-        return self.entries[-1 - pick % len(self.entries)]
-
-    def attempt(self, pick: int) -> Claim:
-        return self.attempts[-1 - pick % len(self.attempts)]
-
-    def name(self, pick: int) -> str:
-        return self.names[-1 - pick % len(self.names)]
-
     # --- producers ---------------------------------------------------------------------------------------
 
-    @rule(
-        job_id=job_ids,
-        digest=st.sampled_from(["d1", "d1", "d2"]),
-        overdue=st.booleans(),
-        tenant=st.sampled_from(["", "b"]),
-        cost=st.sampled_from([1, 5]),
-        times=times,
-    )
     def submit(self, job_id: str, digest: str, overdue: bool, tenant: str, cost: int, times: int) -> None:
         call = calls.submit(
             KEYS, job_id=job_id, lane=LANE, payload=PAYLOAD, digest=digest, version=1,
@@ -89,36 +115,25 @@ class Protocol(RuleBasedStateMachine):
             assert self.send(call).outcome == outcome
             self.queued(outcome, job_id)
 
-    @rule(pick=picks, times=times)
-    def cancel(self, pick: int, times: int) -> None:
-        job_id = self.name(pick)
+    def cancel(self, any_id: str, times: int) -> None:
         for _ in range(times):
-            answer = self.send(calls.cancel(KEYS, job_id=job_id, ttl_ms=TTL_MS))
-            assert answer == self.model.cancel(job_id)
+            answer = self.send(calls.cancel(KEYS, job_id=any_id, ttl_ms=TTL_MS))
+            assert answer == self.model.cancel(any_id)
 
-    @rule(pick=picks, times=times)
-    def forget(self, pick: int, times: int) -> None:
-        job_id = self.name(pick)
+    def forget(self, any_id: str, times: int) -> None:
         for _ in range(times):
-            answer = self.send(calls.forget(KEYS, job_id=job_id))
+            answer = self.send(calls.forget(KEYS, job_id=any_id))
             told = answer.state or ("forgotten" if answer.deleted else "not_found")
-            assert told == self.model.forget(job_id)
+            assert told == self.model.forget(any_id)
 
-    @precondition(lambda self: any(job.ended for job in self.model.jobs.values()))
-    @rule(pick=picks)
-    def time_to_live_ends(self, pick: int) -> None:
-        job_id = self.name(pick)
-        job = self.model.jobs.get(job_id)
+    def time_to_live_ends(self, any_id: str) -> None:
+        job = self.model.jobs.get(any_id)
         if job and job.ended:
-            self.model.forget(job_id)
-            self.redis.delete(KEYS.job(job_id), KEYS.tokens(job_id))
+            self.model.forget(any_id)
+            self.redis.delete(KEYS.job(any_id), KEYS.tokens(any_id))
 
-    @precondition(lambda self: self.model.letters)
-    @rule(pick=picks, times=times, whole=st.booleans())
-    def requeue(self, pick: int, times: int, whole: bool) -> None:
+    def requeue(self, letter: DeadLetter, times: int, whole: bool) -> None:
         """The job is submitted; `whole`: then the letter goes, else whoever does it is cut off before."""
-        page = self.letters()
-        letter = page[pick % len(page)]
         job = again(letter)
         job_id = job_id_of(job.own_id, 1)
         call = calls.submit(
@@ -137,15 +152,15 @@ class Protocol(RuleBasedStateMachine):
             assert self.redis.xdel(KEYS.dead, entry) == 1
             del self.model.letters[entry]
 
-    @rule(job_id=job_ids, owner=workers)
-    def die(self, job_id: str, owner: str) -> None:
-        """By chance alone, few jobs come as far as to be buried."""
-        self.submit(job_id, "d1", False, "", 1, 1)
-        self.deliver(owner)
-        if self.entries:
-            self.start(0, owner, 1)
-        if self.attempts:
-            self.bury(0, 1)
+    def begin(self, job_id: str, owner: str, tenant: str, tokens: int) -> None:
+        """A job of that name runs, if it can."""
+        self.time_to_live_ends(job_id)
+        self.submit(job_id, "d1", False, tenant, 1, 1)
+        self.take(owner, 1)
+        if self.reads:
+            self.start(self.reads[-1], owner, 1)
+        for _ in range(tokens if self.attempts else 0):
+            self.append(self.attempts[-1], 1, 1)
 
     def queued(self, outcome: str, job_id: str) -> None:
         if outcome == "accepted" and self.model.jobs[job_id].place is None:
@@ -156,7 +171,6 @@ class Protocol(RuleBasedStateMachine):
 
     # --- workers -----------------------------------------------------------------------------------------
 
-    @rule(owner=workers)
     def deliver(self, owner: str) -> None:
         reply: Any = self.redis.xreadgroup(GROUP, owner, {KEYS.lane(LANE): ">"}, count=1)
         expected = self.model.deliver(owner)
@@ -164,9 +178,8 @@ class Protocol(RuleBasedStateMachine):
         if reply:
             ((_, ((entry_id, found),)),) = reply
             assert entry_id.decode() == expected
-            self.entries.append((found[b"id"].decode(), entry_id.decode()))
+            self.reads.append((found[b"id"].decode(), entry_id.decode()))
 
-    @rule(owner=workers, room=st.integers(1, 3))
     def take(self, owner: str, room: int) -> None:
         moved = self.model.refill(room)
         taken = self.send(calls.take(KEYS, owner=owner, max_entries=room, max_bytes=10**6))
@@ -174,12 +187,10 @@ class Protocol(RuleBasedStateMachine):
             self.model.queued_as(job_id, self.stored_entry(job_id))
         expected = [entry for _ in range(room) if (entry := self.model.deliver(owner)) is not None]
         assert [one.entry_id.decode() for one in taken] == expected
-        self.entries += [(one.fields[1].decode(), one.entry_id.decode()) for one in taken]
+        self.reads += [(one.fields[1].decode(), one.entry_id.decode()) for one in taken]
 
-    @precondition(lambda self: self.entries)
-    @rule(pick=picks, owner=workers, times=times)
-    def start(self, pick: int, owner: str, times: int) -> None:
-        job_id, entry = self.entry(pick)
+    def start(self, read: tuple[str, str], owner: str, times: int) -> None:
+        job_id, entry = read
         self.starts += 1
         nonce = str(self.starts)
         call = calls.start(KEYS, Claim(job_id, entry, owner), lane=LANE, nonce=nonce)
@@ -194,10 +205,7 @@ class Protocol(RuleBasedStateMachine):
                 assert [f"{one.cursor} {one.kind}" for one in reply.log] == job.log
                 self.attempts.append(Claim(job_id, entry, owner, attempt))
 
-    @precondition(lambda self: self.attempts)
-    @rule(pick=picks, ahead=st.sampled_from([1, 1, 1, 0, 2]), times=times)
-    def append(self, pick: int, ahead: int, times: int) -> None:
-        claim = self.attempt(pick)
+    def append(self, claim: Claim, ahead: int, times: int) -> None:
         job = self.model.jobs.get(claim.job_id)
         seq = max((job.seq if job else 0) + ahead, 1)
         call = calls.append(KEYS, claim, seq=seq, body=b"x", publish=True)
@@ -205,25 +213,14 @@ class Protocol(RuleBasedStateMachine):
             reply = self.send(call)
             assert (reply.outcome, reply.last_seq) == self.model.append(claim, seq)
 
-    @precondition(lambda self: self.entries)
-    @rule(owner=workers)
     def renew(self, owner: str) -> None:
-        held = list(dict.fromkeys(self.entries[-4:]))
+        held = list(dict.fromkeys(self.reads[-4:]))
         reply = self.send(calls.renew(KEYS, lane=LANE, owner=owner, held=held))
         expected = [(job_id, self.model.renew(owner, job_id, entry)) for job_id, entry in held]
         assert reply.lost == tuple(job_id for job_id, answer in expected if answer == "lost")
         assert reply.cancelled == tuple(job_id for job_id, answer in expected if answer == "cancelled")
 
-    @precondition(lambda self: self.attempts)
-    @rule(
-        pick=picks,
-        state=st.sampled_from([State.COMPLETED, State.FAILED, State.CANCELLED]),
-        ahead=st.sampled_from([1, 1, 0, 2]),
-        delta=st.booleans(),
-        times=times,
-    )
-    def finish(self, pick: int, state: State, ahead: int, delta: bool, times: int) -> None:
-        claim = self.attempt(pick)
+    def finish(self, claim: Claim, state: State, ahead: int, delta: bool, times: int) -> None:
         job = self.model.jobs.get(claim.job_id)
         seq = max((job.seq if job else 0) + ahead, 1)
         call = calls.finish(
@@ -233,10 +230,7 @@ class Protocol(RuleBasedStateMachine):
         for _ in range(times):
             assert self.send(call) == self.model.finish(claim, state, seq, delta)
 
-    @precondition(lambda self: self.attempts)
-    @rule(pick=picks, times=times)
-    def bury(self, pick: int, times: int) -> None:
-        claim = self.attempt(pick)
+    def bury(self, claim: Claim, times: int) -> None:
         if claim.entry_id in self.model.destroyed:
             return  # its letter would have no request
         call = calls.dead_letter(
@@ -248,18 +242,12 @@ class Protocol(RuleBasedStateMachine):
             if answer == "ok":
                 self.model.buried(claim.job_id, Place.of(self.letters()[0]).entry)
 
-    @precondition(lambda self: self.attempts)
-    @rule(pick=picks, alone=st.booleans(), deaths=deaths, times=times)
-    def isolate(self, pick: int, alone: bool, deaths: tuple[int, int], times: int) -> None:
-        claim = self.attempt(pick)
+    def isolate(self, claim: Claim, alone: bool, deaths: tuple[int, int], times: int) -> None:
         call = calls.isolate(KEYS, claim, alone=alone, died=deaths[0], died_alone=deaths[1])
         for _ in range(times):
             assert self.send(call) == self.model.isolate(claim, alone, *deaths)
 
-    @precondition(lambda self: self.attempts)
-    @rule(pick=picks, deaths=deaths, times=times)
-    def retry(self, pick: int, deaths: tuple[int, int], times: int) -> None:
-        claim = self.attempt(pick)
+    def retry(self, claim: Claim, deaths: tuple[int, int], times: int) -> None:
         call = calls.retry(KEYS, claim, lane=LANE, delay_ms=0, died=deaths[0], died_alone=deaths[1])
         for _ in range(times):
             expected = self.model.retry(claim, *deaths)
@@ -268,45 +256,31 @@ class Protocol(RuleBasedStateMachine):
             except ResponseError as error:
                 assert str(error).startswith(expected)  # noqa: PT017 - one of its answers
 
-    @precondition(lambda self: self.attempts)
-    @rule(pick=picks, deaths=deaths, times=times)
-    def release(self, pick: int, deaths: tuple[int, int], times: int) -> None:
-        claim = self.attempt(pick)
+    def release(self, claim: Claim, deaths: tuple[int, int], times: int) -> None:
         call = calls.release(KEYS, claim, lane=LANE, died=deaths[0], died_alone=deaths[1])
         for _ in range(times):
             assert self.send(call) == self.model.release(claim, *deaths)
 
-    @precondition(lambda self: self.entries)
-    @rule(pick=picks, owner=workers, times=times)
-    def give_back(self, pick: int, owner: str, times: int) -> None:
-        job_id, entry = self.entry(pick)
+    def give_back(self, read: tuple[str, str], owner: str, times: int) -> None:
+        job_id, entry = read
         call = calls.release(KEYS, Claim(job_id, entry, owner), lane=LANE)
         for _ in range(times):
             assert self.send(call) == self.model.give_back(job_id, entry, owner)
 
-    @precondition(lambda self: self.model.length)
-    @rule(pick=picks)
-    def destroy(self, pick: int) -> None:
-        left = sorted([*self.model.held.keys() - self.model.destroyed, *self.model.undelivered])
-        entry = left[pick % len(left)]
+    def destroy(self, entry: str) -> None:
         assert self.redis.xdel(KEYS.lane(LANE), entry) == 1
         self.model.destroy(entry)
 
     # --- upkeep ------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.entries)
-    @rule(
-        pick=picks, seen=st.sampled_from(["A", "B", RELEASED]), owner=workers, died=st.booleans(), times=times
-    )
-    def reclaim(self, pick: int, seen: str, owner: str, died: bool, times: int) -> None:
-        job_id, entry = self.entry(pick)
+    def reclaim(self, read: tuple[str, str], seen: str, owner: str, died: bool, times: int) -> None:
+        job_id, entry = read
         call = calls.reclaim(KEYS, lane=LANE, owner=owner, overdue=[(entry, seen)], min_idle_ms=0, died=died)
         for _ in range(times):
             taken = self.send(call)
             charged = died and seen != RELEASED
             assert bool(taken) == self.model.reclaim(job_id, entry, seen, owner, charged)
 
-    @rule()
     def promote(self) -> None:
         due, refilled = self.model.delayed(), self.model.refill(self.model.window)
         moved = self.send(calls.promote(KEYS, limit=100))
@@ -315,19 +289,16 @@ class Protocol(RuleBasedStateMachine):
         for job_id in moved:
             self.model.queued_as(job_id, self.stored_entry(job_id))
 
-    @rule(pick=picks, stale=st.sampled_from([0, 0, 0, 1]), times=times)
-    def look(self, pick: int, stale: int, times: int) -> None:
+    def look(self, any_id: str, stale: int, times: int) -> None:
         """`stale`: the job has moved on since the worker has read it."""
-        job_id = self.name(pick)
         for _ in range(times):
-            job = self.model.jobs.get(job_id)
+            job = self.model.jobs.get(any_id)
             attempt, seq = (job.attempt, job.seq) if job else (0, 0)
             call = calls.look(
-                KEYS, job_id=job_id, attempt=attempt, seq=seq + stale, result=b"R", ttl_ms=TTL_MS
+                KEYS, job_id=any_id, attempt=attempt, seq=seq + stale, result=b"R", ttl_ms=TTL_MS
             )
-            assert self.send(call) == (not stale and self.model.look(job_id))
+            assert self.send(call) == (not stale and self.model.look(any_id))
 
-    @rule(times=times)
     def expire(self, times: int) -> None:
         for _ in range(times):
             assert set(self.send(calls.expire(KEYS, limit=100, ttl_ms=TTL_MS))) == self.model.expire()
@@ -338,15 +309,25 @@ class Protocol(RuleBasedStateMachine):
         entry: Any = self.redis.hget(KEYS.job(job_id), "entry")
         return str(entry.decode())
 
-    @invariant()
+    def read(self, *commands: tuple[Any, ...], **options: Any) -> list[Any]:
+        """In one round trip."""
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command, **options)
+            return pipeline.execute()
+
     def jobs_are_alike(self) -> None:
-        for job_id in self.names:
-            row: Any = self.redis.hgetall(KEYS.job(job_id))
+        pairs = [(KEYS.job(job_id), KEYS.tokens(job_id)) for job_id in self.names]
+        rows = self.read(*(("HGETALL", job) for job, _ in pairs))
+        logs = self.read(*(("XRANGE", tokens, "-", "+") for _, tokens in pairs))
+        lives = self.read(*(("PTTL", key) for pair in pairs for key in pair))
+        for place, job_id in enumerate(self.names):
             job = self.model.jobs.get(job_id)
-            assert bool(row) == (job is not None)
+            assert bool(rows[place]) == (job is not None)
             if job is None:
+                assert not logs[place]
                 continue
-            found = {name.decode(): value.decode() for name, value in row.items()}
+            found = {name.decode(): value.decode() for name, value in rows[place].items()}
             assert found["state"] == job.state
             assert found["entry"] == (job.entry or "")
             assert found["owner"] == job.owner
@@ -357,32 +338,31 @@ class Protocol(RuleBasedStateMachine):
             assert int(found.get("died_alone", 0)) == job.died_alone
             assert int(found.get("alone") or 0) == job.alone
             assert ("cancel" in found, "payload" in found) == (job.cancel, job.outside)
-            log: Any = self.redis.xrange(KEYS.tokens(job_id))
-            assert [f"{cursor.decode()} {entry[b'k'].decode()}" for cursor, entry in log] == job.log
-            for key in (KEYS.job(job_id), KEYS.tokens(job_id)):
-                assert self.redis.pttl(key) == -2 or (self.redis.pttl(key) > 0) == job.ended
+            assert [f"{at.decode()} {entry[b'k'].decode()}" for at, entry in logs[place]] == job.log
+            for left_ms in lives[2 * place : 2 * place + 2]:
+                assert left_ms == -2 or (left_ms > 0) == job.ended
 
-    @invariant()
     def lanes_and_counters_are_alike(self) -> None:
-        pending = self.redis.execute_command(
-            *calls.pending(KEYS, lane=LANE, start="-", count=1000), parse_detail=True
-        )
+        [pending] = self.read(calls.pending(KEYS, lane=LANE, start="-", count=1000), parse_detail=True)
         held = {entry.entry_id: entry.owner for entry in calls.parse_pending(pending)}
         assert held == self.model.held
-        assert self.redis.xlen(KEYS.lane(LANE)) == self.model.length
+        length, held_bytes, *sets = self.read(
+            ("XLEN", KEYS.lane(LANE)),
+            ("GET", KEYS.held_bytes),
+            *(("ZRANGE", key, 0, -1) for key in (KEYS.delayed, KEYS.deadlines)),
+        )
+        assert length == self.model.length
         live = {job_id: job for job_id, job in self.model.jobs.items() if not job.ended}
-        assert int(self.redis.get(KEYS.held_bytes) or 0) == len(PAYLOAD) * len(live)
-        assert self.members(KEYS.delayed) == self.model.delayed()
-        assert self.members(KEYS.deadlines) == {job_id for job_id, job in live.items() if job.overdue}
+        assert int(held_bytes or 0) == len(PAYLOAD) * len(live)
+        overdue = {job_id for job_id, job in live.items() if job.overdue}
+        assert [{one.decode() for one in found} for found in sets] == [self.model.delayed(), overdue]
 
-    @invariant()
     def the_parked_are_alike(self) -> None:
         order = self.model.order
-        places: Any = self.redis.zrange(KEYS.parked(LANE), 0, -1, withscores=True)
-        assert [(score, place.decode()) for place, score in places] == [
-            (start, f"{arrival:016} {job_id}") for start, arrival, job_id, _ in order.places
+        places, row = self.read(("ZRANGE", KEYS.parked(LANE), 0, -1), ("HGETALL", KEYS.tenants(LANE)))
+        assert [place.decode() for place in places] == [
+            f"{arrival:016} {job_id}" for _, arrival, job_id, _ in order.places
         ]
-        row: Any = self.redis.hgetall(KEYS.tenants(LANE))
         found = {name.decode(): value.decode() for name, value in row.items()}
         assert int(found.pop("@at", 0)) == order.at
         assert int(found.pop("@n", 0)) == order.arrivals
@@ -390,24 +370,20 @@ class Protocol(RuleBasedStateMachine):
             f"={tenant}": f"{finish} {order.parked_of(tenant)}" for tenant, finish in order.finishes.items()
         }
 
-    @invariant()
     def letters_are_alike(self) -> None:
         page = self.letters()
         assert [(Place.of(one).entry, one.job_id) for one in page] == list(self.model.letters.items())[::-1]
         assert all(one.payload == PAYLOAD for one in page)
 
-    def members(self, key: str) -> set[str]:
-        found: Any = self.redis.zrange(key, 0, -1)
-        return {member.decode() for member in found}
-
-    def teardown(self) -> None:
-        self.redis.close()
-
 
 @pytest.mark.parametrize("window", [128, 1])
-def test_server_and_model_stay_alike(server: Server, window: int) -> None:
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 10**6)), min_size=20, max_size=80),
+)
+def test_server_and_model_stay_alike(server: Server, window: int, steps: list[tuple[str, int]]) -> None:
     """With a window of one entry most jobs are parked."""
-    run_state_machine_as_test(
-        lambda: Protocol(server, window),
-        settings=settings(max_examples=50, stateful_step_count=40, deadline=None),
-    )
+    protocol = Protocol(server, window)
+    for name, seed in steps:
+        protocol.step(name, random.Random(seed))
+    protocol.redis.close()

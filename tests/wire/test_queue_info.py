@@ -81,12 +81,6 @@ async def test_metadata_of_another_type_is_named(redis_client: redis.asyncio.Red
             await reading
 
 
-def test_keys_of_a_sharded_queue_publish_by_shard() -> None:
-    info = QueueInfo(2, PubSub.SHARDED)
-    assert info.keys("docs").shard(1).publish == "SPUBLISH"
-    assert QueueInfo().keys("docs").shard(0).publish == "PUBLISH"
-
-
 async def test_living_workers_are_read_by_name(desk: Desk) -> None:
     assert await read_workers(desk.redis, desk.keys) == []
     here, there = Heartbeat("b-1", "tiny", max_rows=8, rows_running=3), Heartbeat("a-1", "tiny")
@@ -108,10 +102,6 @@ async def test_a_heartbeat_replaces_the_one_before(desk: Desk) -> None:
     assert await read_workers(desk.redis, desk.keys) == [Heartbeat("a-1", "tiny")]
     assert 0 < await desk.redis.pttl(desk.keys.worker("a-1")) <= 60_000
     assert not await desk.redis.hexists(desk.keys.worker("a-1"), "added_by_a_newer_version")
-
-
-async def test_a_queue_that_nobody_reads_has_no_workers(redis_client: redis.asyncio.Redis) -> None:
-    assert await read_workers(redis_client, QueueKeys("docs").shard(0)) == []
 
 
 async def test_a_damaged_heartbeat_says_what_it_can(desk: Desk) -> None:

@@ -8,18 +8,13 @@ from support.wire.desk import LONG_MS, Desk
 from millstream.errors import ProtocolError
 from millstream.wire.messages.choices import ChoiceDelta, Delta, TokenLogprob
 from millstream.wire.messages.codec import encode
-from millstream.wire.messages.messages import Request, State
-from millstream.wire.messages.record import parse_event, partial_result, read_job, read_log
+from millstream.wire.messages.messages import State
+from millstream.wire.messages.record import parse_event, partial_result, read_log
 from millstream.wire.messages.replies import LogEntry
 
 
 def delta(*choices: ChoiceDelta) -> bytes:
     return encode(Delta(choices=choices))
-
-
-async def test_no_job_is_none(desk: Desk) -> None:
-    assert await read_job(desk.redis, desk.keys, "0-none") is None
-    assert await read_log(desk.redis, desk.keys, "0-none") == []
 
 
 @pytest.mark.parametrize(
@@ -117,10 +112,3 @@ async def test_a_log_entry_that_is_no_delta_is_a_protocol_error(desk: Desk) -> N
     await desk.append(held, 1, b"garbage")
     with pytest.raises(ProtocolError):
         partial_result(await desk.job(), await desk.log())
-
-
-async def test_a_request_goes_through_a_lane_unchanged(desk: Desk) -> None:
-    request = Request(prompt="Grüße 🌾", metadata={"k": "v"}, deadline_ms=LONG_MS)
-    held = await desk.begin(payload=encode(request), digest=request.digest())
-    (entry,) = await desk.run(desk.reclaiming(held.entry_id, "A"))
-    assert entry.payload == encode(request)

@@ -9,23 +9,17 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from redis.exceptions import ConnectionError as ServerGone
 from redis.exceptions import NoScriptError, ResponseError
-from support.servers.servers import Server
 from support.wire.desk import Desk
 
 from millstream.errors import ProtocolError
-from millstream.wire.calls import Claim, ScriptCall, cancel, run, run_many
+from millstream.wire.calls import Claim, ScriptCall, cancel, expire, expire_one, look, run, run_many, take
 from millstream.wire.calls.scripts import script
-from millstream.wire.keys import GROUP, RELEASED
+from millstream.wire.keys import GROUP, RELEASED, QueueKeys
 from millstream.wire.messages.replies import AppendOutcome, AppendReply, CancelOutcome
 
 LUA = files("millstream.wire").joinpath("lua")
 NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
-
-
-def test_every_script_ships_with_the_package() -> None:
-    assert {"submit", "start", "append", "finish", "reclaim"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,6 +34,23 @@ def test_scripts_name_their_arguments_at_the_top() -> None:
     for name in NAMES:
         for line in LUA.joinpath(f"{name}.lua").read_text("utf-8").splitlines():
             assert line.startswith("local ") or not re.search(r"(KEYS|ARGV)\[\d+\]", line), f"{name}: {line}"
+
+
+def test_scripts_publish_as_their_queue_does() -> None:
+    """By the command that they are given: a channel of a Cluster has another."""
+    assert not [name for name in NAMES if "PUBLISH" in script(name).source]
+    queue = Desk(None, QueueKeys("docs", sharded=True).shard(0))  # type: ignore[arg-type]
+    held = Claim("0-a", "1-1", "A", 1)
+    sent = [
+        queue.starting("1-1"), queue.appending(held, 1), queue.finishing(held), queue.burying(held),
+        queue.releasing(held), cancel(queue.keys, job_id="0-a", ttl_ms=1),
+        expire(queue.keys, limit=1, ttl_ms=1),
+        expire_one(queue.keys, job_id="0-a", ttl_ms=1),
+        look(queue.keys, job_id="0-a", attempt=1, seq=1, result=b"", ttl_ms=1),
+    ]  # fmt: skip
+    assert [call.script.name for call in sent if "SPUBLISH" not in call.args] == []
+    publishing = [name for name in NAMES if "publish" in script(name).source]
+    assert {call.script.name for call in sent} == {*publishing}
 
 
 def test_a_part_is_taken_once() -> None:
@@ -94,26 +105,20 @@ async def test_a_reply_that_is_not_the_scripts_is_a_protocol_error(desk: Desk) -
     assert isinstance(error, ProtocolError)
 
 
-@pytest.mark.parametrize("ttl_ms", [0, -1, 10**300])
-async def test_a_time_that_no_server_takes_is_refused_before_anything_is_sent(
-    desk: Desk, ttl_ms: int
-) -> None:
-    with pytest.raises(ValueError, match="ttl_ms must be at least 1 and at most"):
-        cancel(desk.keys, job_id="0-a", ttl_ms=ttl_ms)
+@pytest.mark.parametrize("value", [0, -1, 10**300])
+def test_a_number_that_no_server_takes_is_refused_before_anything_is_sent(value: int) -> None:
+    shard = Desk(None)  # type: ignore[arg-type]
+    for name, call in (
+        ("ttl_ms", lambda: cancel(shard.keys, job_id="0-a", ttl_ms=value)),
+        ("cost", lambda: shard.submitting(cost=value)),
+        ("max_entries", lambda: take(shard.keys, owner="A", max_entries=value, max_bytes=1)),
+        ("max_bytes", lambda: take(shard.keys, owner="A", max_entries=1, max_bytes=value)),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1 and at most"):
+            call()
 
 
 async def test_the_longest_time_to_live_is_one_that_servers_take(desk: Desk) -> None:
     await desk.submit()
     assert await desk.run(cancel(desk.keys, job_id="0-a", ttl_ms=2**52)) is CancelOutcome.CANCELLED
     assert await desk.redis.pttl(desk.keys.job("0-a")) > 2**51
-
-
-async def test_a_server_that_is_gone_raises() -> None:
-    with Server("valkey") as server:
-        client = redis.asyncio.Redis.from_url(server.url, retry=None)
-        desk = await Desk(client).open()
-    with pytest.raises(ServerGone):
-        await desk.submit()
-    with pytest.raises(ServerGone):
-        await run_many(client, [desk.submitting()])
-    await client.aclose()

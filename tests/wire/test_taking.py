@@ -31,17 +31,6 @@ async def test_the_first_lane_first_then_in_order(desk: Desk) -> None:
     assert await take(desk) == []
 
 
-async def test_an_entry_is_delivered_once_and_pending_with_its_taker(desk: Desk) -> None:
-    for number in range(4):
-        await desk.submit(f"0-{number}")
-    first, second = await take(desk, entries=2, owner="A"), await take(desk, owner="B")
-    assert ids(first) + ids(second) == ["0-0", "0-1", "0-2", "0-3"]
-    assert sorted((await desk.holders()).values()) == ["A", "A", "B", "B"]
-    entry = calls.lane_entry(first[0].lane, first[0].entry_id, first[0].fields)
-    assert (entry.version, entry.payload) == (1, b"request")
-    assert (await desk.start(entry.entry_id, "A", job_id="0-0")).started
-
-
 async def test_bytes_end_a_read_with_the_entry_that_reaches_them(desk: Desk) -> None:
     for number in range(5):
         await desk.submit(f"0-{number}", payload=b"x" * 1000)
@@ -79,9 +68,3 @@ async def test_a_key_that_is_no_lane_is_not_joined(desk: Desk) -> None:
     await desk.redis.set(desk.keys.lane(Lane.BATCH), "x")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await desk.run(calls.join(desk.keys))
-
-
-@pytest.mark.parametrize("bounds", [{"max_entries": 0, "max_bytes": 1}, {"max_entries": 1, "max_bytes": 0}])
-def test_a_bound_that_reads_nothing_is_a_mistake(bounds: dict[str, int], desk: Desk) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        calls.take(desk.keys, owner="A", **bounds)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-from pydantic import ValidationError
-
 from millstream.client.streaming.merge import missing_deltas
 from millstream.wire.messages.choices import Choice, ChoiceDelta, Delta
 from millstream.wire.messages.codec import decode, encode
-from millstream.wire.messages.invalid import invalid_request
 from millstream.wire.messages.messages import Request, Result, read_request
 from millstream.wire.messages.record import merged_choices
 from millstream.wire.messages.replies import LogEntry
@@ -25,37 +21,6 @@ CALLED = ToolCall(id="c1", function=FunctionCall(name="get", arguments='{"a":1}'
 
 def request(**fields: Any) -> Request:
     return Request.model_validate({"messages": [HELLO]} | fields)
-
-
-WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"tools": []}, "tools", "1 to 128 functions"),
-    ({"tools": [GET] * 129}, "tools", "1 to 128 functions"),
-    ({"tools": [GET, GET]}, "tools", "is the name of more than one function"),
-    ({"tools": [{"name": "a b"}]}, "tools.0.name", "pattern"),
-    ({"tools": [{"name": "a", "parameters": "{"}]}, "tools.0.parameters", "is no JSON"),
-    ({"tools": [{"name": "a", "parameters": "[]"}]}, "tools.0.parameters", "must be a JSON schema"),
-    ({"tools": [{"name": "a", "parameters": "true"}]}, "tools.0.parameters", '"type": "object"'),
-    ({"tools": [{"name": "a", "parameters": '{"type":"array"}'}]}, "tools.0.parameters", '"type": "object"'),
-    ({"tools": [GET | {"name": str(n), "description": "x" * 40_000} for n in range(7)]}, "tools", "at most"),
-    ({"tools": [GET], "tool_choice": {"type": "function", "name": "put"}}, "tool_choice", "none of"),
-    ({"tool_choice": {"type": "required"}}, "tool_choice", "needs tools"),
-    ({"tools": [GET], "messages": None, "prompt": "a"}, "tools", "needs messages"),
-    ({"tools": [GET], "response_format": {"type": "json_object"}}, "response_format", "tool_choice auto"),
-    ({"tools": [GET], "sampling": {"min_tokens": 3}}, "tools", "min_tokens 3"),
-    ({"tools": [GET], "sampling": {"ignore_eos": True}}, "tools", "ignore_eos True"),
-    ({"messages": [{"role": "assistant"}]}, "messages.0.content", "is missing"),
-    ({"messages": [{"role": "a", "tool_calls": [{"id": ""}]}]}, "messages.0.tool_calls.0.function", "miss"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("fields", "field", "problem"), WRONG)
-def test_what_is_wrong_is_named(fields: dict[str, Any], field: str, problem: str) -> None:
-    with pytest.raises(ValidationError) as caught:
-        request(**fields)
-    wrong = invalid_request(caught.value)
-    assert wrong.field == field
-    assert problem in wrong.problem
-    assert len(str(wrong)) < 500
 
 
 def test_a_choice_of_no_call_leaves_the_answer_free() -> None:

@@ -13,7 +13,7 @@ from millstream.wire import calls
 from millstream.wire.calls import Claim
 from millstream.wire.keys import GROUP, Lane
 from millstream.wire.messages.messages import State
-from millstream.wire.messages.replies import EndOutcome, LaneEntry, PendingEntry
+from millstream.wire.messages.replies import EndOutcome, LaneEntry
 
 # --- promote -----------------------------------------------------------------------------------------------
 
@@ -100,14 +100,6 @@ async def test_reclaim_charges_a_running_attempt(desk: Desk) -> None:
     assert await desk.holders() == {held.entry_id: "B"}
 
 
-async def test_reclaim_charges_nothing_for_an_entry_that_never_started(desk: Desk) -> None:
-    await desk.submit()
-    entry = await desk.deliver()
-    (taken,) = await desk.run(desk.reclaiming(entry, "A"))
-    assert taken.deliveries == 2  # the guard of whoever dies before it can start
-    assert (await desk.start(entry, "B")).died == 0
-
-
 async def test_reclaim_leaves_an_entry_that_moved_on(desk: Desk) -> None:
     held = await desk.begin()
     before = await desk.state()
@@ -115,17 +107,6 @@ async def test_reclaim_leaves_an_entry_that_moved_on(desk: Desk) -> None:
     assert await desk.run(desk.reclaiming(held.entry_id, "C")) == ()
     assert await desk.run(desk.reclaiming("1-1", "A")) == ()
     assert await desk.state() == before
-
-
-async def test_reclaim_leaves_a_new_job_under_an_old_id_alone(desk: Desk) -> None:
-    await desk.submit()
-    old = await desk.deliver()
-    await desk.cancel()
-    await desk.redis.delete(desk.keys.job("0-a"), desk.keys.tokens("0-a"))  # as when their time is over
-    new = await desk.begin(owner="C")
-    assert await desk.run(desk.reclaiming(old, "A")) == ()
-    assert await desk.holders() == {new.entry_id: "C"}
-    assert (await desk.job()).state is State.RUNNING
 
 
 async def test_reclaim_drops_what_no_longer_stands_for_a_job(desk: Desk) -> None:
@@ -174,16 +155,6 @@ async def test_pending_entries_are_read_in_pages(desk: Desk) -> None:
         desk.redis, desk.keys, lane=desk.lane, start=f"({page[-1].entry_id}", count=2
     )
     assert [(entry.entry_id, entry.owner, entry.deliveries) for entry in rest] == [(entries[2], "A", 1)]
-
-
-def test_pending_entries_as_the_server_sends_them() -> None:
-    assert calls.parse_pending([[b"1-1", b"A", 5, 2]]) == [PendingEntry("1-1", "A", 5, 2)]
-
-
-async def test_pending_without_a_group_is_an_error(desk: Desk) -> None:
-    await desk.redis.delete(desk.keys.lane(desk.lane))
-    with pytest.raises(ResponseError, match="NOGROUP"):
-        await calls.scan_pending(desk.redis, desk.keys, lane=desk.lane, start="-", count=2)
 
 
 # --- strangers ---------------------------------------------------------------------------------------------

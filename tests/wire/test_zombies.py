@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from support.wire.desk import TTL_MS, Desk
 
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
-from millstream.wire.keys import RELEASED
 from millstream.wire.messages.replies import AppendOutcome, EndOutcome
 
 # What has happened to the job since attempt 1 of worker A appended its first delta and fell asleep.
@@ -137,43 +136,3 @@ async def test_an_attempt_that_is_over_changes_nothing(
     assert answers["append the next"].outcome is AppendOutcome.FENCED
     assert answers["renew"].lost == ("0-a",)
     assert {answers[name] for name in ("finish", "bury", "retry", "release")} == {EndOutcome.FENCED}
-
-
-OWN_ENDS: dict[str, Callable[[Desk, Claim], ScriptCall[EndOutcome]]] = {
-    name: cast(Any, WAKES[name])
-    for name in ("finish", "finish with a delta", "bury", "retry", "release", "give back")
-}
-
-
-@pytest.mark.parametrize("end", OWN_ENDS)
-async def test_an_attempt_that_ended_itself_changes_nothing(desk: Desk, end: str) -> None:
-    old = await desk.begin()
-    await desk.append(old, 1)
-    assert await desk.run(OWN_ENDS[end](desk, old)) is EndOutcome.OK
-    before = await desk.state()
-    answers: dict[str, Any] = {}
-
-    async def wake_up() -> None:
-        for name, call in WAKES.items():
-            answers[name] = await desk.run(call(desk, old))
-            assert await desk.state() == before, name
-
-    assert await desk.messages(wake_up) == []
-    assert answers[end] is EndOutcome.ALREADY
-
-
-@pytest.mark.parametrize("owner", ["B", RELEASED])
-async def test_a_worker_that_never_started_changes_nothing(desk: Desk, owner: str) -> None:
-    await desk.submit()
-    entry = await desk.deliver("A")
-    await desk.run(desk.reclaiming(entry, "A", "B"))
-    await desk.start(entry, "B")
-    if owner == RELEASED:
-        await desk.run(desk.releasing(Claim("0-a", entry, "B", 1)))
-    before = await desk.state()
-    assert not (await desk.start(entry, "A")).started
-    assert (await desk.run(desk.renewing(("0-a", entry)))).lost == ("0-a",)
-    given_back = EndOutcome.ALREADY if owner == RELEASED else EndOutcome.FENCED
-    assert await desk.run(desk.giving_back(entry, "A")) is given_back
-    assert await desk.run(desk.reclaiming(entry, "A", "A")) == ()
-    assert await desk.state() == before

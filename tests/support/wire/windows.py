@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import cache
 from typing import TypeVar
 
 import redis
@@ -17,14 +18,15 @@ LINE = "local WINDOW = 128\n"
 assert LINE in script("submit").source
 
 
-def windowed(call: ScriptCall[R], window: int) -> ScriptCall[R]:
-    source = call.script.source.replace(LINE, f"local WINDOW = {window}\n")
+@cache
+def windowed(one: Script, window: int) -> Script:
+    source = one.source.replace(LINE, f"local WINDOW = {window}\n")
     sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return replace(call, script=Script(call.script.name, source, sha1))
+    return Script(one.name, source, sha1)
 
 
 def send(client: redis.Redis, call: ScriptCall[R], window: int) -> R:
-    call = windowed(call, window)
+    call = replace(call, script=windowed(call.script, window))
     try:
         return call.parse(client.execute_command(*call.by_digest))
     except NoScriptError:
