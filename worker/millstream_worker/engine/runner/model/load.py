@@ -21,7 +21,7 @@ from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.linear.fused import fuse
-from millstream_worker.engine.runner.linear.replace import replace_linear_layers
+from millstream_worker.engine.runner.linear.replace import replace_linear_layers, weight_bytes
 from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
@@ -51,6 +51,8 @@ class LoadedModel:
     eos_ids: tuple[int, ...]
     parameters: int
     dtype: torch.dtype
+    weights: str  # their format
+    weight_bytes: int
     device: torch.device
     notes: tuple[str, ...] = ()  # what the operator should know
     fallbacks: tuple[str, ...] = ()  # those of the notes that say what is slower than it could be
@@ -73,16 +75,19 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     attention: str = "auto",
+    weights: str = "auto",
     cache_dir: str = "",
     gpu: Gpu | None = None,
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """The model of a folder with config.json and safetensors. `mark` is called with each weight read. What
-    its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream).
+    its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream). `weights`: auto | int8.
 
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
-    ValueError for an attention backend that the device does not have.
+    ValueError for an attention backend, or weights, that the device does not have.
     """
+    if weights != "auto" and device.type != "cpu":
+        raise ValueError(f"weights {weights!r} are computed on the CPU, this is {device.type}; use 'auto'")
     chosen = choose(attention, device, dtype, cache_dir, gpu)
     config = load_config(folder)
     support.check(config)
@@ -92,7 +97,9 @@ def load_model(
     anatomy = observe(model, ATTENTION)
     fuse(model, anatomy.siblings)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    linear_layers = replace_linear_layers(model, chosen.library)
+    linear_layers = replace_linear_layers(model, chosen.library, weights, model.get_input_embeddings())
+    held = weight_bytes(model)
+    weight_line = f"weights: {held / 1e6:,.1f} MB, {8 * held / parameters:.2f} bits each"
     note = support.context_note(config)
     attention_line = f"attention: {chosen.reason}"
     return LoadedModel(
@@ -108,8 +115,10 @@ def load_model(
         eos_ids=end_ids(folder, config),
         parameters=parameters,
         dtype=dtype,
+        weights=weights if weights != "auto" else str(dtype).removeprefix("torch."),
+        weight_bytes=held,
         device=device,
-        notes=(*([note] if note else []), attention_line, linear_layers),
+        notes=(*([note] if note else []), attention_line, linear_layers, weight_line),
         fallbacks=(attention_line,) if chosen.fallback else (),
     )
 
