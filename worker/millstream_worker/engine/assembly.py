@@ -134,7 +134,7 @@ def _load(
         dtype=_dtype(config.dtype, folder, gpu, report),
         device=device,
         attention=config.attention,
-        weights=config.weights,
+        weights=_weights(config),
         cache_dir=config.cache_dir,
         gpu=gpu,
         mark=mark,
@@ -234,6 +234,11 @@ def _dtype(name: str, folder: str, gpu: Gpu | None, report: Report) -> torch.dty
     if own not in (None, chosen):
         report(f"the checkpoint's precision, {own}, is not computed well here: it becomes {chosen}")
     return chosen
+
+
+def _weights(config: EngineConfig) -> str:
+    """With a precision that was asked for, quantised checkpoints are dequantised: the reference for them."""
+    return "dequantized" if config.weights == "auto" and config.dtype != "auto" else config.weights
 
 
 def _info(config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blocks: int) -> EngineInfo:

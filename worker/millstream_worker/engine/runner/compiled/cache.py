@@ -89,7 +89,11 @@ def _digest(loaded: LoadedModel) -> str:
         loaded.device.type,
         loaded.attention,  # with which linear layers go
         loaded.weights,
-        [one.quantized.kind for one in loaded.model.modules() if isinstance(one, layers.QuantizedLinear)],
+        [
+            (one.codes.dtype, one.scales.shape, one.offsets is None)
+            for one in loaded.model.modules()
+            if isinstance(one, layers.QuantizedLinear)
+        ],
         [str(one.panels.dtype) for one in loaded.model.modules() if isinstance(one, panel.PanelLinear)],
         torch.get_num_threads(),
         processor(),

@@ -74,7 +74,8 @@ def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: in
     pool: activations, logits, sampling and attention. An estimate from above, from the shapes of the weights;
     on CUDA `profiling.step_needs` measures instead.
     """
-    activations = tokens * _widest(model) * _WIDE_TENSORS * model.dtype.itemsize
+    itemsize: int = model.dtype.itemsize
+    activations = tokens * _widest(model) * _WIDE_TENSORS * itemsize
     elements = rows * vocab_size
     at_once = min(elements, max(PIECE_ELEMENTS[model.device.type], vocab_size))
     sampling = elements * _LOGIT_BYTES + at_once * _SAMPLE_BYTES

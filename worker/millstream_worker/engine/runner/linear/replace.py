@@ -6,11 +6,12 @@ the weight's type and shape, and the device.
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from millstream_worker.engine.runner.linear import panel
 from millstream_worker.engine.runner.linear.panel import PanelLinear
+from millstream_worker.engine.runner.linear.quantized import layers
 from millstream_worker.engine.runner.linear.quantized.layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.linear.quantized.replace import quantize_layers
 from millstream_worker.engine.runner.native.library import PER, Library, Panels
@@ -24,6 +25,7 @@ def replace_linear_layers(
     int8, with which the `embedding` of tokens is replaced as well. Raises ValueError."""
     if weights == "int8":
         quantize_layers(model, library, embedding)
+    layers.compile_with(library)
     if library is not None and library.panels is not None:
         panel.compile_with(library.panels)
         replaced: dict[nn.Module, PanelLinear] = {}
@@ -63,11 +65,20 @@ def _let_go_of_files(model: nn.Module) -> None:
 
 def weight_bytes(model: nn.Module) -> int:
     """Returns the bytes of all parameters, and of codes with their scales."""
-    tensors = {id(one): one for one in model.parameters()}
+    tensors: dict[int, Tensor] = {id(one): one for one in model.parameters()}
     for module in model.modules():
         if isinstance(module, QuantizedLinear | QuantizedEmbedding):
             tensors |= {id(one): one for one in module.buffers()}
     return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def weight_count(model: nn.Module) -> int:
+    """Returns the number of weights, of those that are tied once."""
+    counts = {id(one): one.numel() for one in model.parameters()}
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear | QuantizedEmbedding):
+            counts[id(module.codes)] = module.quantized.outputs * module.quantized.inputs
+    return sum(counts.values())
 
 
 def _summary(model: nn.Module, library: Library | None) -> str:

@@ -7,6 +7,7 @@ native/src/quantized.cpp's: panels of 16 outputs, in which four inputs of an out
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,12 +43,14 @@ class Codes:
 
     @property
     def bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._tensors if tensor is not None)
+        offsets = 0 if self.offsets is None else self.offsets.nbytes
+        return self.codes.nbytes + self.scales.nbytes + offsets
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Equal for weights that can be joined."""
-        return self.bits, self.group, self.offsets is None, self.inputs, self.outputs % PANEL
+        """Equal for weights that can be joined: those of a panel that is not whole can with none."""
+        part = id(self.codes) if self.outputs % PANEL else 0
+        return self.bits, self.group, self.offsets is None, self.inputs, part
 
     def panels(self, first: int, end: int) -> Codes:
         """Those panels of it."""
@@ -57,18 +60,16 @@ class Codes:
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """[outputs, inputs]"""
-        turned = [None if tensor is None else tensor.transpose(1, 2) for tensor in self._tensors]
-        return _weights(*turned).flatten(0, 1)[: self.outputs, : self.inputs].to(dtype).contiguous()
+        offsets = None if self.offsets is None else self.offsets.transpose(1, 2)
+        weight = _weights(self.codes.transpose(1, 2), self.scales.transpose(1, 2), offsets)
+        return weight.flatten(0, 1)[: self.outputs, : self.inputs].to(dtype).contiguous()
 
     def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
         """[..., inputs], dequantised, of outputs [...]: what an embedding looks up."""
         panel, lane = outputs // PANEL, outputs % PANEL
-        found = [None if tensor is None else tensor[panel, :, lane] for tensor in self._tensors]
-        return _weights(*found)[..., : self.inputs].to(dtype)
-
-    @property
-    def _tensors(self) -> tuple[Tensor | None, ...]:
-        return self.codes, self.scales, self.offsets
+        offsets = None if self.offsets is None else self.offsets[panel, :, lane]
+        weight = _weights(self.codes[panel, :, lane], self.scales[panel, :, lane], offsets)
+        return weight[..., : self.inputs].to(dtype)
 
 
 def pack(codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Codes:
@@ -76,7 +77,8 @@ def pack(codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Codes:
     offsets are rounded to float16."""
     outputs, inputs = codes.shape
     padded = functional.pad(codes, (0, -inputs % GROUP, 0, -outputs % PANEL))
-    laid_out = padded.unflatten(1, (-1, _SIDE_BY_SIDE)).unflatten(0, (-1, PANEL)).transpose(1, 2)
+    steps = padded.shape[1] // _SIDE_BY_SIDE
+    laid_out = padded.reshape(-1, PANEL, steps, _SIDE_BY_SIDE).transpose(1, 2)
     if codes.dtype == torch.uint8:
         laid_out = laid_out[:, ::2] | laid_out[:, 1::2] << 4
     beside = None if offsets is None else _beside(offsets)
@@ -84,15 +86,13 @@ def pack(codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Codes:
 
 
 def quantize(weight: Tensor) -> Codes:
-    """Of a floating weight [outputs, inputs], in 8 bits: each group's largest number gets the largest code."""
-    parts = [_quantized(part) for part in torch.split(weight.detach(), _OUTPUTS)]
-    codes = torch.cat([part.codes for part in parts])
-    scales = torch.cat([part.scales for part in parts])
-    return Codes(codes, scales, None, *weight.shape)
+    """A floating weight [outputs, inputs] in 8 bits: each group's largest number gets the largest code."""
+    parts: Sequence[Tensor] = torch.split(weight.detach(), _OUTPUTS)
+    return join([_quantized(part) for part in parts])
 
 
-def join(parts: list[Codes]) -> Codes:
-    """Weights of one kind, of whole panels, one after the other."""
+def join(parts: Sequence[Codes]) -> Codes:
+    """Weights of one kind, one after the other: of whole panels but for the last."""
     offsets = [part.offsets for part in parts if part.offsets is not None]
     return Codes(
         torch.cat([part.codes for part in parts]),
@@ -104,7 +104,8 @@ def join(parts: list[Codes]) -> Codes:
 
 
 def _quantized(weight: Tensor) -> Codes:
-    groups = functional.pad(weight.float(), (0, -weight.shape[1] % GROUP)).unflatten(1, (-1, GROUP))
+    padded = functional.pad(weight.float(), (0, -weight.shape[1] % GROUP))
+    groups = padded.reshape(len(weight), -1, GROUP)
     scales = (groups.abs().amax(-1) / _MOST).half()
     inverse = torch.where(scales > 0, 1 / scales.float(), 0)
     codes = (groups * inverse[..., None]).round().clamp(-_MOST, _MOST).to(torch.int8)
@@ -114,15 +115,16 @@ def _quantized(weight: Tensor) -> Codes:
 def _beside(numbers: Tensor) -> Tensor:
     """[panels, groups, 16] of [outputs, groups]"""
     padded = functional.pad(numbers.half(), (0, 0, 0, -numbers.shape[0] % PANEL))
-    return padded.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+    return padded.reshape(-1, PANEL, padded.shape[1]).transpose(1, 2).contiguous()
 
 
-def _weights(codes: Tensor | None, scales: Tensor | None, offsets: Tensor | None) -> Tensor:
+def _weights(codes: Tensor, scales: Tensor, offsets: Tensor | None) -> Tensor:
     """float32 [..., inputs]; codes [..., inputs / 4 or 8, 4], scales and offsets [..., groups]."""
-    assert codes is not None and scales is not None
     if codes.dtype == torch.uint8:
         codes = torch.stack((codes & 15, codes >> 4), -2).flatten(-3, -2)
         codes = codes.to(torch.int8) - (_MIDDLE if offsets is None else 0)
-    groups = codes.flatten(-2).unflatten(-1, (scales.shape[-1], -1)).float()
+    groups = codes.reshape(*scales.shape, -1).float()
     weight = groups * scales.float()[..., None]
-    return (weight if offsets is None else weight + offsets.float()[..., None]).flatten(-2)
+    if offsets is not None:
+        weight = weight + offsets.float()[..., None]
+    return weight.flatten(-2)

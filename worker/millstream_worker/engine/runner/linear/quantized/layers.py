@@ -7,11 +7,13 @@ shares its step. Without the compiled library the same numbers are multiplied as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from millstream_worker.engine.runner.linear.quantized.codes import GROUP, PANEL, Codes
+from millstream_worker.engine.runner.linear.quantized.codes import GROUP, PANEL, Codes, join
 from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.native.custom_ops import define
 from millstream_worker.engine.runner.native.library import Library
@@ -76,6 +78,14 @@ class QuantizedLinear(_Quantized):
         return _multiply(self._library, *operands)
 
 
+def join_layers(layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
+    """One layer that computes what these do, one after the other. Their codes are of one kind."""
+    first = layers[0]
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    weight = join([layer.quantized for layer in layers])
+    return QuantizedLinear(weight, torch.cat(biases) if biases else None, first.dtype, first._library)
+
+
 class QuantizedEmbedding(_Quantized):
     """Rows of a weight [num_embeddings, embedding_dim] by their numbers, dequantised."""
 
@@ -130,13 +140,15 @@ def _multiply_plainly(rows: Tensor, weight: Codes, bias: Tensor | None) -> Tenso
 def rounded_rows(rows: Tensor) -> Tensor:
     """float32: what is left of rows [..., in] as codes of 8 bits with one scale for 32 of them."""
     size = rows.shape[-1]
-    groups = functional.pad(rows.float(), (0, -size % GROUP)).unflatten(-1, (-1, GROUP))
+    padded = functional.pad(rows.float(), (0, -size % GROUP))
+    groups = padded.reshape(*rows.shape[:-1], padded.shape[-1] // GROUP, GROUP)
     most = groups.abs().amax(-1, keepdim=True)
     largest = torch.tensor(
         127.0
     )  # of a code; a tensor, by which torch divides, where it multiplies by 1 / 127
     codes = torch.where(most == 0, 0, groups * (largest / most)).round()
-    return (codes * (most / largest)).flatten(-2)[..., :size]
+    rounded: Tensor = (codes * (most / largest)).flatten(-2)[..., :size]
+    return rounded
 
 
 def _compiled(

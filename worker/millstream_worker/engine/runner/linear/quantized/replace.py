@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from millstream_worker.engine.runner.linear.quantized import layers
 from millstream_worker.engine.runner.linear.quantized.codes import Codes, quantize
 from millstream_worker.engine.runner.linear.quantized.layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.native.library import Library
@@ -23,8 +22,7 @@ def quantize_layers(model: nn.Module, library: Library | None, embedding: nn.Mod
                 f"weights 'int8': {name} {list(parameter.shape)} holds experts, which stay as they are in a "
                 "checkpoint; use weights 'auto'"
             )
-    layers.compile_with(library)
-    tied: dict[nn.Parameter, Codes] = {}
+    tied: dict[Tensor, Codes] = {}
     if type(embedding) is nn.Embedding and embedding.weight.is_floating_point():
         tied[embedding.weight] = quantize(embedding.weight)
     replaced: dict[nn.Module, nn.Module] = {}
@@ -40,7 +38,7 @@ def quantize_layers(model: nn.Module, library: Library | None, embedding: nn.Mod
 
 
 def _replacement(
-    layer: nn.Module, library: Library | None, tied: dict[nn.Parameter, Codes]
+    layer: nn.Module, library: Library | None, tied: dict[Tensor, Codes]
 ) -> QuantizedLinear | QuantizedEmbedding | None:
     if type(layer) not in (nn.Linear, Conv1D, nn.Embedding):  # a subclass may compute something else
         return None
