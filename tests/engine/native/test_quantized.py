@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from millstream_worker.engine.runner.linear.quantized.codes import Codes, pack, quantize
-from millstream_worker.engine.runner.linear.quantized.layers import (
+from millstream_worker.engine.runner.codes.codes import Codes, pack, quantize
+from millstream_worker.engine.runner.linear.quantized_layers import (
     QuantizedEmbedding,
     QuantizedLinear,
     rounded_rows,

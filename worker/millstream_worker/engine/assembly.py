@@ -248,6 +248,7 @@ def _info(config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blo
         architecture=loaded.architecture,
         dtype=str(loaded.dtype).removeprefix("torch."),
         weights=loaded.weights,
+        weight_bytes=loaded.weight_bytes,
         device=str(loaded.device),
         attention=loaded.attention,
         vocab_size=loaded.vocab_size,

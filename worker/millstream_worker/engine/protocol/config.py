@@ -62,6 +62,7 @@ class EngineInfo:
     parameters: int
     tokenizer: str  # folder that holds the tokenizer files
     weights: str = ""  # their format
+    weight_bytes: int = 0
     self_check: str = ""  # what was checked on the device at start, and how far it was off
     fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason
 

@@ -22,7 +22,7 @@ import transformers
 from filelock import FileLock
 
 from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError, GGUFWeights, check_whole
-from millstream_worker.engine.runner.checkpoint.packed import write_packed
+from millstream_worker.engine.runner.codes.packed import write_packed
 
 Report = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from millstream_worker.engine.protocol.sizes import share_of, size_bytes
 from millstream_worker.engine.runner.device.cgroup import ControlGroups
 from millstream_worker.engine.runner.linear.fused import FusedLinear
 from millstream_worker.engine.runner.linear.panel import PanelLinear
-from millstream_worker.engine.runner.linear.quantized.layers import QuantizedEmbedding, QuantizedLinear
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.sampling.sampler import PIECE_ELEMENTS
 
 GIB = 2**30

@@ -16,7 +16,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from millstream_worker.engine.runner.linear.quantized.layers import QuantizedLinear, join_layers
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear, join_layers
 
 Layer = nn.Linear | QuantizedLinear
 

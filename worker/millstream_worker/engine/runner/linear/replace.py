@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from millstream_worker.engine.runner.linear import panel
+from millstream_worker.engine.runner.linear import panel, quantized_layers
 from millstream_worker.engine.runner.linear.panel import PanelLinear
-from millstream_worker.engine.runner.linear.quantized import layers
-from millstream_worker.engine.runner.linear.quantized.layers import QuantizedEmbedding, QuantizedLinear
-from millstream_worker.engine.runner.linear.quantized.replace import quantize_layers
+from millstream_worker.engine.runner.linear.quantize import quantize_layers
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.native.library import PER, Library, Panels
 
 
@@ -25,7 +24,7 @@ def replace_linear_layers(
     int8, with which the `embedding` of tokens is replaced as well. Raises ValueError."""
     if weights == "int8":
         quantize_layers(model, library, embedding)
-    layers.compile_with(library)
+    quantized_layers.compile_with(library)
     if library is not None and library.panels is not None:
         panel.compile_with(library.panels)
         replaced: dict[nn.Module, PanelLinear] = {}

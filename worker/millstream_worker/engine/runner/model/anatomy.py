@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
-from millstream_worker.engine.runner.linear.quantized.layers import QuantizedLinear
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
 from millstream_worker.engine.runner.model.support import UnsupportedModel
 
 # Tensors, beside queries, keys and values, that modules may hand to an attention function.

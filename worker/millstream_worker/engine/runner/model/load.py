@@ -18,7 +18,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
-from millstream_worker.engine.runner.checkpoint.packed import is_packed
+from millstream_worker.engine.runner.codes.packed import is_packed
 from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage

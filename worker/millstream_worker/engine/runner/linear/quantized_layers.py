@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from millstream_worker.engine.runner.linear.quantized.codes import GROUP, PANEL, Codes, join
+from millstream_worker.engine.runner.codes.codes import GROUP, PANEL, Codes, join
 from millstream_worker.engine.runner.native import intercept
 from millstream_worker.engine.runner.native.custom_ops import define
 from millstream_worker.engine.runner.native.library import Library

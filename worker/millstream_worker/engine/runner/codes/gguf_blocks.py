@@ -1,5 +1,5 @@
 """The blocks of GGUF's quantised types, taken apart into codes, scales and offsets (see
-`linear.quantized.codes`).
+`codes.codes`).
 
 The layouts are those of llama.cpp's ggml-common.h, as `gguf.quants` reads them. A code keeps all its bits.
 The scales of Q4_K, Q5_K and Q6_K are products of two numbers, which become float16: a weight changes by at
@@ -16,7 +16,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import Q4_K
 from numpy.typing import NDArray
 
-from millstream_worker.engine.runner.linear.quantized.codes import Codes, join, pack
+from millstream_worker.engine.runner.codes.codes import Codes, join, pack
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.float32]

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from millstream_worker.engine.runner.linear.quantized.codes import Codes, quantize
-from millstream_worker.engine.runner.linear.quantized.layers import QuantizedEmbedding, QuantizedLinear
+from millstream_worker.engine.runner.codes.codes import Codes, quantize
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.native.library import Library
 
 

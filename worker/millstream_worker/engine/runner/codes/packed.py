@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from millstream_worker.engine.runner.linear.quantized.codes import Codes
+from millstream_worker.engine.runner.codes.codes import Codes
 
 _FILE = "packed.safetensors"
 _TYPES = "types"
