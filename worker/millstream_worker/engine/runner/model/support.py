@@ -112,8 +112,8 @@ def _reason_against(config: PretrainedConfig) -> str | None:
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
         return (
-            f"its weights are quantised ({method}), and only those of GGUF files may be; use a GGUF file of it, or "
-            "the model in float32, float16 or bfloat16, which MILLSTREAM_WEIGHTS=int8 quantises on a CPU"
+            f"its weights are quantised ({method}), which only those of GGUF files may be; use one, or the "
+            "model in float32, float16 or bfloat16, which MILLSTREAM_WEIGHTS=int8 quantises on a CPU"
         )
     return None
 
