@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.linear.quantized_layers import holds_codes
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 from millstream_worker.engine.runner.self_check.deviation import compare_logits
 from millstream_worker.engine.runner.self_check.findings import short
@@ -178,6 +179,6 @@ def _run_step(loaded: LoadedModel, tokens: int) -> Tensor:
 
 def _checked(loaded: LoadedModel, tokens: int, expected: Tensor) -> float:
     """Returns the deviation. Raises Mismatch."""
-    return compare_logits(
-        _run_step(loaded, tokens), expected, f"a compiled step of {tokens} tokens", loaded.dtype
-    )
+    got, of_codes = _run_step(loaded, tokens), holds_codes(loaded.model)
+    what = f"a compiled step of {tokens} tokens"
+    return compare_logits(got, expected, what, loaded.dtype, of_codes=of_codes)

@@ -78,6 +78,10 @@ class QuantizedLinear(_Quantized):
         return _multiply(self._library, *operands)
 
 
+def holds_codes(model: nn.Module) -> bool:
+    return any(isinstance(module, QuantizedLinear) for module in model.modules())
+
+
 def join_layers(layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
     """One layer that computes what these do, one after the other. Their codes are of one kind."""
     first = layers[0]
