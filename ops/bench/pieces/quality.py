@@ -96,7 +96,7 @@ def _windows(tokenizer: AutoTokenizer, options: argparse.Namespace) -> Iterator[
     left = options.tokens
     pending: list[int] = []
     for file in _files(options.text):
-        pending += tokenizer.encode(file.read_text("utf-8", errors="replace"))  # type: ignore[attr-defined]
+        pending += tokenizer.encode(file.read_text("utf-8", errors="replace"))
         while len(pending) > options.context and left > 0:
             yield torch.tensor(pending[: options.context + 1])
             del pending[: options.context]

@@ -13,6 +13,7 @@ from millstream_worker.engine.runner.linear.quantized_layers import (
     QuantizedEmbedding,
     QuantizedLinear,
     rounded_rows,
+    without_rounding,
 )
 from millstream_worker.engine.runner.native.library import Library
 
@@ -120,3 +121,16 @@ def test_rows_of_another_type_or_width_are_an_error(used: Library) -> None:
         layer(torch.zeros(2, 6))
     with pytest.raises(RuntimeError, match=r"rows are torch.float64, and their layer torch.float32"):
         layer(torch.zeros(2, 8, dtype=torch.float64))
+
+
+@torch.inference_mode()
+def test_rows_can_be_multiplied_as_they_are(used: Library) -> None:
+    """To compare a model with its compiled code."""
+    weight, rows = weight_of("int4 with offsets", 576, 200), torch.randn(9, 576)
+    layer = QuantizedLinear(weight, None, torch.float32, used)
+    before = layer(rows)
+    with without_rounding():
+        exactly = layer(rows)
+    torch.testing.assert_close(exactly, functional.linear(rows, weight.dequantized()), rtol=1e-4, atol=1e-4)
+    assert torch.equal(layer(rows), before)
+    assert not torch.equal(exactly, before)

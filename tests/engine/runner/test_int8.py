@@ -78,3 +78,16 @@ def test_experts_are_refused(checkpoint: Callable[[str], Path]) -> None:
 def test_a_gpu_is_refused(checkpoint: Callable[[str], Path]) -> None:
     with pytest.raises(ValueError, match="weights 'int8' are computed on the CPU, this is cuda; use 'auto'"):
         load_model(str(checkpoint("llama")), dtype=torch.float32, device=torch.device("cuda"), weights="int8")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_and_replayed_steps_give_the_same_tokens(
+    checkpoint: Callable[[str], Path], tmp_path: Path, one_thread: None
+) -> None:
+    said: list[str] = []
+    folder = checkpoint("llama-llama3")
+    options = {"weights": "int8", "cache_dir": str(tmp_path)}
+    compiled = engine_on("cpu", folder, said.append, compile_model="on", **options)
+    assert "short steps are recorded and replayed" in said
+    assert tokens_of(compiled) == tokens_of(engine_on("cpu", folder, **options))
