@@ -31,8 +31,8 @@ _exactly: list[bool] = [
 
 @contextlib.contextmanager
 def without_rounding() -> Iterator[None]:
-    """Multiplies rows as they are, slowly. To compare two ways of computing a model: a number that lies between
-    two codes goes either way, and through 30 layers of a trained model that changed logits by 15 %."""
+    """Multiplies rows as they are, slowly. To compare two ways of computing a model: a number that lies
+    between two codes goes either way, which in 30 layers of a trained model changed logits by 15 %."""
     _exactly[:] = [True]
     try:
         yield
