@@ -69,9 +69,10 @@ def test_commands_have_the_options_that_the_pages_give_them(name: str) -> None:
     assert len(refused([["submit", "x", "--no-such-option"]])) == 1
 
 
-def test_every_promise_names_tests_that_exist() -> None:
-    named = re.findall(r"`(tests/[a-z_/.]+)`", (OPS / "promises.md").read_text("utf-8"))
-    assert len(named) > 10
+@pytest.mark.parametrize(("page", "least"), [("promises.md", 10), ("weights.md", 6)])
+def test_every_promise_and_format_names_tests_that_exist(page: str, least: int) -> None:
+    named = re.findall(r"`(tests/[a-z_/.0-9]+)`", (OPS / page).read_text("utf-8"))
+    assert len(named) > least
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 

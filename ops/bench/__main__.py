@@ -49,6 +49,7 @@ PARTS: dict[str, Part] = {
     "speculation": Part("speculation.part", "what draft tokens gain on text", True),
     "schemas": Part("schemas.part", "schemas that are accepted, and answers that validate", True),
     "shared": Part("pieces.shared", "attention that reads a common beginning once, on a GPU"),
+    "quality": Part("pieces.quality", "what quantised weights cost on text"),
     "startup": Part("pieces.startup", "from the start of a process to ready"),
     "soak": Part("soak.run", "everything for hours, with kills: nothing lost, nothing growing"),
 }

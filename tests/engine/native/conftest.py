@@ -23,6 +23,7 @@ BFLOAT16 = {
     "float32": ("-DPAIRS_PAY=false", "-U__AMX_BF16__"),
     "tiles": ("-include", str(Path(__file__).with_name("emulated_tiles.h"))),
 }
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
 PLAIN = tuple(flag for flag in FLAGS if flag != "-march=native")
 
 
@@ -70,7 +71,15 @@ def avx2_library() -> Library:
     """For processors that have nothing wider."""
     if not {"avx2", "fma"} <= set(processor().split()):
         pytest.skip("needs AVX2")
-    return built((*PLAIN, "-mavx2", "-mfma"))
+    return built((*PLAIN, *AVX2))
+
+
+@pytest.fixture(scope="session")
+def vnni_library() -> Library:
+    """For processors that add up products of bytes in one instruction, which is emulated."""
+    if not {"avx2", "fma", "f16c"} <= set(processor().split()):
+        pytest.skip("needs AVX2")
+    return built((*PLAIN, *AVX2, "-include", str(Path(__file__).with_name("emulated_vnni.h"))))
 
 
 @pytest.fixture(scope="session")

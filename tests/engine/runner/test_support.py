@@ -61,9 +61,12 @@ def test_unknown_kinds_and_code_of_their_own_are_refused(tmp_path: Path) -> None
     assert "novel" in refusal(tmp_path)
 
 
-def test_quantised_weights_are_refused() -> None:
-    config = AutoConfig.for_model("llama", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(UnsupportedModel, match=r"quantised \(gptq\); use the model in float32"):
+@pytest.mark.parametrize("method", ["compressed-tensors", "awq", "gptq", "bitsandbytes", "fp8", "mxfp4"])
+def test_quantised_weights_are_refused_with_the_way_out(method: str) -> None:
+    config = AutoConfig.for_model("llama", quantization_config={"quant_method": method, "bits": 4})
+    with pytest.raises(
+        UnsupportedModel, match=rf"quantised \({method}\).* GGUF files may be; use one.*WEIGHTS=int8"
+    ):
         check(config)
 
 

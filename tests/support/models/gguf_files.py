@@ -4,6 +4,7 @@ llama.cpp's layout (its names, and rotary dimensions interleaved)."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -22,22 +23,23 @@ TOKENS = [*bytes_to_unicode().values(), "th", "the", "<unk>", "<|im_start|>", "<
 MERGES = ["t h", "th e"]
 UNK, BOS, EOS = (len(TOKENS) - left for left in (3, 2, 1))
 HEADS, KV_HEADS = 4, 2
+_OF_K = 256  # weights of a block of the types that end with K
 
 
-def tiny_llama(seed: int = 0) -> LlamaForCausalLM:
+def tiny_llama(seed: int = 0, *, size: int = 64, tied: bool = False) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(TOKENS),
-        hidden_size=64,
-        intermediate_size=96,
+        hidden_size=size,
+        intermediate_size=size + size // 2 if size < _OF_K else size,
         num_hidden_layers=2,
         num_attention_heads=HEADS,
         num_key_value_heads=KV_HEADS,
         max_position_embeddings=256,
         bos_token_id=BOS,
         eos_token_id=EOS,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
+        initializer_range=2.4 / size**0.5,
+        tie_word_embeddings=tied,
     )
     return LlamaForCausalLM(config).eval()
 
@@ -61,6 +63,8 @@ def write_gguf(
     _add_tokenizer(writer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
         data, kind = _laid_out(name, tensor.numpy(), weights)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), data, raw_dtype=kind)
     writer.write_header_to_file()
@@ -92,4 +96,20 @@ def _laid_out(
         heads = HEADS if ".q_proj." in name else KV_HEADS
         data = data.reshape(heads, 2, -1, data.shape[1]).swapaxes(1, 2).reshape(data.shape)
     kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
-    return (data if kind == gguf.GGMLQuantizationType.F32 else gguf.quants.quantize(data, kind)), kind
+    return packed(data, kind), kind
+
+
+def packed(data: NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+    """Of the types that end with K, which gguf does not make, random blocks: any bytes are some weights."""
+    if kind == gguf.GGMLQuantizationType.F32:
+        return data
+    if not kind.name.endswith("_K"):
+        return gguf.quants.quantize(data, kind)
+    weights, size = gguf.GGML_QUANT_SIZES[kind]
+    random = np.random.default_rng(data.size)
+    blocks = random.integers(0, 256, (data.size // weights, size), np.uint8)
+    scale, codes = data.std(), {"Q4_K": 63 * 8, "Q5_K": 63 * 16, "Q6_K": 127 * 16}[kind.name]
+    factors = np.array([scale / codes * 2] * 2, np.float16).view(np.uint8)
+    where = slice(208, 210) if kind.name == "Q6_K" else slice(0, 4)
+    blocks[:, where] = factors[: where.stop - where.start]
+    return blocks.reshape(len(data), -1)

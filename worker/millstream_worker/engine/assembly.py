@@ -134,6 +134,7 @@ def _load(
         dtype=_dtype(config.dtype, folder, gpu, report),
         device=device,
         attention=config.attention,
+        weights=_weights(config),
         cache_dir=config.cache_dir,
         gpu=gpu,
         mark=mark,
@@ -235,12 +236,19 @@ def _dtype(name: str, folder: str, gpu: Gpu | None, report: Report) -> torch.dty
     return chosen
 
 
+def _weights(config: EngineConfig) -> str:
+    """With a precision that was asked for, quantised checkpoints are dequantised: the reference for them."""
+    return "dequantized" if config.weights == "auto" and config.dtype != "auto" else config.weights
+
+
 def _info(config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blocks: int) -> EngineInfo:
     context = min(loaded.context_length, config.max_context or loaded.context_length)
     return EngineInfo(
         model=checkpoint.name,
         architecture=loaded.architecture,
         dtype=str(loaded.dtype).removeprefix("torch."),
+        weights=loaded.weights,
+        weight_bytes=loaded.weight_bytes,
         device=str(loaded.device),
         attention=loaded.attention,
         vocab_size=loaded.vocab_size,
@@ -267,7 +275,7 @@ def _scheduler(config: EngineConfig, info: EngineInfo, depth: int, swap: HostSwa
             prefix_cache=config.prefix_cache,
             sharing=_SHARING.get(info.attention) if config.shared_attention else None,
             salted=config.prefix_scope == "tenant",
-            hash_seed=hashlib.sha256(f"{info.model} {info.dtype}".encode()).digest(),
+            hash_seed=hashlib.sha256(f"{info.model} {info.dtype} {info.weights}".encode()).digest(),
             pipeline_depth=depth,
             step_time_target_s=config.step_time_target_ms / 1000,
             step_time_for_all=config.step_time_for == "all",

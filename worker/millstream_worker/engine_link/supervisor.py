@@ -214,6 +214,7 @@ class Supervisor:
             model=info.model,
             device=info.device,
             dtype=info.dtype,
+            weights=info.weights,
             attention=info.attention,
             token_capacity=info.token_capacity,
             max_rows=info.max_rows,

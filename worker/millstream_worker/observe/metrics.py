@@ -99,7 +99,14 @@ class Metrics:
             "Slower ways of computing that the running engine had to take; its log says why",
         )
         self._info = make.gauges(
-            "engine_info", "The running engine", "model", "architecture", "dtype", "device", "attention"
+            "engine_info",
+            "The running engine",
+            "model",
+            "architecture",
+            "dtype",
+            "weights",
+            "device",
+            "attention",
         )
 
     def _of_grammars(self, make: _Series) -> None:
@@ -149,7 +156,7 @@ class Metrics:
         """A new engine: its counters begin at zero."""
         self._last = EngineStats()
         self._info.clear()
-        values = (info.model, info.architecture, info.dtype, info.device, info.attention)
+        values = (info.model, info.architecture, info.dtype, info.weights, info.device, info.attention)
         self._info.labels(self._queue, *values).set(1)
         self.engine_slower(len(info.fallbacks))
 

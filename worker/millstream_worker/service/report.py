@@ -87,6 +87,7 @@ class Report:
             state=DRAINING if self.draining else SERVING if self._engine.up else STARTING,
             started_ms=self._started_ms,
             device=info.device if info else "",
+            weights=info.weights if info else "",
             self_check=info.self_check if info else "",
             fallbacks="; ".join(info.fallbacks) if info else "",
             package=self._package,

@@ -147,7 +147,7 @@ def _worker(one: WorkerStatus, at_ms: int) -> Text:
     up = "" if one.started_ms is None else f", up {age((at_ms - one.started_ms) / 1000)}"
     lines = (
         f"{one.name}: {one.state}{up}",
-        f"  {one.model or '?'} on {one.device or '?'}",
+        f"  {one.model or '?'}{f' in {one.weights}' if one.weights else ''} on {one.device or '?'}",
         f"  rows      {_rows(one)}",
         f"  tokens/s  {one.prompt_tokens_per_s:,.1f} prompt, {one.output_tokens_per_s:,.1f} output",
         f"  KV cache  {_cache(one)}",

@@ -52,6 +52,7 @@ class WorkerStatus:
     prefix_hit_rate: float | None  # share of the prompt tokens found in the KV cache; None: none looked up
     started_ms: int | None  # Unix milliseconds of the server's clock
     device: str
+    weights: str  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"
     self_check: str  # what was checked on the device when its engine started, and how far it was off
     fallbacks: str  # what is slower than it could be, with the reasons; "": nothing
     package: str  # version of millstream
@@ -188,6 +189,7 @@ def _worker(beat: Heartbeat) -> WorkerStatus:
         prefix_hit_rate=beat.prefix_hit / beat.prefix_queried if beat.prefix_queried else None,
         started_ms=beat.started_ms or None,
         device=beat.device,
+        weights=beat.weights,
         self_check=beat.self_check,
         fallbacks=beat.fallbacks,
         package=beat.package,

@@ -12,6 +12,7 @@ from pathlib import Path
 class EngineConfig:
     model: str  # local folder, GGUF file, or hub id
     dtype: str = "auto"  # auto | float32 | bfloat16 | float16
+    weights: str = "auto"  # auto | int8
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     threads: int = 0  # torch threads on the CPU; 0: from the cores really available
     kv_memory: str = "auto"  # auto | bytes ("2GiB") | share of free memory ("0.6")
@@ -60,6 +61,8 @@ class EngineInfo:
     kv_bytes_per_token: int
     parameters: int
     tokenizer: str  # folder that holds the tokenizer files
+    weights: str = ""  # their format
+    weight_bytes: int = 0
     self_check: str = ""  # what was checked on the device at start, and how far it was off
     fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason
 

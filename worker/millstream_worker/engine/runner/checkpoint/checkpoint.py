@@ -73,10 +73,8 @@ def _from_file(path: Path, cache: Path, report: Report) -> Checkpoint:
         raise CheckpointError(
             f"model {str(path)!r}: a single file must be a .gguf; of a safetensors model, name the folder"
         )
-    from millstream_worker.engine.runner.checkpoint.gguf_cache import (  # and with it torch
-        GGUFCache,
-        GGUFError,
-    )
+    from millstream_worker.engine.runner.checkpoint.gguf_cache import GGUFCache  # and with it torch
+    from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError
 
     try:
         folder = GGUFCache(cache).folder_of(path, report)

@@ -1,4 +1,5 @@
-"""GGUF files as transformers checkpoints: dequantised once, kept as safetensors, found again by content.
+"""GGUF files as checkpoints: converted once, kept as safetensors, found again by content. Quantised weights
+keep their own bits (`packed`) where these can be computed, else they are dequantised.
 
 <cache>/<stem>-<digest>/          config, generation config, weights, tokenizer with its chat template
 <cache>/<stem>-<digest>.lock      held by the process that converts
@@ -12,7 +13,6 @@ import hashlib
 import io
 import shutil
 import struct
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,18 @@ from typing import Any
 import torch
 import transformers
 from filelock import FileLock
-from gguf import GGUFReader
+
+from millstream_worker.engine.runner.checkpoint.gguf_weights import GGUFError, GGUFWeights, check_whole
+from millstream_worker.engine.runner.codes.packed import write_packed
 
 Report = Callable[[str], None]
 
-_FORM = b"1"  # of what is kept: with another one everything is converted anew
+_FORM = b"2"  # of what is kept: with another one everything is converted anew
 _HEAD_BYTES = 16 * 2**20  # hashed whole: the metadata with vocabulary and chat template comes first
 _PIECES, _PIECE_BYTES = 64, 2**16  # hashed of the rest, evenly spread, and the end
 _UNREADABLE = (  # what the readers of GGUF raise for a file that is not what it says
     ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error,
 )  # fmt: skip
-
-
-class GGUFError(Exception):
-    """The file cannot be converted, or its conversion cannot be kept. The message says why."""
 
 
 class GGUFCache:
@@ -73,39 +71,37 @@ def _convert(file: Path, kept: Path, report: Report) -> None:
 def _write(file: Path, folder: Path) -> None:
     """Write the file's model and tokenizer as transformers' own save_pretrained lays them out."""
     source: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    weights = source | {"dtype": _dtype(file)}
-    if hasattr(transformers, "GgufConfig"):  # newer ones would keep the weights packed
-        weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    weights = GGUFWeights(file)
     with contextlib.redirect_stderr(io.StringIO()):  # progress bars that have no switch
-        loaded, found = transformers.AutoModelForCausalLM.from_pretrained(**weights, output_loading_info=True)
-        _check_whole(found)
-        with torch.device("meta"):  # what was read from GGUF refuses to be saved: move its weights over
-            model = transformers.AutoModelForCausalLM.from_config(loaded.config, dtype=loaded.dtype)
-        model.load_state_dict(loaded.state_dict(), assign=True)
-        model.tie_weights()
-        model.generation_config = loaded.generation_config
-        model.save_pretrained(folder)
+        if weights.quantized:
+            _write_packed(weights, source, folder)
+        else:
+            _write_dequantized(weights.dtype, source, folder)
         transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
 
 
-def _check_whole(found: dict[str, Any]) -> None:
-    """Transformers goes on with random numbers for what a file does not have."""
-    missing = sorted(found["missing_keys"])
-    if missing:
-        raise GGUFError(
-            f"it lacks {len(missing)} of the model's weights, the first is {missing[0]}; "
-            "if the model was split into several GGUF files, merge them first (llama-gguf-split --merge)"
-        )
+def _write_packed(weights: GGUFWeights, source: dict[str, Any], folder: Path) -> None:
+    config = transformers.AutoConfig.from_pretrained(**source)
+    packed = weights.packed(config)
+    config.dtype = weights.dtype
+    folder.mkdir()
+    config.save_pretrained(folder)
+    transformers.GenerationConfig.from_model_config(config).save_pretrained(folder)
+    write_packed(folder, packed)
 
 
-def _dtype(file: Path) -> torch.dtype:
-    """The floating type that most of the file's weights have; bfloat16 where they are quantised, which is far
-    coarser than bfloat16's rounding."""
-    elements: Counter[str] = Counter()
-    for tensor in GGUFReader(file).tensors:
-        elements[tensor.tensor_type.name] += int(tensor.n_elements)
-    most = elements.most_common(1)[0][0]
-    return {"F32": torch.float32, "F16": torch.float16}.get(most, torch.bfloat16)
+def _write_dequantized(dtype: torch.dtype, source: dict[str, Any], folder: Path) -> None:
+    options = source | {"dtype": dtype}
+    if hasattr(transformers, "GgufConfig"):  # newer ones would keep the weights packed
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    loaded, found = transformers.AutoModelForCausalLM.from_pretrained(**options, output_loading_info=True)
+    check_whole(found["missing_keys"])
+    with torch.device("meta"):  # what was read from GGUF refuses to be saved: move its weights over
+        model = transformers.AutoModelForCausalLM.from_config(loaded.config, dtype=loaded.dtype)
+    model.load_state_dict(loaded.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = loaded.generation_config
+    model.save_pretrained(folder)
 
 
 def _digest(file: Path) -> str:

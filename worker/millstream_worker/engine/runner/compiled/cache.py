@@ -20,14 +20,22 @@ import torch
 
 from millstream_worker.engine.runner.attention import custom_op
 from millstream_worker.engine.runner.checkpoint.trust import written_by_others
+from millstream_worker.engine.runner.codes import codes
 from millstream_worker.engine.runner.device import torch_internals
-from millstream_worker.engine.runner.linear import panel
+from millstream_worker.engine.runner.linear import panel, quantized_layers
 from millstream_worker.engine.runner.model.load import LoadedModel
 from millstream_worker.engine.runner.native import custom_ops
 from millstream_worker.engine.runner.native.build import processor
 
 # These define our operations for the compiler, which does not compare that when it finds code again.
-_SOURCES = (custom_ops.__file__, torch_internals.__file__, custom_op.__file__, panel.__file__)
+_SOURCES = (
+    custom_ops.__file__,
+    torch_internals.__file__,
+    custom_op.__file__,
+    panel.__file__,
+    codes.__file__,
+    quantized_layers.__file__,
+)
 _TRIES = 2  # one may have been interrupted by a stop that had nothing to do with it
 
 
@@ -80,6 +88,12 @@ def _digest(loaded: LoadedModel) -> str:
         str(loaded.dtype),
         loaded.device.type,
         loaded.attention,  # with which linear layers go
+        loaded.weights,
+        [
+            (one.codes.dtype, one.scales.shape, one.offsets is None)
+            for one in loaded.model.modules()
+            if isinstance(one, quantized_layers.QuantizedLinear)
+        ],
         [str(one.panels.dtype) for one in loaded.model.modules() if isinstance(one, panel.PanelLinear)],
         torch.get_num_threads(),
         processor(),

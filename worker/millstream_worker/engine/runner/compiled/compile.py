@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from millstream_worker.engine.protocol.frames import Tried
 from millstream_worker.engine.runner.device import torch_internals
 from millstream_worker.engine.runner.device.gpu import settle
+from millstream_worker.engine.runner.linear.quantized_layers import without_rounding
 from millstream_worker.engine.runner.model.load import LoadedModel, occupy
 from millstream_worker.engine.runner.self_check.deviation import compare_logits
 from millstream_worker.engine.runner.self_check.findings import short
@@ -68,9 +69,10 @@ def compile_model(
     for module in loaded.anatomy.attention_modules:
         occupy(module, stand_in)
     try:
-        expected = _expected(loaded, most_tokens)
-        torch_internals.configure_compiler(cache)
-        worst = _compile_first_right(loaded, layers, backends, expected, fall_back)
+        with without_rounding():
+            expected = _expected(loaded, most_tokens)
+            torch_internals.configure_compiler(cache)
+            worst = _compile_first_right(loaded, layers, backends, expected, fall_back)
     except Exception as error:  # of the model's code, of torch's compiler, of a C++ one: steps can do without
         restore_plain(loaded)
         settle(loaded.device)  # a device fault ends the process here, and is charged to compiled code

@@ -16,6 +16,7 @@ from millstream_worker.engine.protocol.sizes import share_of, size_bytes
 from millstream_worker.engine.runner.device.cgroup import ControlGroups
 from millstream_worker.engine.runner.linear.fused import FusedLinear
 from millstream_worker.engine.runner.linear.panel import PanelLinear
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.sampling.sampler import PIECE_ELEMENTS
 
 GIB = 2**30
@@ -73,10 +74,10 @@ def step_bytes(model: PreTrainedModel, *, vocab_size: int, tokens: int, rows: in
     pool: activations, logits, sampling and attention. An estimate from above, from the shapes of the weights;
     on CUDA `profiling.step_needs` measures instead.
     """
-    embedding: torch.Tensor = model.get_input_embeddings().weight  # of the model's own type
-    activations = tokens * _widest(model) * _WIDE_TENSORS * embedding.element_size()
+    itemsize: int = model.dtype.itemsize
+    activations = tokens * _widest(model) * _WIDE_TENSORS * itemsize
     elements = rows * vocab_size
-    at_once = min(elements, max(PIECE_ELEMENTS[embedding.device.type], vocab_size))
+    at_once = min(elements, max(PIECE_ELEMENTS[model.device.type], vocab_size))
     sampling = elements * _LOGIT_BYTES + at_once * _SAMPLE_BYTES
     return activations + sampling + _ATTENTION_BYTES + _WORKSPACE_BYTES
 
@@ -86,7 +87,11 @@ def _widest(model: PreTrainedModel) -> int:
     each counts for itself. Each token goes through several experts of a mixture at once."""
     fused = [module for module in model.modules() if isinstance(module, FusedLinear)]
     aside = {model.get_output_embeddings(), *(layer.joint for layer in fused)}
-    modules = [one for one in model.modules() if not isinstance(one, nn.Embedding) and one not in aside]
+    modules = [
+        one
+        for one in model.modules()
+        if not isinstance(one, (nn.Embedding, QuantizedEmbedding)) and one not in aside
+    ]
     sizes = [size for module in modules for size in _sizes(module)]
     experts: int = getattr(model.config, "num_experts_per_tok", None) or 1
     return max([*sizes, *(layer.out_features for layer in fused)], default=1) * experts
@@ -94,7 +99,7 @@ def _widest(model: PreTrainedModel) -> int:
 
 def _sizes(module: nn.Module) -> list[int]:
     """Numbers per token that a module's own weights read or make."""
-    if isinstance(module, PanelLinear):
+    if isinstance(module, (PanelLinear, QuantizedLinear)):
         return [module.in_features, module.out_features]
     return [
         size for weight in module.parameters(recurse=False) if weight.ndim > 1 for size in weight.shape[-2:]

@@ -16,6 +16,10 @@ from typing import cast
 import torch
 from torch import nn
 
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear, join_layers
+
+Layer = nn.Linear | QuantizedLinear
+
 
 def fuse(model: nn.Module, groups: Sequence[Sequence[str]]) -> None:
     """Have each group of linear layers, by their names, computed as one product. Beside the model there is
@@ -39,7 +43,7 @@ class FusedLinear(nn.Module):
     """What one of the layers computed: [..., in_features] to [..., out_features], a view into the product of
     them all. The first to be called computes it, the last one lets go of it."""
 
-    def __init__(self, joint: nn.Linear, product: _Product, begin: int, size: int, *, last: bool) -> None:
+    def __init__(self, joint: Layer, product: _Product, begin: int, size: int, *, last: bool) -> None:
         super().__init__()
         self.joint = joint
         self.begin = begin
@@ -74,18 +78,26 @@ class FusedLinear(nn.Module):
 
 @torch.no_grad()
 def _fuse(model: nn.Module, names: Sequence[str]) -> None:
-    layers = [cast(nn.Linear, model.get_submodule(name)) for name in names]
+    layers = [cast(Layer, model.get_submodule(name)) for name in names]
     sizes = [layer.out_features for layer in layers]
-    joint = nn.Linear(layers[0].in_features, sum(sizes), bias=layers[0].bias is not None, device="meta")
-    joint.weight = _joined([layer.weight for layer in layers])
-    if layers[0].bias is not None:
-        joint.bias = _joined([layer.bias for layer in layers])
-    joint.train(layers[0].training)
+    joint = _joint(layers).train(layers[0].training)
     product, begin = _Product(), 0
     for name, size in zip(names, sizes, strict=True):
         fused = FusedLinear(joint, product, begin, size, last=name is names[-1])
         model.set_submodule(name, fused.train(joint.training))
         begin += size
+
+
+def _joint(layers: Sequence[Layer]) -> Layer:
+    quantized = [layer for layer in layers if isinstance(layer, QuantizedLinear)]
+    if quantized:
+        return join_layers(quantized)
+    first, outputs = layers[0], sum(layer.out_features for layer in layers)
+    joint = nn.Linear(first.in_features, outputs, bias=first.bias is not None, device="meta")
+    joint.weight = _joined([layer.weight for layer in layers])
+    if first.bias is not None:
+        joint.bias = _joined([layer.bias for layer in layers if layer.bias is not None])
+    return joint
 
 
 def _joined(parts: list[torch.Tensor]) -> nn.Parameter:

@@ -1,21 +1,30 @@
-"""Which linear layer of a model becomes what: a `PanelLinear` where the compiled library can multiply its
-weight, else what it is. Decided layer by layer, by the weight's type and shape, and the device.
+"""Which linear layer of a model becomes what: a `QuantizedLinear` where weights of 8 bits are asked for, a
+`PanelLinear` where the compiled library can multiply its weight, else what it is. Decided layer by layer, by
+the weight's type and shape, and the device.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from millstream_worker.engine.runner.linear import panel
+from millstream_worker.engine.runner.linear import panel, quantized_layers
 from millstream_worker.engine.runner.linear.panel import PanelLinear
+from millstream_worker.engine.runner.linear.quantize import quantize_layers
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from millstream_worker.engine.runner.native.library import PER, Library, Panels
 
 
-def replace_linear_layers(model: nn.Module, library: Library | None) -> str:
+def replace_linear_layers(
+    model: nn.Module, library: Library | None, weights: str = "auto", embedding: nn.Module | None = None
+) -> str:
     """Replace the linear layers of a model that `library` multiplies, one after the other, and free their
-    weights unless others (a tied embedding) hold them too. Returns a summary for the log."""
+    weights unless others (a tied embedding) hold them too. Returns a summary for the log. `weights`: auto |
+    int8, with which the `embedding` of tokens is replaced as well. Raises ValueError."""
+    if weights == "int8":
+        quantize_layers(model, library, embedding)
+    quantized_layers.compile_with(library)
     if library is not None and library.panels is not None:
         panel.compile_with(library.panels)
         replaced: dict[nn.Module, PanelLinear] = {}
@@ -25,8 +34,8 @@ def replace_linear_layers(model: nn.Module, library: Library | None) -> str:
                 if found is not None:
                     replaced[layer] = found
                     setattr(parent, name, found)
-        if replaced:
-            _let_go_of_files(model)
+    if any(isinstance(module, PanelLinear | QuantizedLinear) for module in model.modules()):
+        _let_go_of_files(model)
     return _summary(model, library)
 
 
@@ -53,11 +62,37 @@ def _let_go_of_files(model: nn.Module) -> None:
             parameter.data = parameter.data.clone()
 
 
+def weight_bytes(model: nn.Module) -> int:
+    """Returns the bytes of all parameters, and of codes with their scales."""
+    tensors: dict[int, Tensor] = {id(one): one for one in model.parameters()}
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear | QuantizedEmbedding):
+            tensors |= {id(one): one for one in module.buffers()}
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def weight_count(model: nn.Module) -> int:
+    """Returns the number of weights, of those that are tied once."""
+    counts = {id(one): one.numel() for one in model.parameters()}
+    for module in model.modules():
+        if isinstance(module, QuantizedLinear | QuantizedEmbedding):
+            counts[id(module.codes)] = module.quantized.outputs * module.quantized.inputs
+    return sum(counts.values())
+
+
 def _summary(model: nn.Module, library: Library | None) -> str:
-    native = [module for module in model.modules() if isinstance(module, PanelLinear)]
-    others = sum(isinstance(module, nn.Linear | Conv1D) for module in model.modules())
-    counts = [f"{others} torch"] if others or not native else []
+    modules = list(model.modules())
+    native = [module for module in modules if isinstance(module, PanelLinear)]
+    quantized = [module for module in modules if isinstance(module, QuantizedLinear)]
+    others = sum(isinstance(module, nn.Linear | Conv1D) for module in modules)
+    counts = []
+    if quantized:
+        bits = "/".join(sorted({f"int{layer.quantized.bits}" for layer in quantized}))
+        how = "" if library is not None and library.multiply_codes else " in float32, without native code"
+        counts.append(f"{len(quantized)} {bits}{how}")
     if native and library is not None:
         how = f" (bfloat16 {library.bfloat16_products})" if native[0].dtype == torch.bfloat16 else ""
-        counts = [f"{len(native)} native{how}", *counts]
+        counts.append(f"{len(native)} native{how}")
+    if others or not counts:
+        counts.append(f"{others} torch")
     return f"linear layers: {', '.join(counts)}"

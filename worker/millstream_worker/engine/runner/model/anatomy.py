@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
 from millstream_worker.engine.runner.model.support import UnsupportedModel
 
 # Tensors, beside queries, keys and values, that modules may hand to an attention function.
@@ -129,23 +130,37 @@ def siblings_of(model: nn.Module, calls: Sequence[ModuleCall]) -> tuple[tuple[st
     named = [
         (name, layer)
         for name, layer in model.named_modules(remove_duplicate=False)
-        if type(layer) is nn.Linear and name  # a subclass may compute something else
+        if type(layer) in (nn.Linear, QuantizedLinear) and name  # a subclass may compute something else
     ]
     times, places = Counter(call.module for call in calls), Counter(layer for _, layer in named)
     holders: Counter[object] = Counter(
-        weight for module in model.modules() for weight in module.parameters(recurse=False)
+        tensor
+        for module in model.modules()
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
     )
     names = {
-        layer: name for name, layer in named if times[layer] == places[layer] == holders[layer.weight] == 1
+        layer: name for name, layer in named if times[layer] == places[layer] == holders[_held(layer)] == 1
     }
     groups: dict[tuple[object, ...], list[str]] = {}
     for call in calls:
         if call.module in names and call.args:
             name, layer = names[call.module], call.module
-            weight, parent = layer.get_parameter("weight"), name.rpartition(".")[0]
-            alike = (parent, id(call.args[0]), weight.dtype, weight.device, layer.bias is None)
+            parent = name.rpartition(".")[0]
+            alike = (parent, id(call.args[0]), *_kind(layer), layer.bias is None)
             groups.setdefault(alike, []).append(name)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def _held(layer: nn.Module) -> Tensor:
+    return layer.codes if isinstance(layer, QuantizedLinear) else layer.get_parameter("weight")
+
+
+def _kind(layer: nn.Module) -> tuple[object, ...]:
+    """Equal for layers whose weights can be put one after the other."""
+    if isinstance(layer, QuantizedLinear):
+        return layer.quantized.kind
+    weight = layer.get_parameter("weight")
+    return weight.dtype, weight.device
 
 
 @contextlib.contextmanager

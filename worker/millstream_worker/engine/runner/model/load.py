@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,15 +18,21 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from millstream_worker.engine.runner.attention.custom_op import Attention, attend, register
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.codes.packed import is_packed
 from millstream_worker.engine.runner.device.gpu import Gpu
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.linear.fused import fuse
-from millstream_worker.engine.runner.linear.replace import replace_linear_layers
+from millstream_worker.engine.runner.linear.replace import (
+    replace_linear_layers,
+    weight_bytes,
+    weight_count,
+)
 from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
 from millstream_worker.engine.runner.model.logits import LogitsFunction
+from millstream_worker.engine.runner.model.packed_model import load_packed
 from millstream_worker.engine.runner.model.weights import end_ids, load_config, load_weights
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.sampling.triton_draws import TritonDraws
@@ -51,6 +58,8 @@ class LoadedModel:
     eos_ids: tuple[int, ...]
     parameters: int
     dtype: torch.dtype
+    weights: str  # their format
+    weight_bytes: int
     device: torch.device
     notes: tuple[str, ...] = ()  # what the operator should know
     fallbacks: tuple[str, ...] = ()  # those of the notes that say what is slower than it could be
@@ -73,26 +82,39 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     attention: str = "auto",
+    weights: str = "auto",
     cache_dir: str = "",
     gpu: Gpu | None = None,
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """The model of a folder with config.json and safetensors. `mark` is called with each weight read. What
-    its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream).
+    its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream). `weights`: auto, as in the
+    checkpoint; int8; or dequantized.
 
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
-    ValueError for an attention backend that the device does not have.
+    ValueError for an attention backend, or weights, that the device does not have.
     """
+    if weights == "int8" and device.type != "cpu":
+        raise ValueError(f"weights {weights!r} are computed on the CPU, this is {device.type}; use 'auto'")
     chosen = choose(attention, device, dtype, cache_dir, gpu)
     config = load_config(folder)
     support.check(config)
     context_length = support.context_length(config)
     AttentionInterface.register(ATTENTION, _attend)
-    model = load_weights(folder, config, dtype, device, ATTENTION, mark)
+    if is_packed(Path(folder)):
+        as_codes = weights == "auto" and device.type == "cpu"
+        model, form = load_packed(
+            folder, config, dtype, ATTENTION, mark, as_codes=as_codes, library=chosen.library
+        )
+        model = model.to(device)
+    else:
+        model, form = load_weights(folder, config, dtype, device, ATTENTION, mark), _name(dtype)
     anatomy = observe(model, ATTENTION)
     fuse(model, anatomy.siblings)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    linear_layers = replace_linear_layers(model, chosen.library)
+    parameters = weight_count(model)
+    linear_layers = replace_linear_layers(model, chosen.library, weights, model.get_input_embeddings())
+    held, form = weight_bytes(model), weights if weights == "int8" else form
+    weight_line = f"weights: {form}, {held / 1e6:,.1f} MB, {8 * held / parameters:.2f} bits each"
     note = support.context_note(config)
     attention_line = f"attention: {chosen.reason}"
     return LoadedModel(
@@ -108,10 +130,16 @@ def load_model(
         eos_ids=end_ids(folder, config),
         parameters=parameters,
         dtype=dtype,
+        weights=form,
+        weight_bytes=held,
         device=device,
-        notes=(*([note] if note else []), attention_line, linear_layers),
+        notes=(*([note] if note else []), attention_line, linear_layers, weight_line),
         fallbacks=(attention_line,) if chosen.fallback else (),
     )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def connect(loaded: LoadedModel, backend: AttentionBackend, mark: Callable[[], None]) -> None:

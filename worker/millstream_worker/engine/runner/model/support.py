@@ -111,7 +111,10 @@ def _reason_against(config: PretrainedConfig) -> str | None:
     quantised = getattr(config, "quantization_config", None)
     if quantised is not None:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
-        return f"its weights are quantised ({method}); use the model in float32, float16 or bfloat16"
+        return (
+            f"its weights are quantised ({method}), which only those of GGUF files may be; use one, or the "
+            "model in float32, float16 or bfloat16, which MILLSTREAM_WEIGHTS=int8 quantises on a CPU"
+        )
     return None
 
 

@@ -18,18 +18,22 @@ _PRODUCTS = {
     (torch.float32, torch.float32): "multiply_float32",
     (torch.float32, torch.bfloat16): "multiply_halves",
 }
+_CODES = {torch.bfloat16: "multiply_codes_bfloat16", torch.float32: "multiply_codes_float32"}
 _WIDTHS = {torch.bfloat16: "panel_width_bfloat16", torch.float32: "panel_width_float32"}
 ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
 _MOST_LIKELY = {torch.bfloat16: "most_likely_bfloat16", torch.float32: "most_likely_float32"}
 _MASKED = {torch.bfloat16: "mask_bfloat16", torch.float32: "mask_float32"}
 _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
 _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32]
+_CODED = [*[c_void_p] * 6, c_int64, *[c_int32] * 5]
 _MASKING = [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_int32]
 _CHOSEN = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32]
 
 # query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
 Attend = Callable[..., None]
 Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
+# rows, codes, scales, offsets, bias, out, count of rows, of inputs, of outputs, bits, group, threads
+MultiplyCodes = Callable[..., None]
 # logits, rows, their size, numbers from one row to the next, tokens, non-finite, threads
 MostLikely = Callable[[int, int, int, int, int, int, int], None]
 # logits, their count in a row, and from one row to the next; rows, their count, bits, words of a row, threads
@@ -96,6 +100,10 @@ class Library:
         width = {dtype: self._entry(name, [], c_int32)() for dtype, name in _WIDTHS.items()}
         multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
         self.panels = Panels(width, multiply) if all(width.values()) else None
+        codes = _CODES if self._entry("multiplies_codes", [], c_bool)() else {}
+        self.multiply_codes: dict[torch.dtype, MultiplyCodes] = {
+            dtype: self._entry(name, _CODED) for dtype, name in codes.items()
+        }  # by the type of rows
         self.most_likely: dict[torch.dtype, MostLikely] = {
             dtype: self._entry(name, _CHOSEN) for dtype, name in _MOST_LIKELY.items()
         }

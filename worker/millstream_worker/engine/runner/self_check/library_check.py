@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from millstream_worker.engine.runner.codes.codes import GROUP, pack
 from millstream_worker.engine.runner.linear.panel import PanelLinear
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedLinear
 from millstream_worker.engine.runner.native.library import Library
 from millstream_worker.engine.runner.sampling.greedy import NativeGreedy
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare
@@ -20,6 +22,7 @@ _LINEAR = ((1, 48, 80), (7, 600, 130), (300, 1030, 200))  # rows, inputs, output
 def check(library: Library) -> None:
     """Raises Mismatch."""
     _check_linear(library)
+    _check_codes(library)
     _check_most_likely(library)
 
 
@@ -36,6 +39,30 @@ def _check_linear(library: Library) -> None:
             got = PanelLinear(weight, bias, library.panels)(rows).float()
             want = functional.linear(rows.float(), weight.float(), bias.float())
             compare(got, want, f"a linear layer of compiled code in {dtype}", TOLERANCE[dtype])
+
+
+def _check_codes(library: Library) -> None:
+    """Of weights of 8 and of 4 bits, beside the same layer without the library."""
+    random = torch.Generator().manual_seed(0)
+    for dtype in library.multiply_codes:
+        for count, inputs, outputs in _LINEAR:
+            rows = torch.randn(count, inputs, generator=random).to(dtype)
+            bytes_ = torch.randint(-127, 128, (outputs, inputs), generator=random).to(torch.int8)
+            groups = -(-inputs // GROUP)
+            scales, offsets = (torch.rand(outputs, groups, generator=random) / inputs for _ in range(2))
+            weights = (
+                pack(bytes_, scales / 9),
+                pack(bytes_.abs().to(torch.uint8) % 16, scales),
+                pack(bytes_.abs().to(torch.uint8) % 16, scales, -8 * offsets),
+            )
+            for weight in weights:
+                got, want = (QuantizedLinear(weight, None, dtype, one)(rows) for one in (library, None))
+                compare(
+                    got.float(),
+                    want.float(),
+                    f"a layer of compiled code of {weight.bits} bits",
+                    TOLERANCE[dtype],
+                )
 
 
 def _check_most_likely(library: Library) -> None:

@@ -1,0 +1,121 @@
+"""The weights of a GGUF file by their names in transformers' model, quantised ones in their own bits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from millstream_worker.engine.runner.codes.codes import Codes
+from millstream_worker.engine.runner.codes.gguf_blocks import KINDS, unpack
+from millstream_worker.engine.runner.codes.packed import PackedWeights, named
+
+# Those whose weights are transformers' own, but for the order of queries and keys of the first.
+_ARCHITECTURES = {
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+}
+_ROTATED = ("attn_q.", "attn_k.")
+_FLOATING = {  # GGUFReader gives bytes of what numpy does not have
+    GGMLQuantizationType.F32: torch.float32,
+    GGMLQuantizationType.F16: torch.float16,
+    GGMLQuantizationType.BF16: torch.bfloat16,
+}
+
+
+class GGUFError(Exception):
+    """The file cannot be read, or what is made of it cannot be kept. The message says why."""
+
+
+class GGUFWeights:
+    """A file's weights. Raises what the reader of GGUF raises for a file that is not what it says."""
+
+    def __init__(self, file: Path) -> None:
+        self._reader = GGUFReader(file)
+        field = self._reader.get_field("general.architecture")
+        self._architecture = str(field.contents()) if field else ""
+
+    @property
+    def quantized(self) -> bool:
+        """Whether they are, and of an architecture that can be computed in their own bits."""
+        experts = any(len(tensor.shape) > 2 for tensor in self._reader.tensors)
+        kinds = {tensor.tensor_type for tensor in self._reader.tensors}
+        return self._architecture in _ARCHITECTURES and not experts and not kinds <= _FLOATING.keys()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating type that most of the weights have; bfloat16 where they are quantised, which is far
+        coarser than bfloat16's rounding."""
+        elements: Counter[GGMLQuantizationType] = Counter()
+        for tensor in self._reader.tensors:
+            elements[tensor.tensor_type] += int(tensor.n_elements)
+        most = elements.most_common(1)[0][0]
+        return _FLOATING.get(most, torch.bfloat16)
+
+    def packed(self, config: PretrainedConfig) -> PackedWeights:
+        """Raises GGUFError for a type that is not computed, and for a file that lacks weights."""
+        codes: dict[str, Codes] = {}
+        others: dict[str, Tensor] = {}
+        types: Counter[str] = Counter()
+        names = self._names(config)
+        for tensor in self._reader.tensors:
+            if tensor.name not in names:
+                continue  # such as the frequencies of rotary positions
+            name, data = names.pop(tensor.name), self._in_order(tensor, config)
+            types[tensor.tensor_type.name] += int(tensor.n_elements) if data.ndim > 1 else 0
+            if tensor.tensor_type in KINDS:
+                codes[name] = unpack(data, tensor.tensor_type)
+            else:
+                others[name] = _floating(data, tensor)
+        if config.tie_word_embeddings:
+            names.pop("output.weight", None)
+        check_whole(names.values())
+        return PackedWeights(codes, others, named(+types))
+
+    def _names(self, config: PretrainedConfig) -> dict[str, str]:
+        """The model's by the file's."""
+        with torch.device("meta"):
+            parameters = list(AutoModelForCausalLM.from_config(config).state_dict())
+        layers = config.num_hidden_layers
+        known = gguf.get_tensor_name_map(_ARCHITECTURES[self._architecture], layers)
+        names = {known.get_name(name, (".weight", ".bias")): name for name in parameters}
+        return {own: name for own, name in names.items() if own is not None}
+
+    def _in_order(self, tensor: ReaderTensor, config: PretrainedConfig) -> np.ndarray[Any, Any]:
+        """[outputs, ...], with the halves of heads that are rotated together one after the other: llama.cpp
+        has Llama's side by side."""
+        data: np.ndarray[Any, Any] = tensor.data
+        if self._architecture != "llama" or not any(part in tensor.name for part in _ROTATED):
+            return data
+        heads = config.num_attention_heads if "attn_q." in tensor.name else config.num_key_value_heads
+        halves = data.reshape(heads, -1, 2, *data.shape[1:])
+        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(data.shape)
+
+
+def check_whole(missing: Iterable[str]) -> None:
+    """Raise GGUFError if weights are missing: transformers would go on with random numbers."""
+    names = sorted(missing)
+    if names:
+        raise GGUFError(
+            f"it lacks {len(names)} of the model's weights, the first is {names[0]}; "
+            "if the model was split into several GGUF files, merge them first (llama-gguf-split --merge)"
+        )
+
+
+def _floating(data: np.ndarray[Any, Any], tensor: ReaderTensor) -> Tensor:
+    dtype = _FLOATING.get(tensor.tensor_type)
+    if dtype is None:
+        raise GGUFError(
+            f"its tensor {tensor.name} has the type {tensor.tensor_type.name}, which is not computed; types "
+            f"that are: {', '.join(kind.name for kind in (*KINDS, *_FLOATING))}"
+        )
+    return torch.from_numpy(np.array(data)).view(dtype)

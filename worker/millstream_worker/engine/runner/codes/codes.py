@@ -1,0 +1,130 @@
+"""Weights as whole numbers: their layout in memory, and the way there and back.
+
+A weight [outputs, inputs] has codes of 8 or 4 bits. In each group of 32 or 16 inputs of an output it is
+scale * code + offset; with codes of 4 bits and without offsets scale * (code - 8). The layout is
+native/src/quantized.cpp's: panels of 16 outputs, in which four inputs of an output lie side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+PANEL = 16  # outputs
+GROUP = 32  # inputs of a row that share a scale, and of a weight as a rule
+_SIDE_BY_SIDE = 4  # inputs
+_MIDDLE = 8  # of codes of 4 bits: it stands for 0
+_MOST = 127  # of a code of 8 bits
+_OUTPUTS = 1024  # quantised at a time: a weight is there once, and may be large
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codes:
+    """One weight. What is missing of a panel, or of 32 inputs, is 0."""
+
+    codes: Tensor  # int8 [panels, inputs / 4, 16, 4]; of 4 bits uint8 [panels, inputs / 8, 16, 4]
+    scales: Tensor  # float16 [panels, groups, 16]
+    offsets: Tensor | None  # likewise
+    outputs: int
+    inputs: int
+
+    @property
+    def bits(self) -> int:
+        return 4 if self.codes.dtype == torch.uint8 else 8
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return -(-self.inputs // GROUP) * GROUP // self.scales.shape[1]
+
+    @property
+    def bytes(self) -> int:
+        offsets = 0 if self.offsets is None else self.offsets.nbytes
+        return self.codes.nbytes + self.scales.nbytes + offsets
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for weights that can be joined: those of a panel that is not whole can with none."""
+        part = id(self.codes) if self.outputs % PANEL else 0
+        return self.bits, self.group, self.offsets is None, self.inputs, part
+
+    def panels(self, first: int, end: int) -> Codes:
+        """Those panels of it."""
+        offsets = None if self.offsets is None else self.offsets[first:end]
+        outputs = min(end * PANEL, self.outputs) - first * PANEL
+        return Codes(self.codes[first:end], self.scales[first:end], offsets, outputs, self.inputs)
+
+    def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[outputs, inputs]"""
+        offsets = None if self.offsets is None else self.offsets.transpose(1, 2)
+        weight = _weights(self.codes.transpose(1, 2), self.scales.transpose(1, 2), offsets)
+        return weight.flatten(0, 1)[: self.outputs, : self.inputs].to(dtype).contiguous()
+
+    def rows(self, outputs: Tensor, dtype: torch.dtype) -> Tensor:
+        """[..., inputs], dequantised, of outputs [...]: what an embedding looks up."""
+        panel, lane = outputs // PANEL, outputs % PANEL
+        offsets = None if self.offsets is None else self.offsets[panel, :, lane]
+        weight = _weights(self.codes[panel, :, lane], self.scales[panel, :, lane], offsets)
+        return weight[..., : self.inputs].to(dtype)
+
+
+def pack(codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Codes:
+    """Codes [outputs, inputs], int8, or of 4 bits as uint8; scales and offsets [outputs, groups]. Scales and
+    offsets are rounded to float16."""
+    outputs, inputs = codes.shape
+    padded = functional.pad(codes, (0, -inputs % GROUP, 0, -outputs % PANEL))
+    steps = padded.shape[1] // _SIDE_BY_SIDE
+    laid_out = padded.reshape(-1, PANEL, steps, _SIDE_BY_SIDE).transpose(1, 2)
+    if codes.dtype == torch.uint8:
+        laid_out = laid_out[:, ::2] | laid_out[:, 1::2] << 4
+    beside = None if offsets is None else _beside(offsets)
+    return Codes(laid_out.contiguous(), _beside(scales), beside, outputs, inputs)
+
+
+def quantize(weight: Tensor) -> Codes:
+    """A floating weight [outputs, inputs] in 8 bits: each group's largest number gets the largest code."""
+    parts: Sequence[Tensor] = torch.split(weight.detach(), _OUTPUTS)
+    return join([_quantized(part) for part in parts])
+
+
+def join(parts: Sequence[Codes]) -> Codes:
+    """Weights of one kind, one after the other: of whole panels but for the last."""
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    return Codes(
+        torch.cat([part.codes for part in parts]),
+        torch.cat([part.scales for part in parts]),
+        torch.cat(offsets) if offsets else None,
+        sum(part.outputs for part in parts),
+        parts[0].inputs,
+    )
+
+
+def _quantized(weight: Tensor) -> Codes:
+    padded = functional.pad(weight.float(), (0, -weight.shape[1] % GROUP))
+    groups = padded.reshape(len(weight), -1, GROUP)
+    scales = (groups.abs().amax(-1) / _MOST).half()
+    inverse = torch.where(scales > 0, 1 / scales.float(), 0)
+    codes = (groups * inverse[..., None]).round().clamp(-_MOST, _MOST).to(torch.int8)
+    return pack(codes.flatten(1)[:, : weight.shape[1]], scales)
+
+
+def _beside(numbers: Tensor) -> Tensor:
+    """[panels, groups, 16] of [outputs, groups]"""
+    padded = functional.pad(numbers.half(), (0, 0, 0, -numbers.shape[0] % PANEL))
+    return padded.reshape(-1, PANEL, padded.shape[1]).transpose(1, 2).contiguous()
+
+
+def _weights(codes: Tensor, scales: Tensor, offsets: Tensor | None) -> Tensor:
+    """float32 [..., inputs]; codes [..., inputs / 4 or 8, 4], scales and offsets [..., groups]."""
+    if codes.dtype == torch.uint8:
+        codes = torch.stack((codes & 15, codes >> 4), -2).flatten(-3, -2)
+        codes = codes.to(torch.int8) - (_MIDDLE if offsets is None else 0)
+    groups = codes.reshape(*scales.shape, -1).float()
+    weight = groups * scales.float()[..., None]
+    if offsets is not None:
+        weight = weight + offsets.float()[..., None]
+    return weight.flatten(-2)

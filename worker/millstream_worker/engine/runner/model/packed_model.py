@@ -1,0 +1,85 @@
+"""Builds a model from a packed checkpoint: its linear layers and its embedding compute with the codes as they
+are, or with dequantised weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from accelerate import init_empty_weights
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from millstream_worker.engine.runner.codes.codes import Codes
+from millstream_worker.engine.runner.codes.packed import PackedWeights, read_packed
+from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from millstream_worker.engine.runner.model.support import UnsupportedModel
+from millstream_worker.engine.runner.native.library import Library
+
+_HEAD = "lm_head.weight"
+
+
+@torch.no_grad()
+def load_packed(
+    folder: str,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    attention: str,
+    mark: Callable[[], None],
+    *,
+    as_codes: bool,
+    library: Library | None,
+) -> tuple[PreTrainedModel, str]:
+    """The model in evaluation mode on the CPU, and its weights' format. Raises `UnsupportedModel` where
+    weights are missing or do not fit."""
+    weights = read_packed(Path(folder))
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    if as_codes:
+        _put_codes(model, weights, dtype, library)
+    state: dict[str, Tensor] = {name: tensor.to(dtype) for name, tensor in weights.others.items()}
+    for name, codes in weights.codes.items():
+        mark()
+        if not as_codes:
+            state[name] = codes.dequantized(dtype)
+    model.load_state_dict(state, strict=False, assign=True)
+    if not isinstance(model.get_output_embeddings(), QuantizedLinear):
+        model.tie_weights()
+    _check(model, folder)
+    model.requires_grad_(False)
+    return model.eval(), weights.types if as_codes else str(dtype).removeprefix("torch.")
+
+
+def _put_codes(
+    model: PreTrainedModel, weights: PackedWeights, dtype: torch.dtype, library: Library | None
+) -> None:
+    """In place of the modules that have them; a head that is tied gets the embedding's."""
+    embedding = model.get_input_embeddings()
+    tied = model.config.tie_word_embeddings
+    for name, codes in weights.codes.items():
+        place = name.removesuffix(".weight")
+        module = model.get_submodule(place)
+        model.set_submodule(place, _quantized(module, codes, dtype, library, name))
+        if tied and module is embedding:
+            head = model.get_submodule(_HEAD.removesuffix(".weight"))
+            model.set_output_embeddings(_quantized(head, codes, dtype, library, _HEAD))
+
+
+def _quantized(
+    module: nn.Module, codes: Codes, dtype: torch.dtype, library: Library | None, name: str
+) -> nn.Module:
+    wanted = list(module.get_parameter("weight").shape)
+    if wanted != [codes.outputs, codes.inputs]:
+        raise UnsupportedModel(f"{name} is [{codes.outputs}, {codes.inputs}] instead of {wanted}")
+    if type(module) is nn.Embedding:
+        return QuantizedEmbedding(codes, dtype)
+    if type(module) is nn.Linear:
+        return QuantizedLinear(codes, module.bias, dtype, library)
+    raise UnsupportedModel(f"{name} belongs to a {type(module).__name__}, which is not computed in codes")
+
+
+def _check(model: PreTrainedModel, folder: str) -> None:
+    missing = [name for name, tensor in model.state_dict().items() if tensor.device.type == "meta"]
+    if missing:
+        raise UnsupportedModel(f"{folder} lacks {len(missing)} weights, the first is {missing[0]}")

@@ -1,0 +1,258 @@
+// C[M, out] = A[M, in] · W[out, in]ᵀ + bias, with weights of whole numbers. In each group of inputs a weight is
+// scale · code + offset; with codes of 4 bits and without offsets it is scale · (code - 8). Its codes lie in panels of 16 outputs: [out / 16][in / 4][16][4] of 8 bits each;
+// of 4 bits [out / 16][in / 8][16][4], four inputs in the low halves of bytes and the next four in the high ones.
+// Scales and offsets lie as [out / 16][in / group][16] in float16. What is missing of 32 inputs, or 16 outputs,
+// is 0. Rows become codes of 8 bits with one scale for 32 of them. A row gets the same whoever shares its step:
+// sums within a group are exact, and groups are added up in one order.
+#include "scratch.h"
+#include "whole_numbers.h"
+
+#if defined(WHOLE_NUMBERS)
+namespace {
+
+constexpr int PANEL = 16;  // outputs
+constexpr int VECTORS = PANEL / WIDE;
+constexpr int GROUP = 32;   // inputs of rows that share a scale
+constexpr int HALF = 16;    // inputs whose codes are summed
+constexpr int SLAB = 512;   // rows that are quantised at a time
+constexpr int CHUNK = 64;   // of them, that go through a thread's panels while the caches hold them
+constexpr int AT_ONCE = WIDE == 16 ? 8 : 4;  // of them, whose sums are in registers
+
+inline int parts_of(int64_t size, int most) { return int((size + most - 1) / most); }
+
+inline float wide(float value) { return value; }
+inline float wide(uint16_t value) { return widened(value); }
+inline void narrow(float value, float& to) { to = value; }
+inline void narrow(float value, uint16_t& to) { to = narrowed(value); }
+
+// Rows as whole numbers.
+struct Rows {
+    int groups;
+    int8_t* codes;   // [rows][groups][GROUP]
+    float* scales;   // [rows][groups]
+    float* totals;   // [rows][groups] sums of codes, times their scale
+    int32_t* sums;   // [rows][groups][GROUP / HALF] of codes
+
+    void take(Scratch& scratch, int count) {
+        const int all = count * groups;
+        scratch.reserve(Scratch::bytes<int8_t>(all * GROUP) + 2 * Scratch::bytes<float>(all) +
+                        Scratch::bytes<int32_t>(2 * all));
+        codes = scratch.take<int8_t>(all * GROUP);
+        scales = scratch.take<float>(all);
+        totals = scratch.take<float>(all);
+        sums = scratch.take<int32_t>(2 * all);
+    }
+
+    template <class Stored>
+    void quantise(int64_t row, const Stored* from, int in) const {
+        alignas(64) float numbers[GROUP];
+        for (int g = 0; g < groups; ++g) {
+            const int some = std::min(GROUP, in - g * GROUP);
+            for (int k = 0; k < some; ++k) numbers[k] = wide(from[g * GROUP + k]);
+            for (int k = some; k < GROUP; ++k) numbers[k] = 0;
+            quantise(row * groups + g, numbers);
+        }
+    }
+
+    void quantise(int64_t group, const float* numbers) const {
+        float most = 0, broken = 0;  // 0 times what is no number, or infinite, is no number
+        for (int k = 0; k < GROUP; ++k) {
+            most = std::max(most, std::fabs(numbers[k]));
+            broken += numbers[k] * 0.0f;
+        }
+        const float scale = most / 127.0f + broken, inverse = most > 0 ? 127.0f / most : 0.0f;
+        int total = 0;
+        for (int half = 0; half < GROUP / HALF; ++half) {
+            int32_t whole[HALF], sum = 0;
+            for (int k = 0; k < HALF; k += WIDE)
+                store(whole + k, nearest(load<Floats>(numbers + half * HALF + k) * inverse));
+            for (int k = 0; k < HALF; ++k) {
+                codes[group * GROUP + half * HALF + k] = int8_t(whole[k]);
+                sum += whole[k];
+            }
+            sums[group * 2 + half] = sum;
+            total += sum;
+        }
+        scales[group] = scale;
+        totals[group] = scale * float(total);
+    }
+};
+
+template <class Stored>
+struct Operands {
+    const Stored* rows;
+    const int8_t* codes;
+    const uint16_t* scales;
+    const uint16_t* offsets;  // or null
+    const Stored* bias;       // or null
+    Stored* to;
+    int64_t count;
+    int in, outputs;
+    int zero;  // which code stands for 0, or for the offset
+};
+
+// Codes of a kind, and how many inputs share a scale.
+template <class Codes, int Inputs, class Stored>
+struct Product {
+    static constexpr int LINES = Inputs / 4 / Codes::PARTS;
+    static constexpr int LINE = PANEL * 4;  // bytes
+
+    const Operands<Stored>& given;
+    Rows rows;
+
+    Product(const Operands<Stored>& given) : given(given), rows{parts_of(given.in, GROUP)} {}
+
+    void compute_all(int threads) {
+        static thread_local Scratch scratch;
+        rows.take(scratch, int(std::min<int64_t>(given.count, SLAB)));
+        for (int64_t first = 0; first < given.count; first += SLAB)
+            compute_slab(first, int(std::min<int64_t>(SLAB, given.count - first)), threads);
+    }
+
+    void compute_slab(int64_t first, int count, int threads) const {
+        const int panels = parts_of(given.outputs, PANEL);
+#pragma omp parallel for schedule(static) num_threads(threads) if (count >= 2 * threads)
+        for (int row = 0; row < count; ++row)
+            rows.quantise(row, given.rows + (first + row) * given.in, given.in);
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int share = 0; share < threads; ++share) {
+            const int begin = panels * int64_t(share) / threads, end = panels * int64_t(share + 1) / threads;
+            for (int row = 0; row < count; row += CHUNK)
+                for (int panel = begin; panel < end; ++panel)
+                    compute(first, row, std::min(count, row + CHUNK), panel);
+        }
+    }
+
+    void compute(int64_t first, int row, int end, int panel) const {
+        while (row < end) {
+            const int some = std::min(AT_ONCE, end - row);
+            alignas(64) float sums[AT_ONCE * PANEL];
+            multiply(some, row, panel, sums);
+            for (int r = 0; r < some; ++r) leave(sums + r * PANEL, first + row + r, panel * PANEL);
+            row += some;
+        }
+    }
+
+    void multiply(int some, int row, int panel, float* sums) const {
+        switch (some) {
+            case 8: return multiply<8>(row, panel, sums);
+            case 7: return multiply<7>(row, panel, sums);
+            case 6: return multiply<6>(row, panel, sums);
+            case 5: return multiply<5>(row, panel, sums);
+            case 4: return multiply<4>(row, panel, sums);
+            case 3: return multiply<3>(row, panel, sums);
+            case 2: return multiply<2>(row, panel, sums);
+            default: return multiply<1>(row, panel, sums);
+        }
+    }
+
+    template <int Count>
+    void multiply(int row, int panel, float* to) const {
+        if constexpr (Count <= AT_ONCE) {
+            constexpr int PER = GROUP / Inputs;
+            const int64_t groups = int64_t(rows.groups) * PER, depth = int64_t(rows.groups) * GROUP;
+            const int8_t* from = rows.codes + row * depth;
+            const int8_t* line = given.codes + panel * groups * LINES * LINE;
+            const int64_t begin = panel * groups * PANEL;
+            Floats sums[Count][VECTORS] = {};
+            for (int g = 0; g < groups; ++g, from += Inputs, line += LINES * LINE) {
+                typename Codes::Sums parts[Count][VECTORS] = {};
+                add_group<Count>(parts, from, depth, line);
+                scale_group<Count>(sums, parts, row, g, begin + int64_t(g) * PANEL);
+            }
+            for (int r = 0; r < Count; ++r)
+                for (int v = 0; v < VECTORS; ++v) store(to + r * PANEL + v * WIDE, sums[r][v]);
+        }
+    }
+
+    template <int Count>
+    static void add_group(typename Codes::Sums (&sums)[Count][VECTORS], const int8_t* from, int64_t depth,
+                          const int8_t* line) {
+#pragma GCC unroll 8
+        for (int n = 0; n < LINES; ++n, line += LINE)
+#pragma GCC unroll 2
+            for (int part = 0; part < Codes::PARTS; ++part) {
+                typename Codes::Weights weights[VECTORS];
+                for (int v = 0; v < VECTORS; ++v)
+                    weights[v] = Codes::weights(load<Ints>(line + v * WIDE * 4), part);
+#pragma GCC unroll 8
+                for (int r = 0; r < Count; ++r) {
+                    const Ints row = repeated(load<int32_t>(from + r * depth + (n * Codes::PARTS + part) * 4));
+                    for (int v = 0; v < VECTORS; ++v) Codes::add(sums[r][v], weights[v], row);
+                }
+            }
+    }
+
+    template <int Count>
+    void scale_group(Floats (&sums)[Count][VECTORS], const typename Codes::Sums (&parts)[Count][VECTORS],
+                     int row, int g, int64_t place) const {
+        constexpr int PER = GROUP / Inputs;
+        const int zero = Codes::ZERO + given.zero;
+#pragma GCC unroll 8
+        for (int r = 0; r < Count; ++r) {
+            const int64_t group = int64_t(row + r) * rows.groups + g / PER;
+            const Floats by = repeated(rows.scales[group]);
+            const int32_t* codes = rows.sums + 2 * group;
+            const Ints shift = repeated(zero * (PER == 2 ? codes[g % 2] : codes[0] + codes[1]));
+            for (int v = 0; v < VECTORS; ++v) {
+                const Ints total = Codes::total(parts[r][v]) - shift;
+                sums[r][v] =
+                    add_product(floats(total), halves(given.scales + place + v * WIDE) * by, sums[r][v]);
+            }
+        }
+        if (given.offsets)
+            for (int r = 0; r < Count; ++r)
+                for (int v = 0; v < VECTORS; ++v)
+                    sums[r][v] = add_product(halves(given.offsets + place + v * WIDE),
+                                             repeated(rows.totals[int64_t(row + r) * rows.groups + g]),
+                                             sums[r][v]);
+    }
+
+    void leave(const float* sums, int64_t row, int column) const {
+        const int width = std::min(PANEL, given.outputs - column);
+        Stored* to = given.to + row * given.outputs + column;
+        for (int n = 0; n < width; ++n)
+            narrow(given.bias ? sums[n] + wide(given.bias[column + n]) : sums[n], to[n]);
+    }
+};
+
+template <class Stored>
+void multiply(const void* rows, const void* codes, const void* scales, const void* offsets, const void* bias,
+              void* to, int64_t count, int in, int outputs, int bits, int group, int threads) {
+    const int zero = bits == 4 && !offsets ? 8 : 0;
+    const Operands<Stored> given{static_cast<const Stored*>(rows),
+                                 static_cast<const int8_t*>(codes),
+                                 static_cast<const uint16_t*>(scales),
+                                 static_cast<const uint16_t*>(offsets),
+                                 static_cast<const Stored*>(bias),
+                                 static_cast<Stored*>(to),
+                                 count, in, outputs, zero};
+    if (bits == 4)
+        Product<Nibbles, 32, Stored>(given).compute_all(threads);
+    else if (group == 16)
+        Product<Bytes, 16, Stored>(given).compute_all(threads);
+    else
+        Product<Bytes, 32, Stored>(given).compute_all(threads);
+}
+
+}  // namespace
+#endif
+
+#define ENTRY(name, Stored)                                                                                  \
+    extern "C" void name(const void* rows, const void* codes, const void* scales, const void* offsets,       \
+                         const void* bias, void* to, int64_t count, int in, int outputs, int bits, int group, \
+                         int threads) {                                                                      \
+        QUANTIZED(Stored);                                                                                   \
+    }
+
+#if defined(WHOLE_NUMBERS)
+#define QUANTIZED(Stored)                                                                                    \
+    multiply<Stored>(rows, codes, scales, offsets, bias, to, count, in, outputs, bits, group, threads)
+extern "C" bool multiplies_codes() { return true; }
+#else
+#define QUANTIZED(Stored)
+extern "C" bool multiplies_codes() { return false; }
+#endif
+
+ENTRY(multiply_codes_float32, float)
+ENTRY(multiply_codes_bfloat16, uint16_t)
