@@ -32,9 +32,7 @@ def quantize_layers(model: nn.Module, library: Library | None, embedding: nn.Mod
             if found is not None:
                 replaced[layer] = found.train(layer.training)
                 setattr(parent, name, found)
-                layer._parameters.pop(
-                    "weight", None
-                )  # the layer itself may live on in our list of those done
+                layer._parameters.pop("weight", None)  # the layer itself lives on in `replaced`
 
 
 def _replacement(
