@@ -143,6 +143,7 @@ def test_a_second_ctrl_c_cancels(batch: BatchFiles) -> None:
                 assert terminal.running.poll() is None
             terminal.press_ctrl_c()
             terminal.read_until(b"Ctrl-C again")
+            assert "queued" in batch.states().values()
             terminal.press_ctrl_c()
             terminal.read_until(b"had ended before")
             assert terminal.running.wait(30) == 130

@@ -75,8 +75,8 @@ def _second_interrupt(stack: Stack, journal: Journal, redis_url: str | None) -> 
     say_what_stays(stack, journal, redis_url)
     if not errors.is_terminal:
         return False
-    say(f"Ctrl-C again within {SECOND_S:.0f} s cancels as well")
     try:
+        say(f"Ctrl-C again within {SECOND_S:.0f} s cancels as well")
         time.sleep(SECOND_S)
     except KeyboardInterrupt:
         return True
