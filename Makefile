@@ -24,7 +24,8 @@ demo: $(STAMP) ## Run the main job: documents in, streamed tokens and a results 
 	@$(BIN)/python ops/demo/run.py
 
 # The tests kill real processes on machines that others use, too: one that fails is run once more, and reported.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --reruns 1 -r R
+# Three processes for two cores, as the tests of workers mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --reruns 1 -r R
 
 test: $(STAMP) ## Run the fast tests, on Valkey
 	@echo "running the fast tests"

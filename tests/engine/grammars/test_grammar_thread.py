@@ -129,5 +129,5 @@ def test_the_thread_yields_cores_and_the_others_do_not() -> None:
     thread = GrammarThread(Looking())  # type: ignore[arg-type]
     thread.put(request(1, "good"))
     assert len(taken(thread)) == 1
-    assert seen == [19]
+    assert seen == [10]
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

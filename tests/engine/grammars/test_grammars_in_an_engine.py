@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,6 +80,7 @@ def run(engine: Engine[Any], requests: Iterable[EngineRequest]) -> Outputs:
             if isinstance(report, Refused):
                 outputs.reasons[report.handle] = f"{report.field}: {report.message}"
         if (step := engine.step()) is None:
+            time.sleep(0.001)  # a grammar is compiled beside
             continue
         outputs.steps += 1
         for handle, token in zip(step.handles, step.tokens, strict=True):

@@ -4,6 +4,7 @@ nobody else's tokens change.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,8 @@ def ends_beside(engine: Engine[Any], names: list[str], tokens: int) -> tuple[dic
         if (step := engine.step()) is not None:
             plain += [token for handle, token in zip(step.handles, step.tokens, strict=True) if handle == 1]
             ends |= {given[handle]: reason for handle, reason in step.finished if handle in given}
+        else:
+            time.sleep(0.001)  # a grammar is compiled beside
     engine.check()
     return ends, plain
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -93,6 +94,7 @@ def answers(
             if isinstance(report, Refused):
                 reasons[report.handle] = f"{report.field}: {report.message}"
         if (step := engine.step()) is None:
+            time.sleep(0.001)  # a grammar is compiled beside
             continue
         for handle, token in zip(step.handles, step.tokens, strict=True):
             tokens[handle].append(token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def outputs(engine: Engine[Any], asked: list[EngineRequest]) -> tuple[Outputs, E
     while not engine.idle:
         assert not [report for report in engine.take_compiled() if isinstance(report, Refused)]
         if (step := engine.step()) is None:
+            time.sleep(0.001)  # a grammar is compiled beside
             continue
         for handle, token in zip(step.handles, step.tokens, strict=True):
             found[handle][0].append(token)
