@@ -22,11 +22,8 @@ from millstream_worker.engine.runner.native.library import Library
 _AT_ONCE = 2**20  # weights that are dequantised at a time
 # What the operation of compiled code multiplies with: operations are global to a process, and get no objects.
 _compiled_with: list[Library | None] = [None]
-
-
-_exactly: list[bool] = [
-    False
-]  # whether rows are multiplied as they are; compiled code has no other way to know
+# Whether rows are multiplied as they are: compiled code has no other way to know.
+_exactly: list[bool] = [False]
 
 
 @contextlib.contextmanager
@@ -162,9 +159,8 @@ def rounded_rows(rows: Tensor) -> Tensor:
     padded = functional.pad(rows.float(), (0, -size % GROUP))
     groups = padded.reshape(*rows.shape[:-1], padded.shape[-1] // GROUP, GROUP)
     most = groups.abs().amax(-1, keepdim=True)
-    largest = torch.tensor(
-        127.0
-    )  # of a code; a tensor, by which torch divides, where it multiplies by 1 / 127
+    # Of a code. Torch divides by a tensor, and multiplies by the inverse of a number.
+    largest = torch.tensor(127.0)
     codes = torch.where(most == 0, 0, groups * (largest / most)).round()
     rounded: Tensor = (codes * (most / largest)).flatten(-2)[..., :size]
     return rounded

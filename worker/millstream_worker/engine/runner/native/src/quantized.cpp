@@ -1,6 +1,8 @@
 // C[M, out] = A[M, in] · W[out, in]ᵀ + bias, with weights of whole numbers. In each group of inputs a weight is
-// scale · code + offset; with codes of 4 bits and without offsets it is scale · (code - 8). Its codes lie in panels of 16 outputs: [out / 16][in / 4][16][4] of 8 bits each;
-// of 4 bits [out / 16][in / 8][16][4], four inputs in the low halves of bytes and the next four in the high ones.
+// scale · code + offset; with codes of 4 bits and without offsets it is scale · (code - 8).
+//
+// Codes lie in panels of 16 outputs: [out / 16][in / 4][16][4] of 8 bits each; of 4 bits [out / 16][in / 8][16][4],
+// four inputs in the low halves of bytes and the next four in the high ones.
 // Scales and offsets lie as [out / 16][in / group][16] in float16. What is missing of 32 inputs, or 16 outputs,
 // is 0. Rows become codes of 8 bits with one scale for 32 of them. A row gets the same whoever shares its step:
 // sums within a group are exact, and groups are added up in one order.
