@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -221,6 +222,19 @@ async def test_a_blocking_read_is_not_cut_off(server: Server) -> None:
     assert settings["socket_timeout"] > 0.05
     assert settings["retry"].get_retries() == 0
     await blocking.aclose()
+
+
+async def test_a_command_under_way_when_its_client_is_closed_connects_no_more(valkey: Server) -> None:
+    commands = Endpoint.of(valkey.url).commands("closed", timeout_s=5, retries=3)
+    await commands.ping()
+    with valkey.admin() as admin:
+        admin.client_pause(200)
+        under_way = asyncio.create_task(commands.incr("count"))
+        await asyncio.sleep(0.05)
+        await commands.aclose()
+        with pytest.raises(redis.ConnectionError, match="this client is closed"):
+            await under_way
+        assert not [found for found in admin.client_list() if found["name"] == "closed"]
 
 
 async def test_errors_of_the_server_come_out_as_unavailable(server: Server) -> None:

@@ -130,7 +130,7 @@ class Session:
     async def aclose(self) -> None:
         """Close all connections; running streams and waits wake up and find the session closed.
 
-        Commands under way end first: a connection being made would outlive its pool.
+        Commands under way may end first; after `timeout_s` they lose their connections.
         """
         self._closed = True
         for dispatcher in self._dispatchers.values():

@@ -81,6 +81,7 @@ class ClusterClient(AsyncCoreCommands):
         self._retries = retries
         self._patience_s = patience_s
         self._nodes: dict[ServerNode, Redis] = {}
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,6 +92,7 @@ class ClusterClient(AsyncCoreCommands):
         await self.aclose()
 
     async def aclose(self) -> None:
+        self._closed = True
         for redis in self._nodes.values():
             await redis.aclose()
 
@@ -185,6 +187,8 @@ class ClusterClient(AsyncCoreCommands):
         await self._send_to(_named_by(command), [allowance, command])
 
     def _redis(self, node: ServerNode) -> Redis:
+        if self._closed:
+            raise ConnectionError("this client is closed")
         if node not in self._nodes:
             self._nodes[node] = self._open_node(node)
         return self._nodes[node]

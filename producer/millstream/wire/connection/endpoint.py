@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
@@ -24,7 +24,7 @@ from millstream.errors import AccessDenied, Unavailable
 from millstream.wire.connection.access import refusal
 from millstream.wire.connection.cluster import ClusterClient
 from millstream.wire.connection.nodes import ServerNode
-from millstream.wire.connection.redis_connections import followed, reliable
+from millstream.wire.connection.redis_connections import ClosingPool, followed, reliable
 from millstream.wire.connection.sentinels import Sentinels
 from millstream.wire.connection.target import place_of
 from millstream.wire.connection.topology import Topology
@@ -104,7 +104,7 @@ class Endpoint:
     def _pool(
         self, name: str, connections: int, timeout_s: float, retries: int, node: ServerNode | None = None
     ) -> ConnectionPool:
-        return BlockingConnectionPool(
+        return ClosingPool(
             max_connections=connections,
             timeout=POOL_WAIT_S,
             connection_class=reliable(self._kind()),

@@ -1,5 +1,5 @@
-"""Corrected connection classes of redis-py: `reliable` for all connections, `followed` for those to a master
-that Sentinels name.
+"""Corrected classes of redis-py: `reliable` for all connections, `followed` for those to a master that
+Sentinels name; `ClosingPool`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import asyncio
 import builtins
 from typing import Any
 
+from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import ConnectionError, NoPermissionError, ReadOnlyError, RedisError, TimeoutError
@@ -20,6 +21,28 @@ PLAIN, WITH_TLS = "redis:// (redis+…://)", "rediss:// (rediss+…://)"
 
 class NoTLS(RedisError):
     """The server speaks no TLS; not retried."""
+
+
+class ClosingPool(BlockingConnectionPool):
+    """Closed, it connects no more: redis-py would repeat the commands that were under way on connections that
+    nobody ends.
+    """
+
+    _closed = False
+
+    def make_connection(self) -> AbstractConnection:
+        connection: AbstractConnection = super().make_connection()  # type: ignore[no-untyped-call]
+        connection.register_connect_callback(self._end_if_closed)  # type: ignore[no-untyped-call]
+        return connection
+
+    async def aclose(self) -> None:
+        self._closed = True
+        await super().aclose()
+
+    async def _end_if_closed(self, connection: AbstractConnection) -> None:
+        if self._closed:
+            await connection.disconnect(nowait=True)
+            raise ConnectionError("this client is closed")
 
 
 def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
@@ -46,6 +69,9 @@ def reliable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
             except ConnectionError as error:  # redis-py would convert and retry it
                 if isinstance(error.__cause__, NoTLS):
                     raise error.__cause__ from None
+                raise
+            except asyncio.CancelledError:  # in the handshake: a closed pool would not end it
+                await self.disconnect(nowait=True)
                 raise
 
         async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
