@@ -91,7 +91,7 @@ async def run(
 
 async def _storm(arena: Arena, scenario: Scenario, quota: Quota) -> None:
     """Faults and jobs, until there were enough of both."""
-    await arena.somebody(0.0)
+    await arena.somebody(0.0, wait_s=STRIKE_S)
     until = time.monotonic() + quota.limit_s
     lanes = scenario.lanes
     async with asyncio.TaskGroup() as group:

@@ -17,6 +17,7 @@ from redis.asyncio.sentinel import Sentinel
 from support.servers.sentinel import Sentinels
 from support.servers.servers import Server
 
+from millstream import AsyncClient, ClientOptions
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.connection.nodes import ServerNode
@@ -235,6 +236,23 @@ async def test_a_command_under_way_when_its_client_is_closed_connects_no_more(va
         with pytest.raises(redis.ConnectionError, match="this client is closed"):
             await under_way
         assert not [found for found in admin.client_list() if found["name"] == "closed"]
+
+
+async def test_a_client_whose_close_is_cancelled_has_no_connection_left(valkey: Server) -> None:
+    client = AsyncClient(valkey.url, options=ClientOptions(name="closed"))
+    job = await client.submit("One line.")
+    with valkey.admin() as admin:
+        following = asyncio.create_task(anext(client.stream(job.id)))
+        await asyncio.sleep(0.1)
+        admin.client_pause(300, all=True)
+        reading = asyncio.create_task(client.status(job.id))
+        closing = asyncio.create_task(client.aclose())
+        await asyncio.sleep(0.05)
+        closing.cancel()
+        await asyncio.wait([closing, reading, following])
+        assert closing.cancelled()
+        assert isinstance(reading.exception(), Unavailable)
+        assert not [found for found in admin.client_list() if found["name"].startswith("closed")]
 
 
 async def test_errors_of_the_server_come_out_as_unavailable(server: Server) -> None:

@@ -128,16 +128,21 @@ class Session:
         return await outlast(read, min(self.options.reconnect_s, give_up_s - time.monotonic()))
 
     async def aclose(self) -> None:
-        """Close all connections; running streams and waits wake up and find the session closed.
+        """Close all connections, even where it is cancelled. Running streams and waits wake up and find the
+        session closed.
 
         Commands under way may end first; after `timeout_s` they lose their connections.
         """
         self._closed = True
-        for dispatcher in self._dispatchers.values():
-            await dispatcher.aclose()
+        async with contextlib.AsyncExitStack() as exits:  # the last one pushed is called first
+            for redis in (self.redis, self._patient):
+                if redis is not None:
+                    exits.push_async_callback(redis.aclose)
+            exits.push_async_callback(self._last_uses)
+            for dispatcher in self._dispatchers.values():
+                exits.push_async_callback(dispatcher.aclose)
+
+    async def _last_uses(self) -> None:
         if self._uses:
             self._idle.clear()
             await within(self._idle, self.options.timeout_s)
-        await self.redis.aclose()
-        if self._patient is not None:
-            await self._patient.aclose()

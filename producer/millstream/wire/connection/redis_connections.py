@@ -37,7 +37,11 @@ class ClosingPool(BlockingConnectionPool):
 
     async def aclose(self) -> None:
         self._closed = True
-        await super().aclose()
+        try:
+            await super().aclose()
+        except asyncio.CancelledError:  # it came before some were ended
+            await self.disconnect()
+            raise
 
     async def _end_if_closed(self, connection: AbstractConnection) -> None:
         if self._closed:
