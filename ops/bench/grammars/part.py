@@ -5,7 +5,8 @@
 
 The first: 32 rows that follow one schema of 30 fields, beside the same rows that follow none, in steps in
 which all rows decode. A grammar's forced tokens come several at once: such a step computes, and gives, more
-tokens. The second: requests that each have a schema of their own, and the same ones without it.
+tokens; "at equal tokens" is a grammar's step of as many tokens as a plain one. The second: requests that each
+have a schema of their own, and the same ones without it.
 """
 
 from __future__ import annotations
@@ -61,12 +62,14 @@ def one_schema(engine: Engine[Any], model: str, vocab: int, options: argparse.Na
     without, under = ([_mean(turn.full(rows)) for turn in turns[kind][1:]] for kind in (False, True))
     plain_ms, grammar_ms = (1e3 * statistics.median(one[0] for one in each) for each in (without, under))
     per_step = statistics.median(one[1] for one in under)
+    equal_ms = 1e3 * statistics.median(_seconds_at(rows, turn.full(rows)) for turn in turns[True][1:])
     return {
         "model": model,
         "rows": rows,
         "plain ms": plain_ms,
         "grammar ms": grammar_ms,
         "a step": grammar_ms / plain_ms,
+        "at equal tokens": equal_ms / plain_ms,
         "tokens a step": per_step / rows,
         "a token": grammar_ms / plain_ms * rows / per_step,
     }
@@ -75,6 +78,12 @@ def one_schema(engine: Engine[Any], model: str, vocab: int, options: argparse.Na
 def _mean(steps: list[StepTime]) -> tuple[float, float]:
     """Seconds and tokens of a step."""
     return statistics.fmean(s.seconds for s in steps), statistics.fmean(s.tokens for s in steps)
+
+
+def _seconds_at(tokens: int, steps: list[StepTime]) -> float:
+    """Of a step of so many tokens, by the line through these steps: hardly one has no forced token."""
+    slope, base = statistics.linear_regression([s.tokens for s in steps], [s.seconds for s in steps])
+    return base + slope * tokens
 
 
 def many_schemas(engine: Engine[Any], model: str, options: argparse.Namespace) -> list[Row]:
