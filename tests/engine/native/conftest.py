@@ -83,6 +83,14 @@ def vnni_library() -> Library:
 
 
 @pytest.fixture(scope="session")
+def tiles_library(compiler_defines: frozenset[str]) -> Library:
+    """For processors with AMX, whose tiles are emulated."""
+    if not {"__AVX512BF16__", "__AVX512VNNI__"} <= compiler_defines:
+        pytest.skip("needs AVX-512 with bfloat16 and VNNI")
+    return built((*FLAGS, *BFLOAT16["tiles"]))
+
+
+@pytest.fixture(scope="session")
 def compiler_defines() -> frozenset[str]:
     """The macros of the processor that the compiler compiles for."""
     command, _ = building._compiler()

@@ -16,6 +16,7 @@
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
 
 namespace emulated {
 
@@ -83,10 +84,24 @@ inline void add_products(int to, int left, int right) {
         }
 }
 
+// Of bytes with signs, four to an element, as TDPBSSD's are.
+inline void add_byte_products(int to, int left, int right) {
+    Tile &sums = configured(to), &a = configured(left), &b = configured(right);
+    if (a.rows != sums.rows || b.bytes != sums.bytes || b.rows != a.bytes / 4) std::abort();
+    for (int m = 0; m < sums.rows; ++m)
+        for (int n = 0; n < sums.bytes / 4; ++n)
+            for (int k = 0; k < b.rows; ++k)
+                for (int part = 0; part < 32; part += 8)
+                    sums.elements[m][n] += int8_t(a.elements[m][k] >> part) * int8_t(b.elements[k][n] >> part);
+}
+
 }  // namespace emulated
 
 #ifndef __AMX_BF16__
 #define __AMX_BF16__ 1
+#endif
+#ifndef __AMX_INT8__
+#define __AMX_INT8__ 1
 #endif
 #define syscall(...) 0L  // the kernel's leave to use tiles
 #define _tile_loadconfig emulated::configure
@@ -96,3 +111,4 @@ inline void add_products(int to, int left, int right) {
 #define _tile_stored emulated::put
 #define _tile_zero emulated::clear
 #define _tile_dpbf16ps emulated::add_products
+#define _tile_dpbssd emulated::add_byte_products

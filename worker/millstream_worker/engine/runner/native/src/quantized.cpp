@@ -8,6 +8,7 @@
 // sums within a group are exact, and groups are added up in one order.
 #include "scratch.h"
 #include "whole_numbers.h"
+#include "whole_tiles.h"
 
 #if defined(WHOLE_NUMBERS)
 namespace {
@@ -19,6 +20,7 @@ constexpr int HALF = 16;    // inputs whose codes are summed
 constexpr int SLAB = 512;   // rows that are quantised at a time
 constexpr int CHUNK = 64;   // of them, that go through a thread's panels while the caches hold them
 constexpr int AT_ONCE = WIDE == 16 ? 8 : 4;  // of them, whose sums are in registers
+constexpr int MOST = std::max(AT_ONCE, TILE_ROWS);
 
 inline int parts_of(int64_t size, int most) { return int((size + most - 1) / most); }
 
@@ -127,9 +129,10 @@ struct Product {
 
     void compute(int64_t first, int row, int end, int panel) const {
         while (row < end) {
-            const int some = std::min(AT_ONCE, end - row);
-            alignas(64) float sums[AT_ONCE * PANEL];
-            multiply(some, row, panel, sums);
+            const bool tiles = tiles_pay(end - row);
+            const int some = std::min(tiles ? TILE_ROWS : AT_ONCE, end - row);
+            alignas(64) float sums[MOST * PANEL];
+            tiles ? multiply_tiles(some, row, panel, sums) : multiply(some, row, panel, sums);
             for (int r = 0; r < some; ++r) leave(sums + r * PANEL, first + row + r, panel * PANEL);
             row += some;
         }
@@ -148,6 +151,30 @@ struct Product {
         }
     }
 
+    void multiply_tiles(int some, int row, int panel, float* to) const {
+        constexpr int LENGTH = Inputs / 4 * LINE;
+        const int64_t groups = int64_t(rows.groups) * (GROUP / Inputs), depth = int64_t(rows.groups) * GROUP;
+        const int8_t* from = rows.codes + row * depth;
+        const int8_t* lines = given.codes + panel * groups * LINES * LINE;
+        const WholeTiles tiles(some, Inputs);
+        alignas(64) int32_t parts[MOST * PANEL];
+        alignas(64) int8_t room[LENGTH];
+        std::fill_n(to, some * PANEL, 0.0f);
+        for (int g = 0; g < groups; ++g, from += Inputs, lines += LINES * LINE) {
+            tiles.multiply(from, depth, Codes::whole(lines, room, LENGTH), parts);
+            for (int r = 0; r < some; ++r) {
+                Floats sums[1][VECTORS];
+                Ints totals[1][VECTORS];
+                for (int v = 0; v < VECTORS; ++v) {
+                    sums[0][v] = load<Floats>(to + r * PANEL + v * WIDE);
+                    totals[0][v] = load<Ints>(parts + r * PANEL + v * WIDE);
+                }
+                scale_group<1>(sums, totals, given.zero, row + r, g, (panel * groups + g) * PANEL);
+                for (int v = 0; v < VECTORS; ++v) store(to + r * PANEL + v * WIDE, sums[0][v]);
+            }
+        }
+    }
+
     template <int Count>
     void multiply(int row, int panel, float* to) const {
         if constexpr (Count <= AT_ONCE) {
@@ -160,7 +187,10 @@ struct Product {
             for (int g = 0; g < groups; ++g, from += Inputs, line += LINES * LINE) {
                 typename Codes::Sums parts[Count][VECTORS] = {};
                 add_group<Count>(parts, from, depth, line);
-                scale_group<Count>(sums, parts, row, g, begin + int64_t(g) * PANEL);
+                Ints totals[Count][VECTORS];
+                for (int r = 0; r < Count; ++r)
+                    for (int v = 0; v < VECTORS; ++v) totals[r][v] = Codes::total(parts[r][v]);
+                scale_group<Count>(sums, totals, Codes::ZERO + given.zero, row, g, begin + int64_t(g) * PANEL);
             }
             for (int r = 0; r < Count; ++r)
                 for (int v = 0; v < VECTORS; ++v) store(to + r * PANEL + v * WIDE, sums[r][v]);
@@ -186,10 +216,9 @@ struct Product {
     }
 
     template <int Count>
-    void scale_group(Floats (&sums)[Count][VECTORS], const typename Codes::Sums (&parts)[Count][VECTORS],
-                     int row, int g, int64_t place) const {
+    void scale_group(Floats (&sums)[Count][VECTORS], const Ints (&totals)[Count][VECTORS], int zero, int row,
+                     int g, int64_t place) const {
         constexpr int PER = GROUP / Inputs;
-        const int zero = Codes::ZERO + given.zero;
 #pragma GCC unroll 8
         for (int r = 0; r < Count; ++r) {
             const int64_t group = int64_t(row + r) * rows.groups + g / PER;
@@ -197,9 +226,8 @@ struct Product {
             const int32_t* codes = rows.sums + 2 * group;
             const Ints shift = repeated(zero * (PER == 2 ? codes[g % 2] : codes[0] + codes[1]));
             for (int v = 0; v < VECTORS; ++v) {
-                const Ints total = Codes::total(parts[r][v]) - shift;
-                sums[r][v] =
-                    add_product(floats(total), halves(given.scales + place + v * WIDE) * by, sums[r][v]);
+                const Floats scale = halves(given.scales + place + v * WIDE) * by;
+                sums[r][v] = add_product(floats(totals[r][v] - shift), scale, sums[r][v]);
             }
         }
         if (given.offsets)

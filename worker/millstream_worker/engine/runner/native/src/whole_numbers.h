@@ -59,9 +59,11 @@ inline Ints added_pairs(__m256i sums) { return (Ints)_mm256_madd_epi16(sums, _mm
 #endif
 
 // How codes of weights are multiplied. `LINES` lines of memory hold a group of inputs, and make `PARTS` vectors
-// of four inputs each. What `total` answers lies `zero` times the sum of the row's codes too high.
+// of four inputs each. What `total` answers lies `zero` times the sum of the row's codes too high. `whole`: the
+// codes of a group, without what VNNI adds to them.
 struct Bytes {  // -127 to 127
     static constexpr int PARTS = 1;
+    static const int8_t* whole(const int8_t* lines, int8_t*, int) { return lines; }
 
 #if defined(SHIFTED_CODES)  // VNNI takes weights without a sign
     using Weights = Ints;
@@ -90,6 +92,12 @@ struct Nibbles {  // 0 to 15
     using Weights = Ints;
     static constexpr int ZERO = 0;
     static Weights weights(Ints line, int part) { return (part ? line >> 4 : line) & 0x0f0f0f0f; }
+    static const int8_t* whole(const int8_t* lines, int8_t* room, int bytes) {
+        constexpr int LINE = 64;
+        for (int n = 0; n < bytes; n += WIDE * 4)
+            store(room + n, weights(load<Ints>(lines + n / (2 * LINE) * LINE + n % LINE), n / LINE % 2));
+        return room;
+    }
 
 #if defined(SHIFTED_CODES)
     using Sums = Ints;
