@@ -5,8 +5,8 @@
 
 The first: 32 rows that follow one schema of 30 fields, beside the same rows that follow none, in steps in
 which all rows decode. A grammar's forced tokens come several at once: such a step computes, and gives, more
-tokens; "at equal tokens" is a grammar's step of as many tokens as a plain one. The second: requests that each
-have a schema of their own, and the same ones without it.
+tokens; "at equal tokens" compares it with a step of so many plain rows. The second: requests that each have a
+schema of their own, and the same ones without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from ops.bench import plots
 from ops.bench.grammars.schemas import record
-from ops.bench.grammars.turns import StepTime, Turn, run
+from ops.bench.grammars.turns import Turn, run
 from ops.bench.measures import percentile
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.compiled_config import compiled_config
@@ -44,46 +44,44 @@ ROWS_OF_MANY = 64  # in the batch, as a worker's on a CPU
 
 
 def one_schema(engine: Engine[Any], model: str, vocab: int, options: argparse.Namespace) -> Row:
-    """Rows of `tokens` tokens, which end before their records do."""
-    rows, tokens = options.rows, options.tokens
-    grammar = record(options.fields)
-    prompts = make("a", vocab).prompts[:rows]
-    plain = [
-        EngineRequest(handle, tuple(prompt[:PROMPT]), tokens, SamplingSpec(temperature=0.0))
-        for handle, prompt in enumerate(prompts)
-    ]
+    """Rows of `tokens` tokens, which end before their records do; then as many plain rows as a grammar's step
+    has tokens."""
+    rows, grammar = options.rows, record(options.fields)
+    plain = _requests(vocab, rows, options.tokens)
     bound = [replace(request, grammar=grammar) for request in plain]
-    turns: dict[bool, list[Turn]] = {False: [], True: []}
-    for _ in range(options.turns + 1):
-        for constrained, requests in ((False, plain), (True, bound)):
-            turn = run(engine, requests)
-            assert set(turn.lengths.values()) == {tokens}, f"rows end on their own: {turn.reasons}"
-            turns[constrained].append(turn)
-    without, under = ([_mean(turn.full(rows)) for turn in turns[kind][1:]] for kind in (False, True))
-    plain_ms, grammar_ms = (1e3 * statistics.median(one[0] for one in each) for each in (without, under))
-    per_step = statistics.median(one[1] for one in under)
-    equal_ms = 1e3 * statistics.median(_seconds_at(rows, turn.full(rows)) for turn in turns[True][1:])
+    per_step = round(_step(engine, bound)[1])
+    more = _requests(vocab, per_step, options.tokens)
+    turns = [[_step(engine, requests) for requests in (plain, bound, more)] for _ in range(options.turns + 1)]
+    plain_ms, grammar_ms, more_ms = (
+        1e3 * statistics.median(turn[kind][0] for turn in turns[1:]) for kind in range(3)
+    )
+    tokens = statistics.median(turn[1][1] for turn in turns[1:]) / rows
     return {
         "model": model,
         "rows": rows,
         "plain ms": plain_ms,
         "grammar ms": grammar_ms,
         "a step": grammar_ms / plain_ms,
-        "at equal tokens": equal_ms / plain_ms,
-        "tokens a step": per_step / rows,
-        "a token": grammar_ms / plain_ms * rows / per_step,
+        "tokens a step": tokens,
+        "a token": grammar_ms / plain_ms / tokens,
+        "at equal tokens": grammar_ms / more_ms,
     }
 
 
-def _mean(steps: list[StepTime]) -> tuple[float, float]:
-    """Seconds and tokens of a step."""
+def _requests(vocab: int, rows: int, tokens: int) -> list[EngineRequest]:
+    prompts = make("a", vocab).prompts[:rows]
+    return [
+        EngineRequest(handle, tuple(prompt[:PROMPT]), tokens, SamplingSpec(temperature=0.0))
+        for handle, prompt in enumerate(prompts)
+    ]
+
+
+def _step(engine: Engine[Any], requests: list[EngineRequest]) -> tuple[float, float]:
+    """Seconds and tokens of a step in which all of these decode."""
+    turn = run(engine, requests)
+    assert set(turn.lengths.values()) == {requests[0].max_tokens}, f"rows end on their own: {turn.reasons}"
+    steps = turn.full(len(requests))
     return statistics.fmean(s.seconds for s in steps), statistics.fmean(s.tokens for s in steps)
-
-
-def _seconds_at(tokens: int, steps: list[StepTime]) -> float:
-    """Of a step of so many tokens, by the line through these steps: hardly one has no forced token."""
-    slope, base = statistics.linear_regression([s.tokens for s in steps], [s.seconds for s in steps])
-    return base + slope * tokens
 
 
 def many_schemas(engine: Engine[Any], model: str, options: argparse.Namespace) -> list[Row]:
@@ -123,7 +121,7 @@ def measure(model: str, options: argparse.Namespace, folder: Path, build: Build 
     """`folder`: for what is made on the way."""
     own = sized_tokenizer(checkpoint(model, "cpu"), folder)
     size = size_of(own)
-    rows = ROWS_OF_MANY if options.schemas else options.rows
+    rows = ROWS_OF_MANY if options.schemas else 2 * options.rows
     config = compiled_config(own, size, rows, PROMPT + options.tokens, options.threads)
     engine = build(config, lambda message: None)[0]
     if options.schemas:

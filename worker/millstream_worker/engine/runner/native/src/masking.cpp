@@ -6,19 +6,21 @@ namespace {
 
 constexpr int64_t WORD = 32;
 
+// Without a branch, which mixed words would mislead; for a word known to be whole, compilers use vectors.
+template <class Whole>
+inline void mask_word(Whole* row, int64_t size, uint32_t allowed, Whole minus_infinity) {
+    for (int n = 0; n < size; ++n) row[n] = allowed >> n & 1 ? row[n] : minus_infinity;
+}
+
 template <class Whole>
 void mask_row(Whole* row, int64_t size, const uint32_t* bits, Whole minus_infinity) {
-    for (int64_t begin = 0, word = 0; begin < size; begin += WORD, ++word) {
-        const uint32_t allowed = bits[word];
-        const int64_t end = std::min(begin + WORD, size);
-        if (allowed == ~uint32_t(0)) continue;
-        if (allowed == 0) {
-            std::fill(row + begin, row + end, minus_infinity);
-            continue;
-        }
-        for (int64_t n = begin; n < end; ++n)
-            if (!(allowed >> (n - begin) & 1)) row[n] = minus_infinity;
+    for (; size >= WORD; row += WORD, size -= WORD, ++bits) {
+        if (*bits == 0)
+            std::fill_n(row, WORD, minus_infinity);
+        else if (*bits != ~uint32_t(0))
+            mask_word(row, WORD, *bits, minus_infinity);
     }
+    if (size) mask_word(row, size, *bits, minus_infinity);
 }
 
 template <class Whole>
