@@ -295,7 +295,7 @@ async def test_reading_creates_no_queue(client: AsyncClient, worker: HandWorker)
 
 
 async def test_a_server_that_does_not_answer() -> None:
-    options = ClientOptions(timeout_s=0.5, reconnect_s=0)
+    options = ClientOptions(timeout_s=0.1, reconnect_s=0)
     async with AsyncClient("redis://127.0.0.1:1/0", options=options) as client:
         for call in (client.submit("Hello"), client.status("0-a"), client.wait("0-a"), client.cancel("0-a")):
             with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
