@@ -38,13 +38,6 @@ async def direct(valkey: Server) -> AsyncIterator[redis.asyncio.Redis]:
     await client.aclose()
 
 
-async def test_bytes_pass_as_they_are(proxy: Proxy, client: redis.asyncio.Redis) -> None:
-    value = random.Random(1).randbytes(3_000_000)
-    await client.set("key", value)
-    assert await client.get("key") == value
-    assert proxy.connections == 1
-
-
 @pytest.mark.parametrize("line", [Line.LOSE_REPLIES, Line.CUT_REPLIES])
 async def test_a_request_arrives_whose_answer_is_lost_or_cut(
     line: Line, proxy: Proxy, client: redis.asyncio.Redis, direct: redis.asyncio.Redis
@@ -87,15 +80,6 @@ async def test_a_black_hole_swallows_old_and_new_connections(
     assert await direct.get("key") == b"at last"
 
 
-async def test_a_delayed_line_is_late_and_loses_nothing(proxy: Proxy, client: redis.asyncio.Redis) -> None:
-    proxy.turn(Weather(Line.DELAY, delay_s=0.02, jitter_s=0.02))
-    loop = asyncio.get_running_loop()
-    begin = loop.time()
-    assert await client.incr("key") == 1
-    assert loop.time() - begin >= 0.04  # there and back
-    assert proxy.seen[Line.DELAY] == 2
-
-
 async def test_a_stranded_connection_stays_open_at_both_ends(
     proxy: Proxy, client: redis.asyncio.Redis, direct: redis.asyncio.Redis
 ) -> None:
@@ -123,37 +107,11 @@ async def test_cuts_concern_the_share_that_is_asked_for(proxy: Proxy) -> None:
         await one.aclose()
 
 
-@pytest.mark.slow
-async def test_weather_concerns_a_share_of_old_and_new_connections(proxy: Proxy) -> None:
-    clients = await connected(proxy, 4)
-    proxy.turn(Weather(Line.LOSE_REPLIES, share=0.5))
-    clients += [Endpoint.of(proxy.url).commands(f"later-{n}", connections=1) for n in range(4)]
-    lost = [isinstance(await outcome(one.ping()), RedisError) for one in clients]
-    assert 0 < lost.count(True) < 8
-    for one in clients:
-        await one.aclose()
-
-
 async def connected(proxy: Proxy, count: int) -> list[redis.asyncio.Redis]:
     clients = [Endpoint.of(proxy.url).commands(f"client-{n}", connections=1) for n in range(count)]
     for one in clients:
         await one.ping()
     return clients
-
-
-async def test_a_server_that_is_down_is_a_line_that_is_down(valkey: Server) -> None:
-    gone = Server("valkey").start()
-    async with Proxy(gone.port) as proxy:
-        client = Endpoint.of(proxy.url).commands("proxied", connections=1)
-        await client.ping()
-        gone.kill()
-        for _ in range(2):
-            with pytest.raises(RedisError):
-                await client.ping()
-        gone.start()
-        assert await client.ping()
-        await client.aclose()
-    gone.remove()
 
 
 async def outcome(reply: object) -> object:

@@ -20,7 +20,6 @@ from support.workers.counting_worker import until
 from millstream import (
     AsyncClient,
     ClientOptions,
-    InvalidRequest,
     QueueFull,
     QueueMismatch,
     Request,
@@ -297,10 +296,3 @@ async def test_a_run_ends_where_all_workers_are_too_old(place: BatchFiles) -> No
     with pytest.raises(QueueMismatch, match="takes message version 1 and not 2"):
         await place.run()
     assert place.faults() == []
-
-
-def test_a_window_of_nothing_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="window: must be at least 1"):
-        RunOptions(window=0)
-    with pytest.raises(InvalidRequest, match="queue: 1 to 100 characters"):
-        RunOptions(queue="a b")

@@ -12,9 +12,7 @@ import pytest
 from ops.bench.grammars import answering, part
 from ops.bench.grammars.answering import Assignment
 from ops.bench.grammars.schemas import record
-from ops.bench.models.sized_tokenizer import sized_tokenizer
 from ops.bench.plots import Row
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from millstream_worker.engine import assembly
 
@@ -40,35 +38,6 @@ def test_each_of_many_has_its_own(spelling: Path) -> None:
     assert (without["last"], without["rows"], under["rows"]) == (0.0, "without", "schemas")
     assert float(under["last"]) > 0
     assert len({record(4, seed).text for seed in range(50)}) == 50
-
-
-@pytest.mark.parametrize("size", [300, 900])
-def test_a_tokenizer_gets_the_shape_s_size(tmp_path: Path, spelling: Path, size: int) -> None:
-    """It still reads and writes any text."""
-    shape = tmp_path / "shape"
-    shape.mkdir()
-    (shape / "config.json").write_text(json.dumps({"vocab_size": size}))
-    source = tmp_path / "source"
-    source.mkdir()
-    _byte_level(500).save(str(source / "tokenizer.json"))
-    made = Tokenizer.from_file(str(sized_tokenizer(shape, tmp_path / "made", source) / "tokenizer.json"))
-    assert made.get_vocab_size() == size
-    text = "invoice nine: Zürich, 12 apples"
-    assert made.decode(made.encode(text).ids) == text
-    assert sized_tokenizer(spelling, tmp_path / "other") == spelling
-
-
-def _byte_level(size: int) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    words = [
-        f"{a}{b}{c}" for a in ("sun", "rain", "snow") for b in ("light", "fall", "day") for c in "abcdefghij"
-    ]
-    tokenizer.train_from_iterator(words * 3, trainer)
-    return tokenizer
 
 
 @pytest.mark.slow

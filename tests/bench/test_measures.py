@@ -1,16 +1,12 @@
-"""What is measured of processes, devices and requests, and the arithmetic of the tables."""
+"""What is measured of devices and requests, and the arithmetic of the tables."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import torch
-from ops.bench.device_clock import DeviceClock, clock_of
-from ops.bench.measures import Run, Timing, TokenRecorder, best, percentiles
+from ops.bench.device_clock import DeviceClock
+from ops.bench.measures import Run, Timing, TokenRecorder, percentiles
 from ops.bench.memory import peak_bytes, reset_peak
 
 
@@ -48,11 +44,6 @@ def test_a_run_with_other_lengths_is_none(expected: list[int]) -> None:
         recorder.run(expected, steps=None)
 
 
-def test_the_fastest_run_counts() -> None:
-    slow, fast = Run(2.0, (Timing(0.1, 2.0, 10),)), Run(1.0, (Timing(0.1, 1.0, 10),))
-    assert best([slow, fast, slow]) is fast
-
-
 MIB = 2**20
 
 
@@ -65,31 +56,6 @@ def test_a_peak_is_seen_after_it_is_over_and_forgotten_by_a_reset() -> None:
     assert peak_bytes() - before > 80 * MIB
     reset_peak()
     assert peak_bytes() - before < 60 * MIB
-
-
-def test_children_count() -> None:
-    program = "block = b'x' * (64 << 20); print('ready', flush=True); input()"
-    before = peak_bytes()
-    child = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    assert peak_bytes() - before > 60 * MIB
-    child.communicate("\n")
-
-
-def test_a_gpu_is_asked_by_its_driver_where_there_is_no_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    reset_peak("cuda")
-    assert peak_bytes("cuda") == 0
-    driver = tmp_path / "nvidia-smi"
-    driver.write_text("#!/bin/sh\necho 1234\n")
-    driver.chmod(0o700)
-    assert peak_bytes("cuda") == 1234 * MIB
 
 
 class Moment:
@@ -126,7 +92,3 @@ def test_busy_is_within_steps_and_idle_between_them() -> None:
     assert clock.times.idle_share == 0.0
     clock.settle(spans[-1])
     assert clock.times.idle_s == 0.0, "what was before the reset does not count"
-
-
-def test_the_cpu_has_no_clock_of_its_own() -> None:
-    assert clock_of(torch.device("cpu")) is None

@@ -36,15 +36,3 @@ def test_shared_tokens_are_what_all_prompts_begin_with() -> None:
     assert work.shared_tokens == 200
     assert work.distinct_prompt_tokens == 200 + 64 * 30
     assert make("a", 32_000).shared_tokens == 0
-
-
-def test_another_seed_has_other_prompts_of_the_same_lengths() -> None:
-    first, second = make("c", 32_000), make("c", 32_000, seed=1)
-    assert first.prompts[0][:16] != second.prompts[0][:16]
-    assert list(map(len, first.prompts)) == list(map(len, second.prompts))
-
-
-def test_scale_changes_rows_and_leaves_at_least_one() -> None:
-    assert len(make("a", 100, 0.5).prompts) == 16
-    assert len(make("a", 100, 0.001).prompts) == 1
-    assert len(make("single", 100, 8).prompts) == 1

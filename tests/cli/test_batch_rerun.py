@@ -75,8 +75,6 @@ def test_a_schema_for_all_lines_and_answers_that_were_cut(batch: BatchFiles) -> 
     answers = {"whole": "HELLO", "cut": "MENDED", "old": "OTHER", "free": f"TEXT{CUT}"}
     assert batch.answers() == answers
     assert batch.faults() == []
-    schema.write_text("{")
-    assert_refused("--schema: is no JSON", *command)
 
 
 def test_a_rerun_that_names_an_unknown_queue_leaves_all_rows(batch: BatchFiles) -> None:

@@ -99,8 +99,6 @@ async def test_a_full_queue(server: Server, worker: HandWorker) -> None:
         await worker.serve(lambda request: "x", jobs=2)
         assert (await waiting).created
     async with AsyncClient(server.url, options=ClientOptions(max_bytes=1000)) as client:
-        with pytest.raises(InvalidRequest, match="may take 1000; shorten it"):  # fits no empty queue either
-            await client.submit("x" * 1000)
         await client.submit("x" * 600)
         with pytest.raises(QueueFull, match="is full") as caught:
             await client.submit("x" * 600)
@@ -295,7 +293,7 @@ async def test_reading_creates_no_queue(client: AsyncClient, worker: HandWorker)
 
 
 async def test_a_server_that_does_not_answer() -> None:
-    options = ClientOptions(timeout_s=0.5, reconnect_s=0)
+    options = ClientOptions(timeout_s=0.1, reconnect_s=0)
     async with AsyncClient("redis://127.0.0.1:1/0", options=options) as client:
         for call in (client.submit("Hello"), client.status("0-a"), client.wait("0-a"), client.cancel("0-a")):
             with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):

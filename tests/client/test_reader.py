@@ -6,15 +6,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.wire.stream_world import (
     JOB,
-    LOSSES,
-    NETWORK,
-    SERVER,
     World,
-    Writer,
     delta,
     end,
     marker,
@@ -244,45 +238,6 @@ def test_patience_is_jittered() -> None:
 def test_a_cursor_that_is_none(text: object) -> None:
     with pytest.raises(InvalidRequest, match="cursor"):
         Cursor.parse(text)
-
-
-# --- any history
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    steps=st.lists(
-        st.tuples(st.sampled_from(NETWORK + SERVER + 2 * LOSSES), st.integers(0, 1000)), max_size=60
-    ),
-    rest=st.randoms(use_true_random=False),
-)
-def test_what_was_emitted_is_what_the_log_holds(steps: list[tuple[str, int]], rest: random.Random) -> None:
-    world = World()
-    writer = Writer(world)
-    world.read()
-    for name, at in steps:
-        writer.step(name, at)
-        if world.reader.want is not Want.MESSAGES and at % 3:  # the read may come late
-            world.read()
-    writer.end()
-    for _ in range(len(world.wire)):
-        writer.step(rest.choice(NETWORK), rest.randrange(1000))
-    world.reader.silence()
-    world.read()
-    assert world.reader.want is Want.NOTHING
-    assert world.seen.text() == world.kept()
-    assert sum(isinstance(event, EndEvent) for event in world.events) == 1
-    _resumes_anywhere(world)
-
-
-def _resumes_anywhere(world: World) -> None:
-    """Of a log that stays as it is: the events up to any cursor, and those from it on, are the whole."""
-    whole = World(world.state, world.log)
-    whole.read()
-    for number, event in enumerate(whole.events, start=1):
-        resumed = World(world.state, world.log, reader=StreamReader(JOB, Cursor.parse(event.cursor)))
-        resumed.read()
-        assert whole.events[:number] + resumed.events == whole.events
 
 
 def test_what_an_old_master_still_says_is_compared_before_the_end() -> None:

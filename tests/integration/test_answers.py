@@ -17,6 +17,8 @@ from support.workers.counting_worker import REAL, worker_process
 
 from millstream import Client, IncompleteAnswer, JobFailed, Transcript
 
+pytestmark = pytest.mark.xdist_group("answers")  # one worker for all
+
 ASK = [{"role": "user", "content": "the quick brown fox"}]
 PORT = free_port()  # of the metrics
 

@@ -11,9 +11,8 @@ from support.servers.servers import Server
 from support.workers.counting_worker import assert_nothing_left, counted, streamed_text, write_tokenizer
 from support.workers.work import SHARD, Work, outcome
 
-from millstream import AsyncClient, InvalidRequest, JobFailed, State
+from millstream import AsyncClient, JobFailed, State
 from millstream.client.streaming.reader import StreamReader
-from millstream.client.submitting.requests import draft
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import ChoiceDelta, Delta
 from millstream.wire.messages.record import DELTA, read_log
@@ -21,37 +20,6 @@ from millstream.wire.messages.replies import LogEntry
 from millstream_worker.jobs import encoding, output
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.text import TextModel
-
-
-@pytest.mark.parametrize(
-    ("fields", "field", "says"),
-    [
-        ({"prompt": "w" * (4 * 2**20 + 1)}, "prompt", "at most 4194304 characters"),
-        *(
-            ({"prompt": "w1"} | fields, field, says)
-            for fields, field, says in (
-                ({"stop": ["x"] * 17}, "stop", "at most 16 items"),
-                ({"stop": ["x" * 257]}, "stop.0", "at most 256 characters"),
-                ({"stop_token_ids": list(range(257))}, "stop_token_ids", "at most 256 items"),
-                ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias", "at most 1024 items"),
-                ({"n": 17}, "n", "at most 16"),
-                ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "at most 20"),
-                ({"max_tokens": 2**24 + 1}, "max_tokens", "at most 16777216"),
-                ({"metadata": {str(n): "" for n in range(65)}}, "metadata", "at most 64 items"),
-                ({"metadata": {"a": "x" * 513}}, "metadata.a", "at most 512 characters"),
-                ({"tenant": "x" * 513}, "tenant", "at most 512 characters"),
-                ({"traceparent": "x" * 129}, "traceparent", "at most 128 characters"),
-                ({"id": "x" * 201}, "id", "1 to 200 characters"),
-            )
-        ),
-        ({"prompt": "é" * 600_000}, "prompt", "may take 1048576; shorten it"),
-    ],
-)
-def test_a_producer_is_told_before_anything_is_sent(fields: dict[str, Any], field: str, says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says) as refused:
-        draft(fields, 0, 2**20)
-    assert refused.value.field == field
-
 
 SIZES = {"max_prompt_tokens": 8, "max_result_bytes": 2**16}
 LOGPROBS = {"logprobs": True, "top_logprobs": 20}

@@ -26,16 +26,6 @@ def test_growth_is_that_of_the_last_two_thirds() -> None:
     assert series.growth_per_hour("leak")[0] == pytest.approx(10)
 
 
-def test_a_column_may_come_late_and_have_gaps(tmp_path: Path) -> None:
-    series = Series()
-    for second in range(9):
-        series.add(second, {"always": 1.0} | ({"late": second} if second in (4, 5, 7, 8) else {}))
-    assert series.growth_per_hour("late")[0] == pytest.approx(3600)
-    series.write_csv(tmp_path / "soak.csv")
-    rows = list(csv.DictReader((tmp_path / "soak.csv").read_text().splitlines()))
-    assert [row["late"] for row in rows] == ["nan"] * 4 + ["4", "5", "nan", "7", "8"]
-
-
 @pytest.mark.timeout(300)
 def test_a_short_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ops.bench", "soak", "--minutes", "0.08", "--every-s", "1"]

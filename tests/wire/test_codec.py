@@ -8,30 +8,11 @@ from uuid import uuid4
 
 import msgpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from millstream.errors import ProtocolError
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.codec import MAX_MESSAGE_BYTES, MAX_RESULT_BYTES, decode, encode, pack, unpack
 from millstream.wire.messages.messages import ChatMessage, Request, Result
-
-PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=20,
-)
-
-
-@settings(max_examples=50)
-@given(PLAIN)
-def test_plain_values_come_back(value: Any) -> None:
-    assert unpack(pack(value)) == value
 
 
 def test_messages_come_back_and_defaults_take_no_space() -> None:

@@ -23,6 +23,8 @@ from millstream.wire.connection.topology import Topology
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.queue_info import PubSub, QueueInfo, create_or_read, open_queue
 
+pytestmark = pytest.mark.xdist_group("cluster")  # one Cluster of a kind for all
+
 
 @pytest.fixture
 async def client(cluster: Cluster) -> AsyncIterator[Redis]:

@@ -15,6 +15,7 @@ from millstream.wire.connection import Endpoint, Subscriptions
 from millstream.wire.connection.nodes import ServerNode
 from millstream.wire.connection.slots import channel_slot
 
+pytestmark = pytest.mark.xdist_group("subscriptions")  # one Cluster of a kind for all
 NAME = "test-subscriptions"
 
 

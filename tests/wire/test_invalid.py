@@ -74,6 +74,9 @@ OF_REQUESTS = [
     ({"deadline_ms": 0}, "deadline_ms", ""),
     ({"deadline_ms": 2**60}, "deadline_ms", ""),
     ({"metadata": {"k": 1}}, "metadata.k", ""),
+    ({"metadata": {"k": "x" * 513}}, "metadata.k", "at most 512 characters"),
+    ({"sampling": {"stop": ["x" * 257]}}, "sampling.stop.0", "at most 256 characters"),
+    ({"sampling": {"stop_token_ids": list(range(257))}}, "sampling.stop_token_ids", "at most 256 items"),
     ({"metadata": {str(i): "" for i in range(65)}}, "metadata", ""),
     ({"traceparent": "t" * 129}, "traceparent", ""),
 ]

@@ -1,5 +1,6 @@
 """A server (Valkey, where a test does not ask for `BOTH`), a client of it, and what workers of this process
-are given: a tokenizer with a chat template, and input that is read when a test lets it be.
+are given: a tokenizer with a chat template, and input that is read when a test lets it be. Engines that die
+are replaced soon.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from support.workers.counting_worker import write_tokenizer
 from support.workers.held_reading import HeldReading
 
 from millstream import AsyncClient
+from millstream_worker.engine_link import supervisor
 from millstream_worker.intake import preparer
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_S", 0.02)
 
 
 @pytest.fixture

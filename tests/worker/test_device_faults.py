@@ -63,7 +63,9 @@ async def test_a_fault_at_start_costs_what_was_being_tried(client: AsyncClient, 
         await until(lambda: slower(client, f"attention torch since {FAULT}"))
 
 
-@pytest.mark.parametrize(("fault", "deaths"), [("device_assert", 4), ("device_fault", 6)])
+@pytest.mark.parametrize(
+    ("fault", "deaths"), [("device_assert", 4), pytest.param("device_fault", 6, marks=pytest.mark.slow)]
+)
 async def test_a_job_that_makes_every_engine_fault_is_a_dead_letter(
     client: AsyncClient, work: Work, fault: str, deaths: int
 ) -> None:

@@ -130,6 +130,7 @@ async def test_a_renewal_whose_answers_are_swallowed_goes_on_turning() -> None:
     assert watch.succeeded_at is None
 
 
+@pytest.mark.slow
 async def test_a_loop_that_hangs_is_named_while_the_others_turn(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:

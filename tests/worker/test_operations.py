@@ -167,6 +167,7 @@ async def test_the_times_of_a_streamed_job_are_in_order(client: AsyncClient, wor
         proxy.turn(Weather(Line.DELAY, delay_s=0.03))
         times = (await outcome(client, "w1", 4, stream=True)).timing
         await until(lambda: worker.metric("e2e_request_latency_seconds_count") == 1)
+        assert proxy.seen[Line.DELAY] > 0
         assert times.submitted_ms < times.first_token_ms <= times.last_token_ms <= times.finished_ms
         parts = worker.metric("time_to_first_token_seconds_sum") + 3 * worker.metric(
             "time_per_output_token_seconds_sum"

@@ -41,6 +41,7 @@ async def test_a_slow_engine_loses_neither_its_life_nor_a_job(client: AsyncClien
             assert second.metric("jobs_reclaimed_total") == 0
 
 
+@pytest.mark.slow
 async def test_an_engine_that_gets_no_further_is_killed_and_its_jobs_go_on(
     client: AsyncClient, work: Work
 ) -> None:

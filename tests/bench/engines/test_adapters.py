@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from ops.bench.engines.adapters import ENGINES, Adapter, Setup, kind_of, load
+from ops.bench.engines.adapters import Adapter, Setup, load
 from ops.bench.engines.adapters.hf_continuous import ContinuousBatching
 from ops.bench.models.size import size_of
 from ops.bench.workloads import Workload
@@ -99,20 +98,3 @@ def test_our_engine_takes_settings(tiny: Path) -> None:
         load("millstream:speed=on", _setup(tiny))
     with pytest.raises(ValueError, match="prefix_cache is on or off, not 'yes'"):
         load("millstream:prefix_cache=yes", _setup(tiny))
-
-
-def test_an_engine_that_there_is_not() -> None:
-    for name in ("unknown", "vllm:max_rows=1", "vllm@/", ""):
-        with pytest.raises(ValueError, match="there are millstream, "):
-            kind_of(name)
-    with pytest.raises(ValueError, match=r"no \.venv/bin/python in '/nowhere'; run make setup there"):
-        kind_of("millstream@/nowhere:max_rows=1")
-
-
-def test_an_absent_engine_says_what_to_do() -> None:
-    assert ENGINES["millstream"].absent(sys.executable) == ""
-    line = ENGINES["vllm"].absent(sys.executable)
-    assert line.startswith("absent: no vllm in ")
-    assert "--vllm-python" in line
-    assert "absent: /nowhere/python: No such file" in ENGINES["vllm"].absent("/nowhere/python")
-    assert "\n" not in line

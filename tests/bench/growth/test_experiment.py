@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from ops.bench.growth import experiment
-from ops.bench.growth.part import Outcome, Setting, curve
+from ops.bench.growth.part import Outcome, Setting
 from ops.bench.machine import Limits
-from ops.bench.plots import Panel, Row
 
 
 @pytest.fixture
@@ -61,14 +60,6 @@ def test_a_size_for_which_there_is_no_time_is_not_begun(setting: Setting) -> Non
     assert setting.notes == ["not measured from 40 on: over 50 s"]
 
 
-def test_rows_are_drawn_and_kept_beside_the_picture(tmp_path: Path) -> None:
-    rows: list[Row] = [{"size": 1.0, "x": 2.0}, {"size": 10.0}]
-    outcome = Outcome("Some", rows, [Panel("x", "size", "x", [curve(rows, "size", "x")])])
-    experiment.write(outcome, tmp_path / "growth_rows.png", ["where and when"])
-    assert (tmp_path / "growth_rows.csv").read_text().splitlines() == ["size,x", "1,2", "10,"]
-    assert (tmp_path / "growth_rows.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tiny: Path, tmp_path: Path) -> None:
     monkeypatch.setattr("os.environ", dict(os.environ))
@@ -76,18 +67,3 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tiny: Path, tmp_path: Path
     monkeypatch.setattr("sys.argv", ["experiment.py", *flags])
     experiment.main()
     assert {path.name for path in tmp_path.iterdir()} == {"growth_pool.csv", "growth_pool.png"}
-
-
-def test_a_part_that_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["experiment.py", "width"])
-    monkeypatch.setattr("os.environ", dict(os.environ))
-    with pytest.raises(SystemExit):
-        experiment.main()
-    assert "no part called 'width'; there are rows, context" in capsys.readouterr().err
-
-
-def test_a_missing_value_is_no_number() -> None:
-    shown = curve([{"size": 1, "x": 2.0}, {"size": 10}], "size", "x")
-    assert shown.label == "x"
-    assert shown.xs == [1.0, 10.0]
-    assert str(shown.ys) == "[2.0, nan]"

@@ -6,7 +6,7 @@ import statistics
 from itertools import pairwise
 
 import pytest
-from ops.bench.load.arrivals import LoadPoint, Prompts, Served, Spread, poisson
+from ops.bench.load.arrivals import LoadPoint, Prompts, Served, poisson
 
 
 def test_so_many_arrive_in_so_many_seconds_and_always_the_same() -> None:
@@ -41,11 +41,6 @@ def test_prompts_share_their_beginning_in_every_run_and_nothing_else() -> None:
     assert {arrival.max_tokens for arrival in first} == {5}
 
 
-def test_a_spread() -> None:
-    spread = Spread.of([3.0, 1.0, 2.0, 10.0])
-    assert spread == Spread(mean=4.0, p50=2.0, p95=10.0, p99=10.0)
-
-
 def served(due_s: float, first_s: float | None, end_s: float | None) -> Served:
     return Served(due_s, 1, first_s, end_s)
 
@@ -75,12 +70,3 @@ def test_a_growing_queue_is_saturation_and_a_slow_engine_is_not() -> None:
     behind = [served(at, 2.0 * at + 0.5, 2.0 * at + 1.0) for at in range(20)]
     assert not LoadPoint.of(1.0, slow, warm=0, cut_s=100.0).saturated
     assert LoadPoint.of(1.0, behind, warm=0, cut_s=100.0).saturated
-
-
-def test_the_first_token_is_the_first_that_came() -> None:
-    one = Served(0.0)
-    one.take(0, 1.0)
-    assert one.first_s is None
-    one.take(2, 2.0)
-    one.take(3, 3.0)
-    assert (one.first_s, one.tokens) == (2.0, 5)

@@ -8,7 +8,6 @@ import csv
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -36,12 +35,6 @@ def options(**changes: object) -> argparse.Namespace:
         "pictures": Path(),
     }
     return argparse.Namespace(**small | changes)
-
-
-def test_published_loads_where_the_machine_can_and_else_in_proportion() -> None:
-    """Half, three quarters and five quarters of what it can, as with those who published."""
-    assert list(islice(prefix.rising(60.0), 5)) == pytest.approx([10, 15, 25, 35, 49])
-    assert list(islice(prefix.rising(4.0), 3)) == pytest.approx([4.0 * x / 19.81 for x in (10, 15, 25)])
 
 
 @pytest.mark.slow
@@ -91,11 +84,3 @@ def test_loads_rise_until_each_way_is_saturated(tiny: Path) -> None:
     assert [point.offered_s for point in points[True]] == [10.0, 40.0, 80.0, 160.0]
     assert [point.saturated for point in points[True]] == [False, False, False, True]
     assert [point.offered_s for point in points[False]] == [10.0, 40.0, 80.0]  # three, as were published
-
-
-@pytest.mark.slow
-def test_a_small_machine_is_told_so(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    modes = {"engine": served_until(1.0)}  # 64 at once take 64 s
-    rows = prefix.run(options(loads=[], pictures=tmp_path), tiny, size_of(tiny), LIMITS, modes)
-    assert rows[0]["requests/s offered"] == pytest.approx(10 / 19.81)
-    assert prefix.IN_PROPORTION in capsys.readouterr().out

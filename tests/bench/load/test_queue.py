@@ -67,13 +67,3 @@ async def test_what_has_not_ended_in_time_is_cut_off() -> None:
     served = await drive(serve, ARRIVALS, limit_s=0.05, clock=time, sleep=time.sleep)
     assert sorted(cut) == [0.0, 1.0, 2.5]
     assert [one.end_s for one in served] == [None] * 3
-
-
-async def test_a_request_that_fails_fails_the_run() -> None:
-    time = Time()
-
-    async def serve(arrival: Arrival, served: Served, now: Clock) -> None:
-        raise ValueError("no such model")
-
-    with pytest.raises(ExceptionGroup, match="unhandled"):
-        await drive(serve, ARRIVALS, limit_s=30, clock=time, sleep=time.sleep)

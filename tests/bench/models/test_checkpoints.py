@@ -1,48 +1,23 @@
-"""Checkpoints that are made once, copied with a longer context or a tokenizer, or written as a GGUF file."""
+"""Checkpoints in a precision that the processor computes, and the same model as a GGUF file."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import gguf
 import pytest
 import torch
-from ops.bench.growth.checkpoint import with_context
 from ops.bench.models.checkpoints import checkpoint, shaped_checkpoint
-from ops.bench.models.gguf_file import NotConvertible, gguf_file
+from ops.bench.models.gguf_file import gguf_file
 from ops.bench.models.shapes import TINY_14M
 from ops.bench.models.size import size_of
-from ops.bench.models.tokenizer import with_tokenizer
 from support.models import checkpoints
 from support.models.checkpoints import build, plain
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 64, "head_dim": 4}
 SMALL = {"small": TINY_14M | SIZES}
-
-
-def test_one_whose_writing_was_interrupted_is_written_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def interrupted(model: PreTrainedModel, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        (folder / "model.safetensors").write_bytes(b"half of")
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PreTrainedModel, "save_pretrained", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            shaped_checkpoint("small", shapes=SMALL)
-    folder = shaped_checkpoint("small", shapes=SMALL)
-    assert (folder / "model.safetensors").stat().st_size > 1000
-    assert AutoConfig.from_pretrained(folder).hidden_size == 16
-    written = (folder / "model.safetensors").stat().st_mtime_ns
-    assert shaped_checkpoint("small", shapes=SMALL) == folder
-    assert (folder / "model.safetensors").stat().st_mtime_ns == written
 
 
 def test_a_shape_is_made_in_a_precision_that_the_processor_computes(
@@ -84,26 +59,6 @@ def test_a_checkpoint_that_the_processor_computes_badly_is_copied_once(
     assert checkpoint(str(tmp_path / "half")) != copy, "it may be another"
 
 
-def test_a_longer_context_for_the_same_weights(tiny: Path, tmp_path: Path) -> None:
-    context = checkpoints.CONTEXT
-    assert with_context(tiny, context, tmp_path) == tiny
-    longer = with_context(tiny, context + 1, tmp_path)
-    config = json.loads((longer / "config.json").read_text())
-    assert config["max_position_embeddings"] == context + 1
-    assert json.loads((tiny / "config.json").read_text()) == config | {"max_position_embeddings": context}
-    assert (longer / "model.safetensors").samefile(tiny / "model.safetensors")
-
-
-def test_a_model_without_a_tokenizer_gets_one(tiny: Path, tmp_path: Path) -> None:
-    own = tmp_path / "tokenizer"
-    own.mkdir()
-    (own / "tokenizer.json").write_text("{}")
-    folder = with_tokenizer(tiny, tmp_path / "model", lambda: own)
-    assert (folder / "tokenizer.json").read_text() == "{}"
-    assert (folder / "config.json").read_text() == (tiny / "config.json").read_text()
-    assert with_tokenizer(folder, tmp_path / "unused") == folder
-
-
 @pytest.mark.parametrize(("case", "head_dim"), [("llama", 8), ("qwen3", 128)])
 def test_the_same_model_is_read_back(tmp_path: Path, case: str, head_dim: int) -> None:
     folder = build(case, tmp_path / "model", head_dim=head_dim)
@@ -118,15 +73,3 @@ def test_bfloat16_stays_what_it_is(tmp_path: Path) -> None:
     kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
     assert kinds["blk.0.attn_q.weight"] == "BF16"
     assert kinds["blk.0.attn_norm.weight"] == "F32"
-
-
-def test_it_is_written_once(tmp_path: Path) -> None:
-    folder = build("llama", tmp_path / "model")
-    path = gguf_file(folder, tmp_path / "model.gguf")
-    path.write_bytes(b"kept")
-    assert gguf_file(folder, path).read_bytes() == b"kept"
-
-
-def test_another_architecture_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(NotConvertible, match=r"gemma2.*--gguf"):
-        gguf_file(build("gemma2", tmp_path / "model"), tmp_path / "model.gguf")

@@ -7,29 +7,21 @@ from pathlib import Path
 
 import pytest
 from ops.bench.pieces import idle
-from ops.bench.plots import Row
 from ops.bench.steps import row_waste, watched
 
 from millstream_worker.engine.protocol.config import EngineConfig
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 
-@pytest.fixture(scope="module")
-def row(tiny: Path) -> Row:
+def test_the_shares_of_a_run(tiny: Path) -> None:
     options = argparse.Namespace(
         workload="a", scale=0.1, rows=4, device="cpu", threads=1, compile_model="off"
     )
-    return idle.measure(str(tiny), options)
-
-
-def test_the_shares_of_a_run(row: Row) -> None:
+    row = idle.measure(str(tiny), options)
     shares = [float(row[name]) for name in ("forward %", "inputs and draw %", "plan, settle, frames %")]
     assert sum(shares) == pytest.approx(100)
     assert min(shares) > 0
     assert row["rows"] == 3
-
-
-def test_no_row_wastes_a_block(row: Row) -> None:
     assert 0 < float(row["unused tokens per row"]) <= float(row["most"]) < idle.BLOCK
     assert 0 < float(row["% of the pool"]) < 100
 

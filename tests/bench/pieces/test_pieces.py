@@ -1,4 +1,4 @@
-"""Smaller parts of the benchmark: limits, steps that are measured, starts, prompts that are far too long."""
+"""Smaller parts of the benchmark: steps that are measured, starts, prompts that are far too long."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ops.bench.machine import Limits
 from ops.bench.pieces import brain, giants
-from ops.bench.pieces.front import cores_limit
 from ops.bench.pieces.shared import BLOCK, CASES, Case, alone, blocks_in, plan_of
-from ops.bench.pieces.startup import engine, limit
+from ops.bench.pieces.startup import engine
 from support.engine.counting import check_shapes
 from support.models.tokenizers import build
 from support.workers.fake_engine import COMMAND
@@ -19,16 +17,6 @@ from transformers import PreTrainedTokenizerFast
 
 from millstream.cli.embedded.embedded_server import EmbeddedServer
 from millstream_worker.engine.protocol.config import EngineConfig
-
-
-def test_cores_that_do_nothing_else() -> None:
-    assert cores_limit(100, [3.0, 1.0], cores=2) == 50.0  # four seconds of work for two cores
-
-
-def test_weights_are_read_once(tmp_path: Path) -> None:
-    for name, size in (("model-1.safetensors", 1_500_000), ("model-2.safetensors", 500_000), ("x.json", 99)):
-        (tmp_path / name).write_bytes(bytes(size))
-    assert limit(tmp_path, Limits(1e6, 1.0)).startswith("  2.00 ")
 
 
 def test_a_plan_is_all_its_arrays() -> None:
@@ -62,11 +50,6 @@ async def test_an_engine_is_timed_until_it_is_ready() -> None:
 
     assert start.seconds >= 0.2
     assert start.cpu_s > 0
-
-
-async def test_one_that_cannot_load_says_why() -> None:
-    with pytest.raises(SystemExit, match="no such luck"):
-        await engine(EngineConfig("counting:broken=no such luck"), COMMAND.split())
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ops.bench.pieces.scheduling import STEP_S, TOKEN_S, Arrival, ask, simulate, table
+from ops.bench.pieces.scheduling import STEP_S, TOKEN_S, Arrival, ask, simulate
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -19,18 +19,3 @@ def test_steps_tokens_and_seconds_of_two_rows(known: bool) -> None:
     assert outcome.first == pytest.approx(dict.fromkeys((1, 2), STEP_S + 30 * TOKEN_S))
     assert outcome.interactive == {2}
     assert outcome.gaps[2] == pytest.approx(STEP_S + 2 * TOKEN_S)
-
-
-def test_a_row_counts_from_its_arrival() -> None:
-    random = np.random.default_rng(0)
-    outcome = simulate([Arrival(ask(random, 1, 10, 1)), Arrival(ask(random, 2, 10, 1), at=7.0)])
-    assert outcome.seconds == pytest.approx(7.0 + STEP_S + 10 * TOKEN_S)
-    assert outcome.done[2] == pytest.approx(outcome.done[1])
-
-
-def test_the_table_compares_with_the_first_line() -> None:
-    random = np.random.default_rng(0)
-    short, long = (simulate([Arrival(ask(random, 1, 10, length))]) for length in (2, 4))
-    lines = table({"short": short, "long": long}).splitlines()
-    assert lines[-2].startswith("| short | 2 (1.00x) | 11 (1.00x)")
-    assert lines[-1].startswith("| long | 4 (2.00x) | 13 (1.18x)")

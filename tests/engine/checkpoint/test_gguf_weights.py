@@ -85,7 +85,11 @@ def size_of(kind: Type) -> int:
     return 256 if kind.name.endswith("_K") else 64
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=() if kind in (Type.Q4_K, Type.Q8_0) else pytest.mark.slow) for kind in KINDS],
+    ids=lambda kind: kind.name,
+)
 def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, kind: Type) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(size=size_of(kind)), kind)
     want = logits(transformers_own(file), PROMPT)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine.whole_engine import engine_on
+from support.engine.whole_engine import answers, engine_on
 from support.models import tokenizers
 from support.models.spelling import spelling_checkpoint
 from tokenizers import Tokenizer
 
 from millstream_worker.engine.brain.scheduler import Scheduler
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 PROMPT = tuple(range(30, 49))
@@ -34,13 +31,6 @@ SCHEMA = {
 }
 RECORD = GrammarSpec("json_schema", json.dumps(SCHEMA))
 PLATE = GrammarSpec("regex", "[A-C]{2}-[0-9]{3}")
-
-
-@dataclass
-class Outputs:
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-    reasons: dict[int, str] = field(default_factory=dict)
-    steps: int = 0
 
 
 @pytest.fixture(scope="module")
@@ -71,28 +61,9 @@ def asked(
     return EngineRequest(handle, PROMPT, tokens, SamplingSpec(**options), grammar=grammar, **changes)
 
 
-def run(engine: Engine[Any], requests: Iterable[EngineRequest]) -> Outputs:
-    outputs = Outputs()
-    for request in requests:
-        assert engine.add(request) is None
-    while not engine.idle:
-        for report in engine.take_compiled():
-            if isinstance(report, Refused):
-                outputs.reasons[report.handle] = f"{report.field}: {report.message}"
-        if (step := engine.step()) is None:
-            time.sleep(0.001)  # a grammar is compiled beside
-            continue
-        outputs.steps += 1
-        for handle, token in zip(step.handles, step.tokens, strict=True):
-            outputs.tokens.setdefault(handle, []).append(token)
-        outputs.reasons |= dict(step.finished)
-    engine.check()
-    return outputs
-
-
 def test_every_finished_answer_fits(engine: Engine[Any], tokenizer: Tokenizer, end_id: int) -> None:
     words = GrammarSpec("choice", json.dumps(["yes", "no", 'may"be']))
-    outputs = run(
+    outputs = answers(
         engine,
         [
             *(asked(handle, RECORD, end_id) for handle in range(6)),
@@ -118,10 +89,8 @@ def test_every_finished_answer_fits(engine: Engine[Any], tokenizer: Tokenizer, e
 def test_forced_tokens_are_the_same_one_by_one_and_in_chunks(
     engine: Engine[Any], end_id: int, temperature: float
 ) -> None:
-    chunks, singly = (
-        run(engine, [asked(1, RECORD, end_id, sampling={"temperature": temperature, "top_logprobs": top})])
-        for top in (None, 0)
-    )
+    ways = ({"temperature": temperature, "top_logprobs": top} for top in (None, 0))
+    chunks, singly = (answers(engine, [asked(1, RECORD, end_id, sampling=way)]) for way in ways)
     assert chunks.tokens == singly.tokens
     assert chunks.steps < singly.steps == len(singly.tokens[1])
 
@@ -133,7 +102,7 @@ def test_a_stop_token_ends_the_answer_among_forced_ones(
     grammar = GrammarSpec("regex", "[AB]#%&[CD]")
     for top in (None, 0):
         sampling = {"end_ids": (end_id, stop), "top_logprobs": top}
-        outputs = run(engine, [asked(1, grammar, end_id, sampling=sampling)])
+        outputs = answers(engine, [asked(1, grammar, end_id, sampling=sampling)])
         assert tokenizer.decode(outputs.tokens[1])[1:] == "#%"
         assert outputs.reasons == {1: "stop"}
 
@@ -143,41 +112,41 @@ def test_one_step_ahead_changes_nothing(folder: Path, engine: Engine[Any], end_i
     own = engine_on("cpu", folder)  # with keys and values that no other scheduler knows
     scheduler = Scheduler(replace(own.scheduler.config, pipeline_depth=1))
     ahead = Engine(scheduler, own.runner, depth=1, grammars=own._grammars)
-    expected = run(engine, requests)
-    outputs = run(ahead, requests)
+    expected = answers(engine, requests)
+    outputs = answers(ahead, requests)
     assert (outputs.tokens, outputs.reasons) == (expected.tokens, expected.reasons)
 
 
 def test_neighbours_and_preemption_change_nothing(folder: Path, engine: Engine[Any], end_id: int) -> None:
     requests = [asked(handle, (RECORD, PLATE, None)[handle % 3], end_id) for handle in range(9)]
-    alone = Outputs()
+    alone: dict[int, list[int]] = {}
     for request in requests:
-        alone.tokens |= run(engine, [request]).tokens
+        alone |= answers(engine, [request]).tokens
     tight = engine_on("cpu", folder, kv_memory="48KiB")
-    together = run(tight, requests)
-    assert together.tokens == alone.tokens
+    together = answers(tight, requests)
+    assert together.tokens == alone
     assert tight.report().stats.preemptions_total > 0
 
 
 def test_the_length_ends_an_answer_in_its_middle(engine: Engine[Any], end_id: int) -> None:
-    outputs = run(engine, [asked(handle, RECORD, end_id, tokens=handle) for handle in (1, 2, 7)])
+    outputs = answers(engine, [asked(handle, RECORD, end_id, tokens=handle) for handle in (1, 2, 7)])
     assert outputs.reasons == dict.fromkeys((1, 2, 7), "length")
     assert {handle: len(tokens) for handle, tokens in outputs.tokens.items()} == {1: 1, 2: 2, 7: 7}
 
 
 def test_a_resumed_answer_goes_on_where_it_was(engine: Engine[Any], end_id: int) -> None:
-    whole = run(engine, [asked(1, RECORD, end_id)]).tokens[1]
+    whole = answers(engine, [asked(1, RECORD, end_id)]).tokens[1]
     for cut in (1, 5, len(whole) - 1):
-        resumed = run(engine, [asked(1, RECORD, end_id, outputs=(tuple(whole[:cut]),))])
+        resumed = answers(engine, [asked(1, RECORD, end_id, outputs=(tuple(whole[:cut]),))])
         assert resumed.tokens[1] == whole[cut:], cut
-    over = run(engine, [asked(1, RECORD, end_id, outputs=(tuple(whole),))])
+    over = answers(engine, [asked(1, RECORD, end_id, outputs=(tuple(whole),))])
     assert (over.tokens, over.reasons) == ({}, {1: "complete"})
 
 
 def test_choices_share_a_compiled_grammar_and_follow_it_apart(
     engine: Engine[Any], tokenizer: Tokenizer, end_id: int
 ) -> None:
-    outputs = run(engine, [asked(1, PLATE, end_id, choices=4, done=(2,))])
+    outputs = answers(engine, [asked(1, PLATE, end_id, choices=4, done=(2,))])
     texts = [tokenizer.decode(outputs.tokens[handle]) for handle in (1, 2, 4)]
     assert outputs.tokens.keys() == {1, 2, 4}
     assert all(re.fullmatch(PLATE.text, text) for text in texts)
@@ -197,7 +166,7 @@ def test_choices_share_a_compiled_grammar_and_follow_it_apart(
 def test_a_grammar_that_cannot_be_kept_is_refused(
     engine: Engine[Any], end_id: int, grammar: GrammarSpec, problem: str
 ) -> None:
-    outputs = run(engine, [asked(1, grammar, end_id), asked(2, PLATE, end_id)])
+    outputs = answers(engine, [asked(1, grammar, end_id), asked(2, PLATE, end_id)])
     assert re.match(f"response_format: .*{problem}", outputs.reasons[1])
     assert outputs.reasons[2] == "complete"
 
@@ -205,13 +174,13 @@ def test_a_grammar_that_cannot_be_kept_is_refused(
 def test_ten_thousand_texts_are_a_choice(engine: Engine[Any], tokenizer: Tokenizer, end_id: int) -> None:
     """Each as a terminal of its own ended by `grammar_limit` from some 1,000 on."""
     texts = [f"text number {number}" for number in range(10_000)]
-    outputs = run(engine, [asked(1, GrammarSpec("choice", json.dumps(texts)), end_id)])
+    outputs = answers(engine, [asked(1, GrammarSpec("choice", json.dumps(texts)), end_id)])
     assert outputs.reasons[1] in ("complete", "stop")
     assert tokenizer.decode(outputs.tokens[1]) in texts
 
 
 def test_the_schema_true_takes_any_json(engine: Engine[Any], tokenizer: Tokenizer, end_id: int) -> None:
-    outputs = run(engine, [asked(1, GrammarSpec("json_schema", " true "), end_id, tokens=400)])
+    outputs = answers(engine, [asked(1, GrammarSpec("json_schema", " true "), end_id, tokens=400)])
     if outputs.reasons[1] in ("complete", "stop"):
         json.loads(tokenizer.decode(outputs.tokens[1]))
     assert outputs.reasons[1] in ("complete", "stop", "length")
@@ -222,7 +191,7 @@ def test_a_choice_may_go_on_where_another_ends(
 ) -> None:
     texts = ["a", 'a"b', "a/b\n", "é"]
     asks = [asked(handle, GrammarSpec("choice", json.dumps(texts)), end_id) for handle in range(40)]
-    outputs = run(engine, asks)
+    outputs = answers(engine, asks)
     assert {tokenizer.decode(tokens) for tokens in outputs.tokens.values()} == set(texts)
 
 
@@ -230,11 +199,11 @@ def test_a_long_chain_of_references_ends_no_engine(engine: Engine[Any], end_id: 
     """Without a large stack the process died by SIGSEGV."""
     chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(7000)}
     chained = {"$ref": "#/$defs/d0", "$defs": chain | {"d7000": {"enum": [1]}}}
-    outputs = run(engine, [asked(1, GrammarSpec("json_schema", json.dumps(chained)), end_id)])
+    outputs = answers(engine, [asked(1, GrammarSpec("json_schema", json.dumps(chained)), end_id)])
     assert outputs.reasons[1] in ("complete", "stop")
 
 
 def test_an_aborted_request_comes_no_more(engine: Engine[Any], end_id: int) -> None:
     assert engine.add(asked(1, RECORD, end_id, choices=2)) is None
     engine.abort([1])
-    assert run(engine, []).tokens.keys() == {2}
+    assert answers(engine, []).tokens.keys() == {2}

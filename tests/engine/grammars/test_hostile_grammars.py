@@ -4,7 +4,6 @@ nobody else's tokens change.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import psutil
 import pytest
 from ops.bench.schemas.hostile import HOSTILE
 from pydantic import ValidationError
-from support.engine.whole_engine import engine_on
+from support.engine.whole_engine import answers, engine_on
 from support.models import tokenizers
 from support.models.spelling import spelling_checkpoint
 from support.servers.servers import Server
@@ -21,7 +20,6 @@ from support.workers.counting_worker import worker_process
 from millstream import Client, InvalidRequest, JobFailed
 from millstream.wire.messages.response_format import ResponseFormat
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 ENDS = {"complete", "stop", "length", "grammar_limit", "grammar_stuck"}
@@ -88,28 +86,14 @@ def ends_beside(engine: Engine[Any], names: list[str], tokens: int) -> tuple[dic
     """How each ends, and the tokens of a row without a format that runs all the while."""
     end = int(tokenizers.build("byte-level").token_to_id("<end>"))
     sampling = SamplingSpec(temperature=1.5, seed=1, end_ids=(end,))
-    assert (
-        engine.add(EngineRequest(1, tuple(range(30, 49)), 60, SamplingSpec(temperature=1.5, seed=1))) is None
-    )
-    given = dict(enumerate(names, 10))
-    for handle, name in given.items():
+    requests = [EngineRequest(1, tuple(range(30, 49)), 60, SamplingSpec(temperature=1.5, seed=1))]
+    for handle, name in enumerate(names, 10):
         form = wire(name)
         assert not isinstance(form, str), form
         spec = GrammarSpec(form.type, form.text)
-        assert engine.add(EngineRequest(handle, (40, 41), tokens, sampling, grammar=spec)) is None
-    ends: dict[str, str] = {}
-    plain: list[int] = []
-    while not engine.idle:
-        for report in engine.take_compiled():
-            if isinstance(report, Refused):
-                ends[given[report.handle]] = f"{report.field}: {report.message}"
-        if (step := engine.step()) is not None:
-            plain += [token for handle, token in zip(step.handles, step.tokens, strict=True) if handle == 1]
-            ends |= {given[handle]: reason for handle, reason in step.finished if handle in given}
-        else:
-            time.sleep(0.001)  # a grammar is compiled beside
-    engine.check()
-    return ends, plain
+        requests.append(EngineRequest(handle, (40, 41), tokens, sampling, grammar=spec))
+    made = answers(engine, requests)
+    return {name: made.reasons[handle] for handle, name in enumerate(names, 10)}, made.tokens[1]
 
 
 def judge(ends: dict[str, str], names: list[str]) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.engine import whole_engine
 from support.engine.whole_engine import engine_on
 from support.models import tokenizers
 from support.models.spelling import spelling_checkpoint, with_words
 from tokenizers import Tokenizer
 
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 from millstream_worker.text.tool_calls import calls_in, is_cut
 
@@ -85,23 +84,10 @@ def answers(
     engine: Engine[Any], tokenizer: Tokenizer, *requests: EngineRequest
 ) -> dict[int, tuple[str, str, list[int]]]:
     """By handle: text with its special tokens, why it ended, and its tokens."""
-    tokens: dict[int, list[int]] = {request.handle: [] for request in requests}
-    reasons: dict[int, str] = {}
-    for request in requests:
-        assert engine.add(request) is None
-    while not engine.idle:
-        for report in engine.take_compiled():
-            if isinstance(report, Refused):
-                reasons[report.handle] = f"{report.field}: {report.message}"
-        if (step := engine.step()) is None:
-            time.sleep(0.001)  # a grammar is compiled beside
-            continue
-        for handle, token in zip(step.handles, step.tokens, strict=True):
-            tokens[handle].append(token)
-        reasons |= dict(step.finished)
-    engine.check()
+    made = whole_engine.answers(engine, requests)
+    tokens = {handle: made.tokens.get(handle, []) for handle in sorted(made.reasons)}
     return {
-        handle: (tokenizer.decode(ids, skip_special_tokens=False), reasons[handle], ids)
+        handle: (tokenizer.decode(ids, skip_special_tokens=False), made.reasons[handle], ids)
         for handle, ids in tokens.items()
     }
 

@@ -31,7 +31,7 @@ def test_ragged_steps(name: str, dtype: torch.dtype, native: Backend) -> None:
     PagedRows(LAYERS[name], 5, native, dtype=dtype).check(*RAGGED)
 
 
-@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("threads", [2, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["grouped", "narrow values"])
 def test_several_threads(name: str, threads: int, native: Backend) -> None:
     """Rows are so long that each step is worth several."""

@@ -193,7 +193,7 @@ class Drifting:
         self.factor.fill_(1.3)
 
 
-@pytest.mark.parametrize("recorder", [None, CpuRecorder()])
+@pytest.mark.parametrize("recorder", [None, pytest.param(CpuRecorder(), marks=pytest.mark.slow)])
 def test_a_kernel_that_goes_wrong_costs_our_kernels(recorder: CpuRecorder | None, load: Load) -> None:
     kernel = Drifting()
     loaded = replace(load(), attend_over=kernel)

@@ -33,7 +33,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("reason", REFUSED)
+@pytest.mark.parametrize(
+    "reason",
+    [
+        pytest.param(reason, marks=pytest.mark.slow if len(types) > 20 else ())  # each is imported
+        for reason, types in REFUSED.items()
+    ],
+)
 def test_a_model_type_is_refused_with_its_reason(reason: str, tmp_path: Path) -> None:
     for model_type in REFUSED[reason].split():
         AutoConfig.for_model(model_type).save_pretrained(tmp_path)

@@ -83,10 +83,15 @@ class SimulatedDevice:
         return ms * self._draw.lognormvariate(0, 0.05) / 1e3
 
 
-@pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize(
-    ("rows", "wrong"),
-    [((1, 8, 32), (0.02, 0.3)), pytest.param((1, 8, 32, 64), (0.0, 0.1, 1.0), marks=pytest.mark.slow)],
+    ("curve", "rows", "wrong"),
+    [
+        ("avx2", (1, 8, 32), (0.02, 0.3)),
+        *(
+            pytest.param(curve, (1, 8, 32, 64), (0.0, 0.02, 0.1, 0.3, 1.0), marks=pytest.mark.slow)
+            for curve in CURVES
+        ),
+    ],
 )
 def test_the_rule_is_near_the_better_of_none_and_all(
     curve: str, rows: tuple[int, ...], wrong: tuple[float, ...]

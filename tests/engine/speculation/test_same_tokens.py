@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine.whole_engine import engine_on
+from support.engine.whole_engine import Answers, answers, engine_on
 from support.models import checkpoints
 from support.models.spelling import spelling_checkpoint
 
 from millstream_worker.engine.engine import Engine
-from millstream_worker.engine.protocol.outputs import EngineStats, Refused
+from millstream_worker.engine.protocol.outputs import EngineStats
 from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
 
 TEXT = tuple(range(3, 15))
@@ -29,7 +29,6 @@ RECORD = GrammarSpec(
     ),
 )
 SIZE = {"max_rows": 16}  # with places left for draft tokens
-Outputs = dict[int, tuple[list[int], list[tuple[float, ...]], str]]
 
 
 def requests(count: int, grammar: GrammarSpec | None = None, **changes: Any) -> list[EngineRequest]:
@@ -42,25 +41,11 @@ def requests(count: int, grammar: GrammarSpec | None = None, **changes: Any) -> 
     return made
 
 
-def outputs(engine: Engine[Any], asked: list[EngineRequest]) -> tuple[Outputs, EngineStats]:
-    """Tokens, log-probabilities and finish reason by handle."""
-    found: Outputs = {}
-    for request in asked:
-        assert engine.add(request) is None
-        found[request.handle] = ([], [], "")
-    while not engine.idle:
-        assert not [report for report in engine.take_compiled() if isinstance(report, Refused)]
-        if (step := engine.step()) is None:
-            time.sleep(0.001)  # a grammar is compiled beside
-            continue
-        for handle, token in zip(step.handles, step.tokens, strict=True):
-            found[handle][0].append(token)
-        for index, logprob, _, top in step.logprobs:
-            found[step.handles[index]][1].append((logprob, *top))
-        for handle, reason in step.finished:
-            found[handle] = (*found[handle][:2], reason)
-    engine.check()
-    return found, engine.report().stats
+def outputs(engine: Engine[Any], asked: list[EngineRequest]) -> tuple[Answers, EngineStats]:
+    """Without the number of steps, which differs."""
+    found = answers(engine, asked)
+    assert len(found.tokens) == len(asked), "some were refused"
+    return replace(found, steps=0), engine.report().stats
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,7 @@ def attend(backend: TritonAttention, layer: LayerSpec, tokens: int, dtype: torch
         (spec(64, 8, 64, window=128, sinks=True), 3),  # nor is a short one cut
     ],
 )
-@pytest.mark.parametrize("programs", [80, 528])
+@pytest.mark.parametrize("programs", [pytest.param(80, marks=pytest.mark.slow), 528])
 def test_the_check_at_start_asks_for_all_of_them(
     layer: LayerSpec, kernels: int, dtype: torch.dtype, programs: int, asked: Variants
 ) -> None:

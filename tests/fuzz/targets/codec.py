@@ -89,6 +89,8 @@ def _unpack(data: bytes) -> None:
     count, kinds = _census(value)
     assert kinds <= _PLAIN, f"made {kinds - _PLAIN}"
     assert count <= len(data) + 1, f"{count} values of {len(data)} bytes"
+    again = codec.pack(value)
+    assert codec.pack(codec.unpack(again)) == again, "it comes back as something else"
 
 
 def _census(value: Any) -> tuple[int, set[type]]:

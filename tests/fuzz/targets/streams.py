@@ -23,7 +23,7 @@ from fuzz.target import Target
 from fuzz.targets.queue import log_entries
 from fuzz.values import blob, some, weighted
 from millstream.client.streaming.cursor import Cursor
-from millstream.client.streaming.events import Event, TokenEvent, Transcript
+from millstream.client.streaming.events import EndEvent, Event, TokenEvent, Transcript
 from millstream.client.streaming.reader import StreamReader, Want
 from millstream.errors import CursorExpired, JobError, ProtocolError
 from millstream.wire.messages import codec
@@ -71,14 +71,29 @@ def _follow(case: list[Step]) -> None:
             writer.step(what, given)
         elif world.reader.want is Want.MESSAGES:
             _hear(world, given)
-        world.read()
+        if what == "publish" or given % 3:  # the read may come late
+            world.read()
         lossy = any(one in LOSSES for one, _ in case)
         assert lossy or world.kept().startswith(world.seen.text())
     writer.end()
+    for place in range(len(world.wire)):
+        writer.step(NETWORK[place % len(NETWORK)], place)
     world.reader.silence()
     world.read()
     assert world.reader.want is Want.NOTHING, "the stream does not end"
     assert world.seen.text() == world.kept(), f"{world.seen.text()!r} is not {world.kept()!r}"
+    assert sum(isinstance(event, EndEvent) for event in world.events) == 1, "it ends more than once"
+    _resume_anywhere(world)
+
+
+def _resume_anywhere(world: World) -> None:
+    """Of a log that stays as it is: the events up to any cursor, and those from it on, are the whole."""
+    whole = World(world.state, world.log)
+    whole.read()
+    for number, event in enumerate(whole.events, start=1):
+        resumed = World(world.state, world.log, reader=StreamReader(JOB, Cursor.parse(event.cursor)))
+        resumed.read()
+        assert whole.events[:number] + resumed.events == whole.events, f"from {event.cursor}"
 
 
 def _hear(world: World, message: bytes) -> None:

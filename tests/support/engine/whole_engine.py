@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from millstream_worker.engine.assembly import build
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig
+from millstream_worker.engine.protocol.outputs import Refused
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
 
 PREFIX = tuple(range(3, 23))
@@ -35,18 +38,41 @@ def engine_on(
     return engine
 
 
-def run(engine: Engine[Any], requests: Iterable[EngineRequest]) -> dict[int, list[int]]:
-    """The tokens of all of them, which are there from the start, by handle."""
+@dataclass(slots=True)
+class Answers:
+    """By handle; why a row ended, or was refused, as `field: message`."""
+
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    logprobs: dict[int, list[tuple[float, ...]]] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    steps: int = 0
+
+
+def answers(engine: Engine[Any], requests: Iterable[EngineRequest]) -> Answers:
+    """Of all of them, which are there from the start."""
+    found = Answers()
     for request in requests:
         assert engine.add(request) is None
-    tokens: dict[int, list[int]] = {}
     while not engine.idle:
-        step = engine.step()
-        assert step is not None
+        for report in engine.take_compiled():
+            if isinstance(report, Refused):
+                found.reasons[report.handle] = f"{report.field}: {report.message}"
+        if (step := engine.step()) is None:
+            time.sleep(0.001)  # a grammar is compiled beside
+            continue
+        found.steps += 1
         for handle, token in zip(step.handles, step.tokens, strict=True):
-            tokens.setdefault(handle, []).append(token)
-    engine.scheduler.check()
-    return tokens
+            found.tokens.setdefault(handle, []).append(token)
+        for index, logprob, _, top in step.logprobs:
+            found.logprobs.setdefault(step.handles[index], []).append((logprob, *top))
+        found.reasons |= dict(step.finished)
+    engine.check()
+    return found
+
+
+def run(engine: Engine[Any], requests: Iterable[EngineRequest]) -> dict[int, list[int]]:
+    """Their tokens."""
+    return answers(engine, requests).tokens
 
 
 def tokens_of(engine: Engine[Any]) -> dict[int, list[int]]:

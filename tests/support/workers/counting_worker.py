@@ -30,6 +30,7 @@ CHAT_TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}{{ last |
 # Settings of a worker with a real engine and a tiny model, which computes alike on every machine.
 REAL: dict[str, Any] = {
     "engine_command": "", "dtype": "float32", "device": "cpu", "threads": 1, "kv_memory": "4MiB",
+    "compile_model": "off",
 }  # fmt: skip
 
 

@@ -110,16 +110,16 @@ class HandWorker:
             await self.redis.xread(dict.fromkeys(self.keys.lanes, "$"), block=20)
 
     async def _take(self) -> HandJob | None:
+        """None: there is nothing but stale entries, which are dropped."""
+        taking = calls.take(self.keys, owner=self.name, max_entries=1, max_bytes=1)
         try:
-            taking = calls.take(self.keys, owner=self.name, max_entries=1, max_bytes=1)
-            taken = await calls.run(self.redis, taking)
+            while taken := await calls.run(self.redis, taking):
+                [one] = taken
+                if job := await self.start(lane_entry(one.lane, one.entry_id, one.fields)):
+                    return job
         except ResponseError:  # NOGROUP
             await self.create_groups()
-            return None
-        if not taken:
-            return None
-        [one] = taken
-        return await self.start(lane_entry(one.lane, one.entry_id, one.fields))
+        return None
 
     async def create_groups(self) -> None:
         for key in self.keys.lanes:
