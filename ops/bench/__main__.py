@@ -44,6 +44,7 @@ PARTS: dict[str, Part] = {
     "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
     "layers": Part("pieces.layers", "a model's forward without its attention: plain, as loaded, compiled"),
     "replay": Part("pieces.replay", "steps whose calls are made by Python, and replayed", True),
+    "weights": Part("pieces.weights", "steps by the format of the weights", True),
     "grammars": Part("grammars.part", "what grammars cost a step, of one schema and of many", True),
     "beside": Part("grammars.beside", "answers by a schema, here and in vLLM"),
     "speculation": Part("speculation.part", "what draft tokens gain on text", True),

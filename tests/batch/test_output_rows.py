@@ -29,6 +29,7 @@ RESULT = Result(
     usage=Usage(prompt_tokens=10, cached_tokens=8, output_tokens=2),
     timing=Timing(submitted_ms=1_000, finished_ms=1_700_000_000_123),
     model="small",
+    weights="int8",
     metadata={"page": "3"},
 )
 
@@ -66,6 +67,7 @@ def test_a_completion() -> None:
                     "prompt_tokens_details": {"cached_tokens": 8},
                 },
                 "metadata": {"page": "3"},
+                "weights": "int8",
             },
         },
     }

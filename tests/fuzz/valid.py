@@ -110,6 +110,7 @@ def result(chance: Random) -> dict[str, Any]:
             "error": {"code": "bad_request", "message": "no", "field": chance.choice(("prompt", None))},
             "timing": timing(chance),
             "model": "m",
+            "weights": "int8",
             "attempts": 2,
             "seed": chance.randrange(-(2**63), 2**63),
             "metadata": {"a": "b"},

@@ -46,6 +46,7 @@ results = st.builds(
         **dict.fromkeys(("started_ms", "admitted_ms", "first_token_ms", "last_token_ms"), times),
     ),
     model=st.sampled_from(["", "model"]),
+    weights=st.sampled_from([None, "int8"]),
     attempts=st.integers(1, 3),
     seed=st.none() | st.integers(-(2**63), 2**63 - 1),
     metadata=st.dictionaries(short, short, max_size=2),
@@ -78,4 +79,5 @@ def test_results(result: Result) -> None:
         "choices": [encoding.choice(**plain(one)) for one in result.choices],
         "usage": encoding.usage(**result.usage.model_dump()),
     }
+    fields["facts"] = {name: fields.pop(name) or "" for name in ("model", "weights")}
     assert encoding.result(**fields) == codec.encode(result)

@@ -136,6 +136,8 @@ async def test_metrics_count_what_happened(work: Work) -> None:
     assert [one for one in series if "_created" in one] == []
     assert "process_resident_memory_bytes" in series
     assert re.search(r'millstream_engine_info\{.*model="counting".*queue="docs"', page)
+    assert 'millstream_engine_weight_bytes{queue="docs"} 9.0' in page
+    assert 'millstream_engine_bits_per_weight{queue="docs"} 9.0' in page
     assert (alive, missing[0], ready[0]) == ((200, "ok\n"), 404, 200)
     assert re.fullmatch(
         r"ok\nlast read: \d+\.\d s ago\nlast renewal: (never|\d+\.\d s ago)\nlast step: \d+\.\d s ago\n",

@@ -48,7 +48,7 @@ def measure(
     config = compiled_config(folder, size, rows, context, options.threads)
     engine: Engine[Any] = build(config, lambda message: None)[0]
     work = make("a", size.vocab_size, 1.0)
-    _fill(engine, work, rows, context - PROMPT)
+    fill(engine, work, range(rows), context - PROMPT)
     recorded = engine.runner.model  # type: ignore[attr-defined]
     recordings = max(FEWEST, rows), max(FEWEST, rows)
     assert recordings in getattr(recorded, "_steps", ()), f"{rows} rows of {model} are not recorded here"
@@ -56,7 +56,7 @@ def measure(
     for turn in range(2 * options.turns):
         replayed = turn % 2 == 1
         engine.runner.model = recorded if replayed else recorded.eager  # type: ignore[attr-defined]
-        seconds[replayed] += [_step_s(engine) for _ in range(TURN)][1:]
+        seconds[replayed] += [step_s(engine) for _ in range(TURN)][1:]
     called, replayed_s = (statistics.median(seconds[replayed]) for replayed in (False, True))
     least = rows / decode_tokens_s(size, rows, PROMPT + TURN * options.turns, limits)
     return {
@@ -69,21 +69,21 @@ def measure(
     }
 
 
-def _fill(engine: Engine[Any], work: Workload, rows: int, tokens: int) -> None:
-    """Up to the first step in which all rows decode."""
-    for handle in range(rows):
+def fill(engine: Engine[Any], work: Workload, added: range, tokens: int) -> None:
+    """Up to the first step in which all rows decode, with those that were there before they were added."""
+    for handle in added:
         request = EngineRequest(
             handle, tuple(work.prompts[handle][:PROMPT]), tokens, SamplingSpec(temperature=0.0)
         )
         refused = engine.add(request)
         assert refused is None, refused
-    while (step := engine.step()) is None or len(step.tokens) < rows:
+    while (step := engine.step()) is None or len(step.tokens) < added.stop:
         pass
     for _ in range(TURN):  # a size is recorded when it comes for the third time
         engine.step()
 
 
-def _step_s(engine: Engine[Any]) -> float:
+def step_s(engine: Engine[Any]) -> float:
     before = time.perf_counter()
     engine.step()
     return time.perf_counter() - before

@@ -7,7 +7,7 @@ alternatives take 6 KB, the bytes less than one. Everywhere `logprobs` is a list
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -104,13 +104,13 @@ def result(
     usage: Plain,
     error: ErrorInfo | None,
     timing: Timing,
-    model: str,
+    facts: Mapping[str, str],
     attempts: int,
     seed: int | None,
     metadata: dict[str, str],
     version: int = FIRST_VERSION,
 ) -> bytes:
-    """A job's result, as it is stored."""
+    """A job's result, as it is stored. `facts`: fields that say what computed it, by name."""
     fields: Plain = {} if version == FIRST_VERSION else {"version": version}
     if state is not State.COMPLETED:
         fields["state"] = state.value
@@ -123,8 +123,7 @@ def result(
     times = timing.model_dump(exclude_defaults=True)
     if times:
         fields["timing"] = times
-    if model:
-        fields["model"] = model
+    fields |= _set(**facts)
     if attempts != 1:
         fields["attempts"] = attempts
     if seed is not None:

@@ -9,6 +9,7 @@ A job that is fenced or released leaves the table from any phase.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -187,8 +188,8 @@ class Job:
             parts = [part for body in open_bodies for part in codec.unpack(body)["choices"]]
             self.written[self.acknowledged :] = [codec.pack({"choices": parts})]
 
-    def result(self, model: str, now_ms: int) -> bytes:
-        """The stored result; call `take_delta` before."""
+    def result(self, facts: Mapping[str, str], now_ms: int) -> bytes:
+        """The stored result; call `take_delta` before. `facts`: of the ServedModel."""
         choices = [row.choice() for row in self.rows] or [plain(choice) for choice in self.earlier]
         self._time("finished_ms", now_ms)
         return encoding.result(
@@ -203,7 +204,7 @@ class Job:
             ),
             error=self.error,
             timing=self.timing,
-            model=model,
+            facts=facts,
             attempts=self.attempt,
             seed=self.seed if self.rows else None,  # unread, its own is not known
             metadata=self.request.metadata,

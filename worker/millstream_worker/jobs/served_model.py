@@ -13,6 +13,11 @@ class ServedModel:
     text: TextModel
     info: EngineInfo
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Fields of a Result that say what computed it; unknown ones are empty."""
+        return {"model": self.info.model, "weights": self.info.weights}
+
 
 class ModelSlot:
     """Filled each time an engine is ready, before it gets any job. After an engine's death its model stays

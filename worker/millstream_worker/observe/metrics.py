@@ -108,6 +108,10 @@ class Metrics:
             "device",
             "attention",
         )
+        self._weight_bytes = make.gauge(
+            "engine_weight_bytes", "Weights of the running engine, with their scales, in memory"
+        )
+        self._weight_bits = make.gauge("engine_bits_per_weight", "The same in bits for each weight")
 
     def _of_grammars(self, make: _Series) -> None:
         self.grammar_wait = make.histogram(
@@ -158,6 +162,8 @@ class Metrics:
         self._info.clear()
         values = (info.model, info.architecture, info.dtype, info.weights, info.device, info.attention)
         self._info.labels(self._queue, *values).set(1)
+        self._weight_bytes.set(info.weight_bytes)
+        self._weight_bits.set(info.bits_per_weight)
         self.engine_slower(len(info.fallbacks))
 
     def engine_slower(self, fallbacks: int) -> None:
@@ -169,7 +175,8 @@ class Metrics:
             gauge.set(0)
         self._set_blocks(used=0, cached=0, free=0)
         self._info.clear()
-        self._fallbacks.set(0)
+        for gauge in (self._fallbacks, self._weight_bytes, self._weight_bits):
+            gauge.set(0)
 
     def observe_step(self, stats: EngineStats) -> None:
         self.rows_running.set(stats.rows_running)

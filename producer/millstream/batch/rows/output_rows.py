@@ -159,6 +159,8 @@ def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:
     }
     if result.metadata:
         body["metadata"] = result.metadata
+    if result.weights is not None:
+        body["weights"] = result.weights
     return body
 
 

@@ -200,6 +200,7 @@ class Result(Message):
     error: ErrorInfo | None = None
     timing: Timing = Timing()
     model: str = ""
+    weights: str | None = None  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"; older workers do not say
     attempts: Number = 1
     seed: Number | None = None
     metadata: dict[str, str] = Field(default_factory=dict)

@@ -67,6 +67,10 @@ class EngineInfo:
     fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason
 
     @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.weight_bytes / self.parameters if self.parameters else 0.0
+
+    @property
     def token_capacity(self) -> int:
         """KV tokens that the pool holds: the longest possible row is the smaller of this and
         context_length.

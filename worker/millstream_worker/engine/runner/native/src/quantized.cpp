@@ -32,54 +32,61 @@ inline void narrow(float value, uint16_t& to) { to = narrowed(value); }
 // Rows as whole numbers.
 struct Rows {
     int groups;
-    int8_t* codes;   // [rows][groups][GROUP]
-    float* scales;   // [rows][groups]
-    float* totals;   // [rows][groups] sums of codes, times their scale
-    int32_t* sums;   // [rows][groups][GROUP / HALF] of codes
+    int per;    // sums of a group: 1, or one for each half
+    int zero;   // which code of a weight stands for 0, or for the offset
+    int8_t* codes;    // [rows][groups][GROUP]
+    float* scales;    // [rows][groups]
+    float* totals;    // [rows][groups] sums of codes, times their scale
+    int32_t* shifts;  // [rows][groups][per] sums of codes, times -zero
 
     void take(Scratch& scratch, int count) {
         const int all = count * groups;
         scratch.reserve(Scratch::bytes<int8_t>(all * GROUP) + 2 * Scratch::bytes<float>(all) +
-                        Scratch::bytes<int32_t>(2 * all));
+                        Scratch::bytes<int32_t>(per * all));
         codes = scratch.take<int8_t>(all * GROUP);
         scales = scratch.take<float>(all);
         totals = scratch.take<float>(all);
-        sums = scratch.take<int32_t>(2 * all);
+        shifts = scratch.take<int32_t>(per * all);
     }
 
     template <class Stored>
     void quantise(int64_t row, const Stored* from, int in) const {
-        alignas(64) float numbers[GROUP];
-        for (int g = 0; g < groups; ++g) {
-            const int some = std::min(GROUP, in - g * GROUP);
-            for (int k = 0; k < some; ++k) numbers[k] = wide(from[g * GROUP + k]);
-            for (int k = some; k < GROUP; ++k) numbers[k] = 0;
+        alignas(64) float numbers[GROUP] = {};
+        int g = 0;
+        for (; g < in / GROUP; ++g) {
+            for (int k = 0; k < GROUP; ++k) numbers[k] = wide(from[g * GROUP + k]);
             quantise(row * groups + g, numbers);
         }
+        if (g == groups) return;
+        const int some = in - g * GROUP;
+        for (int k = 0; k < GROUP; ++k) numbers[k] = k < some ? wide(from[g * GROUP + k]) : 0.0f;
+        quantise(row * groups + g, numbers);
     }
 
+    // Sizes are compared by their bits: what is infinite is larger than all numbers, and what is none larger still.
     void quantise(int64_t group, const float* numbers) const {
-        float most = 0, broken = 0;  // 0 times what is no number, or infinite, is no number
-        for (int k = 0; k < GROUP; ++k) {
-            most = std::max(most, std::fabs(numbers[k]));
-            broken += numbers[k] * 0.0f;
+        Ints sizes = {};
+        for (int k = 0; k < GROUP; k += WIDE) {
+            const Ints size = load<Ints>(numbers + k) & 0x7fffffff;
+            sizes = size > sizes ? size : sizes;
         }
-        const float scale = most / 127.0f + broken, inverse = most > 0 ? 127.0f / most : 0.0f;
-        int total = 0;
-        for (int half = 0; half < GROUP / HALF; ++half) {
-            int32_t whole[HALF], sum = 0;
-            for (int k = 0; k < HALF; k += WIDE)
-                store(whole + k, nearest(load<Floats>(numbers + half * HALF + k) * inverse));
-            for (int k = 0; k < HALF; ++k) {
-                codes[group * GROUP + half * HALF + k] = int8_t(whole[k]);
-                sum += whole[k];
-            }
-            sums[group * 2 + half] = sum;
-            total += sum;
+        const int32_t largest_size = largest(sizes);
+        const float most = load<float>(&largest_size);
+        const float inverse = most > 0 ? 127.0f / most : 0.0f;
+        int32_t totals_of[GROUP / HALF] = {};
+        for (int k = 0; k < GROUP; k += WIDE) {
+            const Ints whole = nearest(load<Floats>(numbers + k) * inverse);
+            store(codes + group * GROUP + k, __builtin_convertvector(whole, Codes));
+            totals_of[k / HALF] += sum(whole);
         }
-        scales[group] = scale;
-        totals[group] = scale * float(total);
+        const int32_t total = totals_of[0] + totals_of[1];
+        for (int n = 0; n < per; ++n) shifts[group * per + n] = -zero * (per == 1 ? total : totals_of[n]);
+        scales[group] = most / 127.0f + most * 0.0f;  // no number, if one of the row's is none or infinite
+        totals[group] = scales[group] * float(total);
     }
+
+private:
+    typedef int8_t Codes __attribute__((vector_size(WIDE)));
 };
 
 template <class Stored>
@@ -92,7 +99,6 @@ struct Operands {
     Stored* to;
     int64_t count;
     int in, outputs;
-    int zero;  // which code stands for 0, or for the offset
 };
 
 // Codes of a kind, and how many inputs share a scale.
@@ -100,11 +106,13 @@ template <class Codes, int Inputs, class Stored>
 struct Product {
     static constexpr int LINES = Inputs / 4 / Codes::PARTS;
     static constexpr int LINE = PANEL * 4;  // bytes
+    static constexpr int PER = GROUP / Inputs;
 
     const Operands<Stored>& given;
     Rows rows;
 
-    Product(const Operands<Stored>& given) : given(given), rows{parts_of(given.in, GROUP)} {}
+    Product(const Operands<Stored>& given, int zero)
+        : given(given), rows{parts_of(given.in, GROUP), PER, Codes::ZERO + zero} {}
 
     void compute_all(int threads) {
         static thread_local Scratch scratch;
@@ -115,15 +123,18 @@ struct Product {
 
     void compute_slab(int64_t first, int count, int threads) const {
         const int panels = parts_of(given.outputs, PANEL);
-#pragma omp parallel for schedule(static) num_threads(threads) if (count >= 2 * threads)
-        for (int row = 0; row < count; ++row)
-            rows.quantise(row, given.rows + (first + row) * given.in, given.in);
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (int share = 0; share < threads; ++share) {
-            const int begin = panels * int64_t(share) / threads, end = panels * int64_t(share + 1) / threads;
-            for (int row = 0; row < count; row += CHUNK)
-                for (int panel = begin; panel < end; ++panel)
-                    compute(first, row, std::min(count, row + CHUNK), panel);
+#pragma omp parallel num_threads(threads)
+        {
+#pragma omp for schedule(static)
+            for (int row = 0; row < count; ++row)
+                rows.quantise(row, given.rows + (first + row) * given.in, given.in);
+#pragma omp for schedule(static)
+            for (int share = 0; share < threads; ++share) {
+                const int begin = panels * int64_t(share) / threads, end = panels * int64_t(share + 1) / threads;
+                for (int row = 0; row < count; row += CHUNK)
+                    for (int panel = begin; panel < end; ++panel)
+                        compute(first, row, std::min(count, row + CHUNK), panel);
+            }
         }
     }
 
@@ -151,9 +162,10 @@ struct Product {
         }
     }
 
+    // Tiles take codes with their signs: nothing is to be taken off for bytes.
     void multiply_tiles(int some, int row, int panel, float* to) const {
         constexpr int LENGTH = Inputs / 4 * LINE;
-        const int64_t groups = int64_t(rows.groups) * (GROUP / Inputs), depth = int64_t(rows.groups) * GROUP;
+        const int64_t groups = int64_t(rows.groups) * PER, depth = int64_t(rows.groups) * GROUP;
         const int8_t* from = rows.codes + row * depth;
         const int8_t* lines = given.codes + panel * groups * LINES * LINE;
         const WholeTiles tiles(some, Inputs);
@@ -163,13 +175,14 @@ struct Product {
         for (int g = 0; g < groups; ++g, from += Inputs, lines += LINES * LINE) {
             tiles.multiply(from, depth, Codes::whole(lines, room, LENGTH), parts);
             for (int r = 0; r < some; ++r) {
+                const Ints shift = repeated(Codes::ZERO ? 0 : rows.shifts[(row + r) * groups + g]);
                 Floats sums[1][VECTORS];
                 Ints totals[1][VECTORS];
                 for (int v = 0; v < VECTORS; ++v) {
                     sums[0][v] = load<Floats>(to + r * PANEL + v * WIDE);
-                    totals[0][v] = load<Ints>(parts + r * PANEL + v * WIDE);
+                    totals[0][v] = load<Ints>(parts + r * PANEL + v * WIDE) + shift;
                 }
-                scale_group<1>(sums, totals, given.zero, row + r, g, (panel * groups + g) * PANEL);
+                scale_group<1>(sums, totals, row + r, g, (panel * groups + g) * PANEL);
                 for (int v = 0; v < VECTORS; ++v) store(to + r * PANEL + v * WIDE, sums[0][v]);
             }
         }
@@ -178,19 +191,21 @@ struct Product {
     template <int Count>
     void multiply(int row, int panel, float* to) const {
         if constexpr (Count <= AT_ONCE) {
-            constexpr int PER = GROUP / Inputs;
             const int64_t groups = int64_t(rows.groups) * PER, depth = int64_t(rows.groups) * GROUP;
             const int8_t* from = rows.codes + row * depth;
             const int8_t* line = given.codes + panel * groups * LINES * LINE;
             const int64_t begin = panel * groups * PANEL;
             Floats sums[Count][VECTORS] = {};
             for (int g = 0; g < groups; ++g, from += Inputs, line += LINES * LINE) {
-                typename Codes::Sums parts[Count][VECTORS] = {};
+                const int32_t* shifts = rows.shifts + row * groups + g;
+                typename Codes::Sums parts[Count][VECTORS];
+                for (int r = 0; r < Count; ++r)
+                    for (int v = 0; v < VECTORS; ++v) parts[r][v] = Codes::begin(shifts[r * groups]);
                 add_group<Count>(parts, from, depth, line);
                 Ints totals[Count][VECTORS];
                 for (int r = 0; r < Count; ++r)
-                    for (int v = 0; v < VECTORS; ++v) totals[r][v] = Codes::total(parts[r][v]);
-                scale_group<Count>(sums, totals, Codes::ZERO + given.zero, row, g, begin + int64_t(g) * PANEL);
+                    for (int v = 0; v < VECTORS; ++v) totals[r][v] = Codes::total(parts[r][v], shifts[r * groups]);
+                scale_group<Count>(sums, totals, row, g, begin + int64_t(g) * PANEL);
             }
             for (int r = 0; r < Count; ++r)
                 for (int v = 0; v < VECTORS; ++v) store(to + r * PANEL + v * WIDE, sums[r][v]);
@@ -216,19 +231,15 @@ struct Product {
     }
 
     template <int Count>
-    void scale_group(Floats (&sums)[Count][VECTORS], const Ints (&totals)[Count][VECTORS], int zero, int row,
-                     int g, int64_t place) const {
-        constexpr int PER = GROUP / Inputs;
+    void scale_group(Floats (&sums)[Count][VECTORS], const Ints (&totals)[Count][VECTORS], int row, int g,
+                     int64_t place) const {
 #pragma GCC unroll 8
         for (int r = 0; r < Count; ++r) {
             const int64_t group = int64_t(row + r) * rows.groups + g / PER;
             const Floats by = repeated(rows.scales[group]);
-            const int32_t* codes = rows.sums + 2 * group;
-            const Ints shift = repeated(zero * (PER == 2 ? codes[g % 2] : codes[0] + codes[1]));
-            for (int v = 0; v < VECTORS; ++v) {
-                const Floats scale = halves(given.scales + place + v * WIDE) * by;
-                sums[r][v] = add_product(floats(totals[r][v] - shift), scale, sums[r][v]);
-            }
+            for (int v = 0; v < VECTORS; ++v)
+                sums[r][v] = add_product(floats(totals[r][v]), halves(given.scales + place + v * WIDE) * by,
+                                         sums[r][v]);
         }
         if (given.offsets)
             for (int r = 0; r < Count; ++r)
@@ -239,10 +250,18 @@ struct Product {
     }
 
     void leave(const float* sums, int64_t row, int column) const {
-        const int width = std::min(PANEL, given.outputs - column);
         Stored* to = given.to + row * given.outputs + column;
-        for (int n = 0; n < width; ++n)
-            narrow(given.bias ? sums[n] + wide(given.bias[column + n]) : sums[n], to[n]);
+        const Stored* bias = given.bias ? given.bias + column : nullptr;
+        if (column + PANEL <= given.outputs)
+            leave(sums, bias, to, PANEL);
+        else
+            leave(sums, bias, to, given.outputs - column);
+    }
+
+    // Inlined, for the compiler to see how many there are of a whole panel.
+    [[gnu::always_inline]] static inline void leave(const float* sums, const Stored* bias, Stored* to,
+                                                    int width) {
+        for (int n = 0; n < width; ++n) narrow(bias ? sums[n] + wide(bias[n]) : sums[n], to[n]);
     }
 };
 
@@ -256,13 +275,13 @@ void multiply(const void* rows, const void* codes, const void* scales, const voi
                                  static_cast<const uint16_t*>(offsets),
                                  static_cast<const Stored*>(bias),
                                  static_cast<Stored*>(to),
-                                 count, in, outputs, zero};
+                                 count, in, outputs};
     if (bits == 4)
-        Product<Nibbles, 32, Stored>(given).compute_all(threads);
+        Product<Nibbles, 32, Stored>(given, zero).compute_all(threads);
     else if (group == 16)
-        Product<Bytes, 16, Stored>(given).compute_all(threads);
+        Product<Bytes, 16, Stored>(given, zero).compute_all(threads);
     else
-        Product<Bytes, 32, Stored>(given).compute_all(threads);
+        Product<Bytes, 32, Stored>(given, zero).compute_all(threads);
 }
 
 }  // namespace

@@ -34,6 +34,8 @@ inline Floats halves(const uint16_t* from) {
 inline Ints dots(Ints sums, Ints weights, Ints rows) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, (__m512i)rows);
 }
+inline int32_t largest(Ints x) { return _mm512_reduce_max_epi32((__m512i)x); }
+inline int32_t sum(Ints x) { return _mm512_reduce_add_epi32((__m512i)x); }
 #else
 inline Ints repeated(int32_t value) { return (Ints)_mm256_set1_epi32(value); }
 inline Floats repeated(float value) { return (Floats)_mm256_set1_ps(value); }
@@ -45,6 +47,8 @@ inline Floats add_product(Floats a, Floats b, Floats c) {
 inline Floats halves(const uint16_t* from) {
     return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
+inline int32_t largest(Ints x) { return std::max({x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]}); }
+inline int32_t sum(Ints x) { return x[0] + x[1] + x[2] + x[3] + x[4] + x[5] + x[6] + x[7]; }
 #if defined(__AVXVNNI__)
 #define SHIFTED_CODES 1
 inline Ints dots(Ints sums, Ints weights, Ints rows) {
@@ -59,8 +63,9 @@ inline Ints added_pairs(__m256i sums) { return (Ints)_mm256_madd_epi16(sums, _mm
 #endif
 
 // How codes of weights are multiplied. `LINES` lines of memory hold a group of inputs, and make `PARTS` vectors
-// of four inputs each. What `total` answers lies `zero` times the sum of the row's codes too high. `whole`: the
-// codes of a group, without what VNNI adds to them.
+// of four inputs each. A sum of products lies `ZERO` times the sum of the row's codes too high: `shift` is what
+// that comes to, less than 0, and taken as what the sum begins with where that fits. `whole`: the codes of a
+// group, one line after the other.
 struct Bytes {  // -127 to 127
     static constexpr int PARTS = 1;
     static const int8_t* whole(const int8_t* lines, int8_t*, int) { return lines; }
@@ -70,20 +75,22 @@ struct Bytes {  // -127 to 127
     using Sums = Ints;
     static constexpr int ZERO = 128;
     static Weights weights(Ints line, int) { return line ^ repeated(int32_t(0x80808080)); }
+    static Sums begin(int32_t shift) { return repeated(shift); }
     static void add(Sums& sums, Weights weights, Ints row) { sums = dots(sums, weights, row); }
-    static Ints total(Sums sums) { return sums; }
+    static Ints total(Sums sums, int32_t) { return sums; }
 #else
     struct Weights {
         Ints line, positive;
     };
     using Sums = Ints;
     static constexpr int ZERO = 0;
+    static Sums begin(int32_t shift) { return repeated(shift); }
     static Weights weights(Ints line, int) { return {line, (Ints)_mm256_abs_epi8((__m256i)line)}; }
     static void add(Sums& sums, Weights weights, Ints row) {
         const auto turned = (Ints)_mm256_sign_epi8((__m256i)row, (__m256i)weights.line);
         sums += added_pairs(pairs(weights.positive, turned));  // 2 · 127 · 127 fits into 16 bits
     }
-    static Ints total(Sums sums) { return sums; }
+    static Ints total(Sums sums, int32_t) { return sums; }
 #endif
 };
 
@@ -101,14 +108,16 @@ struct Nibbles {  // 0 to 15
 
 #if defined(SHIFTED_CODES)
     using Sums = Ints;
+    static Sums begin(int32_t shift) { return repeated(shift); }
     static void add(Sums& sums, Weights weights, Ints row) { sums = dots(sums, weights, row); }
-    static Ints total(Sums sums) { return sums; }
+    static Ints total(Sums sums, int32_t) { return sums; }
 #else
     using Sums = __m256i;  // eight sums of two products, each at most 15 · 127, fit into 16 bits
+    static Sums begin(int32_t) { return Sums{}; }
     static void add(Sums& sums, Weights weights, Ints row) {
         sums = _mm256_add_epi16(sums, pairs(weights, row));
     }
-    static Ints total(Sums sums) { return added_pairs(sums); }
+    static Ints total(Sums sums, int32_t shift) { return added_pairs(sums) + repeated(shift); }
 #endif
 };
 #endif
