@@ -94,7 +94,7 @@ def _measure(
     spec = LayerSpec(heads, kv_heads, dim, dim, scale=dim**-0.5)
     plan, blocks = _plan(rows)
     read_bytes = int(plan.kv_lens.sum()) * kv_heads * 2 * dim * dtype.itemsize
-    layers = max(2, CACHES_BYTES // (blocks * spec.block_elements(BLOCK) * dtype.itemsize))
+    layers = max(2, CACHES_BYTES // (blocks * BLOCK * spec.token_bytes(dtype)))
     storage = KVStorage([spec] * min(layers, 64), blocks, BLOCK, dtype, torch.device("cpu"))
     for part in (*storage.keys, *storage.values):
         part.normal_()
