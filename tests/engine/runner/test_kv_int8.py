@@ -11,12 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.engine.paged_rows import INT8, LAYERS, RAGGED, PagedRows
+from support.engine.paged_rows import LAYERS
 from support.engine.whole_engine import engine_on, run, tokens_of
 
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
 from millstream_worker.engine.runner.kv.kv_format import KVFormat, dequantize, quantize
 from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
 from millstream_worker.engine.runner.model.load import load_model
@@ -51,19 +50,8 @@ def test_equal_numbers_are_kept_and_others_stay_as_they_came() -> None:
     assert not dequantize(*quantize(broken), torch.float32).isfinite().any()
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 16])
-@pytest.mark.parametrize("name", INT8)
-def test_plain_attention_reads_what_was_stored(name: str, block_size: int) -> None:
-    PagedRows(INT8[name], 5, TorchAttention, block_size=block_size).check(*RAGGED)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    PagedRows(INT8["grouped"], 3, TorchAttention, dtype=dtype).check([30, 5, 0], [1, 1, 20], [1, 1, 1])
-
-
 def test_blocks_count_their_scales_and_travel_with_them() -> None:
-    layers = (INT8["80"], LAYERS["window"])
+    layers = (LAYERS["80 int8"], LAYERS["window"])
     assert bytes_per_block(layers, 16, torch.bfloat16) == 16 * (2 * 2 * (80 + 4) + 2 * 2 * 8 * 2)
     source, target = (KVStorage(layers, blocks, 4, torch.bfloat16, CPU) for blocks in (6, 9))
     assert sum(part.nbytes for part in source.parts()) == 6 * source.bytes_per_block
@@ -117,7 +105,9 @@ def test_a_row_goes_on_from_its_log_also_on_a_worker_of_another_format(
 
 
 def test_layers_with_a_window_stay_as_they_are(checkpoint: Callable[[str], Path]) -> None:
-    loaded = load_model(str(checkpoint("gemma2")), dtype=torch.bfloat16, device=CPU, kv_dtype="int8")
+    loaded = load_model(
+        str(checkpoint("gemma2")), dtype=torch.bfloat16, device=CPU, attention="torch", kv_dtype="int8"
+    )
     formats = {layer.window is None: layer.kv_format for layer in loaded.layer_specs}
     assert formats == {True: KVFormat.INT8, False: KVFormat.AS_COMPUTED}
     assert loaded.kv_format == "int8+bfloat16"

@@ -31,8 +31,8 @@ LAYERS = {
     "wide heads": LayerSpec(2, 1, 256, 256, scale=0.06),
     "80": LayerSpec(2, 2, 80, 80, scale=0.1),
 }
-INT8 = {
-    name: replace(LAYERS[name], kv_format=KVFormat.INT8)
+LAYERS |= {
+    f"{name} int8": replace(LAYERS[name], kv_format=KVFormat.INT8)
     for name in (
         "plain",
         "grouped",

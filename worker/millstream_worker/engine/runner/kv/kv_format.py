@@ -1,8 +1,8 @@
 """How keys and values lie in the storage: as they are computed, or as codes of 8 bits.
 
-INT8 is asymmetric, with a scale for each token and head (KIVI's and LMDeploy's terms): number = code · scale +
-middle, where `middle` lies between the least and the largest number. A token's codes depend on nothing but its
-own numbers, so that chunks, shared prefixes and copies of blocks hold the same bits whoever wrote them.
+INT8 is asymmetric, with a scale for each token and head: number = code · scale + middle, where `middle` lies
+between the least and the largest number. A token's codes depend on nothing but its own numbers: chunks, shared
+prefixes and copies of blocks hold the same bits whoever wrote them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class KVFormat(Enum):
 
 
 def quantize(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """[..., dim] as codes int8 [..., dim] and scales bfloat16 [..., 2]. Every backend's store computes this, to
-    the last bit. What holds a number that is not finite has scales that are none."""
+    """[..., dim] as codes int8 [..., dim] and scales bfloat16 [..., 2]. Every backend's store computes this,
+    to the last bit. What holds a number that is not finite has scales that are none."""
     numbers = numbers.float()
     least, largest = numbers.aminmax(dim=-1, keepdim=True)
     middle = ((least + largest) * 0.5).bfloat16()

@@ -20,8 +20,8 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 
 def bytes_per_block(layers: Sequence[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
-    """A block over all layers: 2 (keys, values) x layers x kv_heads x head_dim x tokens x dtype bytes; in INT8
-    a byte a number and four for each head's scales."""
+    """A block over all layers: 2 (keys, values) x layers x kv_heads x head_dim x tokens x dtype bytes; in
+    INT8 a byte a number, and four for each head's scales."""
     return sum(layer.token_bytes(dtype) for layer in layers) * block_size
 
 

@@ -13,7 +13,7 @@ from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 def in_format(kv_dtype: str, layers: Sequence[LayerSpec], config: PretrainedConfig) -> tuple[LayerSpec, ...]:
     """The layers with the format that `kv_dtype` ("auto" or "int8") gives each. A layer with a window keeps
-    its own: it stores little that it reads again. Raises ValueError for a model that is not tested in INT8."""
+    its own: it stores little that it reads again. Raises ValueError for a model not tested in INT8."""
     if kv_dtype == KVFormat.AS_COMPUTED.value:
         return tuple(layers)
     if kv_dtype != KVFormat.INT8.value:

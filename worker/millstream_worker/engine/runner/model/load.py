@@ -105,7 +105,7 @@ def load_model(
         raise ValueError(f"weights {weights!r} are computed on the CPU, this is {device.type}; use 'auto'")
     if kv_dtype == "int8" and device.type != "cpu":
         raise ValueError(f"kv_dtype {kv_dtype!r} is computed on the CPU, this is {device.type}; use 'auto'")
-    chosen = choose("torch" if kv_dtype == "int8" else attention, device, dtype, cache_dir, gpu)
+    chosen = choose(attention, device, dtype, cache_dir, gpu)
     config = load_config(folder)
     support.check(config)
     context_length = support.context_length(config)
