@@ -1,8 +1,8 @@
 """How keys and values lie in the storage: as they are computed, or as codes of 8 bits.
 
 INT8 is asymmetric, with a scale for each token and head: number = code · scale + middle, where `middle` lies
-between the least and the largest number. A token's codes depend on nothing but its own numbers: chunks, shared
-prefixes and copies of blocks hold the same bits whoever wrote them.
+between the least and the largest number. A token's codes depend on nothing but its own numbers: chunks,
+shared prefixes and copies of blocks hold the same bits whoever wrote them.
 """
 
 from __future__ import annotations

@@ -52,9 +52,31 @@ inline Vector widened_half(IntVector pairs, int second) {
     return (Vector)(second ? pairs & int32_t(0xffff0000) : pairs << 16);
 }
 
+// GCC 12 converts narrow vectors one number at a time.
+inline IntVector widened_integers(const int8_t* from) {
+#if defined(__AVX512F__)
+    return (IntVector)_mm512_cvtepi8_epi32(load<__m128i>(from));
+#elif defined(__AVX2__)
+    return (IntVector)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#else
+    typedef int8_t Bytes __attribute__((vector_size(LANES)));
+    return __builtin_convertvector(load<Bytes>(from), IntVector);
+#endif
+}
+
+inline IntVector widened_integers(const uint16_t* from) {
+#if defined(__AVX512F__)
+    return (IntVector)_mm512_cvtepu16_epi32(load<__m256i>(from));
+#elif defined(__AVX2__)
+    return (IntVector)_mm256_cvtepu16_epi32(load<__m128i>(from));
+#else
+    typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
+    return __builtin_convertvector(load<Halves>(from), IntVector);
+#endif
+}
+
 inline Vector widened_codes(const int8_t* codes) {
-    typedef int8_t ByteVector __attribute__((vector_size(LANES)));
-    return __builtin_convertvector(__builtin_convertvector(load<ByteVector>(codes), IntVector), Vector);
+    return __builtin_convertvector(widened_integers(codes), Vector);
 }
 
 // Of words of four codes, as floats.
@@ -128,8 +150,7 @@ inline float widened(float value) { return value; }
 inline Vector widened_numbers(const float* from) { return load<Vector>(from); }
 
 inline Vector widened_numbers(const uint16_t* from) {
-    typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
-    return (Vector)(__builtin_convertvector(load<Halves>(from), IntVector) << 16);
+    return (Vector)(widened_integers(from) << 16);
 }
 
 // To the next bfloat16 that is not less.
