@@ -221,13 +221,18 @@ void attend(const Layer& layer, const Step& step, const Strided<typename P::Stor
     }
 
 #if defined(__AVX512BF16__)
-#define ATTEND_BFLOAT16(C) (may_use_tiles() || pairs_pay() ? attend<Pairs, C> : attend<Halves, C>)
+#define ATTEND_BFLOAT16 (may_use_tiles() || pairs_pay() ? attend<Pairs, uint16_t> : attend<Halves, uint16_t>)
+#define ATTEND_CODES (may_use_tiles() ? attend<Pairs, int8_t> : attend<WholePairs, int8_t>)
+#elif defined(WHOLE_PAIRS)
+#define ATTEND_BFLOAT16 (attend<Halves, uint16_t>)
+#define ATTEND_CODES (attend<WholePairs, int8_t>)
 #else
-#define ATTEND_BFLOAT16(C) (attend<Halves, C>)
+#define ATTEND_BFLOAT16 (attend<Halves, uint16_t>)
+#define ATTEND_CODES (attend<Halves, int8_t>)
 #endif
 
-ENTRY(attend_bfloat16, uint16_t, ATTEND_BFLOAT16(uint16_t))
-ENTRY(attend_bfloat16_int8, uint16_t, ATTEND_BFLOAT16(int8_t))
+ENTRY(attend_bfloat16, uint16_t, ATTEND_BFLOAT16)
+ENTRY(attend_bfloat16_int8, uint16_t, ATTEND_CODES)
 ENTRY(attend_float32, float, (attend<Float32, float>))
 ENTRY(attend_float32_int8, float, (attend<Float32, int8_t>))
 

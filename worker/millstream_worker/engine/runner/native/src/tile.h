@@ -8,6 +8,7 @@
 #include "amx.h"
 #include "codes.h"
 #include "scratch.h"
+#include "whole_pairs.h"
 
 struct Shape {
     int rows, key_dim, value_dim;
@@ -47,17 +48,21 @@ public:
 
     Tile(const Shape& shape, Scratch& scratch)
         : width(rounded_up(shape.value_dim, 16)), shape_(shape),
-          depth_((shape.key_dim + P::PER - 1) / P::PER), tiles_(shape.rows) {
+          depth_(rounded_up(shape.key_dim, P::WHOLE ? 4 : P::PER) / P::PER), tiles_(shape.rows) {
         const int rows = shape.rows;
-        scratch.reserve(Scratch::bytes<float>(rows * (width + 2)) + 2 * Scratch::bytes<float>(rows * LANES) +
+        scratch.reserve(Scratch::bytes<float>(rows * (width + 4)) + 2 * Scratch::bytes<float>(rows * LANES) +
                         Scratch::bytes<Row>(rows * depth_ * P::PARTS) + Scratch::bytes<Packed>(depth_ * KEYS) +
                         Scratch::bytes<Packed>(KEYS / P::PER * width) +
-                        2 * Scratch::bytes<float>(rows * KEYS) + 2 * LINE);
+                        2 * Scratch::bytes<float>(rows * KEYS) +
+                        (P::WHOLE ? Scratch::bytes<float>(rows * width) : 0) + 4 * LINE);
         sums = scratch.take<float>(rows * width);
         highest = scratch.take<float>(rows);
         totals = scratch.take<float>(rows * LANES);
         middles_ = scratch.take<float>(rows * LANES);
         query_sums_ = scratch.take<float>(rows);
+        query_factors_ = scratch.take<float>(rows);
+        weight_factors_ = scratch.take<float>(rows);
+        if constexpr (P::WHOLE) products_ = scratch.take<float>(rows * width);
         queries = scratch.take<Row>(rows * depth_ * P::PARTS);
         keys_ = scratch.take<Packed>(depth_ * KEYS);
         values_ = scratch.take<Packed>(KEYS / P::PER * width);
@@ -70,7 +75,11 @@ public:
     }
 
     void put_query(int row, const Stored* query) {
-        P::pack_query(query, shape_.key_dim, queries + row * depth_ * P::PARTS);
+        Row* to = queries + row * depth_ * P::PARTS;
+        if constexpr (P::WHOLE)
+            query_factors_[row] = P::pack_query(query, shape_.key_dim, to);
+        else
+            P::pack_query(query, shape_.key_dim, to);
         if constexpr (CODES) query_sums_[row] = sum_of(query, shape_.key_dim);
     }
 
@@ -115,13 +124,34 @@ private:
     Row* weights_;
     float* scores_;
     float *middles_, *query_sums_;  // [rows, LANES], [rows]
+    float *query_factors_, *weight_factors_;  // [rows] what whole numbers are multiples of
+    float* products_;                         // [rows, width] sums of whole numbers
 
     void add_packed(const Addresses<C>& now, int count) {
         for (int k = 0; k < count; k += GROUP)
             P::pack_values(now.values + k, GROUP, shape_.value_dim, width, values_ + k / P::PER * width);
-        const Row* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
-        multiply<P>(shape_.rows, width, count / P::PER, weights, WEIGHTS, values_, width, sums, width, true);
+        if constexpr (P::WHOLE) {
+            add_whole(count);
+        } else {
+            const Row* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
+            multiply<P>(shape_.rows, width, count / P::PER, weights, WEIGHTS, values_, width, sums, width,
+                        true);
+        }
     }
+
+    void add_whole(int count) {
+        for (int row = 0; row < shape_.rows; ++row)
+            weight_factors_[row] = P::pack_weights(scores_ + row * KEYS, weights_ + row * WEIGHTS);
+        multiply<P>(shape_.rows, width, count / P::PER, weights_, WEIGHTS, values_, width, products_, width,
+                    false);
+        for (int row = 0; row < shape_.rows; ++row) {
+            const Vector factor = broadcast(weight_factors_[row]);
+            for (int d = row * width; d < (row + 1) * width; d += LANES)
+                store(sums + d, fused(floats_of(products_ + d), factor, load<Vector>(sums + d)));
+        }
+    }
+
+    static Vector floats_of(const float* sums) { return __builtin_convertvector(load<IntVector>(sums), Vector); }
 
     // The same sums, of values that are multiplied where they are, if they lie one behind the other.
     void add_as_stored(const Addresses<C>& now, int count) {
@@ -192,6 +222,7 @@ private:
         Vector most = broadcast(-INFINITY);
         for (int k = 0; k < count; k += LANES) {
             Vector score = load<Vector>(scores + k);
+            if constexpr (P::WHOLE) score = floats_of(scores + k) * query_factors_[row];
             if constexpr (CODES) {
                 const auto scales = load<IntVector>(now.key_scales + k);
                 score = fused(score, scale_of(scales), middle_of(scales) * query_sums_[row]);
