@@ -1,5 +1,5 @@
-"""Attention over the paged cache on the CPU: the native backend, the same with keys and values in INT8, and the
-one in plain PyTorch, a layer at a time.
+"""Attention over the paged cache on the CPU: the native backend, the same over keys and values in INT8, and
+the one in plain PyTorch, a layer at a time.
 
     python -m ops.bench attention [--threads 1]
 
@@ -76,7 +76,9 @@ def main() -> None:
             print(f"| {shape} | {name} | {' | '.join(cells)} |", flush=True)
 
 
-def _cells(native: float, int8: float, plain: float, read_bytes: int, limits: Limits, threads: int) -> list[str]:
+def _cells(
+    native: float, int8: float, plain: float, read_bytes: int, limits: Limits, threads: int
+) -> list[str]:
     """Seconds of all threads together: wall time is a thread's share of them."""
     floor = threads * read_bytes / limits.read_bytes_s
     return [

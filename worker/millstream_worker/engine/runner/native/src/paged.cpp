@@ -86,7 +86,8 @@ struct Reader {
             const int key = start + k;
             if (key < first || key >= end) {
                 to.keys[k] = to.values[k] = static_cast<const T*>(ZEROS);
-                if constexpr (std::is_same_v<T, int8_t>) to.key_scales[k] = to.value_scales[k] = 0;
+                if constexpr (std::is_same_v<T, int8_t>)
+                    to.key_scales[k] = to.value_scales[k] = static_cast<const Scales*>(ZEROS);
                 ++k;
                 continue;
             }
@@ -96,8 +97,12 @@ struct Reader {
             const T* one_key = static_cast<const T*>(layer.keys) + place * layer.key_dim;
             const T* one_value = static_cast<const T*>(layer.values) + place * layer.value_dim;
             if constexpr (std::is_same_v<T, int8_t>) {
-                std::memcpy(to.key_scales + k, layer.key_scales + place, run * sizeof(Scales));
-                std::memcpy(to.value_scales + k, layer.value_scales + place, run * sizeof(Scales));
+                for (int near = 0; near < run; ++near) {
+                    to.key_scales[k + near] = layer.key_scales + place + near;
+                    to.value_scales[k + near] = layer.value_scales + place + near;
+                }
+                __builtin_prefetch(layer.key_scales + place);
+                __builtin_prefetch(layer.value_scales + place);
             }
             for (const int stop = k + run; k < stop; ++k) {
                 to.keys[k] = one_key;

@@ -29,7 +29,16 @@ struct Addresses {
 template <>
 struct Addresses<int8_t> {
     const int8_t *keys[KEYS], *values[KEYS];
-    alignas(LINE) Scales key_scales[KEYS], value_scales[KEYS];
+    const Scales *key_scales[KEYS], *value_scales[KEYS];
+};
+
+// Of 64 keys or values, one behind the other.
+struct TileScales {
+    alignas(LINE) Scales of[KEYS];
+
+    void take(const Scales* const* from, int count) {
+        for (int k = 0; k < count; ++k) of[k] = *from[k];
+    }
 };
 
 // Codes are multiplied as they are: scales go into scores and weights, and the middles of keys and of values
@@ -89,12 +98,16 @@ public:
     template <class S>
     void attend(const Addresses<C>& now, const Addresses<C>& next, int count, S sight) {
         const int padded = rounded_up(count, Tiles<P>::keys());
+        if constexpr (CODES) {
+            key_scales_.take(now.key_scales, padded);
+            value_scales_.take(now.value_scales, padded);
+        }
         for (int k = 0; k < padded; k += GROUP) {
             P::pack_keys(now.keys + k, shape_.key_dim, keys_ + k);
             for (int near = k; near < k + GROUP; ++near) fetch(next.keys[near], shape_.key_dim);
         }
         multiply<P>(shape_.rows, padded, depth_, queries, depth_ * P::PARTS, keys_, KEYS, scores_, KEYS, false);
-        for (int row = 0; row < shape_.rows; ++row) soften(row, padded, sight(row), now);
+        for (int row = 0; row < shape_.rows; ++row) soften(row, padded, sight(row));
         for (const C* value : next.values) fetch(value, shape_.value_dim);
         if constexpr (P::AS_STORED && !CODES)
             add_as_stored(now, count);
@@ -119,6 +132,7 @@ private:
 
     const Shape shape_;
     const int depth_;
+    TileScales key_scales_, value_scales_;
     const Tiles<P> tiles_;
     Packed *keys_, *values_;
     Row* weights_;
@@ -141,7 +155,7 @@ private:
 
     void add_whole(int count) {
         for (int row = 0; row < shape_.rows; ++row)
-            weight_factors_[row] = P::pack_weights(scores_ + row * KEYS, weights_ + row * WEIGHTS);
+            weight_factors_[row] = P::pack_weights(scores_ + row * KEYS, count, weights_ + row * WEIGHTS);
         multiply<P>(shape_.rows, width, count / P::PER, weights_, WEIGHTS, values_, width, products_, width,
                     false);
         for (int row = 0; row < shape_.rows; ++row) {
@@ -183,13 +197,13 @@ private:
     }
 
     // A row's scores become weights relative to its highest score so far.
-    void soften(int row, int count, Sight sight, const Addresses<C>& now) {
+    void soften(int row, int count, Sight sight) {
         float* scores = scores_ + row * KEYS;
         if (sight.low >= count || sight.high <= 0) {
             std::fill_n(scores, count, 0.0f);
             return;
         }
-        const float most = std::max(highest[row], scale_and_hide(row, count, sight, now));
+        const float most = std::max(highest[row], scale_and_hide(row, count, sight));
         if (most > highest[row]) {
             const float shrink = std::exp2(highest[row] - most);
             for (int d = 0; d < width; ++d) sums[row * width + d] *= shrink;
@@ -204,7 +218,7 @@ private:
             Vector weights = power_of_two(load<Vector>(scores + k) - reference);
             total += weights;
             if constexpr (CODES) {
-                const auto scales = load<IntVector>(now.value_scales + k);
+                const auto scales = load<IntVector>(value_scales_.of + k);
                 middle = fused(weights, middle_of(scales), middle);
                 weights *= scale_of(scales);
             }
@@ -215,7 +229,7 @@ private:
     }
 
     // The highest of the scores that are seen; the others become -inf, whatever they were.
-    float scale_and_hide(int row, int count, Sight sight, const Addresses<C>& now) {
+    float scale_and_hide(int row, int count, Sight sight) {
         float* scores = scores_ + row * KEYS;
         const bool whole = sight.low <= 0 && sight.high >= count;
         const float scale = shape_.softcap != 0 ? shape_.scale : shape_.scale * LOG2_E;
@@ -224,7 +238,7 @@ private:
             Vector score = load<Vector>(scores + k);
             if constexpr (P::WHOLE) score = floats_of(scores + k) * query_factors_[row];
             if constexpr (CODES) {
-                const auto scales = load<IntVector>(now.key_scales + k);
+                const auto scales = load<IntVector>(key_scales_.of + k);
                 score = fused(score, scale_of(scales), middle_of(scales) * query_sums_[row]);
             }
             score *= scale;

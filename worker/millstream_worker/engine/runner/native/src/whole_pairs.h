@@ -49,17 +49,17 @@ struct WholePairs {
         return largest / most;
     }
 
-    // The same of the weights of a tile, which are not negative.
-    static float pack_weights(const float* weights, uint32_t* to) {
+    // The same of the weights of a row's keys, which are not negative.
+    static float pack_weights(const float* weights, int count, uint32_t* to) {
         Vector most = load<Vector>(weights);
-        for (int k = LANES; k < KEYS; k += LANES) {
+        for (int k = LANES; k < count; k += LANES) {
             const Vector some = load<Vector>(weights + k);
             most = some > most ? some : most;
         }
         const float highest = largest(most), inverse = highest > 0 ? 32767 / highest : 0;
         int16_t shorts[KEYS];
-        for (int k = 0; k < KEYS; ++k) shorts[k] = int16_t(int(std::rint(weights[k] * inverse)));
-        std::memcpy(to, shorts, sizeof shorts);
+        for (int k = 0; k < count; ++k) shorts[k] = int16_t(int(std::rint(weights[k] * inverse)));
+        std::memcpy(to, shorts, count * sizeof *shorts);
         return highest / 32767;
     }
 
