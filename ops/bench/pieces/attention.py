@@ -72,14 +72,13 @@ def main() -> None:
     for shape, sizes in SHAPES.items():
         for name, rows in STEPS.items():
             seconds, read_bytes = _measure(sizes, rows, getattr(torch, options.dtype), options.repeats)
-            cells = _cells(*seconds, read_bytes, limits, options.threads)
+            cells = _cells(seconds, read_bytes, limits, options.threads)
             print(f"| {shape} | {name} | {' | '.join(cells)} |", flush=True)
 
 
-def _cells(
-    native: float, int8: float, plain: float, read_bytes: int, limits: Limits, threads: int
-) -> list[str]:
-    """Seconds of all threads together: wall time is a thread's share of them."""
+def _cells(seconds: Sequence[float], read_bytes: int, limits: Limits, threads: int) -> list[str]:
+    """`seconds` of native, INT8 and torch, of all threads together: wall time is a thread's share of them."""
+    native, int8, plain = seconds
     floor = threads * read_bytes / limits.read_bytes_s
     return [
         f"{native * 1e3:.3f}",

@@ -47,8 +47,8 @@ def quantize(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 def dequantize(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers of codes [..., dim] and scales [..., 2]."""
-    scale, middle = scales.float().split(1, dim=-1)
-    return torch.addcmul(middle, codes.float(), scale).to(dtype)
+    scale, middle = scales.float().unbind(-1)
+    return torch.addcmul(middle[..., None], codes.float(), scale[..., None]).to(dtype)
 
 
 def _rounded_up(positive: Tensor) -> Tensor:
