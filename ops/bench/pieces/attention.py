@@ -1,5 +1,5 @@
-"""Attention over the paged cache on the CPU: the native backend beside the one in plain PyTorch, a layer at
-a time.
+"""Attention over the paged cache on the CPU: the native backend, the same over keys and values in INT8, and
+the one in plain PyTorch, a layer at a time.
 
     python -m ops.bench attention [--threads 1]
 
@@ -16,7 +16,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from ops.bench.machine import Limits
 
 from millstream_worker.engine.brain.batch.plan import Plan, packed_plan
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.attention_choice import choose
@@ -47,6 +48,7 @@ STEPS: dict[str, tuple[Rows, ...]] = {
     "decode 32 x 128": (Rows(32, 127, 1),),
     "decode 32 x 544": (Rows(32, 543, 1),),
     "decode 32 x 2048": (Rows(32, 2047, 1),),
+    "decode 32 x 4096": (Rows(32, 4095, 1),),
     "decode 1 x 2048": (Rows(1, 2047, 1),),
     "mixed 24 x 300 + 256": (Rows(24, 299, 1), Rows(1, 0, 256)),
     "prefill 512": (Rows(1, 0, 512),),
@@ -65,20 +67,23 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     limits = machine.measure(options.threads)
     print(f"{machine.describe()}, {options.threads} threads, {options.dtype}, {limits}\n")
-    print("| heads | step | native ms | torch ms | ratio | floor ms | native GB/s |")
-    print("|---|---|---|---|---|---|---|")
+    print("| heads | step | native ms | INT8 ms | ratio | torch ms | ratio | floor ms | native GB/s |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for shape, sizes in SHAPES.items():
         for name, rows in STEPS.items():
-            native, plain, read_bytes = _measure(sizes, rows, getattr(torch, options.dtype), options.repeats)
-            cells = _cells(native, plain, read_bytes, limits, options.threads)
+            seconds, read_bytes = _measure(sizes, rows, getattr(torch, options.dtype), options.repeats)
+            cells = _cells(seconds, read_bytes, limits, options.threads)
             print(f"| {shape} | {name} | {' | '.join(cells)} |", flush=True)
 
 
-def _cells(native: float, plain: float, read_bytes: int, limits: Limits, threads: int) -> list[str]:
-    """Seconds of all threads together: wall time is a thread's share of them."""
+def _cells(seconds: Sequence[float], read_bytes: int, limits: Limits, threads: int) -> list[str]:
+    """`seconds` of native, INT8 and torch, of all threads together: wall time is a thread's share of them."""
+    native, int8, plain = seconds
     floor = threads * read_bytes / limits.read_bytes_s
     return [
         f"{native * 1e3:.3f}",
+        f"{int8 * 1e3:.3f}",
+        f"{native / int8:.2f}x",
         f"{plain * 1e3:.3f}",
         f"{plain / native:.1f}x",
         f"{floor * 1e3:.3f}",
@@ -88,27 +93,36 @@ def _cells(native: float, plain: float, read_bytes: int, limits: Limits, threads
 
 def _measure(
     sizes: tuple[int, int, int], rows: Sequence[Rows], dtype: torch.dtype, repeats: int
-) -> tuple[float, float, int]:
-    """Seconds of a layer with either backend, and the bytes of keys and values that it reads."""
+) -> tuple[list[float], int]:
+    """Seconds of a layer with each backend, and the bytes of keys and values that it reads, but in INT8."""
     heads, kv_heads, dim = sizes
     spec = LayerSpec(heads, kv_heads, dim, dim, scale=dim**-0.5)
     plan, blocks = _plan(rows)
     read_bytes = int(plan.kv_lens.sum()) * kv_heads * 2 * dim * dtype.itemsize
-    layers = max(2, CACHES_BYTES // (blocks * spec.block_elements(BLOCK) * dtype.itemsize))
-    storage = KVStorage([spec] * min(layers, 64), blocks, BLOCK, dtype, torch.device("cpu"))
-    for part in (*storage.keys, *storage.values):
-        part.normal_()
+    layers = min(64, max(2, CACHES_BYTES // (blocks * BLOCK * spec.token_bytes(dtype))))
     query, key, value = (
         torch.randn(plan.token_count, count, dim).to(dtype) for count in (heads, kv_heads, kv_heads)
     )
-    backends = [choose(name, storage.device, dtype).build(storage) for name in ("native", "torch")]
+    kinds = (("native", spec), ("native", replace(spec, kv_format=KVFormat.INT8)), ("torch", spec))
+    backends = [_backend(name, [kind] * layers, blocks, dtype) for name, kind in kinds]
     for backend in backends:
         backend.begin(plan)
-    seconds: list[list[float]] = [[], []]
+    seconds: list[list[float]] = [[] for _ in backends]
     for _ in range(repeats):
         for backend, taken in zip(backends, seconds, strict=True):
-            taken.append(_layer_s(backend, len(storage.layers), query, key, value))
-    return statistics.median(seconds[0]), statistics.median(seconds[1]), read_bytes
+            taken.append(_layer_s(backend, layers, query, key, value))
+    return [statistics.median(taken) for taken in seconds], read_bytes
+
+
+def _backend(name: str, layers: Sequence[LayerSpec], blocks: int, dtype: torch.dtype) -> AttentionBackend:
+    """Over a storage that is full of random numbers."""
+    storage = KVStorage(layers, blocks, BLOCK, dtype, torch.device("cpu"))
+    for part in storage.parts():
+        if part.is_floating_point():
+            part.normal_()
+        else:
+            part.random_(-127, 128)
+    return choose(name, storage.device, dtype).build(storage)
 
 
 def _layer_s(

@@ -138,13 +138,16 @@ def test_weights_are_no_part_of_one_segment(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_capacity_is_said_in_tokens_and_rows() -> None:
     info = replace(
-        INFO, dtype="bfloat16", context_length=8192, blocks=5825, max_rows=64, kv_bytes_per_token=23040
-    )
+        INFO, dtype="bfloat16", kv_format="bfloat16", context_length=8192, blocks=5825, max_rows=64,
+        kv_bytes_per_token=23040,
+    )  # fmt: skip
     assert capacity_line(info) == (
         "KV cache 2.00 GiB: 5,825 blocks of 16 = 93,200 tokens of 23,040 bytes "
         "(2 x bfloat16 x layers x KV heads x head size); "
         "rows that fit, by tokens each: 11 of 8,192, 91 of 1,024, 364 of 256; at most 64 at once"
     )
+    said = capacity_line(replace(info, kv_format="int8"))
+    assert "(2 x int8 x layers x KV heads x head size, scales included)" in said
     assert "each: 364 of 256; at most" in capacity_line(replace(info, context_length=256))
 
 

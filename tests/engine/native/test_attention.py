@@ -16,9 +16,12 @@ from support.engine.paged_rows import LAYERS, RAGGED, PagedRows
 from support.engine.planning import Segment, pack
 
 from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.self_check.attention_check import check_attention
+from millstream_worker.engine.runner.self_check.attention_steps import SHORT_CONTEXTS
 
 Backend = Callable[[KVStorage], NativeAttention]
 DTYPES = [torch.float32, torch.bfloat16]
@@ -31,8 +34,17 @@ def test_ragged_steps(name: str, dtype: torch.dtype, native: Backend) -> None:
     PagedRows(LAYERS[name], 5, native, dtype=dtype).check(*RAGGED)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [5, 64, 80, 130])
+def test_codes_are_stored_as_plain_attention_stores_them(
+    dim: int, dtype: torch.dtype, native: Backend
+) -> None:
+    layer = LayerSpec(6, 2, dim, dim, scale=dim**-0.5, kv_format=KVFormat.INT8)
+    check_attention(native, [layer], dtype, torch.device("cpu"), 16, SHORT_CONTEXTS)
+
+
 @pytest.mark.parametrize("threads", [2, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["grouped", "narrow values"])
+@pytest.mark.parametrize("name", ["grouped", "grouped int8", "narrow values"])
 def test_several_threads(name: str, threads: int, native: Backend) -> None:
     """Rows are so long that each step is worth several."""
     torch.set_num_threads(threads)
@@ -55,7 +67,7 @@ def test_torchs_threads_live_on(keys: int, native: Backend) -> None:
     assert set(os.listdir("/proc/self/task")) <= before
 
 
-@pytest.mark.parametrize("name", ["grouped", "narrow values"])
+@pytest.mark.parametrize("name", ["grouped", "wide values int8", "narrow values"])
 @pytest.mark.parametrize("window", [None, 600])
 def test_a_long_context_is_put_together_from_its_parts(
     name: str, window: int | None, native: Backend
@@ -65,7 +77,9 @@ def test_a_long_context_is_put_together_from_its_parts(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["grouped", "one key head", "window", "narrow values", "odd heads"])
+@pytest.mark.parametrize(
+    "name", ["grouped", "one key head", "window", "narrow values", "odd heads", "odd heads int8"]
+)
 @pytest.mark.parametrize("block_size", [8, 5])
 def test_prefix_groups_read_their_beginning_together(
     name: str, dtype: torch.dtype, block_size: int, native: Backend
@@ -108,24 +122,31 @@ def test_bfloat16_is_multiplied_in_every_way(name: str, bfloat16_library: Librar
     softcap=st.none() | st.floats(0.5, 50),
     sinks=st.booleans(),
     dtype=st.sampled_from(DTYPES),
+    kv_format=st.sampled_from(KVFormat),
 )  # fmt: skip
 def test_any_layer_and_any_steps(
     library: Library, new: list[tuple[int, ...]], kv_heads: int, group: int, dims: tuple[int, int],
     block_size: int, window: int | None, softcap: float | None, sinks: bool, dtype: torch.dtype,
+    kv_format: KVFormat,
 ) -> None:  # fmt: skip
     layer = LayerSpec(
-        kv_heads * group, kv_heads, *dims, scale=0.2, window=window, softcap=softcap, sinks=sinks
-    )
+        kv_heads * group, kv_heads, *dims, scale=0.2, window=window, softcap=softcap, sinks=sinks,
+        kv_format=kv_format,
+    )  # fmt: skip
     rows = PagedRows(layer, 3, partial(NativeAttention, library=library), block_size=block_size, dtype=dtype)
     rows.check(*filter(any, new))
 
 
+@pytest.mark.parametrize("name", ["grouped", "grouped int8"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_broken_row_is_broken_alone_and_its_blocks_serve_the_next(bad: float, native: Backend) -> None:
-    rows = PagedRows(LAYERS["grouped"], 3, native)
+def test_a_broken_row_is_broken_alone_and_its_blocks_serve_the_next(
+    name: str, bad: float, native: Backend
+) -> None:
+    rows = PagedRows(LAYERS[name], 3, native)
     rows.step([20, 20, 20])
     rows.qkv[1][1][:] = bad
-    rows.storage.keys[0][rows.blocks[1]] = bad
+    scales = rows.storage.key_scales[0]
+    (rows.storage.keys[0] if scales is None else scales)[rows.blocks[1]] = bad
     computed, expected = rows.step([1, 1, 1])
     assert not computed[1].isfinite().any()
     torch.testing.assert_close(computed[[0, 2]].double(), expected[[0, 2]], atol=3e-6, rtol=3e-6)
@@ -137,11 +158,12 @@ def test_a_broken_row_is_broken_alone_and_its_blocks_serve_the_next(bad: float, 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(6, 2, 64), (2, 2, 64), (2, 2, 80), (7, 1, 48), (5, 1, 32), (4, 1, 33)])
+@pytest.mark.parametrize("kv_format", KVFormat)
 def test_a_row_is_computed_the_same_alone_and_among_others(
-    heads: tuple[int, int, int], dtype: torch.dtype, native: Backend
+    kv_format: KVFormat, heads: tuple[int, int, int], dtype: torch.dtype, native: Backend
 ) -> None:
     """To the last bit, whatever the batch and the chunks."""
-    layer = LayerSpec(*heads, heads[2], scale=0.2)
+    layer = LayerSpec(*heads, heads[2], scale=0.2, kv_format=kv_format)
     together = PagedRows(layer, 3, native, dtype=dtype, tokens=3200)
     first, _ = together.step([700, 33, 300])
     then, _ = together.step([1, 1, 40])

@@ -27,7 +27,7 @@ def test_prompts_longer_than_a_slice(new: list[int]) -> None:
         PagedRows(LAYERS[name], 2, TorchAttention).check([10, 5], new)
 
 
-@pytest.mark.parametrize("name", ["grouped", "softcap", "sinks", "wide values"])
+@pytest.mark.parametrize("name", ["grouped", "softcap", "sinks", "wide values", "grouped int8"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
     PagedRows(LAYERS[name], 3, TorchAttention, dtype=dtype).check([30, 5, 0], [1, 1, 20], [1, 1, 1])

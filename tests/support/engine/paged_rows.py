@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
+from millstream_worker.engine.runner.kv.kv_format import KVFormat, dequantize, quantize
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from support.engine.planning import Segment, pack, sharing
@@ -28,6 +30,19 @@ LAYERS = {
     "odd heads": LayerSpec(3, 1, 15, 33, scale=0.2),
     "wide heads": LayerSpec(2, 1, 256, 256, scale=0.06),
     "80": LayerSpec(2, 2, 80, 80, scale=0.1),
+}
+LAYERS |= {
+    f"{name} int8": replace(LAYERS[name], kv_format=KVFormat.INT8)
+    for name in (
+        "plain",
+        "grouped",
+        "one key head",
+        "softcap",
+        "wide values",
+        "odd heads",
+        "wide heads",
+        "80",
+    )
 }
 # New tokens of five rows, step by step.
 RAGGED = ([3, 0, 17, 1, 40], [1, 5, 1, 1, 1], [1, 1, 1, 0, 1], [2, 1, 130, 1, 1], [1, 1, 1, 1, 1])
@@ -49,8 +64,8 @@ class PagedRows:
         self.layer, self.block_size, self.dtype = layer, block_size, dtype
         self._torch = torch.Generator().manual_seed(count)
         self.storage = KVStorage([layer], tokens // block_size, block_size, dtype, CPU)
-        for part in (*self.storage.keys, *self.storage.values):
-            part.fill_(torch.nan)
+        for part in self.storage.parts():
+            part.fill_(torch.nan if part.is_floating_point() else 99)
         self.free = list(range(tokens // block_size))
         random.Random(0).shuffle(self.free)
         self.blocks: list[list[int]] = [[] for _ in range(count)]
@@ -84,6 +99,7 @@ class PagedRows:
             self.qkv[row] = [torch.cat(pair) for pair in zip(self.qkv[row], fresh, strict=True)]
             packed.append(fresh)
             query, *others = self.qkv[row]
+            others = [self.stored(part) for part in others]
             expected.append(definition(self.layer, query[start:], *others, self.sinks))
         members = [[segments.index(s) for s in segments if s.slot in rows] for _, rows in prefix_groups]
         tokens = [blocks * self.block_size for blocks, _ in prefix_groups]
@@ -95,6 +111,12 @@ class PagedRows:
             torch.cat(part).transpose(0, 1).contiguous().transpose(0, 1) for part in zip(*packed, strict=True)
         )
         return self.attention.attend(0, query, key, value, self.sinks), torch.cat(expected)
+
+    def stored(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What the layer's format keeps of them."""
+        if self.layer.kv_format is KVFormat.AS_COMPUTED:
+            return numbers
+        return dequantize(*quantize(numbers), torch.float32)
 
     def check(self, *steps: Sequence[int]) -> None:
         """Take these steps, each of which must come to the definition."""

@@ -135,6 +135,7 @@ def _load(
         device=device,
         attention=config.attention,
         weights=_weights(config),
+        kv_dtype=config.kv_dtype,
         cache_dir=config.cache_dir,
         gpu=gpu,
         mark=mark,
@@ -248,6 +249,7 @@ def _info(config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blo
         architecture=loaded.architecture,
         dtype=str(loaded.dtype).removeprefix("torch."),
         weights=loaded.weights,
+        kv_format=loaded.kv_format,
         weight_bytes=loaded.weight_bytes,
         device=str(loaded.device),
         attention=loaded.attention,
@@ -275,7 +277,9 @@ def _scheduler(config: EngineConfig, info: EngineInfo, depth: int, swap: HostSwa
             prefix_cache=config.prefix_cache,
             sharing=_SHARING.get(info.attention) if config.shared_attention else None,
             salted=config.prefix_scope == "tenant",
-            hash_seed=hashlib.sha256(f"{info.model} {info.dtype} {info.weights}".encode()).digest(),
+            hash_seed=hashlib.sha256(
+                f"{info.model} {info.dtype} {info.weights} {info.kv_format}".encode()
+            ).digest(),
             pipeline_depth=depth,
             step_time_target_s=config.step_time_target_ms / 1000,
             step_time_for_all=config.step_time_for == "all",

@@ -46,6 +46,7 @@ def _chosen(info: EngineInfo) -> list[tuple[str, str]]:
             "model",
             f"{info.model}, {info.architecture}, {info.parameters / 1e6:,.1f}M parameters, {info.dtype}",
         ),
+        ("keys and values", info.kv_format),
         ("weights", f"{info.weights}, {info.weight_bytes / 1e6:,.0f} MB"),
         ("device", info.device),
         ("attention", info.attention),

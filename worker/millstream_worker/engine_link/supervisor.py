@@ -215,6 +215,7 @@ class Supervisor:
             device=info.device,
             dtype=info.dtype,
             weights=info.weights,
+            kv_format=info.kv_format,
             attention=info.attention,
             token_capacity=info.token_capacity,
             max_rows=info.max_rows,

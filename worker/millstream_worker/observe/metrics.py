@@ -105,6 +105,7 @@ class Metrics:
             "architecture",
             "dtype",
             "weights",
+            "kv_format",
             "device",
             "attention",
         )
@@ -160,7 +161,8 @@ class Metrics:
         """A new engine: its counters begin at zero."""
         self._last = EngineStats()
         self._info.clear()
-        values = (info.model, info.architecture, info.dtype, info.weights, info.device, info.attention)
+        formats = (info.dtype, info.weights, info.kv_format)
+        values = (info.model, info.architecture, *formats, info.device, info.attention)
         self._info.labels(self._queue, *values).set(1)
         self._weight_bytes.set(info.weight_bytes)
         self._weight_bits.set(info.bits_per_weight)

@@ -88,6 +88,7 @@ class Report:
             started_ms=self._started_ms,
             device=info.device if info else "",
             weights=info.weights if info else "",
+            kv_format=info.kv_format if info else "",
             self_check=info.self_check if info else "",
             fallbacks="; ".join(info.fallbacks) if info else "",
             package=self._package,

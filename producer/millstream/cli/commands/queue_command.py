@@ -167,7 +167,8 @@ def _cache(one: WorkerStatus) -> str:
     whole = one.kv_used + one.kv_cached + one.kv_free
     if not whole:
         return NOTHING
-    parts = [f"{one.kv_used / whole:.0%} used, {one.kv_cached / whole:.0%} cached of {whole:,} tokens"]
+    form = f" in {one.kv_format}" if one.kv_format else ""
+    parts = [f"{one.kv_used / whole:.0%} used, {one.kv_cached / whole:.0%} cached of {whole:,} tokens{form}"]
     if one.prefix_hit_rate is not None:
         parts.append(f"{one.prefix_hit_rate:.0%} prefix hits")
     return ", ".join(parts)

@@ -53,6 +53,7 @@ class WorkerStatus:
     started_ms: int | None  # Unix milliseconds of the server's clock
     device: str
     weights: str  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"
+    kv_format: str  # of keys and values, as "bfloat16" or "int8"
     self_check: str  # what was checked on the device when its engine started, and how far it was off
     fallbacks: str  # what is slower than it could be, with the reasons; "": nothing
     package: str  # version of millstream
@@ -190,6 +191,7 @@ def _worker(beat: Heartbeat) -> WorkerStatus:
         started_ms=beat.started_ms or None,
         device=beat.device,
         weights=beat.weights,
+        kv_format=beat.kv_format,
         self_check=beat.self_check,
         fallbacks=beat.fallbacks,
         package=beat.package,

@@ -44,6 +44,7 @@ class Heartbeat:
     started_ms: int = 0
     device: str = ""
     weights: str = ""  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"
+    kv_format: str = ""  # of keys and values, as "bfloat16" or "int8"
     self_check: str = ""  # what was checked on the device when its engine started, and how far it was off
     fallbacks: str = ""  # what is slower than it could be, with the reasons
     package: str = ""  # its version

@@ -13,6 +13,7 @@ class EngineConfig:
     model: str  # local folder, GGUF file, or hub id
     dtype: str = "auto"  # auto | float32 | bfloat16 | float16
     weights: str = "auto"  # auto | int8
+    kv_dtype: str = "auto"  # auto | int8: of keys and values in the KV cache
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     threads: int = 0  # torch threads on the CPU; 0: from the cores really available
     kv_memory: str = "auto"  # auto | bytes ("2GiB") | share of free memory ("0.6")
@@ -62,6 +63,7 @@ class EngineInfo:
     parameters: int
     tokenizer: str  # folder that holds the tokenizer files
     weights: str = ""  # their format
+    kv_format: str = ""  # of keys and values, as "bfloat16" or "int8"
     weight_bytes: int = 0
     self_check: str = ""  # what was checked on the device at start, and how far it was off
     fallbacks: tuple[str, ...] = ()  # what is slower than it could be, each with the reason

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from millstream_worker.engine.brain.batch.plan import Int64, Plan
 from millstream_worker.engine.runner.device.transfer import to_device
+from millstream_worker.engine.runner.kv.kv_format import dequantize, quantize
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 
@@ -30,6 +31,31 @@ class Slice:
     pages: Tensor  # [R, kv_heads, W] (block, head) pages of the storage; a row with fewer repeats its last
     queries: Tensor  # [R, q] positions in the row
     keys: Tensor  # [R, K] the same; K = W * block_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cache:
+    """A layer's keys or values in the storage."""
+
+    codes: Tensor  # [blocks, kv_heads, block_size, dim]; without scales the numbers themselves
+    scales: Tensor | None  # [blocks, kv_heads, block_size, 2]
+    dtype: torch.dtype  # of the numbers
+
+    def clear(self, blocks: Tensor) -> None:
+        """Make zeros of `blocks`."""
+        (self.codes if self.scales is None else self.scales)[blocks] = 0
+
+    def put(self, new: Tensor, blocks: Tensor, offsets: Tensor) -> None:
+        """Store [T, kv_heads, dim]; tokens without a place are left out."""
+        new = new[: len(blocks)].to(self.dtype)
+        if self.scales is not None:
+            new, self.scales[blocks, :, offsets] = quantize(new)
+        self.codes[blocks, :, offsets] = new
+
+    def gathered(self, part: Slice) -> Tensor:
+        """A slice's keys or values, [R, kv_heads, K, dim]."""
+        codes = _gathered(self.codes, part)
+        return codes if self.scales is None else dequantize(codes, _gathered(self.scales, part), self.dtype)
 
 
 class TorchAttention:
@@ -57,13 +83,13 @@ class TorchAttention:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None
     ) -> Tensor:
         spec = self._storage.layers[layer]
-        keys, values = self._storage.keys[layer], self._storage.values[layer]
-        blocks, offsets, begun = self._slots[spec.group]
-        key, value = key[: len(blocks)], value[: len(blocks)]
-        keys[blocks, :, offsets] = key.to(keys.dtype)
-        values[begun] = 0  # may hold what is no number, which a weight of 0 would not undo
-        values[blocks, :, offsets] = value.to(values.dtype)
-        out = values.new_empty(len(query), spec.heads, spec.value_dim)
+        storage, begun = self._storage, self._slots[spec.group][2]
+        keys = _Cache(storage.keys[layer], storage.key_scales[layer], storage.dtype)
+        values = _Cache(storage.values[layer], storage.value_scales[layer], storage.dtype)
+        values.clear(begun)  # may hold what is no number, which a weight of 0 would not undo
+        for cache, new in ((keys, key), (values, value)):
+            cache.put(new, *self._slots[spec.group][:2])
+        out = torch.empty(len(query), spec.heads, spec.value_dim, dtype=storage.dtype, device=storage.device)
         for part in self._slices[self._shapes[layer]]:
             out[part.tokens] = _answers(spec, part, query, keys, values, sinks)
         return out
@@ -103,14 +129,14 @@ def sliced(plan: Plan, shape: LayerSpec, itemsize: int) -> Iterator[tuple[Int64,
 
 
 def _answers(
-    spec: LayerSpec, part: Slice, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None
+    spec: LayerSpec, part: Slice, query: Tensor, keys: _Cache, values: _Cache, sinks: Tensor | None
 ) -> Tensor:
     """[R, q, heads, value_dim]. The query heads of a KV head are rows of one matrix; products are of the
     storage's dtype, the softmax in float32."""
     rows, count = part.tokens.shape
     asked = (query[part.tokens] * spec.scale).to(keys.dtype)
     asked = asked.view(rows, count, spec.kv_heads, -1, spec.key_dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    products = asked @ _gathered(keys, part).transpose(2, 3)  # [R, kv_heads, group * q, K]
+    products = asked @ keys.gathered(part).transpose(2, 3)  # [R, kv_heads, group * q, K]
     scores = products.float().view(rows, spec.heads, count, -1)
     if spec.softcap is not None:
         scores = torch.tanh(scores / spec.softcap) * spec.softcap
@@ -122,11 +148,10 @@ def _answers(
     if sinks is not None:
         scores = torch.cat([scores, sinks.float().view(-1, 1, 1).expand(rows, -1, count, 1)], -1)
     weights = scores.softmax(-1)[..., : part.keys.shape[1]]
-    answers = weights.to(values.dtype).reshape(products.shape) @ _gathered(values, part)
+    answers = weights.to(values.dtype).reshape(products.shape) @ values.gathered(part)
     return answers.view(rows, spec.heads, count, -1).transpose(1, 2)
 
 
 def _gathered(cache: Tensor, part: Slice) -> Tensor:
-    """A slice's keys or values, [R, kv_heads, K, dim]."""
     pages = cache.flatten(0, 1).index_select(0, part.pages.flatten())  # [R * kv_heads * W, block_size, dim]
     return pages.view(*part.pages.shape[:2], -1, cache.shape[3])

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+import torch
+
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +24,25 @@ class LayerSpec:
     softcap: float | None = None  # scores become softcap * tanh(score / softcap)
     sinks: bool = False  # one learned logit per head joins the softmax and takes weight from the values
     group: int = 0  # which of the plan's block tables holds this layer
+    kv_format: KVFormat = KVFormat.AS_COMPUTED
 
     @property
     def shape(self) -> LayerSpec:
         """The layer without what does not matter for the indices and masks of a step."""
-        return replace(self, scale=1.0, softcap=None, sinks=False)
+        return replace(self, scale=1.0, softcap=None, sinks=False, kv_format=KVFormat.AS_COMPUTED)
 
-    def block_elements(self, block_size: int) -> int:
-        """Numbers stored per block: keys and values of `block_size` tokens."""
-        return self.kv_heads * block_size * (self.key_dim + self.value_dim)
+    def token_bytes(self, dtype: torch.dtype) -> int:
+        """Of one token's key and value, which are computed in `dtype`, with their scales."""
+        sizes = (self.kv_format.head_bytes(dim, dtype) for dim in (self.key_dim, self.value_dim))
+        return self.kv_heads * sum(sizes)
+
+
+def kv_name(layers: Iterable[LayerSpec], dtype: torch.dtype) -> str:
+    """The format for people: "bfloat16", "int8", or both."""
+    names = {
+        str(dtype).removeprefix("torch.")
+        if layer.kv_format is KVFormat.AS_COMPUTED
+        else layer.kv_format.value
+        for layer in layers
+    }
+    return "+".join(sorted(names, reverse=True))

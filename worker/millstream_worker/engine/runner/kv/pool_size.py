@@ -134,10 +134,11 @@ def capacity_line(info: EngineInfo) -> str:
     tokens, per_token = info.token_capacity, info.kv_bytes_per_token
     rows = [info.context_length, *(length for length in (1024, 256) if length < info.context_length)]
     lengths = ", ".join(f"{tokens // length:,} of {length:,}" for length in rows)
+    scales = ", scales included" if info.kv_format != info.dtype else ""
     return (
         f"KV cache {_size(tokens * per_token)}: {info.blocks:,} blocks of {info.block_size} = {tokens:,} "
-        f"tokens of {per_token:,} bytes (2 x {info.dtype} x layers x KV heads x head size); rows that fit, "
-        f"by tokens each: {lengths}; at most {info.max_rows} at once"
+        f"tokens of {per_token:,} bytes (2 x {info.kv_format} x layers x KV heads x head size{scales}); rows "
+        f"that fit, by tokens each: {lengths}; at most {info.max_rows} at once"
     )
 
 

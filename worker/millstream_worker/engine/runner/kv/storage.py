@@ -3,6 +3,7 @@ block tables or hashes: whoever asks names blocks and slots.
 
     keys[layer]    [blocks, kv_heads, block_size, key_dim]
     values[layer]  [blocks, kv_heads, block_size, value_dim]
+    key_scales[layer], value_scales[layer]  [blocks, kv_heads, block_size, 2] bfloat16, of layers in INT8
 
 Heads come before tokens, so that one head's keys of a block are one contiguous piece: gathered per (row,
 head) they are the operand of a plain matrix product without another copy.
@@ -14,12 +15,14 @@ from collections.abc import Sequence
 
 import torch
 
+from millstream_worker.engine.runner.kv.kv_format import SCALES, KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 
 def bytes_per_block(layers: Sequence[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
-    """A block over all layers: 2 (keys, values) x layers x kv_heads x head_dim x tokens x dtype bytes."""
-    return sum(layer.block_elements(block_size) for layer in layers) * dtype.itemsize
+    """A block over all layers: 2 (keys, values) x layers x kv_heads x head_dim x tokens x dtype bytes; in
+    INT8 a byte a number, and four for each head's scales."""
+    return sum(layer.token_bytes(dtype) for layer in layers) * block_size
 
 
 class KVStorage:
@@ -38,8 +41,10 @@ class KVStorage:
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
-        self.keys = [self._zeros(layer.kv_heads, layer.key_dim) for layer in layers]
-        self.values = [self._zeros(layer.kv_heads, layer.value_dim) for layer in layers]
+        self.keys = [self._zeros(layer, layer.key_dim) for layer in layers]
+        self.values = [self._zeros(layer, layer.value_dim) for layer in layers]
+        self.key_scales = [self._scales(layer) for layer in layers]
+        self.value_scales = [self._scales(layer) for layer in layers]
 
     @property
     def bytes_per_block(self) -> int:
@@ -48,21 +53,30 @@ class KVStorage:
     def copy_out(self, blocks: torch.Tensor) -> torch.Tensor:
         """The pages of `blocks` [N] as bytes: uint8 [N, bytes_per_block]."""
         count = len(blocks)
-        return torch.cat([part[blocks].reshape(count, -1).view(torch.uint8) for part in self._parts()], dim=1)
+        return torch.cat([part[blocks].reshape(count, -1).view(torch.uint8) for part in self.parts()], dim=1)
 
     def copy_in(self, blocks: torch.Tensor, pages: torch.Tensor) -> None:
         """Put pages from `copy_out` (of any storage with these layers, block size and dtype) into
         `blocks`."""
         start = 0
-        for part in self._parts():
+        for part in self.parts():
             size = part[0].numel() * part.element_size()
-            page = pages[:, start : start + size].contiguous().view(self.dtype)
+            page = pages[:, start : start + size].contiguous().view(part.dtype)
             part[blocks] = page.reshape(len(blocks), *part.shape[1:])
             start += size
         assert start == pages.shape[1], f"pages of {pages.shape[1]} bytes, blocks of {start}"
 
-    def _parts(self) -> list[torch.Tensor]:
-        return [*self.keys, *self.values]
+    def parts(self) -> list[torch.Tensor]:
+        """All tensors, in the order in which a page holds them."""
+        scales = (*self.key_scales, *self.value_scales)
+        return [*self.keys, *self.values, *(part for part in scales if part is not None)]
 
-    def _zeros(self, kv_heads: int, dim: int) -> torch.Tensor:
-        return torch.zeros(self.blocks, kv_heads, self.block_size, dim, dtype=self.dtype, device=self.device)
+    def _zeros(self, layer: LayerSpec, dim: int) -> torch.Tensor:
+        shape = (self.blocks, layer.kv_heads, self.block_size, dim)
+        return torch.zeros(shape, dtype=layer.kv_format.code_dtype(self.dtype), device=self.device)
+
+    def _scales(self, layer: LayerSpec) -> torch.Tensor | None:
+        if layer.kv_format is KVFormat.AS_COMPUTED:
+            return None
+        shape = (self.blocks, layer.kv_heads, self.block_size, SCALES)
+        return torch.zeros(shape, dtype=torch.bfloat16, device=self.device)

@@ -66,7 +66,7 @@ def _on_the_cpu(name: str, dtype: torch.dtype, cache: Path) -> AttentionChoice:
     from millstream_worker.engine.runner.self_check.library_check import check
 
     try:
-        if dtype not in ENTRIES:
+        if (dtype, dtype) not in ENTRIES:
             raise CannotBuild(f"it does not compute {str(dtype).removeprefix('torch.')}")
         library = build(cache)
         check(library)

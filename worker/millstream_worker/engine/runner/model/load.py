@@ -8,7 +8,7 @@ hands the packed step to what `occupy` put into the module.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from millstream_worker.engine.runner.attention.custom_op import Attention, atten
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.codes.packed import is_packed
 from millstream_worker.engine.runner.device.gpu import Gpu
-from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec, kv_name
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.linear.fused import fuse
 from millstream_worker.engine.runner.linear.replace import (
@@ -31,6 +31,7 @@ from millstream_worker.engine.runner.linear.replace import (
 from millstream_worker.engine.runner.model import support
 from millstream_worker.engine.runner.model.anatomy import Anatomy, observe
 from millstream_worker.engine.runner.model.attention_choice import choose
+from millstream_worker.engine.runner.model.kv_choice import in_format
 from millstream_worker.engine.runner.model.logits import LogitsFunction
 from millstream_worker.engine.runner.model.packed_model import load_packed
 from millstream_worker.engine.runner.model.weights import end_ids, load_config, load_weights
@@ -71,6 +72,11 @@ class LoadedModel:
         return self.anatomy.layer_specs
 
     @property
+    def kv_format(self) -> str:
+        """Of keys and values, as "bfloat16", "int8", or "int8+bfloat16" where layers differ."""
+        return kv_name(self.layer_specs, self.dtype)
+
+    @property
     def vocab_size(self) -> int:
         """Width of the logits."""
         return self.anatomy.vocab_size
@@ -83,19 +89,22 @@ def load_model(
     device: torch.device,
     attention: str = "auto",
     weights: str = "auto",
+    kv_dtype: str = "auto",
     cache_dir: str = "",
     gpu: Gpu | None = None,
     mark: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """The model of a folder with config.json and safetensors. `mark` is called with each weight read. What
     its attention compiles is kept in `cache_dir` ("": ~/.cache/millstream). `weights`: auto, as in the
-    checkpoint; int8; or dequantized.
+    checkpoint; int8; or dequantized. `kv_dtype`: of keys and values, auto or int8.
 
     Raises `UnsupportedModel` for a model that would not be computed correctly or lacks weights, and
-    ValueError for an attention backend, or weights, that the device does not have.
+    ValueError for an attention backend, weights, or keys and values, that device or model do not have.
     """
     if weights == "int8" and device.type != "cpu":
         raise ValueError(f"weights {weights!r} are computed on the CPU, this is {device.type}; use 'auto'")
+    if kv_dtype == "int8" and device.type != "cpu":
+        raise ValueError(f"kv_dtype {kv_dtype!r} is computed on the CPU, this is {device.type}; use 'auto'")
     chosen = choose(attention, device, dtype, cache_dir, gpu)
     config = load_config(folder)
     support.check(config)
@@ -110,6 +119,7 @@ def load_model(
     else:
         model, form = load_weights(folder, config, dtype, device, ATTENTION, mark), _name(dtype)
     anatomy = observe(model, ATTENTION)
+    anatomy = replace(anatomy, layer_specs=in_format(kv_dtype, anatomy.layer_specs, config))
     fuse(model, anatomy.siblings)
     parameters = weight_count(model)
     linear_layers = replace_linear_layers(model, chosen.library, weights, model.get_input_embeddings())

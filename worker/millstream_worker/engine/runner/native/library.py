@@ -20,7 +20,12 @@ _PRODUCTS = {
 }
 _CODES = {torch.bfloat16: "multiply_codes_bfloat16", torch.float32: "multiply_codes_float32"}
 _WIDTHS = {torch.bfloat16: "panel_width_bfloat16", torch.float32: "panel_width_float32"}
-ENTRIES = {torch.bfloat16: "attend_bfloat16", torch.float32: "attend_float32"}
+ENTRIES = {  # by what is computed, and what keys and values are stored as
+    (torch.bfloat16, torch.bfloat16): "attend_bfloat16",
+    (torch.bfloat16, torch.int8): "attend_bfloat16_int8",
+    (torch.float32, torch.float32): "attend_float32",
+    (torch.float32, torch.int8): "attend_float32_int8",
+}
 _MOST_LIKELY = {torch.bfloat16: "most_likely_bfloat16", torch.float32: "most_likely_float32"}
 _MASKED = {torch.bfloat16: "mask_bfloat16", torch.float32: "mask_float32"}
 _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
@@ -64,6 +69,8 @@ class LayerNumbers(ctypes.Structure):
         ("softcap", c_float),  # 0: none
         ("keys", c_void_p),
         ("values", c_void_p),
+        ("key_scales", c_void_p),  # None where they are no codes
+        ("value_scales", c_void_p),
     ]
 
 
@@ -94,9 +101,9 @@ class Library:
 
     def __init__(self, file: Path) -> None:
         self._library = ctypes.CDLL(str(file))
-        self.attend: dict[torch.dtype, Attend] = {
-            dtype: self._entry(name, _ATTENDED) for dtype, name in ENTRIES.items()
-        }  # by the type of the storage
+        self.attend: dict[tuple[torch.dtype, torch.dtype], Attend] = {
+            dtypes: self._entry(name, _ATTENDED) for dtypes, name in ENTRIES.items()
+        }
         width = {dtype: self._entry(name, [], c_int32)() for dtype, name in _WIDTHS.items()}
         multiply = {types: self._entry(name, _MULTIPLIED) for types, name in _PRODUCTS.items()}
         self.panels = Panels(width, multiply) if all(width.values()) else None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
 from millstream_worker.engine.runner.attention.torch_backend import TorchAttention
-from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.layer_spec import LayerSpec, kv_name
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.self_check.attention_steps import CONTEXTS, attention_steps
 from millstream_worker.engine.runner.self_check.deviation import TOLERANCE, Mismatch, compare
@@ -50,7 +50,7 @@ def check_attention(
                 want = reference.attend(0, query.float(), key.float(), value.float(), sinks)
             worst = max(worst, compare(got, want, f"attention of {about}", TOLERANCE[dtype]))
             mark()
-        for stored, right in zip((*storage.keys, *storage.values), (*exact.keys, *exact.values), strict=True):
+        for stored, right in zip(storage.parts(), exact.parts(), strict=True):
             if not torch.equal(stored.float(), right):
                 raise Mismatch(f"what is stored of the keys and values of {about} is wrong")
     return worst
@@ -103,7 +103,4 @@ def kinds_of(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
 
 def named(kind: LayerSpec, dtype: torch.dtype) -> str:
     window = f", window {kind.window}" if kind.window else ""
-    return (
-        f"{kind.heads} heads ({kind.kv_heads} KV) of {kind.key_dim}{window}, "
-        f"{str(dtype).removeprefix('torch.')}"
-    )
+    return f"{kind.heads} heads ({kind.kv_heads} KV) of {kind.key_dim}{window}, {kv_name([kind], dtype)}"

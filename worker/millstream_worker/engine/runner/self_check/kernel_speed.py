@@ -79,7 +79,7 @@ class KernelSpeeds:
         """Steps, with the bytes read or the operations done in each, and what bounds that."""
         copy, product = self._bounds
         decode, prefix_group, prompt, chunk = _plans(self._block_size)
-        token_bytes = kind.block_elements(1) * self._dtype.itemsize
+        token_bytes = kind.token_bytes(self._dtype)
         pair_flops = 2 * kind.heads * (kind.key_dim + kind.value_dim)  # of a query and a key
         read = ROWS * min(CONTEXT, kind.window or CONTEXT) * token_bytes
         yield f"decode, {ROWS} rows of {CONTEXT:,} tokens", decode, read, copy

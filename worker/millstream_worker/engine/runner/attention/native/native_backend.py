@@ -32,7 +32,7 @@ class NativeAttention:
         assert all(max(layer.key_dim, layer.value_dim) <= MOST_DIM for layer in storage.layers)
         self.library = library
         self._storage = storage
-        self._attend = library.attend[storage.dtype]
+        self._attend = [library.attend[storage.dtype, keys.dtype] for keys in storage.keys]
         shapes = [layer.shape for layer in storage.layers]
         self._shapes = tuple(dict.fromkeys(shapes))
         self._shape_of = [self._shapes.index(shape) for shape in shapes]
@@ -68,7 +68,7 @@ class NativeAttention:
         sinks = None if sinks is None else sinks.to(torch.float32).contiguous()
         addresses = self._addresses[layer], self._step_addresses[layer]
         strides = *query.stride()[:2], *key.stride()[:2], *value.stride()[:2]
-        intercept.call(self._attend, (query, key, value, sinks, out), *addresses, *strides)
+        intercept.call(self._attend[layer], (query, key, value, sinks, out), *addresses, *strides)
         return out
 
     def _layer_numbers(self, layer: int) -> LayerNumbers:
@@ -84,7 +84,13 @@ class NativeAttention:
             softcap=spec.softcap or 0.0,
             keys=storage.keys[layer].data_ptr(),
             values=storage.values[layer].data_ptr(),
+            key_scales=_address(storage.key_scales[layer]),
+            value_scales=_address(storage.value_scales[layer]),
         )
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _rows(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -21,31 +21,35 @@ constexpr int rows_of(int left) {
 constexpr int vectors_of(int rows) { return rows > 6 ? 2 : 4; }
 #endif
 
+// A vector of sums: floats, or whole numbers in their place.
+template <class P>
+using Lanes = decltype(P::column(nullptr, 0));
+
 // One more element of B in each column, or a part of it. What there is less of, rows or vectors, waits in
 // registers for the other.
 template <class P, int Rows, int Vectors>
-inline void add_to_rows(Vector (&sums)[Rows][Vectors], const typename P::Row* a, int a_stride,
+inline void add_to_rows(Lanes<P> (&sums)[Rows][Vectors], const typename P::Row* a, int a_stride,
                         const typename P::Packed* b, int part) {
-    Vector rows[Rows];
+    Lanes<P> rows[Rows];
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) rows[r] = P::repeated(a[r * a_stride + part]);
 #pragma GCC unroll 12
     for (int v = 0; v < Vectors; ++v) {
-        const Vector column = P::column(b + v * LANES, part);
+        const Lanes<P> column = P::column(b + v * LANES, part);
 #pragma GCC unroll 12
         for (int r = 0; r < Rows; ++r) sums[r][v] = P::add_product(sums[r][v], rows[r], column);
     }
 }
 
 template <class P, int Rows, int Vectors>
-inline void add_to_columns(Vector (&sums)[Rows][Vectors], const typename P::Row* a, int a_stride,
+inline void add_to_columns(Lanes<P> (&sums)[Rows][Vectors], const typename P::Row* a, int a_stride,
                            const typename P::Packed* b, int part) {
-    Vector columns[Vectors];
+    Lanes<P> columns[Vectors];
 #pragma GCC unroll 12
     for (int v = 0; v < Vectors; ++v) columns[v] = P::column(b + v * LANES, part);
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) {
-        const Vector row = P::repeated(a[r * a_stride + part]);
+        const Lanes<P> row = P::repeated(a[r * a_stride + part]);
 #pragma GCC unroll 12
         for (int v = 0; v < Vectors; ++v) sums[r][v] = P::add_product(sums[r][v], row, columns[v]);
     }
@@ -55,10 +59,10 @@ inline void add_to_columns(Vector (&sums)[Rows][Vectors], const typename P::Row*
 template <class P, int Ahead, int Rows, int Vectors>
 inline void multiply_block(const typename P::Row* a, int a_stride, const typename P::Packed* b,
                            int b_stride, float* c, int c_stride, int depth, bool add) {
-    Vector sums[Rows][Vectors];
+    Lanes<P> sums[Rows][Vectors];
     for (int r = 0; r < Rows; ++r)
         for (int v = 0; v < Vectors; ++v)
-            sums[r][v] = add ? load<Vector>(c + r * c_stride + v * LANES) : Vector{};
+            sums[r][v] = add ? load<Lanes<P>>(c + r * c_stride + v * LANES) : Lanes<P>{};
     for (int k = 0; k < depth; ++k, a += P::PARTS, b += b_stride) {
         if constexpr (Ahead > 0)
             for (int v = 0; v < Vectors; ++v) __builtin_prefetch(b + v * LANES + Ahead, 0, 2);

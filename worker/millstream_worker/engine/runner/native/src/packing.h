@@ -73,6 +73,26 @@ inline void turn(const void* const* rows, int count, void* to) {
             std::memcpy(out + done * KEYS + r, static_cast<const uint32_t*>(rows[r]) + done, 4);
 }
 
+// Codes of 8 bits of 16 rows, four of each at a time: `use(e, words)` gets codes 4 e ... 4 e + 3, zeros behind
+// the last, as 16 words.
+template <class F>
+inline void turn_codes(const int8_t* const* rows, int dim, F use) {
+    alignas(64) uint32_t words[GROUP * KEYS];
+    for (int start = 0; start < dim; start += 4 * GROUP) {
+        const int some = std::min(4 * GROUP, dim - start), whole = some / 4;
+        const void* from[GROUP];
+        for (int r = 0; r < GROUP; ++r) from[r] = rows[r] + start;
+        turn(from, whole, words);
+        for (int e = 0; e < whole; ++e) use(start / 4 + e, words + e * KEYS);
+        if (some % 4 == 0) continue;
+        for (int r = 0; r < GROUP; ++r) {
+            words[r] = 0;
+            std::memcpy(words + r, rows[r] + start + whole * 4, some % 4);
+        }
+        use(start / 4 + whole, words);
+    }
+}
+
 // How operands are stored, packed and multiplied: an element of B is `PER` numbers of a column, and takes
 // `PARTS` elements of A.
 struct Float32 {
@@ -82,6 +102,7 @@ struct Float32 {
     static constexpr int PER = 1;
     static constexpr int PARTS = 1;
     static constexpr bool AS_STORED = true;
+    static constexpr bool WHOLE = false;
 
     static Vector repeated(float element) { return broadcast(element); }
     static Vector column(const float* elements, int) { return load<Vector>(elements); }
@@ -96,6 +117,23 @@ struct Float32 {
     static void pack_values(const float* const* rows, int count, int dim, int width, float* to) {
         for (int k = 0; k < count; ++k, to += width) {
             std::memcpy(to, rows[k], dim * sizeof *to);
+            std::fill(to + dim, to + width, 0.0f);
+        }
+    }
+
+    static void pack_keys(const int8_t* const* rows, int dim, float* to) {
+        turn_codes(rows, dim, [&](int e, const uint32_t* words) {
+            for (int d = 4 * e; d < std::min(4 * e + 4, dim); ++d)
+                for (int k = 0; k < GROUP; k += LANES)
+                    store(to + d * KEYS + k, widened_code(load<IntVector>(words + k), d % 4));
+        });
+    }
+
+    static void pack_values(const int8_t* const* rows, int count, int dim, int width, float* to) {
+        for (int k = 0; k < count; ++k, to += width) {
+            int d = 0;
+            for (; d + LANES <= dim; d += LANES) store(to + d, widened_codes(rows[k] + d));
+            for (; d < dim; ++d) to[d] = rows[k][d];
             std::fill(to + dim, to + width, 0.0f);
         }
     }
@@ -120,6 +158,7 @@ struct BFloat16 {
     using Packed = uint32_t;
     static constexpr int PER = 2;
     static constexpr bool AS_STORED = false;
+    static constexpr bool WHOLE = false;
 
     static void pack_keys(const uint16_t* const* rows, int dim, uint32_t* to) {
         turn(reinterpret_cast<const void* const*>(rows), dim / 2, to);
@@ -139,6 +178,30 @@ struct BFloat16 {
             }
 #endif
             for (; d < dim; ++d) to[d] = first[d] | uint32_t(second[d]) << 16;
+            for (; d < width; ++d) to[d] = 0;
+        }
+    }
+
+    // Whole numbers of 8 bits are exact.
+    static void pack_keys(const int8_t* const* rows, int dim, uint32_t* to) {
+        turn_codes(rows, dim, [&](int e, const uint32_t* words) {
+            for (int pair = 2 * e; pair < std::min(2 * e + 2, (dim + 1) / 2); ++pair)
+                for (int k = 0; k < GROUP; k += LANES) {
+                    const auto codes = load<IntVector>(words + k);
+                    const int which = pair % 2 * 2;
+                    store(to + pair * KEYS + k,
+                          paired(widened_code(codes, which), widened_code(codes, which + 1)));
+                }
+        });
+    }
+
+    static void pack_values(const int8_t* const* rows, int count, int dim, int width, uint32_t* to) {
+        for (int k = 0; k < count; k += 2, to += width) {
+            const int8_t *first = rows[k], *second = rows[k + 1];
+            int d = 0;
+            for (; d + LANES <= dim; d += LANES)
+                store(to + d, paired(widened_codes(first + d), widened_codes(second + d)));
+            for (; d < dim; ++d) to[d] = narrowed(first[d]) | uint32_t(narrowed(second[d])) << 16;
             for (; d < width; ++d) to[d] = 0;
         }
     }

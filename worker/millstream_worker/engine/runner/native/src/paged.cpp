@@ -15,6 +15,7 @@ struct Layer {
     int32_t window;  // newest tokens that a token sees; 0: all
     float scale, softcap;
     void *keys, *values;  // [blocks, kv_heads, block_size, dim]
+    Scales *key_scales, *value_scales;  // [blocks, kv_heads, block_size], where those are codes
 };
 
 // New tokens of one segment, or of several that begin alike, and keys that all of them attend to.
@@ -57,12 +58,17 @@ thread_local Scratch scratch;
 const float zeros[MOST_DIM] = {};
 const void* const ZEROS = zeros;
 
-template <class T>
-void put(const Strided<T>& from, void* cache, int dim, const Layer& layer, int64_t slot, int token) {
+template <class C, class T>
+void put(const Strided<T>& from, void* cache, Scales* scales, int dim, const Layer& layer, int64_t slot,
+         int token) {
     const int64_t block = slot / layer.block_size, offset = slot % layer.block_size;
     for (int head = 0; head < layer.kv_heads; ++head) {
         const int64_t place = (block * layer.kv_heads + head) * layer.block_size + offset;
-        std::memcpy(static_cast<T*>(cache) + place * dim, from.at(token, head), dim * sizeof(T));
+        C* to = static_cast<C*>(cache) + place * dim;
+        if constexpr (std::is_same_v<C, T>)
+            std::memcpy(to, from.at(token, head), dim * sizeof(T));
+        else
+            scales[place] = quantize(from.at(token, head), dim, to);
     }
 }
 
@@ -80,6 +86,8 @@ struct Reader {
             const int key = start + k;
             if (key < first || key >= end) {
                 to.keys[k] = to.values[k] = static_cast<const T*>(ZEROS);
+                if constexpr (std::is_same_v<T, int8_t>)
+                    to.key_scales[k] = to.value_scales[k] = static_cast<const Scales*>(ZEROS);
                 ++k;
                 continue;
             }
@@ -88,6 +96,14 @@ struct Reader {
             const int64_t place = (int64_t(table[key / size]) * layer.kv_heads + head) * size + offset;
             const T* one_key = static_cast<const T*>(layer.keys) + place * layer.key_dim;
             const T* one_value = static_cast<const T*>(layer.values) + place * layer.value_dim;
+            if constexpr (std::is_same_v<T, int8_t>) {
+                for (int near = 0; near < run; ++near) {
+                    to.key_scales[k + near] = layer.key_scales + place + near;
+                    to.value_scales[k + near] = layer.value_scales + place + near;
+                }
+                __builtin_prefetch(layer.key_scales + place);
+                __builtin_prefetch(layer.value_scales + place);
+            }
             for (const int stop = k + run; k < stop; ++k) {
                 to.keys[k] = one_key;
                 to.values[k] = one_value;
@@ -99,14 +115,14 @@ struct Reader {
 };
 
 // What a tile has come to for its tokens, as answers or as parts of them.
-template <class P>
-void leave(const Tile<P>& tile, const Layer& layer, const Step& step, const Piece& piece, int first_head,
+template <class P, class C>
+void leave(Tile<P, C>& tile, const Layer& layer, const Step& step, const Piece& piece, int first_head,
            const float* sinks, typename P::Stored* out) {
     const int group = layer.heads / layer.kv_heads, dim = layer.value_dim;
     for (int row = 0; row < piece.tokens * group; ++row) {
         const int64_t token = step.members[piece.first_member + row / group];
         const int head = first_head + row % group;
-        const float* sums = tile.sums + row * tile.width;
+        const float* sums = tile.finished(row);
         if (piece.part < 0) {
             const Answer answer(tile.highest[row], tile.total(row), sinks ? sinks + head : nullptr);
             narrow(sums, answer.factor, dim, out + (token * layer.heads + head) * dim);
@@ -120,19 +136,19 @@ void leave(const Tile<P>& tile, const Layer& layer, const Step& step, const Piec
     }
 }
 
-template <class P>
+template <class P, class C>
 void attend_piece(const Layer& layer, const Step& step, const Piece& piece, int head,
                   const Strided<typename P::Stored>& query, const float* sinks, typename P::Stored* out) {
     const int group = layer.heads / layer.kv_heads, first_head = head * group;
     const Shape shape{piece.tokens * group, layer.key_dim, layer.value_dim, layer.scale, layer.softcap};
     const int32_t* members = step.members + piece.first_member;
-    Tile<P> tile(shape, scratch);
+    Tile<P, C> tile(shape, scratch);
     for (int row = 0; row < shape.rows; ++row)
         tile.put_query(row, query.at(members[row / group], first_head + row % group));
 
-    const Reader<typename P::Stored> reader{layer, step.tables + int64_t(piece.segment) * step.table_width,
-                                            piece.first_key, piece.end_key};
-    Addresses<typename P::Stored> addresses[2];
+    const Reader<C> reader{layer, step.tables + int64_t(piece.segment) * step.table_width, piece.first_key,
+                           piece.end_key};
+    Addresses<C> addresses[2];
     const int begin = piece.first_key / KEYS * KEYS;
     reader.find(head, begin, addresses[0]);
     int now = 0;
@@ -174,7 +190,8 @@ void join(const Layer& layer, const Step& step, const Split& split, const float*
     }
 }
 
-template <class P>
+// C: what keys and values are stored as.
+template <class P, class C>
 void attend(const Layer& layer, const Step& step, const Strided<typename P::Stored>& query,
             const Strided<typename P::Stored>& key, const Strided<typename P::Stored>& value,
             const float* sinks, typename P::Stored* out) {
@@ -182,13 +199,14 @@ void attend(const Layer& layer, const Step& step, const Strided<typename P::Stor
     {
 #pragma omp for schedule(static)
         for (int token = 0; token < step.tokens; ++token) {
-            put(key, layer.keys, layer.key_dim, layer, step.slots[token], token);
-            put(value, layer.values, layer.value_dim, layer, step.slots[token], token);
+            const int64_t slot = step.slots[token];
+            put<C>(key, layer.keys, layer.key_scales, layer.key_dim, layer, slot, token);
+            put<C>(value, layer.values, layer.value_scales, layer.value_dim, layer, slot, token);
         }
 #pragma omp for schedule(dynamic, step.together)
         for (int item = 0; item < step.piece_count * layer.kv_heads; ++item)
-            attend_piece<P>(layer, step, step.pieces[item / layer.kv_heads], item % layer.kv_heads, query,
-                            sinks, out);
+            attend_piece<P, C>(layer, step, step.pieces[item / layer.kv_heads], item % layer.kv_heads, query,
+                               sinks, out);
 #pragma omp for schedule(dynamic)
         for (int item = 0; item < step.split_count; ++item)
             join(layer, step, step.splits[item], sinks, out);
@@ -208,13 +226,20 @@ void attend(const Layer& layer, const Step& step, const Strided<typename P::Stor
     }
 
 #if defined(__AVX512BF16__)
-#define ATTEND_BFLOAT16 (may_use_tiles() || pairs_pay() ? attend<Pairs> : attend<Halves>)
+#define ATTEND_BFLOAT16 (may_use_tiles() || pairs_pay() ? attend<Pairs, uint16_t> : attend<Halves, uint16_t>)
+#define ATTEND_CODES (may_use_tiles() ? attend<Pairs, int8_t> : attend<WholePairs, int8_t>)
+#elif defined(WHOLE_PAIRS)
+#define ATTEND_BFLOAT16 (attend<Halves, uint16_t>)
+#define ATTEND_CODES (attend<WholePairs, int8_t>)
 #else
-#define ATTEND_BFLOAT16 attend<Halves>
+#define ATTEND_BFLOAT16 (attend<Halves, uint16_t>)
+#define ATTEND_CODES (attend<Halves, int8_t>)
 #endif
 
 ENTRY(attend_bfloat16, uint16_t, ATTEND_BFLOAT16)
-ENTRY(attend_float32, float, attend<Float32>)
+ENTRY(attend_bfloat16_int8, uint16_t, ATTEND_CODES)
+ENTRY(attend_float32, float, (attend<Float32, float>))
+ENTRY(attend_float32_int8, float, (attend<Float32, int8_t>))
 
 extern "C" const char* bfloat16_products() {
     return may_use_tiles() ? "tiles" : pairs_pay() ? "pairs" : "float32";

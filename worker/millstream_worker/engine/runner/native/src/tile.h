@@ -3,9 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "amx.h"
+#include "codes.h"
 #include "scratch.h"
+#include "whole_pairs.h"
 
 struct Shape {
     int rows, key_dim, value_dim;
@@ -17,14 +20,32 @@ struct Sight {
     int low, high;
 };
 
-// Where the keys and values of a tile are.
+// Where the keys and values of a tile are, as they are computed or as codes.
 template <class T>
 struct Addresses {
     const T *keys[KEYS], *values[KEYS];
 };
 
-template <class P>
+template <>
+struct Addresses<int8_t> {
+    const int8_t *keys[KEYS], *values[KEYS];
+    const Scales *key_scales[KEYS], *value_scales[KEYS];
+};
+
+// Of 64 keys or values, one behind the other.
+struct TileScales {
+    alignas(LINE) Scales of[KEYS];
+
+    void take(const Scales* const* from, int count) {
+        for (int k = 0; k < count; ++k) of[k] = *from[k];
+    }
+};
+
+// Codes are multiplied as they are: scales go into scores and weights, and the middles of keys and of values
+// count for all numbers of a query, and of an answer, at once.
+template <class P, class C>
 class Tile {
+    static constexpr bool CODES = std::is_same_v<C, int8_t>;
     using Stored = typename P::Stored;
     using Row = typename P::Row;
     using Packed = typename P::Packed;
@@ -36,15 +57,21 @@ public:
 
     Tile(const Shape& shape, Scratch& scratch)
         : width(rounded_up(shape.value_dim, 16)), shape_(shape),
-          depth_((shape.key_dim + P::PER - 1) / P::PER), tiles_(shape.rows) {
+          depth_(rounded_up(shape.key_dim, P::WHOLE ? 4 : P::PER) / P::PER), tiles_(shape.rows) {
         const int rows = shape.rows;
-        scratch.reserve(Scratch::bytes<float>(rows * (width + 1)) + Scratch::bytes<float>(rows * LANES) +
+        scratch.reserve(Scratch::bytes<float>(rows * (width + 4)) + 2 * Scratch::bytes<float>(rows * LANES) +
                         Scratch::bytes<Row>(rows * depth_ * P::PARTS) + Scratch::bytes<Packed>(depth_ * KEYS) +
                         Scratch::bytes<Packed>(KEYS / P::PER * width) +
-                        2 * Scratch::bytes<float>(rows * KEYS) + LINE);
+                        2 * Scratch::bytes<float>(rows * KEYS) +
+                        (P::WHOLE ? Scratch::bytes<float>(rows * width) : 0) + 4 * LINE);
         sums = scratch.take<float>(rows * width);
         highest = scratch.take<float>(rows);
         totals = scratch.take<float>(rows * LANES);
+        middles_ = scratch.take<float>(rows * LANES);
+        query_sums_ = scratch.take<float>(rows);
+        query_factors_ = scratch.take<float>(rows);
+        weight_factors_ = scratch.take<float>(rows);
+        if constexpr (P::WHOLE) products_ = scratch.take<float>(rows * width);
         queries = scratch.take<Row>(rows * depth_ * P::PARTS);
         keys_ = scratch.take<Packed>(depth_ * KEYS);
         values_ = scratch.take<Packed>(KEYS / P::PER * width);
@@ -53,26 +80,36 @@ public:
         std::fill_n(sums, rows * width, 0.0f);
         std::fill_n(highest, rows, -INFINITY);
         std::fill_n(totals, rows * LANES, 0.0f);
+        if constexpr (CODES) std::fill_n(middles_, rows * LANES, 0.0f);
     }
 
     void put_query(int row, const Stored* query) {
-        P::pack_query(query, shape_.key_dim, queries + row * depth_ * P::PARTS);
+        Row* to = queries + row * depth_ * P::PARTS;
+        if constexpr (P::WHOLE)
+            query_factors_[row] = P::pack_query(query, shape_.key_dim, to);
+        else
+            P::pack_query(query, shape_.key_dim, to);
+        if constexpr (CODES) query_sums_[row] = sum_of(query, shape_.key_dim);
     }
 
     // Take in `count` keys and values, given as 64 addresses of which those from `count` on are of zeros;
     // `sight(row)` says which of them a row sees. `next` is what will come after them: while these are
     // multiplied it is on its way from memory.
     template <class S>
-    void attend(const Addresses<Stored>& now, const Addresses<Stored>& next, int count, S sight) {
+    void attend(const Addresses<C>& now, const Addresses<C>& next, int count, S sight) {
         const int padded = rounded_up(count, Tiles<P>::keys());
+        if constexpr (CODES) {
+            key_scales_.take(now.key_scales, padded);
+            value_scales_.take(now.value_scales, padded);
+        }
         for (int k = 0; k < padded; k += GROUP) {
             P::pack_keys(now.keys + k, shape_.key_dim, keys_ + k);
             for (int near = k; near < k + GROUP; ++near) fetch(next.keys[near], shape_.key_dim);
         }
         multiply<P>(shape_.rows, padded, depth_, queries, depth_ * P::PARTS, keys_, KEYS, scores_, KEYS, false);
         for (int row = 0; row < shape_.rows; ++row) soften(row, padded, sight(row));
-        for (const Stored* value : next.values) fetch(value, shape_.value_dim);
-        if constexpr (P::AS_STORED)
+        for (const C* value : next.values) fetch(value, shape_.value_dim);
+        if constexpr (P::AS_STORED && !CODES)
             add_as_stored(now, count);
         else
             add_packed(now, padded);
@@ -80,25 +117,58 @@ public:
 
     float total(int row) const { return sum(load<Vector>(totals + row * LANES)); }
 
+    // A row's sums, once all its keys and values are taken in.
+    const float* finished(int row) {
+        float* row_sums = sums + row * width;
+        if constexpr (CODES) {
+            const float middle = sum(load<Vector>(middles_ + row * LANES));
+            for (int d = 0; d < width; ++d) row_sums[d] += middle;
+        }
+        return row_sums;
+    }
+
 private:
     static constexpr int WEIGHTS = KEYS / P::PER * P::PARTS;  // elements of a row of them
 
     const Shape shape_;
     const int depth_;
+    TileScales key_scales_, value_scales_;
     const Tiles<P> tiles_;
     Packed *keys_, *values_;
     Row* weights_;
     float* scores_;
+    float *middles_, *query_sums_;  // [rows, LANES], [rows]
+    float *query_factors_, *weight_factors_;  // [rows] what whole numbers are multiples of
+    float* products_;                         // [rows, width] sums of whole numbers
 
-    void add_packed(const Addresses<Stored>& now, int count) {
+    void add_packed(const Addresses<C>& now, int count) {
         for (int k = 0; k < count; k += GROUP)
             P::pack_values(now.values + k, GROUP, shape_.value_dim, width, values_ + k / P::PER * width);
-        const Row* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
-        multiply<P>(shape_.rows, width, count / P::PER, weights, WEIGHTS, values_, width, sums, width, true);
+        if constexpr (P::WHOLE) {
+            add_whole(count);
+        } else {
+            const Row* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
+            multiply<P>(shape_.rows, width, count / P::PER, weights, WEIGHTS, values_, width, sums, width,
+                        true);
+        }
     }
 
+    void add_whole(int count) {
+        for (int row = 0; row < shape_.rows; ++row)
+            weight_factors_[row] = P::pack_weights(scores_ + row * KEYS, count, weights_ + row * WEIGHTS);
+        multiply<P>(shape_.rows, width, count / P::PER, weights_, WEIGHTS, values_, width, products_, width,
+                    false);
+        for (int row = 0; row < shape_.rows; ++row) {
+            const Vector factor = broadcast(weight_factors_[row]);
+            for (int d = row * width; d < (row + 1) * width; d += LANES)
+                store(sums + d, fused(floats_of(products_ + d), factor, load<Vector>(sums + d)));
+        }
+    }
+
+    static Vector floats_of(const float* sums) { return __builtin_convertvector(load<IntVector>(sums), Vector); }
+
     // The same sums, of values that are multiplied where they are, if they lie one behind the other.
-    void add_as_stored(const Addresses<Stored>& now, int count) {
+    void add_as_stored(const Addresses<C>& now, int count) {
         for (int k = 0; k < count; k += GROUP) {
             const int some = std::min(GROUP, count - k);
             const Packed* values = now.values[k];
@@ -112,8 +182,17 @@ private:
         }
     }
 
+    static float sum_of(const Stored* numbers, int count) {
+        Vector lanes{};
+        int d = 0;
+        for (; d + LANES <= count; d += LANES) lanes += widened_numbers(numbers + d);
+        float total = sum(lanes);
+        for (; d < count; ++d) total += widened(numbers[d]);
+        return total;
+    }
+
     // Into the second level of cache: the first one holds this tile.
-    static void fetch(const Stored* row, int dim) {
+    static void fetch(const C* row, int dim) {
         for (int d = 0; d < dim; d += LINE / int(sizeof *row)) __builtin_prefetch(row + d, 0, 2);
     }
 
@@ -124,30 +203,45 @@ private:
             std::fill_n(scores, count, 0.0f);
             return;
         }
-        const float most = std::max(highest[row], scale_and_hide(scores, count, sight));
+        const float most = std::max(highest[row], scale_and_hide(row, count, sight));
         if (most > highest[row]) {
             const float shrink = std::exp2(highest[row] - most);
             for (int d = 0; d < width; ++d) sums[row * width + d] *= shrink;
             store(totals + row * LANES, load<Vector>(totals + row * LANES) * shrink);
+            if constexpr (CODES) store(middles_ + row * LANES, load<Vector>(middles_ + row * LANES) * shrink);
             highest[row] = most;
         }
         const float reference = most == -INFINITY ? 0.0f : most;
         Vector total = load<Vector>(totals + row * LANES);
+        [[maybe_unused]] Vector middle = load<Vector>(middles_ + row * LANES);
         for (int k = 0; k < count; k += LANES) {
-            const Vector weights = power_of_two(load<Vector>(scores + k) - reference);
-            store(scores + k, weights);
+            Vector weights = power_of_two(load<Vector>(scores + k) - reference);
             total += weights;
+            if constexpr (CODES) {
+                const auto scales = load<IntVector>(value_scales_.of + k);
+                middle = fused(weights, middle_of(scales), middle);
+                weights *= scale_of(scales);
+            }
+            store(scores + k, weights);
         }
         store(totals + row * LANES, total);
+        if constexpr (CODES) store(middles_ + row * LANES, middle);
     }
 
     // The highest of the scores that are seen; the others become -inf, whatever they were.
-    float scale_and_hide(float* scores, int count, Sight sight) {
+    float scale_and_hide(int row, int count, Sight sight) {
+        float* scores = scores_ + row * KEYS;
         const bool whole = sight.low <= 0 && sight.high >= count;
         const float scale = shape_.softcap != 0 ? shape_.scale : shape_.scale * LOG2_E;
         Vector most = broadcast(-INFINITY);
         for (int k = 0; k < count; k += LANES) {
-            Vector score = load<Vector>(scores + k) * scale;
+            Vector score = load<Vector>(scores + k);
+            if constexpr (P::WHOLE) score = floats_of(scores + k) * query_factors_[row];
+            if constexpr (CODES) {
+                const auto scales = load<IntVector>(key_scales_.of + k);
+                score = fused(score, scale_of(scales), middle_of(scales) * query_sums_[row]);
+            }
+            score *= scale;
             if (shape_.softcap != 0) score = capped(score, shape_.softcap) * LOG2_E;
             if (!whole) {
                 const IntVector key = counting() + k;

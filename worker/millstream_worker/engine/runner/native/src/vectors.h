@@ -52,6 +52,44 @@ inline Vector widened_half(IntVector pairs, int second) {
     return (Vector)(second ? pairs & int32_t(0xffff0000) : pairs << 16);
 }
 
+// GCC 12 converts narrow vectors one number at a time.
+inline IntVector widened_integers(const int8_t* from) {
+#if defined(__AVX512F__)
+    return (IntVector)_mm512_cvtepi8_epi32(load<__m128i>(from));
+#elif defined(__AVX2__)
+    return (IntVector)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#else
+    typedef int8_t Bytes __attribute__((vector_size(LANES)));
+    return __builtin_convertvector(load<Bytes>(from), IntVector);
+#endif
+}
+
+inline IntVector widened_integers(const uint16_t* from) {
+#if defined(__AVX512F__)
+    return (IntVector)_mm512_cvtepu16_epi32(load<__m256i>(from));
+#elif defined(__AVX2__)
+    return (IntVector)_mm256_cvtepu16_epi32(load<__m128i>(from));
+#else
+    typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
+    return __builtin_convertvector(load<Halves>(from), IntVector);
+#endif
+}
+
+inline Vector widened_codes(const int8_t* codes) {
+    return __builtin_convertvector(widened_integers(codes), Vector);
+}
+
+// Of words of four codes, as floats.
+inline Vector widened_code(IntVector words, int which) {
+    return __builtin_convertvector(words << (24 - 8 * which) >> 24, Vector);
+}
+
+// Pairs of bfloat16 from floats that are such.
+inline IntVector paired(Vector first, Vector second) {
+    typedef uint32_t Bits __attribute__((vector_size(LANES * 4)));
+    return IntVector((Bits)first >> 16) | (IntVector)second;
+}
+
 inline IntVector counting() {
     IntVector vector;
     for (int lane = 0; lane < LANES; ++lane) vector[lane] = lane;
@@ -105,6 +143,21 @@ inline float widened(uint16_t bfloat16) {
     float value;
     std::memcpy(&value, &bits, sizeof value);
     return value;
+}
+
+inline float widened(float value) { return value; }
+
+inline Vector widened_numbers(const float* from) { return load<Vector>(from); }
+
+inline Vector widened_numbers(const uint16_t* from) {
+    return (Vector)(widened_integers(from) << 16);
+}
+
+// To the next bfloat16 that is not less.
+inline uint16_t rounded_up(float positive) {
+    uint32_t bits;
+    std::memcpy(&bits, &positive, sizeof bits);
+    return uint16_t((bits + 0xffff) >> 16);
 }
 
 // To the nearest bfloat16, ties to even.

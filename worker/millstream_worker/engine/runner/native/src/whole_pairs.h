@@ -1,0 +1,95 @@
+// The products of codes with queries and weights that are rounded to 16 bits, against their largest, for keys
+// and values that lie as codes beside numbers in bfloat16. Sums are exact.
+#pragma once
+
+#include "packing.h"
+
+#if defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
+#define WHOLE_PAIRS 1
+
+// Elements of B are pairs of 16 bits. Sums take the place of floats.
+struct WholePairs {
+    using Stored = uint16_t;
+    using Row = uint32_t;
+    using Packed = uint32_t;
+    static constexpr int PER = 2;
+    static constexpr int PARTS = 1;
+    static constexpr bool AS_STORED = false;
+    static constexpr bool WHOLE = true;
+    typedef int16_t Shorts __attribute__((vector_size(LANES * 4)));
+
+    static IntVector repeated(uint32_t element) { return IntVector{} + int32_t(element); }
+    static IntVector column(const uint32_t* pairs, int) { return load<IntVector>(pairs); }
+
+    static IntVector add_product(IntVector sums, IntVector a, IntVector b) {
+#if defined(__AVX512VNNI__)
+        return (IntVector)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+        return (IntVector)_mm512_add_epi32((__m512i)sums, _mm512_madd_epi16((__m512i)a, (__m512i)b));
+#elif defined(__AVXVNNI__)
+        return (IntVector)_mm256_dpwssd_avx_epi32((__m256i)sums, (__m256i)a, (__m256i)b);
+#else
+        return (IntVector)_mm256_add_epi32((__m256i)sums, _mm256_madd_epi16((__m256i)a, (__m256i)b));
+#endif
+    }
+
+    // What the numbers are multiples of. Pairs are as `pack_keys` finds them: 0 and 2, 1 and 3 of each four.
+    static float pack_query(const uint16_t* row, int dim, uint32_t* to) {
+        float largest = 0;
+        for (int d = 0; d < dim; ++d) largest = std::max(largest, std::abs(widened(row[d])));
+        const float most = std::min(32767, INT32_MAX / 127 / dim);
+        const float inverse = largest > 0 ? most / largest : 0;
+        const auto rounded = [&](int d) {
+            return d < dim ? uint16_t(int16_t(std::rint(widened(row[d]) * inverse))) : uint16_t(0);
+        };
+        for (int pair = 0; pair < rounded_up(dim, 4) / 2; ++pair) {
+            const int first = pair / 2 * 4 + pair % 2;
+            to[pair] = rounded(first) | uint32_t(rounded(first + 2)) << 16;
+        }
+        return largest / most;
+    }
+
+    // The same of the weights of a row's keys, which are not negative.
+    static float pack_weights(const float* weights, int count, uint32_t* to) {
+        Vector most = load<Vector>(weights);
+        for (int k = LANES; k < count; k += LANES) {
+            const Vector some = load<Vector>(weights + k);
+            most = some > most ? some : most;
+        }
+        const float highest = largest(most), inverse = highest > 0 ? 32767 / highest : 0;
+        int16_t shorts[KEYS];
+        for (int k = 0; k < count; ++k) shorts[k] = int16_t(int(std::rint(weights[k] * inverse)));
+        std::memcpy(to, shorts, count * sizeof *shorts);
+        return highest / 32767;
+    }
+
+    static void pack_keys(const int8_t* const* rows, int dim, uint32_t* to) {
+        turn_codes(rows, dim, [&](int e, const uint32_t* words) {
+            for (int k = 0; k < GROUP; k += LANES) {
+                const auto codes = load<Shorts>(words + k);
+                store(to + 2 * e * KEYS + k, codes << 8 >> 8);
+                store(to + (2 * e + 1) * KEYS + k, codes >> 8);
+            }
+        });
+    }
+
+    static void pack_values(const int8_t* const* rows, int count, int dim, int width, uint32_t* to) {
+        for (int k = 0; k < count; k += 2, to += width) {
+            const int8_t *first = rows[k], *second = rows[k + 1];
+            int d = 0;
+#if defined(__AVX512BW__)
+            for (; d + 32 <= dim; d += 32) {
+                const auto a = _mm512_cvtepi8_epi16(load<__m256i>(first + d));
+                const auto b = _mm512_cvtepi8_epi16(load<__m256i>(second + d));
+                store(to + d, _mm512_permutex2var_epi16(a, load<__m512i>(INTERLEAVED.index), b));
+                store(to + d + 16, _mm512_permutex2var_epi16(a, load<__m512i>(INTERLEAVED.index + 32), b));
+            }
+#endif
+            for (; d + LANES <= dim; d += LANES)
+                store(to + d, (widened_integers(first + d) & 0xffff) | widened_integers(second + d) << 16);
+            for (; d < dim; ++d) to[d] = uint16_t(first[d]) | uint32_t(uint16_t(second[d])) << 16;
+            for (; d < width; ++d) to[d] = 0;
+        }
+    }
+};
+#endif
