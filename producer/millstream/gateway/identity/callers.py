@@ -1,0 +1,36 @@
+"""Who calls, by the key in the request's Authorization header."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from millstream.gateway.identity.keyring import ANYBODY, ApiKey, Keyring
+from millstream.gateway.server_access import ServerAccess
+from millstream.gateway.web.api_error import ApiError
+
+_SCHEME = "bearer "
+
+
+class Callers:
+    """`open_door`: while the server knows no key at all, everybody may call: of a gateway on loopback only.
+    Keys are looked up for each request, so that a revoked one ends at once.
+    """
+
+    def __init__(self, access: ServerAccess, *, open_door: bool) -> None:
+        self._access = access
+        self._keyring = Keyring(access.redis)
+        self._open_door = open_door
+
+    async def identify(self, request: Request) -> ApiKey:
+        """Raises ApiError 401, Unavailable."""
+        given = request.headers.get("authorization", "")
+        key = given[len(_SCHEME) :].strip() if given.lower().startswith(_SCHEME) else ""
+        with self._access.reach():
+            found = await self._keyring.find(key)
+            if found is None and self._open_door and await self._keyring.is_empty():
+                return ANYBODY
+        if found is None:
+            problem = "unknown or revoked API key" if key else "no API key"
+            message = f"{problem}: send `Authorization: Bearer ms-…`; `millstream keys add` makes one"
+            raise ApiError(401, message, "invalid_api_key", headers={"www-authenticate": "Bearer"})
+        return found

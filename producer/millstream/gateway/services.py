@@ -1,0 +1,45 @@
+"""What endpoints work with: made once, shared by all requests of a gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.client.async_client import AsyncClient
+from millstream.gateway.gateway_settings import GatewaySettings
+from millstream.gateway.identity.allowances import Allowances
+from millstream.gateway.identity.callers import Callers
+from millstream.gateway.identity.posts import Posts
+from millstream.gateway.operating.queue_directory import QueueDirectory
+from millstream.gateway.server_access import ServerAccess
+from millstream.gateway.web.gateway_metrics import GatewayMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: GatewaySettings
+    access: ServerAccess
+    client: AsyncClient
+    callers: Callers
+    allowances: Allowances
+    posts: Posts
+    directory: QueueDirectory
+    metrics: GatewayMetrics
+
+    @classmethod
+    def of(cls, settings: GatewaySettings, metrics: GatewayMetrics) -> Services:
+        """Connects when first used; see `aclose`."""
+        access = ServerAccess(settings.redis_url)
+        return cls(
+            settings,
+            access,
+            AsyncClient(settings.redis_url, queue=settings.queues[0]),
+            Callers(access, open_door=settings.on_loopback),
+            Allowances(access, settings.timeout_s),
+            Posts(access),
+            QueueDirectory(access, settings.queues),
+            metrics,
+        )
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+        await self.access.aclose()
