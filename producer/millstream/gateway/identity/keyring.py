@@ -58,7 +58,7 @@ class Keyring:
         self._redis = redis
 
     async def add(self, tenant: str, **fields: Any) -> tuple[str, str]:
-        """Returns the id of a new key and the key itself, which cannot be read again. Raises InvalidRequest."""
+        """Returns the id of a new key, and the key, which cannot be read again. Raises InvalidRequest."""
         key = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
         granted = _granted(tenant, fields | {"created_ms": time.time_ns() // 1_000_000})
         digest = _digest(key)

@@ -31,6 +31,7 @@ from millstream.wire.messages.messages import ErrorInfo
 
 NO_RETRY = {"x-should-retry": "false"}
 RETRY_S = 2.0  # a server that restarts, a worker that comes up
+_NESTED = "sampling."
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -99,7 +100,8 @@ def api_error(error: MillstreamError) -> ApiError:
 def failure(error: ErrorInfo) -> ApiError:
     """Of a job that the fleet has given up, or that its worker refused for one of its fields."""
     if error.field:
-        return ApiError(400, error.message, error.code, error.field)
+        name = error.field.removeprefix(_NESTED)  # the worker names the fields of the queue's requests
+        return ApiError(400, error.message.removeprefix(_NESTED), error.code, name)
     return ApiError(500, error.message, error.code, headers=NO_RETRY)
 
 
