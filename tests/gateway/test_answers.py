@@ -111,7 +111,7 @@ async def test_a_stream_in_detail(door: Gateway, worker: HandWorker) -> None:
             events = [json.loads(await data_of(lines)) for _ in range(2)]
             await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
             error = json.loads(await data_of(lines))["error"]
-            assert [line async for line in lines] == [""]
+            assert [line async for line in lines] == []
         told = [one["choices"][0]["delta"] for one in events]
         assert told == [{"role": "assistant", "content": ""}, {"content": "Hällo"}]
         assert (error["type"], error["code"], error["param"]) == ("server_error", "engine_lost", None)

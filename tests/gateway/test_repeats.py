@@ -1,5 +1,5 @@
-"""A repeated request gets the job of the first one, and two honest ones get two; nobody computes for clients that
-have gone.
+"""A repeated request gets the job of the first one, and two honest ones get two. Nothing is computed for
+clients that have gone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import signal
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from support.gateway import HELLO, Gateway, gateway
@@ -87,9 +88,7 @@ async def test_two_honest_requests_are_two(door: Gateway, worker: HandWorker) ->
         assert sorted([await content(task) for task in tasks]) == ["a", "b"]
         first = ask(client, stream=True)
         one = await worker.take()
-        second = ask(
-            client, stream=True, extra_headers=AGAIN
-        )  # waits for the first one's end, and then no longer
+        second = ask(client, stream=True, extra_headers=AGAIN)  # it waits for a while
         other = await worker.take()
         assert one.id != other.id
         for job in (one, other):
@@ -127,7 +126,7 @@ async def test_one_idempotency_key_is_one_job(door: Gateway, worker: HandWorker)
 async def test_another_replica_answers_what_a_killed_one_began(
     valkey: Server, worker: HandWorker, number: signal.Signals
 ) -> None:
-    """By key the whole stream from its beginning; without one a client's own retry joins when the lease is over."""
+    """By key the whole stream from its beginning; without one a retry joins, when the lease is over."""
     with gateway(valkey.url, "--grace-s", 1) as dying, gateway(valkey.url) as door:
         async with dying.client() as lost, door.client() as client:
             keyed = await ask(lost, "stream-1", stream=True, service_tier="flex")
@@ -139,10 +138,11 @@ async def test_another_replica_answers_what_a_killed_one_began(
             keyless = ask(lost)
             other = await worker.take()
             await asyncio.to_thread(dying.stop, number)
-            with pytest.raises((openai.APIConnectionError, openai.APIError, Exception)):
-                while True:
-                    await anext(chunks)
-            with pytest.raises(openai.APIConnectionError):
+            with pytest.raises((openai.APIError, httpx2.RemoteProtocolError)):
+                await anext(chunks)
+            with pytest.raises(
+                (openai.APIConnectionError, openai.InternalServerError), match=r"error|stopped"
+            ):
                 await keyless
             again = await ask(client, "stream-1", stream=True, service_tier="flex")
             joined = ask(client, extra_headers=AGAIN)
@@ -152,4 +152,3 @@ async def test_another_replica_answers_what_a_killed_one_began(
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in again])
             assert text == "one two"
             assert await content(joined) == "three"
-    assert set((await worker.redis.xinfo_groups(worker.keys.lane("batch")))[0]) >= {b"pending"} or True

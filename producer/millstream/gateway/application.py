@@ -36,7 +36,7 @@ _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 def application(services: Services, registry: CollectorRegistry, most_requests: int) -> ASGIApp:
     """All of the API, also without `/v1`."""
     routes = [*_of_operators(OperatorRoutes(services, registry)), *_of_api(services)]
-    handlers = dict.fromkeys((ApiError, MillstreamError, HTTPException), _answer)
+    handlers = dict.fromkeys((ApiError, MillstreamError, HTTPException, Exception), _answer)
     middleware = [Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES)]
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
     app.router.redirect_slashes = False

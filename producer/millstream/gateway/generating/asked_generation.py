@@ -73,7 +73,7 @@ def _include_usage(options: Any, streamed: bool) -> bool:
 
 
 def _lane(tier: Any, caller: ApiKey) -> Lane:
-    if tier is not None and tier not in _LANES:
+    if tier is not None and (not isinstance(tier, str) or tier not in _LANES):
         raise InvalidRequest("service_tier", tier, f"must be one of {', '.join(_LANES)}")
     lane = _LANES[tier or "auto"]
     if not caller.lanes or lane in caller.lanes:

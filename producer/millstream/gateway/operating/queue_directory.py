@@ -61,7 +61,7 @@ class QueueDirectory:
         seen = await self.seen_by(caller)
         for name in ("queue", "checkpoint"):
             for one in seen:
-                if getattr(one, name) == model:
+                if model and getattr(one, name) == model:
                     return one
         known = ", ".join(one.queue for one in seen) or "none"
         message = f"model: there is no {model[:200]!r}, or this key may not use it; there are {known}"

@@ -5,6 +5,7 @@ Whatever goes wrong inside is answered in the shape of OpenAI's errors.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
@@ -64,6 +65,10 @@ class Outermost:
                 message = f"{self._most} requests are under way already; try again"
                 raise ApiError(503, message, "overloaded", headers=retry_after(RETRY_S))
             await self._app(scope, receive, sending)
+        except asyncio.CancelledError:  # the gateway is stopped, and its grace is over
+            if not sending.status:
+                await _stopping().answer()(scope, receive, sending)
+            raise
         except Exception as error:  # noqa: BLE001 — the last one to answer
             await _answer_failure(error, scope, receive, sending)
         finally:
@@ -87,6 +92,11 @@ class _Sending:
             added = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
             message = {**message, "headers": [*message.get("headers", ()), *added]}
         await self._send(message)
+
+
+def _stopping() -> ApiError:
+    message = "this gateway is stopped; try again: another one goes on with the request"
+    return ApiError(503, message, "stopping", headers=retry_after(RETRY_S) | {"connection": "close"})
 
 
 async def _answer_failure(error: Exception, scope: Scope, receive: Receive, sending: _Sending) -> None:

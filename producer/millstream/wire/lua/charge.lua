@@ -7,7 +7,7 @@
 -- Returns {ok | requests | tokens | enqueued: the limit that refuses it, retry after ms (-1: never),
 --          requests left, ms until all are back, tokens left, ms until all are back}
 -- include: clock, enqueued
-local MINUTE = 60000
+local MINUTE, SECOND = 60000, 1000
 local rates, enqueued = unpack(KEYS)
 local own_id, tokens, per_min, tokens_per_min, most_enqueued, ttl_ms = unpack(ARGV)
 local now = now_ms()
@@ -35,22 +35,26 @@ local function answer(outcome, wait, requests_full, tokens_full, requests, in_to
 end
 
 local requests, in_tokens = bucket('requests', per_min, 1), bucket('tokens', tokens_per_min, tokens)
-local held = forget_expired(rates, enqueued, now)
-for _, b in ipairs({requests, in_tokens}) do
-  if b.limit > 0 and b.wait ~= 0 then
-    return answer(b.field, b.wait, requests.before, in_tokens.before, requests, in_tokens)
+local under_way = {field = 'enqueued', limit = tonumber(most_enqueued), wait = 0}
+if under_way.limit > 0 and forget_expired(rates, enqueued, now) + tokens > under_way.limit then
+  under_way.wait = tokens > under_way.limit and -1 or SECOND
+end
+
+-- The limit that no wait helps, or else the one with the longest wait.
+local worst
+for _, b in ipairs({requests, in_tokens, under_way}) do
+  if b.limit > 0 and b.wait ~= 0 and (not worst or b.wait == -1 or (worst.wait ~= -1 and b.wait > worst.wait)) then
+    worst = b
   end
 end
-most_enqueued = tonumber(most_enqueued)
-if most_enqueued > 0 and held + tokens > most_enqueued then
-  local wait = tokens > most_enqueued and -1 or 1000
-  return answer('enqueued', wait, requests.before, in_tokens.before, requests, in_tokens)
+if worst then
+  return answer(worst.field, worst.wait, requests.before, in_tokens.before, requests, in_tokens)
 end
 
 for _, b in ipairs({requests, in_tokens}) do
   if b.limit > 0 then redis.call('HSET', rates, b.field, string.format('%.3f', b.after)) end
 end
-if most_enqueued > 0 then
+if under_way.limit > 0 then
   redis.call('ZADD', enqueued, now + ttl_ms, tokens .. ' ' .. own_id)
   redis.call('HINCRBY', rates, 'enqueued', tokens)
   redis.call('PEXPIRE', enqueued, ttl_ms)
