@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millstream.client.async_client import AsyncClient
+from millstream.client.queue.options import ClientOptions
 from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.identity.allowances import Allowances
 from millstream.gateway.identity.callers import Callers
 from millstream.gateway.identity.posts import Posts
 from millstream.gateway.operating.queue_directory import QueueDirectory
-from millstream.gateway.server_access import ServerAccess
+from millstream.gateway.server_access import NAME, ServerAccess
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 
 
@@ -32,7 +33,7 @@ class Services:
         return cls(
             settings,
             access,
-            AsyncClient(settings.redis_url, queue=settings.queues[0]),
+            AsyncClient(settings.redis_url, queue=settings.queues[0], options=ClientOptions(name=NAME)),
             Callers(access, open_door=settings.on_loopback),
             Allowances(access, settings.timeout_s),
             Posts(access),

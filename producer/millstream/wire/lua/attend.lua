@@ -3,8 +3,10 @@
 -- KEYS  replicas
 -- ARGV  replica, window ms
 -- include: clock
+local replicas = KEYS[1]
+local replica, window_ms = unpack(ARGV)
 local now = now_ms()
-redis.call('ZADD', KEYS[1], now, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
+redis.call('ZADD', replicas, now, replica)
+redis.call('ZREMRANGEBYSCORE', replicas, '-inf', now - window_ms)
+redis.call('PEXPIRE', replicas, window_ms)
 return 'ok'

@@ -57,7 +57,6 @@ end
 if under_way.limit > 0 then
   redis.call('ZADD', enqueued, now + ttl_ms, tokens .. ' ' .. own_id)
   redis.call('HINCRBY', rates, 'enqueued', tokens)
-  redis.call('PEXPIRE', enqueued, ttl_ms)
 end
-redis.call('PEXPIRE', rates, math.max(2 * MINUTE, ttl_ms))
+for _, key in ipairs({rates, enqueued}) do redis.call('PEXPIRE', key, math.max(2 * MINUTE, ttl_ms)) end
 return answer('ok', 0, requests.after or now, in_tokens.after or now, requests, in_tokens)

@@ -3,5 +3,7 @@
 -- KEYS  rates, enqueued
 -- ARGV  own id, tokens as charged
 -- include: enqueued
-take_off(KEYS[1], KEYS[2], ARGV[2] .. ' ' .. ARGV[1])
+local rates, enqueued = unpack(KEYS)
+local own_id, tokens = unpack(ARGV)
+take_off(rates, enqueued, tokens .. ' ' .. own_id)
 return 'ok'
