@@ -119,7 +119,7 @@ async def test_what_only_completions_take_is_named_there(door: Gateway, worker: 
 
 
 def request(headers: str, body: bytes = b"") -> bytes:
-    return f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode() + body
+    return f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode() + body
 
 
 def test_a_body_over_its_bound_is_refused_before_it_is_read(door: Gateway) -> None:

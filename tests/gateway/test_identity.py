@@ -198,3 +198,15 @@ def test_options_that_cannot_be(
     refused = invoke("gateway", *options)
     assert refused.exit_code in (2, 3)
     assert problem in refused.stderr
+
+
+async def test_without_keys_it_answers_to_names_of_this_machine_only(door: Gateway, valkey: Server) -> None:
+    async with httpx2.AsyncClient(base_url=door.url) as http:
+        for host, status in (
+            ("localhost:1", 200),
+            ("[::1]:80", 200),
+            ("evil.example", 403),
+            ("localhost.evil", 403),
+        ):
+            answer = await http.get("/v1/models", headers={"host": host})
+            assert answer.status_code == status, host

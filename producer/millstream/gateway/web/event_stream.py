@@ -32,6 +32,7 @@ class EventStream:
         self.begun = False
         self._send = send
         self._beginning = asyncio.Lock()
+        self._ended = False
 
     async def pinged(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work, which writes, and ping beside it."""
@@ -43,6 +44,7 @@ class EventStream:
 
     async def end(self) -> None:
         await self._begin()
+        self._ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _begin(self) -> None:
@@ -55,7 +57,7 @@ class EventStream:
 
     async def _ping(self) -> None:
         await asyncio.sleep(FIRST_PING_S)
-        while True:
+        while not self._ended:
             await self.write(_PING)
             await asyncio.sleep(PING_S)
 
