@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from typing import Annotated
 
 import typer
@@ -77,6 +78,7 @@ def gateway(
             raise MissingExtra("gateway", "the HTTP gateway")
         from millstream.gateway.serving import serve
 
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         queues = tuple(queue or ("default",))
         local = choose_model(redis_url, model, say)
         with open_stack(redis_url, local, say=say, queue=queues[0]) as stack:

@@ -52,6 +52,9 @@ class GenerationEndpoint:
                 await self._carry_out(caller, asked, post, kind(self.services, exchange, receive, send))
         except ClientGone:
             return
+        except (ApiError, MillstreamError):
+            if not exchange.status:
+                raise  # else the stream has told it
 
     async def _read(self, raw: bytes, caller: ApiKey) -> tuple[AskedGeneration, ServedQueue]:
         body = json_object(raw)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millstream.errors import MillstreamError
+from millstream.errors import JobError, MillstreamError
 from millstream.gateway.web.api_error import RETRY_S, ApiError, api_error, retry_after
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 
@@ -27,11 +28,14 @@ _LONGEST_CLIENT_ID = 512
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """`headers` go with the answer, whatever it is; `route` names it in the metrics."""
+    """`headers` go with the answer, whatever it is; `route` names it in the metrics. `status` 0: no answer
+    has begun.
+    """
 
     request_id: str
     began_s: float
     route: str = "other"
+    status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -66,26 +70,27 @@ class Outermost:
                 raise ApiError(503, message, "overloaded", headers=retry_after(RETRY_S))
             await self._app(scope, receive, sending)
         except asyncio.CancelledError:  # the gateway is stopped, and its grace is over
-            if not sending.status:
+            if not exchange.status:
                 await _stopping().answer()(scope, receive, sending)
             raise
         except Exception as error:  # noqa: BLE001 — the last one to answer
-            await _answer_failure(error, scope, receive, sending)
+            _log(exchange, error)
+            if not exchange.status:
+                await error_answer(error)(scope, receive, sending)
         finally:
             self._under_way -= 1
-            self._metrics.answered(exchange.route, sending.status, time.monotonic() - exchange.began_s)
+            self._metrics.answered(exchange.route, exchange.status, time.monotonic() - exchange.began_s)
 
 
 class _Sending:
-    """Sends the answer's messages, with the exchange's headers. `status` 0: none was sent."""
+    """Sends the answer's messages, with the exchange's headers."""
 
     def __init__(self, exchange: Exchange, send: Send) -> None:
-        self.status = 0
         self._exchange, self._send = exchange, send
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self._exchange.status = message["status"]
             took_ms = (time.monotonic() - self._exchange.began_s) * 1000
             own = {"x-request-id": self._exchange.request_id, "openai-processing-ms": f"{took_ms:.0f}"}
             pairs = (own | self._exchange.headers).items()
@@ -99,11 +104,11 @@ def _stopping() -> ApiError:
     return ApiError(503, message, "stopping", headers=retry_after(RETRY_S) | {"connection": "close"})
 
 
-async def _answer_failure(error: Exception, scope: Scope, receive: Receive, sending: _Sending) -> None:
+def _log(exchange: Exchange, error: Exception) -> None:
+    """Without the error's message, which may quote a request."""
     if not isinstance(error, ApiError):
-        log.error("a request failed", exc_info=error)
-    if not sending.status:
-        await error_answer(error)(scope, receive, sending)
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        log.error("request %s failed: %s\n%s", exchange.request_id, type(error).__name__, frames)
 
 
 def error_answer(error: Exception) -> Response:
@@ -112,7 +117,10 @@ def error_answer(error: Exception) -> Response:
         case ApiError():
             return error.answer()
         case MillstreamError():
-            return api_error(error).answer()
+            told = api_error(error)
+            if told.status >= 500 and not isinstance(error, JobError):  # whose messages may quote a request
+                log.warning("%s: %s", type(error).__name__, error)
+            return told.answer()
         case HTTPException():
             return _of_routing(error).answer()
         case _:
