@@ -78,7 +78,6 @@ async def attempts(worker: HandWorker, job: HandJob, count: int) -> bool:
 
 
 async def test_two_honest_requests_are_two(door: Gateway, worker: HandWorker) -> None:
-    """Also if the second one is a retry of something else: the first one's client is still there."""
     async with door.client() as client:
         tasks = [ask(client, service_tier="flex"), ask(client, service_tier="flex")]
         jobs = [await worker.take() for _ in tasks]
@@ -86,9 +85,15 @@ async def test_two_honest_requests_are_two(door: Gateway, worker: HandWorker) ->
         for job, text in zip(jobs, "ab", strict=True):
             await job.end(last=text)
         assert sorted([await content(task) for task in tasks]) == ["a", "b"]
+
+
+@pytest.mark.slow
+async def test_a_retry_of_something_else_is_a_request_of_its_own(door: Gateway, worker: HandWorker) -> None:
+    """The client of the equal one is still there: that is waited for, but not for long."""
+    async with door.client() as client:
         first = ask(client, stream=True)
         one = await worker.take()
-        second = ask(client, stream=True, extra_headers=AGAIN)  # it waits for a while
+        second = ask(client, stream=True, extra_headers=AGAIN)
         other = await worker.take()
         assert one.id != other.id
         for job in (one, other):
@@ -122,6 +127,7 @@ async def test_one_idempotency_key_is_one_job(door: Gateway, worker: HandWorker)
         assert await content(other) == "two"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_another_replica_answers_what_a_killed_one_began(
     valkey: Server, worker: HandWorker, number: signal.Signals
