@@ -19,7 +19,7 @@ from millstream.errors import MillstreamError
 from millstream.gateway.generating.generation import GenerationEndpoint
 from millstream.gateway.operating.model_routes import ModelRoutes
 from millstream.gateway.operating.operator_routes import OperatorRoutes
-from millstream.gateway.services import Services
+from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import NO_RETRY, ApiError
 from millstream.gateway.web.exchange import Exchange, Outermost, error_answer
 

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, ProcessCollector, disable_creat
 
 from millstream.client.background import beside
 from millstream.errors import InvalidRequest, MillstreamError
+from millstream.gateway.access.gateway_settings import GatewaySettings
 from millstream.gateway.application import application
-from millstream.gateway.gateway_settings import GatewaySettings
 from millstream.gateway.identity.keyring import Keyring
-from millstream.gateway.services import Services
+from millstream.gateway.services.services import Services
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 
 KEEP_ALIVE_S = 75  # longer than clients and proxies keep a connection that they may use again

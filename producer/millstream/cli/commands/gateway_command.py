@@ -14,7 +14,7 @@ from millstream.cli.conventions.shared_options import Model
 from millstream.cli.display.terminal import say
 from millstream.cli.embedded.stack import choose_model, open_stack
 from millstream.errors import InvalidRequest, MissingExtra
-from millstream.gateway.gateway_settings import DEFAULTS, GatewaySettings
+from millstream.gateway.access.gateway_settings import DEFAULTS, GatewaySettings
 
 _VARIABLE = "MILLSTREAM_GATEWAY_"
 _LIBRARIES = ("starlette", "uvicorn", "prometheus_client")

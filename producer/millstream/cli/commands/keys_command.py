@@ -16,8 +16,8 @@ from millstream.cli.conventions.shared_options import AsJson, RedisUrl
 from millstream.cli.display.terminal import answers, complain, print_json, say
 from millstream.cli.display.times import local
 from millstream.cli.embedded.stack import open_stack
+from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.identity.keyring import ApiKey, Keyring
-from millstream.gateway.server_access import ServerAccess
 from millstream.wire.keys import Lane
 
 app = typer.Typer(cls=HelpGroup, help="API keys of gateways.", no_args_is_help=True)

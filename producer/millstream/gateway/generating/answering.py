@@ -17,7 +17,7 @@ from millstream.client.streaming.events import EndEvent, Event, RewindEvent, Tok
 from millstream.errors import MillstreamError
 from millstream.gateway.generating.asked_generation import AskedGeneration
 from millstream.gateway.generating.chunks import Chunks
-from millstream.gateway.services import Services
+from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import NO_RETRY, ApiError, api_error, failure
 from millstream.gateway.web.departure import while_there
 from millstream.gateway.web.event_stream import DONE, EventStream, event

@@ -16,8 +16,8 @@ from millstream.gateway.generating.answering import Answering, StreamedAnswer, W
 from millstream.gateway.generating.asked_generation import AskedGeneration, asked_generation, model_in
 from millstream.gateway.identity.keyring import ApiKey
 from millstream.gateway.identity.posts import Post
-from millstream.gateway.operating.queue_directory import ServedQueue
-from millstream.gateway.services import Services
+from millstream.gateway.services.queue_directory import ServedQueue
+from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import RETRY_S, ApiError, api_error, retry_after, timeout
 from millstream.gateway.web.departure import ClientGone
 from millstream.gateway.web.exchange import Exchange

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from millstream.errors import AccessDenied, Unavailable
+from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.identity.keyring import ApiKey
-from millstream.gateway.server_access import ServerAccess
 from millstream.gateway.web.api_error import NO_RETRY, ApiError, retry_after
 from millstream.wire.calls.gateway_calls import ChargeReply, charge, uncharge
 from millstream.wire.tenant_keys import TenantKeys

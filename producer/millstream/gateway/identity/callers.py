@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from millstream.gateway.gateway_settings import is_loopback
+from millstream.gateway.access.gateway_settings import is_loopback
+from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.identity.keyring import ANYBODY, ApiKey, Keyring
-from millstream.gateway.server_access import ServerAccess
 from millstream.gateway.web.api_error import ApiError
 
 _SCHEME = "bearer "

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from millstream.errors import MillstreamError
-from millstream.gateway.server_access import ServerAccess
+from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.web.api_error import NO_RETRY, ApiError
 from millstream.wire.calls.gateway_calls import (
     OnceOutcome,

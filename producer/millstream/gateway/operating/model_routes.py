@@ -10,8 +10,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from millstream.gateway.operating.queue_directory import ServedQueue
-from millstream.gateway.services import Services
+from millstream.gateway.services.queue_directory import ServedQueue
+from millstream.gateway.services.services import Services
 from millstream.gateway.web.exchange import Exchange
 
 

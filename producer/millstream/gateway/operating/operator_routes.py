@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from millstream.client.queue.queue_status import QueueStatus
 from millstream.errors import MillstreamError
-from millstream.gateway.services import Services
+from millstream.gateway.services.services import Services
 from millstream.gateway.web.exchange import Exchange
 
 

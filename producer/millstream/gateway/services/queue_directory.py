@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.identity.keyring import ApiKey
-from millstream.gateway.server_access import ServerAccess
 from millstream.gateway.web.api_error import ApiError
 from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue

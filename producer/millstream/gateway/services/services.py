@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from millstream.client.async_client import AsyncClient
 from millstream.client.queue.options import ClientOptions
-from millstream.gateway.gateway_settings import GatewaySettings
+from millstream.gateway.access.gateway_settings import GatewaySettings
+from millstream.gateway.access.server_access import NAME, ServerAccess
 from millstream.gateway.identity.allowances import Allowances
 from millstream.gateway.identity.callers import Callers
 from millstream.gateway.identity.posts import Posts
-from millstream.gateway.operating.queue_directory import QueueDirectory
-from millstream.gateway.server_access import NAME, ServerAccess
+from millstream.gateway.services.queue_directory import QueueDirectory
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 
 
