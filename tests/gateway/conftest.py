@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from support.gateway import Gateway, gateway
 from support.servers.servers import Server, running
+from support.workers.counting_worker import until
 from support.workers.hand_worker import HandWorker, hand_worker, register
 
 
@@ -23,4 +24,5 @@ async def worker(door: Gateway, valkey: Server) -> AsyncIterator[HandWorker]:
     """Of the queue default, which it serves with the checkpoint `m`."""
     async with hand_worker(valkey.url) as made:
         register(valkey.port, made.keys)
+        await until(lambda: door.shows_ready(True))  # it looks once a second
         yield made

@@ -42,7 +42,7 @@ async def test_a_real_worker_answers_whole_and_streamed(
         "max_tokens": 4,
     }
     async with serving(valkey, model_name(tokenizer)), door.client() as client:
-        await until(lambda: door.raw(b"GET /v1/models HTTP/1.0\r\n\r\n").count(b'"ready":true') == 1)
+        await until(lambda: door.shows_ready(True))
         whole = await client.chat.completions.create(**ask, n=2, logprobs=True, top_logprobs=2, seed=7)
         texts = [choice.message.content for choice in whole.choices]
         assert texts == [counted(6, 4), counted(7, 4)]
@@ -178,6 +178,7 @@ async def test_a_wait_that_is_too_long_ends_with_its_job(door: Gateway, worker: 
 
 
 async def test_without_a_worker_only_flex_requests_wait(door: Gateway, valkey: Server) -> None:
+    await until(lambda: door.shows_ready(False))
     async with door.client() as client:
         with pytest.raises(openai.InternalServerError) as caught:
             await client.chat.completions.create(**CHAT)

@@ -47,6 +47,12 @@ class Gateway:
     def client(self, key: str = "nobody's", *, retries: int = 0, **options: Any) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=retries, **options)
 
+    def shows_ready(self, wanted: bool) -> bool:
+        """Whether a worker serves one of its queues, or none does, as it tells callers without a key."""
+        page = self.raw(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        assert b" 200 " in page
+        return (b'"ready":true' in page) is wanted
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Its exit code."""
         self.process.send_signal(number)
