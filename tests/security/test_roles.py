@@ -243,8 +243,9 @@ async def test_a_gateway_answers(secured: SecuredServer, role_work: Work) -> Non
                 with pytest.raises(openai.RateLimitError):
                     await client.completions.create(**too_many)
                 assert [one.id async for one in client.models.list()] == ["default"]
-                backlog = await client.get("/backlog", cast_to=httpx2.Response)
-                assert backlog.json()["queues"]["default"]["workers"] == 1
+                async with httpx2.AsyncClient(base_url=door.url, headers=client.auth_headers) as http:
+                    backlog = (await http.get("/backlog")).json()
+                assert backlog["queues"]["default"]["workers"] == 1
     assert {entry[2] for entry in refusals(secured)} <= {
         SHARD.dead,
         SHARD.tenants("interactive"),
