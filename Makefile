@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CODE := producer worker tests ops
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow avx2 chaos fuzz lint type floors check bench gpu-matrix format clean
+.PHONY: help setup demo test slow avx2 chaos fuzz conformance lint type floors check bench gpu-matrix format clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 12
@@ -69,6 +69,9 @@ chaos: $(STAMP) ## The failure suite's long run: kills, stalls, cuts, failovers;
 
 fuzz: $(STAMP) ## A million inputs of garbage for everything that reads from outside
 	@PYTHONPATH=tests $(BIN)/python -m fuzz
+
+conformance: $(STAMP) ## The gateway before OpenAI's client in four versions, each in an environment of its own
+	@PYTHONPATH=tests $(BIN)/python -m conformance
 
 bench: $(STAMP) ## Measure: brain, front, engine, queued, in some minutes (ops/bench)
 	@$(BIN)/python -m ops.bench default

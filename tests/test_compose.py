@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 import redis
 import yaml
+from support.commands import invoke
 from support.models import checkpoints
 from support.servers.secured import ROLES, make_acl, variable
 from support.servers.servers import binary, free_port
@@ -156,6 +158,7 @@ def test_the_stack_works(stack: dict[str, dict[str, Any]], tmp_path: Path) -> No
         environment = environment_of("worker-cpu", replaced) | {"MILLSTREAM_KV_MEMORY": "4MiB"}
         with running("worker-cpu", worker, environment) as process:
             until_healthy("worker-cpu", replaced | {"python": sys.executable}, process)
+            try_gateway(stack, replaced, passwords["admin"] if secured else "", port)
             producer = here(entrypoint("producer"), {"millstream": str(BIN / "millstream")} | replaced)
             subprocess.run(
                 producer, env=os.environ | environment_of("producer", replaced), check=True, timeout=60
@@ -163,6 +166,25 @@ def test_the_stack_works(stack: dict[str, dict[str, Any]], tmp_path: Path) -> No
     answers = [json.loads(row) for row in (tmp_path / "data" / "results.jsonl").read_text().splitlines()]
     assert {row["custom_id"] for row in answers} == {"row-0", "row-1", "row-2"}
     assert all(row["response"]["body"]["usage"]["completion_tokens"] == 3 for row in answers)
+
+
+def try_gateway(stack: dict[str, dict[str, Any]], replaced: dict[str, str], password: str, port: str) -> None:
+    """It starts once there is a key, and shows the worker's queue."""
+    login = f"admin:{password}@" if password else ""
+    made = invoke("keys", "add", "acme", "--redis-url", f"redis://{login}127.0.0.1:{port}/0")
+    own = replaced | {
+        "8000": str(free_port()),
+        "python": sys.executable,
+        "millstream": str(BIN / "millstream"),
+    }
+    command = here(entrypoint("gateway"), {"millstream": str(BIN / "millstream")})
+    environment = dict(environment_of("gateway", own))
+    environment["MILLSTREAM_REDIS_URL"] = environment_of("gateway", replaced)["MILLSTREAM_REDIS_URL"]
+    with running("gateway", command, environment) as process:
+        until_healthy("gateway", {"8000": own["8000"], "python": sys.executable}, process)
+        url = f"http://127.0.0.1:{own['8000']}/v1"
+        with openai.OpenAI(base_url=url, api_key=made.stdout.strip()) as client:
+            assert [one.id for one in client.models.list()] == ["default"]
 
 
 def test_each_service_of_the_stack_with_roles_is_one_of_the_stack() -> None:
@@ -184,7 +206,13 @@ def test_the_gpu_profile_reserves_a_gpu_and_everything_else_has_a_profile() -> N
     devices = SERVICES["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices[0]["capabilities"] == ["gpu"]
     profiles = {name: service.get("profiles") for name, service in SERVICES.items()}
-    expected = {"redis": None, "worker-cpu": ["cpu"], "worker-gpu": ["gpu"], "producer": ["example"]}
+    expected = {
+        "redis": None,
+        "worker-cpu": ["cpu"],
+        "worker-gpu": ["gpu"],
+        "producer": ["example"],
+        "gateway": ["gateway"],
+    }
     assert profiles == expected
 
 

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import typer
 from support.pages import ROOT, broken_links, commands, refused
 
+from millstream.cli.app import app
 from millstream_worker.settings import PREFIX, Settings, load
 
 OPS = ROOT / "ops"
@@ -50,6 +52,24 @@ def test_every_setting_stands_on_its_page(name: str) -> None:
     assert found[1] == tables()[name]
 
 
+def options() -> str:
+    """The table of the gateway's options."""
+    rows = ["| option | variable | default | |", "|---|---|---|---|"]
+    for option in typer.main.get_command(app).commands["gateway"].params:  # type: ignore[attr-defined]
+        variable = f"`{option.envvar}`" if option.envvar else "–"
+        if option.name not in ("help", "embedded", "model"):
+            shown_default = shown(option.default) if option.name != "queue" else "`default`"
+            rows.append(f"| `{option.opts[0]}` | {variable} | {shown_default} | {option.help} |")
+    return "\n".join(rows)
+
+
+def test_every_option_of_the_gateway_stands_on_its_page() -> None:
+    page = (OPS / "gateway.md").read_text("utf-8")
+    found = re.search(r"<!-- options -->\n(.*?)\n<!-- /options -->", page, re.DOTALL)
+    assert found is not None
+    assert found[1] == options()
+
+
 def test_every_setting_has_a_description_that_ends_as_a_sentence() -> None:
     texts = {name: field.description or "" for name, field in Settings.model_fields.items()}
     assert [name for name, text in texts.items() if not re.fullmatch(r"[A-Z].*\.", text, re.DOTALL)] == []
@@ -59,7 +79,7 @@ def test_every_link_leads_somewhere() -> None:
     assert {page.name: links for page in PAGES if (links := broken_links(page))} == {}
 
 
-@pytest.mark.parametrize("name", ["README.md", "ops/batch.md", "ops/operating.md"])
+@pytest.mark.parametrize("name", ["README.md", "ops/batch.md", "ops/gateway.md", "ops/operating.md"])
 def test_commands_have_the_options_that_the_pages_give_them(name: str) -> None:
     given = commands(ROOT / name, "millstream")
     assert given
@@ -112,3 +132,4 @@ def defined_in(file: Path) -> set[str]:
 if __name__ == "__main__":
     for name, text in tables().items():
         print(f"<!-- {name} -->\n{text}\n<!-- /{name} -->\n")
+    print(options())

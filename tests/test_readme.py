@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.gateway import gateway
 from support.pages import ROOT, code_blocks
 from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, write_tokenizer
@@ -16,6 +17,7 @@ from support.workers.counting_worker import counted, model_name, serving, write_
 README = ROOT / "README.md"
 WITH_EXAMPLES = (README, ROOT / "ops" / "client.md")
 SERVER = "redis://127.0.0.1:6379/0"  # in the examples
+GATEWAY = "http://127.0.0.1:8000"
 
 
 def python_blocks() -> list[str]:
@@ -29,10 +31,12 @@ async def test_python_examples_run(
     blocks = python_blocks()
     assert len(blocks) >= len(WITH_EXAMPLES)
     async with serving(valkey, model_name(write_tokenizer(tmp_path, chat=True))):
-        for block in blocks:
-            assert SERVER in block
-            code = compile(block.replace(SERVER, valkey.url), "a page", "exec", dont_inherit=True)
-            await asyncio.to_thread(exec, code, {"__name__": "__main__"})
+        with gateway(valkey.url) as door:
+            for block in blocks:
+                assert (SERVER in block) != (GATEWAY in block)
+                here = block.replace(SERVER, valkey.url).replace(GATEWAY, door.url)
+                code = compile(here, "a page", "exec", dont_inherit=True)
+                await asyncio.to_thread(exec, code, {"__name__": "__main__"})
     shown = capsys.readouterr().out
     assert counted(1, 60) in shown  # log lines may part streamed ones
     assert counted(1, 40) in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import (
@@ -12,7 +13,6 @@ from millstream.batch.rows.output_rows import (
     is_incomplete,
     refusal_row,
 )
-from millstream.batch.rows.request_body import BatchEndpoint
 from millstream.errors import Conflict, InvalidRequest, JobCancelled, JobExpired, JobFailed, NotFound
 from millstream.wire.messages.choices import Choice, TokenLogprob, TopLogprob
 from millstream.wire.messages.messages import ErrorInfo, Result, State, Timing, Usage
@@ -30,6 +30,7 @@ RESULT = Result(
     timing=Timing(submitted_ms=1_000, finished_ms=1_700_000_000_123),
     model="small",
     weights="int8",
+    kv_format="int8",
     metadata={"page": "3"},
 )
 
@@ -68,6 +69,7 @@ def test_a_completion() -> None:
                 },
                 "metadata": {"page": "3"},
                 "weights": "int8",
+                "kv_format": "int8",
             },
         },
     }

@@ -1,4 +1,4 @@
-"""Bodies of batch lines: what each field becomes, and how each wrong one is named."""
+"""OpenAI's request bodies: what each field becomes, and how each wrong one is named."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from millstream.batch.rows.faults import LineFault
-from millstream.batch.rows.request_body import BatchEndpoint, read_body
+from millstream.batch.bodies.request_body import BatchEndpoint, read_body
+from millstream.batch.bodies.unsupported_field import UnsupportedField
+from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 from millstream.wire.messages.messages import ChatMessage
 from millstream.wire.messages.response_format import ResponseFormat
@@ -154,8 +155,8 @@ PART: dict[str, Any] = {"type": "image_url", "image_url": {}}
 WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
     completion: [
         ({"prompt": ""}, "prompt", "give a text, or a list of token ids"),
-        ({"prompt": ["a", "b"]}, "prompt", "one prompt a line"),
-        ({"prompt": [[1], [2]]}, "prompt", "one prompt a line"),
+        ({"prompt": ["a", "b"]}, "prompt", "one prompt a request"),
+        ({"prompt": [[1], [2]]}, "prompt", "one prompt a request"),
         ({"prompt": [1, True]}, "prompt", "token ids"),
         ({"prompt": [1, -1]}, "token_ids.1", "at least 0"),
         ({"temperature": "hot"}, "temperature", "must be a number"),
@@ -230,13 +231,12 @@ WRONG: dict[Any, list[tuple[dict[str, Any], str, str]]] = {
     ("read", "body", "field", "problem"), [(read, *row) for read, rows in WRONG.items() for row in rows]
 )
 def test_what_is_wrong_is_named(read: Any, body: dict[str, Any], field: str, problem: str) -> None:
-    with pytest.raises(LineFault) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         read(**body)
     unsupported = problem == "not supported" or problem == "only text parts"
-    assert caught.value.code == ("unsupported_field" if unsupported else "invalid_field")
-    assert caught.value.field == f"body.{field}"
-    assert problem in caught.value.message
-    assert caught.value.message.startswith(f"body.{field}: ")
+    assert isinstance(caught.value, UnsupportedField) is unsupported
+    assert caught.value.field == field
+    assert problem in caught.value.problem
 
 
 def test_unknown_fields_of_messages_are_reported_too() -> None:

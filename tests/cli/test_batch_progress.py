@@ -25,8 +25,8 @@ from millstream.batch.running.sending import Patience
 from millstream.batch.running.tally import Summary, Tally
 from millstream.cli.batch.batch_watch import jobs_before, watched
 from millstream.cli.display.batch_progress import SPARE, Shown, show_progress
-from millstream.cli.embedded.background import beside
 from millstream.cli.embedded.stack import Stack
+from millstream.client.background import beside
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane, QueueKeys
 

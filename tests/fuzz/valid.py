@@ -111,6 +111,7 @@ def result(chance: Random) -> dict[str, Any]:
             "timing": timing(chance),
             "model": "m",
             "weights": "int8",
+            "kv_format": "int8",
             "attempts": 2,
             "seed": chance.randrange(-(2**63), 2**63),
             "metadata": {"a": "b"},

@@ -63,10 +63,14 @@ OBSERVERS = lines("""
     PUBLISH $CONTROL released; PUBLISH $EVENTS x; ZREM $DEADLINES 0-a; ZREM $PARKED 0-a
     HSET $TENANTS @at 5; INCRBY $BYTES 1; PEXPIREAT $LOG 1
 """)
+GATEWAYS = lines("""
+    HGETALL {msgw}:keys; HKEYS {msgw}:keys; HSET {msgw}:keys k v; HDEL {msgw}:keys k; DEL {msgw:t}:rates
+""")
 WORKERS = lines("DEL $LOG; XREVRANGE $DEAD + -; SUBSCRIBE $EVENTS")
 REFUSED = {
     "producer": EVERYBODY + PRODUCERS + DEAD_LETTERS + ["HGETALL " + SHARD.tenants("batch")],
     "operator": EVERYBODY + PRODUCERS,
+    "gateway": EVERYBODY + PRODUCERS + DEAD_LETTERS + GATEWAYS,
     "observer": EVERYBODY + OBSERVERS,
     "worker": EVERYBODY + WORKERS,
 }

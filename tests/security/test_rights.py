@@ -89,6 +89,7 @@ CURIOUS = """
     xgroup|create KEY curious 0; xgroup|createconsumer KEY $GROUP curious
     xgroup|delconsumer KEY $GROUP curious; xinfo|groups KEY; xinfo|consumers KEY
     zadd KEY 1 a; zcard KEY; zrange KEY 0 -1; zrangebyscore KEY -inf +inf; zscore KEY a; zrem KEY a
+    zremrangebyscore KEY -inf 0
     publish CHANNEL x; spublish CHANNEL x; subscribe CHANNEL; ssubscribe CHANNEL; unsubscribe; sunsubscribe
     unlink KEY; del KEY
 """

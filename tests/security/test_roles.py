@@ -9,7 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import openai
 import pytest
+from support.commands import invoke
+from support.gateway import gateway
 from support.servers.monitor import watching
 from support.servers.secured import LIMITED, SecuredServer, by_role, listed
 from support.wire.dead_letters import bury
@@ -24,18 +28,30 @@ from millstream.client.queue.options import ClientOptions
 from millstream.client.tracking.job_ends import FEW_JOBS
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
+from millstream.wire.calls.gateway_calls import (
+    Limits,
+    PostEnd,
+    attend,
+    charge,
+    claim_once,
+    close_post,
+    open_post,
+    uncharge,
+)
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
 from millstream.wire.state.dead import list_dead
 from millstream.wire.state.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.state.numbers import first_unread
 from millstream.wire.state.queue_info import PubSub, open_queue, widen_versions
+from millstream.wire.tenant_keys import TenantKeys
 from millstream.wire.versions import TAKEN
 
 LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could not, and goes on
 
 PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
 OPERATORS = {"list_dead"}
+GATEWAYS = {"charge", "uncharge", "open_post", "close_post", "attend", "claim_once"}
 DENIED = ("dead", "tenants")  # to a producer
 
 
@@ -207,15 +223,47 @@ async def test_an_operator_looks_after_dead_letters(secured: SecuredServer) -> N
             await anext(producer.dead_letters())
 
 
+@ON_VALKEY
+async def test_a_gateway_answers(secured: SecuredServer, role_work: Work) -> None:
+    """With an admin's key: requests with limits, repeated and withdrawn ones, models, backlog."""
+    limits = ("--tokens-per-min", 10**6, "--max-enqueued-tokens", 1000)
+    made = await asyncio.to_thread(
+        invoke, "keys", "add", "acme", *limits, "--redis-url", secured.login("admin")
+    )
+    ask = {"model": "default", "prompt": "w1", "max_tokens": 3}
+    once = {"extra_headers": {"Idempotency-Key": "one"}}
+    async with role_work():
+        with gateway(secured.login("gateway")) as door:
+            async with door.client(made.stdout.strip(), retries=9) as client:  # until the worker is up
+                for more in ({}, once, once, {"extra_headers": {"X-Stainless-Retry-Count": "1"}}):
+                    answer = await client.completions.create(**ask, **more)
+                    assert answer.choices[0].text == counted(2, 3)
+                stream = await client.completions.create(**ask, stream=True)
+                assert "".join([chunk.choices[0].text async for chunk in stream]) == counted(2, 3)
+                too_many = ask | {"max_tokens": 5000, "extra_headers": {"Idempotency-Key": "two"}}
+                with pytest.raises(openai.RateLimitError):
+                    await client.completions.create(**too_many)
+                assert [one.id async for one in client.models.list()] == ["default"]
+                async with httpx2.AsyncClient(base_url=door.url, headers=client.auth_headers) as http:
+                    backlog = (await http.get("/backlog")).json()
+                assert backlog["queues"]["default"]["workers"] == 1
+    assert {entry[2] for entry in refusals(secured)} <= {
+        SHARD.dead,
+        SHARD.tenants("interactive"),
+        SHARD.tenants("batch"),
+    }
+
+
 # --- scripts -----------------------------------------------------------------------------------------------
 
 
 class RolesDesk(Desk):
     """Sends each script as the role that it belongs to."""
 
-    def __init__(self, producer: Any, worker: Any, operator: Any) -> None:
+    def __init__(self, producer: Any, worker: Any, operator: Any, gateway: Any) -> None:
         super().__init__(worker, SHARD)
         self.senders = dict.fromkeys(PRODUCERS, producer) | dict.fromkeys(OPERATORS, operator)
+        self.senders |= dict.fromkeys(GATEWAYS, gateway)
         self.sent: set[str] = set()
 
     async def run(self, call: ScriptCall[Any]) -> Any:
@@ -230,13 +278,15 @@ async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredSer
         Endpoint.of(secured.login("producer")).commands("producer") as producer,
         Endpoint.of(secured.login("worker")).commands("worker") as worker,
         Endpoint.of(secured.login("operator")).commands("operator") as operator,
+        Endpoint.of(secured.login("gateway")).commands("gateway") as gateway,
     ):
-        desk = RolesDesk(producer, worker, operator)
+        desk = RolesDesk(producer, worker, operator, gateway)
         await open_queue(worker, "default")
         await desk.run(widen_versions(QueueKeys("default"), TAKEN))
         await desk.run(calls.join(SHARD, owner="A"))
         await desk.run(beat(SHARD, Heartbeat("A", "m"), ttl_ms=TTL_MS))
         await every_end(desk)
+        await every_post(desk)
         await desk.run(calls.drop_consumer(SHARD, lane="batch", consumer="A"))
         await desk.sweep_stale()
     assert desk.sent | {"open_queue"} == scripts()
@@ -292,6 +342,30 @@ async def every_end(desk: Desk) -> None:
     )
 
 
+async def every_post(desk: Desk) -> None:
+    """Requests of a gateway: charged, repeated, ended."""
+    keys, limits = TenantKeys("acme"), Limits(10, 1000, 100)
+    charged = {"own_id": "a", "tokens": 60}
+    assert not (await desk.run(charge(keys, limits, ttl_ms=1, **charged))).refused_by
+    await asyncio.sleep(0.01)  # it is forgotten
+    assert not (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by
+    assert (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by == "enqueued"
+    await desk.run(uncharge(keys, **charged))
+    one = {"digest": "d", "own_id": "a", "replica": "r"}
+    given = {"queue": "default", "patient": True, "window_ms": TTL_MS, "lease_ms": TTL_MS}
+    replies = [
+        await desk.run(open_post(keys, repeated=repeated, **one, **given)) for repeated in (False, True)
+    ]
+    assert [reply.outcome for reply in replies] == ["new", "wait"]
+    assert await desk.run(close_post(keys, how=PostEnd.LEFT, **one))
+    assert (await desk.run(open_post(keys, repeated=True, **one, **given))).outcome == "joined"
+    await desk.run(attend(keys, replica="r", window_ms=TTL_MS))
+    assert not await desk.run(close_post(keys, how=PostEnd.ABANDONED, **one))
+    assert await desk.run(close_post(keys, how=PostEnd.ANSWERED, **one))
+    claim = claim_once(keys, key_digest="k", digest="d", queue="default", ttl_ms=TTL_MS)
+    assert [(await desk.run(claim))[0] for _ in range(2)] == ["new", "same"]
+
+
 def scripts() -> set[str]:
     folder = Path(calls.__file__).parents[1] / "lua"
     return {path.stem for path in folder.glob("*.lua")}
@@ -327,6 +401,7 @@ async def test_no_role_has_a_right_that_it_does_not_use(
             test_a_worker_takes_over_drains_and_buries(secured, role_work),
             test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(secured, role_work),
             test_an_operator_looks_after_dead_letters(secured),
+            test_a_gateway_answers(secured, role_work),
             submitted_to_disk(secured),
         ):
             await flow
@@ -335,6 +410,7 @@ async def test_no_role_has_a_right_that_it_does_not_use(
         for role, commands in by_role(watch).items():
             used.setdefault(role, set()).update(words[0] for words in commands)
             used[role].update("|".join(words) for words in commands)
-    used["operator"] |= used["producer"]  # an operator is a producer, too
+    for role in ("operator", "gateway"):  # which are producers, too
+        used[role] |= used["producer"]
     for role in LIMITED:
         assert listed(secured, role) - used[role] == set(), role

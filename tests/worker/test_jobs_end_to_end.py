@@ -23,7 +23,7 @@ async def test_a_job_comes_back_with_all_it_should_say(client: AsyncClient, work
     assert result.choices[0].token_ids == (9, 10, 11, 12, 13)
     assert result.choices[0].finish_reason == "length"
     assert (result.usage.prompt_tokens, result.usage.output_tokens) == (2, 5)
-    assert (result.model, result.weights) == ("counting", "int8")
+    assert (result.model, result.weights, result.kv_format) == ("counting", "int8", "int8")
     assert (result.attempts, result.seed, result.metadata) == (1, 11, {"page": "3"})
     times = result.timing
     # Submission is timed by the server, the rest by what the worker makes of that clock.

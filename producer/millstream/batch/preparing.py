@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.journal import Journal
-from millstream.batch.rows.request_body import DEFAULT_QUEUE
 from millstream.batch.run_cancellation import Cancelled, cancel_jobs
 from millstream.batch.running.run import RunOptions
 from millstream.batch.survey import Survey

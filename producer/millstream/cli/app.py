@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from millstream.cli.batch import batch_command
-from millstream.cli.commands import dead_command, job_commands
+from millstream.cli.commands import dead_command, job_commands, keys_command
+from millstream.cli.commands.gateway_command import gateway
 from millstream.cli.commands.queue_command import queue
 from millstream.cli.conventions.exits import epilog
 from millstream.cli.conventions.help import HelpCommand, HelpGroup
@@ -44,9 +45,11 @@ def _millstream(
 
 app.add_typer(batch_command.app, name="batch")
 app.add_typer(dead_command.app, name="dead")
+app.add_typer(keys_command.app, name="keys")
 for command in job_commands.COMMANDS:
     app.command(cls=HelpCommand)(command)
 app.command(cls=HelpCommand)(queue)
+app.command(cls=HelpCommand)(gateway)
 
 
 def run() -> None:

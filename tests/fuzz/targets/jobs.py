@@ -87,7 +87,7 @@ def _compute(case: Case) -> None:
     _draw(job, [3])
     job.end(State.COMPLETED)
     job.take_delta()
-    result = codec.decode(Result, job.result({"model": "m", "weights": "int8"}, 1))
+    result = codec.decode(Result, job.result({"model": "m", "weights": "int8", "kv_format": "int8"}, 1))
     told = merged_choices(LogEntry(2, number, "d", one) for number, one in enumerate(job.written, 1))
     for choice in result.choices:
         same = [one for one in told if one.index == choice.index]

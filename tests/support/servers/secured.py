@@ -21,7 +21,7 @@ from support.servers.monitor import Watch
 from support.servers.servers import Server, binary
 
 MAKE = Path(__file__).parents[3] / "ops" / "acl.py"
-LIMITED = ("worker", "producer", "operator", "observer")
+LIMITED = ("worker", "producer", "operator", "observer", "gateway")
 ROLES = ("admin", *LIMITED)
 
 
@@ -102,7 +102,8 @@ def by_role(watch: Watch) -> dict[str, set[tuple[str, ...]]]:
     """What was sent by connections that have their role's name, or `<role>:…`, or that of a worker."""
     sent: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
     for name, commands in watch.sent().items():
-        role = "worker" if name.startswith(socket.gethostname()) else name.partition(":")[0]
+        own = name.removeprefix("millstream-")  # of a command
+        role = "worker" if name.startswith(socket.gethostname()) else own.partition(":")[0]
         sent[role] |= commands
     return sent
 

@@ -283,7 +283,7 @@ def info_of(model: Counting, *, vocabulary: int, eos: int, device: str = "cpu") 
         model="counting", architecture="Counting", dtype="float32", device=device, attention="none",
         vocab_size=vocabulary, context_length=model.context, eos_ids=(eos,), block_size=16,
         blocks=model.blocks, max_rows=model.rows, kv_bytes_per_token=1, parameters=8,
-        tokenizer=model.tokenizer, weights="int8", weight_bytes=9,
+        tokenizer=model.tokenizer, weights="int8", kv_format="int8", weight_bytes=9,
     )  # fmt: skip
 
 

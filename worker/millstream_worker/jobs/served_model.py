@@ -16,7 +16,11 @@ class ServedModel:
     @property
     def facts(self) -> dict[str, str]:
         """Fields of a Result that say what computed it; unknown ones are empty."""
-        return {"model": self.info.model, "weights": self.info.weights}
+        return {
+            "model": self.info.model,
+            "weights": self.info.weights,
+            "kv_format": self.info.kv_format,
+        }
 
 
 class ModelSlot:

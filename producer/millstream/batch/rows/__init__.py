@@ -1,1 +1,1 @@
-"""Input lines to requests, and results to output rows. Knows no files."""
+"""Input lines to requests, and results and faults to output rows. Knows no files."""

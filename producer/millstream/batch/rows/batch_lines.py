@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millstream.batch.rows.body_format import ordered_text
-from millstream.batch.rows.faults import FaultCode, LineFault
-from millstream.batch.rows.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
+from millstream.batch.bodies.body_format import ordered_text
+from millstream.batch.bodies.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
+from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid
 from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
@@ -75,7 +75,10 @@ def read_row(
     naming the field.
     """
     endpoint, content, digest = _content(custom_id, fields)
-    body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
+    try:
+        body = read_body(endpoint, content, lane=lane, tenant=tenant, queue=queue)
+    except InvalidRequest as error:
+        raise fault_of_body(error) from error
     return BatchLine(
         line=line,
         custom_id=custom_id,
@@ -104,7 +107,7 @@ def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[BatchEndpoint, 
     """Endpoint, body and digest."""
     method = fields.get("method", "POST")
     if method != "POST":
-        raise _invalid("method", method, 'must be "POST"')
+        raise invalid("method", method, 'must be "POST"')
     try:
         endpoint = BatchEndpoint(str(fields.get("url")))
     except ValueError as error:
@@ -114,7 +117,7 @@ def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[BatchEndpoint, 
         ) from error
     content = fields.get("body")
     if not isinstance(content, dict):
-        raise _invalid("body", content, "give an object")
+        raise invalid("body", content, "give an object")
     canonical = json.dumps([custom_id, endpoint, content], sort_keys=True, ensure_ascii=False)
     canonical += ordered_text(content)
     if not _encodable(canonical):
@@ -124,10 +127,6 @@ def _content(custom_id: str, fields: Mapping[str, Any]) -> tuple[BatchEndpoint, 
             "body",
         )
     return endpoint, content, hashlib.sha256(canonical.encode()).hexdigest()[:32]
-
-
-def _invalid(path: str, value: Any, problem: str) -> LineFault:
-    return LineFault(FaultCode.INVALID_FIELD, str(InvalidRequest(path, value, problem)), path)
 
 
 def _encodable(text: str) -> bool:

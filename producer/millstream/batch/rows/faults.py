@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.errors import InvalidRequest
 
 INCOMPLETE_OUTPUT = "incomplete_output"  # of a line whose job has ended with a cut answer
@@ -37,6 +38,12 @@ class LineFault(Exception):
         self.custom_id = custom_id
 
 
-def fault_at(path: str, value: Any, problem: str, code: FaultCode = FaultCode.INVALID_FIELD) -> LineFault:
-    """Of the field at this dotted path."""
+def fault_of_body(error: InvalidRequest) -> LineFault:
+    """The fault of a line whose body has this error."""
+    code = FaultCode.UNSUPPORTED_FIELD if isinstance(error, UnsupportedField) else FaultCode.INVALID_FIELD
+    return invalid(f"body.{error.field}", error.value, error.problem, code)
+
+
+def invalid(path: str, value: Any, problem: str, code: FaultCode = FaultCode.INVALID_FIELD) -> LineFault:
+    """The fault of the field at this dotted path."""
     return LineFault(code, str(InvalidRequest(path, value, problem)), path)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from millstream.batch.bodies.answer_body import answer_body
 from millstream.batch.rows import marks
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode, LineFault
-from millstream.batch.rows.request_body import BatchEndpoint
 from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired, JobFailed, MillstreamError
-from millstream.wire.messages.choices import Choice, TokenLogprob
-from millstream.wire.messages.messages import Result, Usage
+from millstream.wire.messages.messages import Result
 
 OK = 200
 
@@ -40,8 +39,7 @@ def incomplete_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any
 
 
 def _response(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
-    made = _chat if row.endpoint is BatchEndpoint.CHAT else _completion
-    return {"status_code": OK, "request_id": job_id, "body": made(job_id, result)}
+    return {"status_code": OK, "request_id": job_id, "body": answer_body(row.endpoint, job_id, result)}
 
 
 def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
@@ -101,120 +99,3 @@ def fault_row(line: int, fault: LineFault, data: bytes | None = None) -> dict[st
             "line": line,
         },
     }
-
-
-def _chat(job_id: str, result: Result) -> dict[str, Any]:
-    return _envelope(f"chatcmpl-{job_id}", "chat.completion", result) | {
-        "choices": [
-            {
-                "index": choice.index,
-                "message": _message(choice),
-                "logprobs": _chat_logprobs(choice),
-                "finish_reason": choice.finish_reason,
-                **_complete(choice),
-            }
-            for choice in result.choices
-        ],
-    }
-
-
-def _message(choice: Choice) -> dict[str, Any]:
-    """A thought and calls of tools only where there are any."""
-    message: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
-    if choice.reasoning_content:
-        message["reasoning_content"] = choice.reasoning_content
-    if choice.tool_calls:
-        message["tool_calls"] = [call.model_dump() for call in choice.tool_calls]
-    return message
-
-
-def _completion(job_id: str, result: Result) -> dict[str, Any]:
-    return _envelope(f"cmpl-{job_id}", "text_completion", result) | {
-        "choices": [
-            {
-                "text": choice.text,
-                "index": choice.index,
-                "logprobs": _completion_logprobs(choice),
-                "finish_reason": choice.finish_reason,
-                **_complete(choice),
-            }
-            for choice in result.choices
-        ],
-    }
-
-
-def _complete(choice: Choice) -> dict[str, bool]:
-    """Nothing without a response format."""
-    return {} if choice.complete is None else {"complete": choice.complete}
-
-
-def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "id": own_id,
-        "object": kind,
-        "created": (result.timing.finished_ms or result.timing.submitted_ms) // 1000,
-        "model": result.model,
-        "choices": [],
-        "usage": _usage(result.usage),
-    }
-    if result.metadata:
-        body["metadata"] = result.metadata
-    if result.weights is not None:
-        body["weights"] = result.weights
-    return body
-
-
-def _usage(usage: Usage) -> dict[str, Any]:
-    made: dict[str, Any] = {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.prompt_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
-    if usage.draft_tokens:
-        made["completion_tokens_details"] = {
-            "accepted_prediction_tokens": usage.accepted_draft_tokens,
-            "rejected_prediction_tokens": usage.draft_tokens - usage.accepted_draft_tokens,
-        }
-    return made
-
-
-def _chat_logprobs(choice: Choice) -> dict[str, Any] | None:
-    if choice.logprobs is None:
-        return None
-    content = [
-        {
-            "token": drawn.token,
-            "logprob": drawn.logprob,
-            "bytes": _bytes(drawn.token),
-            "top_logprobs": [
-                {"token": top.token, "logprob": top.logprob, "bytes": _bytes(top.token)} for top in drawn.top
-            ],
-        }
-        for drawn in choice.logprobs
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _bytes(token: str) -> list[int] | None:
-    """None if the token is a part of a character: its text no longer shows the bytes."""
-    return None if "\ufffd" in token else list(token.encode())
-
-
-def _completion_logprobs(choice: Choice) -> dict[str, Any] | None:
-    if choice.logprobs is None:
-        return None
-    return {
-        "tokens": [drawn.token for drawn in choice.logprobs],
-        "token_logprobs": [drawn.logprob for drawn in choice.logprobs],
-        "top_logprobs": [{top.token: top.logprob for top in drawn.top} for drawn in choice.logprobs],
-        "text_offset": _offsets(choice.logprobs),
-    }
-
-
-def _offsets(logprobs: tuple[TokenLogprob, ...]) -> list[int]:
-    offsets, at = [], 0
-    for drawn in logprobs:
-        offsets.append(at)
-        at += len(drawn.token)
-    return offsets

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millstream.batch.bodies.body_format import has_format
 from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
-from millstream.batch.rows.body_format import has_format
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.batch.rows.output_rows import (
     answer_row,

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.journal import Journal
-from millstream.batch.rows.request_body import DEFAULT_QUEUE
 from millstream.batch.running.run import DEFAULT_WINDOW, RunOptions
 from millstream.batch.survey import OnChange
 from millstream.cli.batch.batch_cancel import cancel

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.preparing import make_ready, prepare
-from millstream.batch.rows.request_body import DEFAULT_QUEUE
 from millstream.batch.running.run import BatchRun, RunOptions
 from millstream.batch.running.tally import Summary
 from millstream.batch.survey import OnChange, Survey, begin

@@ -9,9 +9,9 @@ from millstream.batch.running.tally import Summary
 from millstream.cli.conventions.command_run import load_model
 from millstream.cli.display.batch_progress import Shown, show_progress
 from millstream.cli.display.terminal import warn
-from millstream.cli.embedded.background import beside
 from millstream.cli.embedded.stack import Stack
 from millstream.client.async_client import AsyncClient
+from millstream.client.background import beside
 from millstream.errors import MillstreamError
 from millstream.wire.keys import Lane
 

@@ -13,9 +13,9 @@ from millstream.cli.conventions.exits import ExitCode, exit_code
 from millstream.cli.conventions.interrupts import run_async
 from millstream.cli.display.loading import show_loading
 from millstream.cli.display.terminal import complain, print_json, say, warn
-from millstream.cli.embedded.background import beside
 from millstream.cli.embedded.stack import Stack, open_stack
 from millstream.client.async_client import AsyncClient
+from millstream.client.background import beside
 from millstream.client.queue.options import ClientOptions
 from millstream.client.queue.session import outlast
 from millstream.client.submitting.submission import Submitted

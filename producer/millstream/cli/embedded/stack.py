@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from millstream.cli.embedded.background import beside
 from millstream.cli.embedded.demo_model import demo_model
 from millstream.cli.embedded.embedded_server import EmbeddedServer, home, running_url
 from millstream.cli.embedded.local_worker import LocalWorker, check_extras
+from millstream.client.background import beside
 from millstream.errors import InvalidRequest, Unavailable
 from millstream.wire.connection import Endpoint, unavailable
 from millstream.wire.state.heartbeat import read_workers

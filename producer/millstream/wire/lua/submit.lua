@@ -54,8 +54,8 @@ end
 redis.call('DEL', tokens)  -- a log that outlived its hash would refuse the new job's entries
 redis.call('HSET', job_key, 'state', 'queued', 'lane', lane_name, 'version', version, 'digest', digest,
   'entry', parks and '' or written, 'owner', '', 'attempt', 0, 'seq', 0, 'died', 0, 'submits', 1, 'bytes', #payload,
-  'stream', stream, 'submitted_ms', parks and now_ms() or written:match('^%d+'))
-if parks then redis.call('HSET', job_key, 'payload', payload, 'place', written, 'tenant', tenant) end
+  'stream', stream, 'tenant', tenant, 'submitted_ms', parks and now_ms() or written:match('^%d+'))
+if parks then redis.call('HSET', job_key, 'payload', payload, 'place', written) end
 if deadline_ms ~= '' then redis.call('ZADD', deadlines, deadline_ms, id) end
 if requeued_from ~= '' then redis.call('HSET', job_key, 'requeued_from', requeued_from) end
 held = redis.call('INCRBY', bytes, #payload)

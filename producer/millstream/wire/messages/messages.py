@@ -201,6 +201,7 @@ class Result(Message):
     timing: Timing = Timing()
     model: str = ""
     weights: str | None = None  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"; older workers do not say
+    kv_format: str | None = None  # of keys and values, as "bfloat16" or "int8"; older workers do not say
     attempts: Number = 1
     seed: Number | None = None
     metadata: dict[str, str] = Field(default_factory=dict)

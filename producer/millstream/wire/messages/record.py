@@ -21,7 +21,8 @@ does. Times are Unix milliseconds of the server's clock; a field that is not the
     stream           1 where the producer asked for a stream
     cancel           1 where a cancellation was asked for and not answered yet
     payload          the request, while it waits outside of its lane: for a retry, or parked
-    place, tenant    of a parked job: its member of `parked`, whom it is counted for
+    place            of a parked job: its member of `parked`
+    tenant           whose job it is; empty: nobody was named
     seed             stored by the first start, used where the request has none
     requeued_from    id of the dead-lettered job that it repeats
     submitted_ms
@@ -52,7 +53,7 @@ _KINDS = {kind.encode(): kind for kind in (DELTA, MARKER, END)}
 JOB_FIELDS = (
     "state", "lane", "attempt", "died", "submits", "owner", "submitted_ms", "started_ms", "admitted_ms",
     "first_token_ms", "finished_ms", "result", "cancel", "seq", "died_alone", "requeued_from", "version",
-    "compiled_ms",
+    "compiled_ms", "tenant",
 )  # fmt: skip
 
 
@@ -95,6 +96,7 @@ def job_record(job_id: str, row: Sequence[bytes | None]) -> JobRecord | None:
             died_alone=number(field["died_alone"]) or 0,
             requeued_from=_text(field["requeued_from"]) or None,
             version=number(field["version"]) or FIRST_VERSION,
+            tenant=_text(field["tenant"]),
         )
     except ValueError as error:
         raise ProtocolError(f"job {job_id}: its record is damaged: {error!s:.200}") from error

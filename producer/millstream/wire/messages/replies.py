@@ -160,3 +160,4 @@ class JobRecord:
     requeued_from: str | None = None  # the dead-lettered job that this one repeats
     version: int = FIRST_VERSION  # of its request, and so of its log and result
     compiled_ms: int | None = None  # its response_format was compiled
+    tenant: str = ""

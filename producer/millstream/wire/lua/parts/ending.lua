@@ -17,7 +17,7 @@ local function end_job(k, id, job, state, result, now, ttl_ms, finished_ms)
   else
     redis.call('HSET', k.job, 'owner', '')  -- so that the last worker's finish is fenced, not "already"
   end
-  redis.call('HDEL', k.job, 'payload', 'place', 'tenant', 'cancel')
+  redis.call('HDEL', k.job, 'payload', 'place', 'cancel')
   if job.place then unpark(k.parking, job.place, job.tenant) end
   redis.pcall('ZREM', k.delayed, id)
   redis.pcall('ZREM', k.deadlines, id)

@@ -30,7 +30,7 @@ local function refill(l, wanted, bytes)
         local entry = redis.pcall('XADD', l.lane, '*', 'id', id, 'v', job.version, 'b', job.payload)
         if type(entry) == 'table' then return moved, entry end
         redis.call('HSET', l.jobs .. id, 'entry', entry)
-        redis.call('HDEL', l.jobs .. id, 'payload', 'place', 'tenant')
+        redis.call('HDEL', l.jobs .. id, 'payload', 'place')
         left_place(l.tenants, job.tenant, false)
         moved[#moved + 1], at = id, places[i + 1]
         bytes = bytes - #job.payload

@@ -1,5 +1,4 @@
-"""Converts the body of one batch line, as the OpenAI API defines it, to the client's arguments. Knows no
-files.
+"""Converts a body, as the OpenAI API defines it, to a request and the client's arguments.
 
 API fields that Millstream does not support are refused by name, unless their value asks for nothing; unknown
 names are reported back, to be counted in a warning.
@@ -14,16 +13,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from millstream.batch.rows.body_format import FORMAT_FIELDS, deprecated_in, format_field, format_of
-from millstream.batch.rows.body_messages import TOOL_FIELDS, chat_input, of_the_body, unknown_in
-from millstream.batch.rows.faults import FaultCode, LineFault, fault_at
+from millstream.batch.bodies.body_format import FORMAT_FIELDS, deprecated_in, format_field, format_of
+from millstream.batch.bodies.body_messages import TOOL_FIELDS, chat_input, unknown_in
+from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.client.submitting.content import predicted_text
 from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.invalid import invalid_request
 from millstream.wire.messages.messages import Request
-from millstream.wire.messages.response_format import ResponseFormat
 from millstream.wire.messages.sampling import SamplingParams
 
 DEFAULT_QUEUE = "default"
@@ -37,6 +35,7 @@ class BatchEndpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
+    request: Request
     fields: JobFields  # the arguments of the client's submit
     queue: str
     unknown: tuple[str, ...]  # unknown field names, for a warning
@@ -82,7 +81,7 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 def read_body(
     endpoint: BatchEndpoint, body: Mapping[str, Any], *, lane: Lane, tenant: str, queue: str | None = None
 ) -> RequestBody:
-    """Raises LineFault naming the field. Null is the same as absent, everywhere. `queue`: overrides the
+    """Raises InvalidRequest naming the field. Null is the same as absent, everywhere. `queue`: overrides the
     body's model; None: the model names the queue.
     """
     given = {name: value for name, value in body.items() if value is not None}
@@ -100,11 +99,11 @@ def read_body(
             tenant=tenant,
             metadata=_metadata(given.get("metadata", {})),
             chat_template_kwargs=given.get("chat_template_kwargs"),
-            response_format=_format(given),
-            prediction=_prediction(given.get("prediction")),
+            response_format=format_of(given),
+            prediction=predicted_text(given["prediction"]) if "prediction" in given else None,
         )
     except ValidationError as error:
-        raise _fault(error, given) from error
+        raise _named(error, given) from error
     fields = JobFields(
         prompt=request.prompt,
         messages=request.messages,
@@ -121,7 +120,7 @@ def read_body(
         metadata=request.metadata,
     )
     queue = queue or _queue(given.get("model", DEFAULT_QUEUE))
-    return RequestBody(fields, queue, unknown, deprecated_in(given))
+    return RequestBody(request, fields, queue, unknown, deprecated_in(given))
 
 
 def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
@@ -132,9 +131,7 @@ def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
         if name not in _UNSUPPORTED:
             unknown.append(name)
         elif not any(type(value) is type(nothing) and value == nothing for nothing in _UNSUPPORTED[name]):
-            raise LineFault(
-                FaultCode.UNSUPPORTED_FIELD, f"body.{name}: not supported here; leave it out", f"body.{name}"
-            )
+            raise UnsupportedField(name, value)
     return tuple(unknown)
 
 
@@ -159,7 +156,7 @@ def _max_tokens(endpoint: BatchEndpoint, given: Mapping[str, Any]) -> Any:
         return given.get("max_tokens", COMPLETION_MAX_TOKENS)
     old, new = given.get("max_tokens"), given.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
-        raise _invalid("max_completion_tokens", new, f"max_tokens says {old}; give one of the two")
+        raise InvalidRequest("max_completion_tokens", new, f"max_tokens says {old}; give one of the two")
     return old if new is None else new
 
 
@@ -168,44 +165,36 @@ def _listed(name: str, value: Any) -> tuple[Any, ...]:
         return (value,)
     if not isinstance(value, list):
         expected = "a string or a list of strings" if name == "stop" else "a list of token ids"
-        raise _invalid(name, value, f"give {expected}")
+        raise InvalidRequest(name, value, f"give {expected}")
     return tuple(value)
-
-
-def _format(given: Mapping[str, Any]) -> ResponseFormat | None:
-    with of_the_body():
-        return format_of(given)
-
-
-def _prediction(given: Any) -> str | None:
-    with of_the_body():
-        return None if given is None else predicted_text(given)
 
 
 def _logit_bias(value: Any) -> dict[int, Any]:
     if not isinstance(value, dict):
-        raise _invalid("logit_bias", value, 'give an object of token ids and biases, e.g. {"50256": -100}')
+        raise InvalidRequest(
+            "logit_bias", value, 'give an object of token ids and biases, e.g. {"50256": -100}'
+        )
     bias = {}
     for token, amount in value.items():
         if not token.isascii() or not token.isdigit() or len(token) > 19:
-            raise _invalid("logit_bias", token, "its keys are token ids, written as strings of digits")
+            raise InvalidRequest("logit_bias", token, "its keys are token ids, written as strings of digits")
         bias[int(token)] = amount
     return bias
 
 
 def _metadata(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-        raise _invalid("metadata", value, "give an object whose values are strings")
+        raise InvalidRequest("metadata", value, "give an object whose values are strings")
     return value
 
 
 def _queue(model: Any) -> str:
     if not isinstance(model, str):
-        raise _invalid("model", model, "give the queue's name as a string")
+        raise InvalidRequest("model", model, "give the queue's name as a string")
     try:
         return QueueKeys(model or DEFAULT_QUEUE).queue
     except InvalidRequest as error:
-        raise _invalid("model", model, f"names the queue: {error.problem}") from error
+        raise InvalidRequest("model", model, f"names the queue: {error.problem}") from error
 
 
 def _completion_input(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,11 +204,13 @@ def _completion_input(given: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return {"token_ids": tuple(prompt)}
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        raise _invalid("prompt", prompt, "one prompt a line; give each its own line and custom_id")
-    raise _invalid("prompt", prompt, "give a text, or a list of token ids")
+        raise InvalidRequest(
+            "prompt", prompt, "one prompt a request; give each a request (in a file: a line) of its own"
+        )
+    raise InvalidRequest("prompt", prompt, "give a text, or a list of token ids")
 
 
-def _fault(error: ValidationError, given: Mapping[str, Any]) -> LineFault:
+def _named(error: ValidationError, given: Mapping[str, Any]) -> InvalidRequest:
     wrong = invalid_request(error)
     name, dot, rest = wrong.field.partition(".")
     if name == "max_tokens" and name not in given:
@@ -228,8 +219,4 @@ def _fault(error: ValidationError, given: Mapping[str, Any]) -> LineFault:
         name = "logprobs"
     if name == "response_format":
         name = format_field(given)
-    return fault_at(f"body.{name}{dot}{rest}", wrong.value, wrong.problem)
-
-
-def _invalid(name: str, value: Any, problem: str) -> LineFault:
-    return fault_at(f"body.{name}", value, problem)
+    return InvalidRequest(f"{name}{dot}{rest}", wrong.value, wrong.problem)

@@ -1,4 +1,4 @@
-"""Reads the format that a line's body asks for: `response_format`, `structured_outputs`, or vLLM's older
+"""Reads the format that a body asks for: `response_format`, `structured_outputs`, or vLLM's older
 fields, which begin with `guided_`.
 """
 
@@ -46,7 +46,7 @@ def deprecated_in(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ordered_text(body: Mapping[str, Any]) -> str:
-    """The fields that ask for a format or for calls of tools, with their keys in the order of the line: an
+    """The fields that ask for a format or for calls of tools, with their keys in their order: an
     answer has its keys in the order of the schema's. Empty without such a field.
     """
     names = (*FORMAT_FIELDS, "tools")

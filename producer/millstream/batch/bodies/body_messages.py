@@ -1,12 +1,11 @@
-"""Reads messages and tools of a batch line's body."""
+"""Reads messages and tools of a body."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from millstream.batch.rows.faults import FaultCode, LineFault, fault_at
+from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.client.submitting.content import text_of
 from millstream.client.submitting.offered_tools import asked_calls, asked_tools
 from millstream.errors import InvalidRequest
@@ -19,13 +18,12 @@ _OF_MESSAGES = {
 
 
 def chat_input(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request that messages and tools make. Raises LineFault."""
+    """The fields of a request that messages and tools make. Raises InvalidRequest."""
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise fault_at("body.messages", messages, "give a list of at least one {role, content}")
+        raise InvalidRequest("messages", messages, "give a list of at least one {role, content}")
     turns = tuple(_message(f"messages[{place}]", item) for place, item in enumerate(messages))
-    with of_the_body():
-        return {"messages": turns} | asked_tools({name: given.get(name) for name in TOOL_FIELDS})
+    return {"messages": turns} | asked_tools({name: given.get(name) for name in TOOL_FIELDS})
 
 
 def unknown_in(messages: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -36,26 +34,21 @@ def unknown_in(messages: list[dict[str, Any]]) -> tuple[str, ...]:
 
 def _message(where: str, message: Any) -> ChatMessage:
     if not isinstance(message, dict):
-        raise fault_at(f"body.{where}", message, "give an object with role and content")
+        raise InvalidRequest(where, message, "give an object with role and content")
     role = message.get("role")
     if not isinstance(role, str) or not 1 <= len(role) <= 64:
-        raise fault_at(f"body.{where}.role", role, "give system, user or assistant")
+        raise InvalidRequest(f"{where}.role", role, "give system, user or assistant")
     for name in ("function_call", "audio"):
         if message.get(name):
-            raise LineFault(
-                FaultCode.UNSUPPORTED_FIELD,
-                f"body.{where}.{name}: not supported here; leave it out",
-                f"body.{where}.{name}",
-            )
+            raise UnsupportedField(f"{where}.{name}", message[name])
     # "developer" is the API's newer name of the system message; chat templates know the older one
     role = "system" if role == "developer" else role
-    with of_the_body():
-        calls = asked_calls(f"{where}.tool_calls", message.get("tool_calls") or [])
+    calls = asked_calls(f"{where}.tool_calls", message.get("tool_calls") or [])
     content = message.get("content")
     text = "" if calls and content is None else _content(f"{where}.content", content)
     answers = message.get("tool_call_id") or ""
     if not isinstance(answers, str) or len(answers) > 512:
-        raise fault_at(f"body.{where}.tool_call_id", answers, "give the id of a call")
+        raise InvalidRequest(f"{where}.tool_call_id", answers, "give the id of a call")
     return ChatMessage(role=role, content=text, tool_calls=calls, tool_call_id=answers)
 
 
@@ -63,14 +56,6 @@ def _content(where: str, content: Any) -> str:
     try:
         return text_of(where, content)
     except InvalidRequest as error:
-        code = FaultCode.UNSUPPORTED_FIELD if error.field.endswith(".type") else FaultCode.INVALID_FIELD
-        raise fault_at(f"body.{error.field}", error.value, error.problem, code) from error
-
-
-@contextlib.contextmanager
-def of_the_body() -> Iterator[None]:
-    """What the client's readers refuse is the fault of a line."""
-    try:
-        yield
-    except InvalidRequest as error:
-        raise fault_at(f"body.{error.field}", error.value, error.problem) from error
+        if error.field.endswith(".type"):
+            raise UnsupportedField(error.field, error.value, error.problem) from error
+        raise

@@ -1,0 +1,1 @@
+"""The gateway's settings, and its way to the server."""

@@ -1,0 +1,72 @@
+"""The application: which route is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from millstream.batch.bodies.request_body import BatchEndpoint
+from millstream.errors import MillstreamError
+from millstream.gateway.generating.generation import GenerationEndpoint
+from millstream.gateway.operating.model_routes import ModelRoutes
+from millstream.gateway.operating.operator_routes import OperatorRoutes
+from millstream.gateway.services.services import Services
+from millstream.gateway.web.api_error import NO_RETRY, ApiError
+from millstream.gateway.web.exchange import Exchange, Outermost, error_answer
+
+COMPRESSED_BYTES = 1024  # smaller answers are sent as they are
+# Of OpenAI's API, and not here: refused by name, so that no client takes them for a wrong address.
+ABSENT = (
+    "assistants", "audio", "batches", "chatkit", "containers", "conversations", "decisions", "embeddings",
+    "evals", "files", "fine_tuning", "images", "messages", "moderations", "organization", "realtime",
+    "responses", "threads", "uploads", "vector_stores", "videos", "webhook_endpoints",
+)  # fmt: skip
+_ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def application(services: Services, registry: CollectorRegistry, most_requests: int) -> ASGIApp:
+    """All of the API, also without `/v1`."""
+    routes = [*_of_operators(OperatorRoutes(services, registry)), *_of_api(services)]
+    handlers = dict.fromkeys((ApiError, MillstreamError, HTTPException, Exception), _answer)
+    middleware = [Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES)]
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return Outermost(app, services.metrics, most_requests)
+
+
+def _of_operators(routes: OperatorRoutes) -> Iterator[BaseRoute]:
+    for name in ("healthz", "readyz", "metrics", "backlog"):
+        yield Route(f"/{name}", getattr(routes, name), methods=["GET"])
+
+
+def _of_api(services: Services) -> Iterator[BaseRoute]:
+    models = ModelRoutes(services)
+    for prefix in ("/v1", ""):
+        for endpoint in BatchEndpoint:
+            path = prefix + endpoint.removeprefix("/v1")
+            yield Route(path, GenerationEndpoint(endpoint, services), methods=["POST"])
+        yield Route(f"{prefix}/models", models.all, methods=["GET"])
+        yield Route(f"{prefix}/models/{{id:path}}", models.one, methods=["GET"])
+        for name in ABSENT:
+            for path in (f"{prefix}/{name}", f"{prefix}/{name}/{{rest:path}}"):
+                yield Route(path, _absent, methods=_ANY)
+
+
+async def _absent(request: Request) -> Response:
+    Exchange.of(request.scope).route = "absent"
+    path = request.url.path
+    message = f"{path:.200} is not implemented by this gateway; see ops/gateway.md for what is"
+    raise ApiError(501, message, "not_implemented", headers=NO_RETRY)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return error_answer(error)

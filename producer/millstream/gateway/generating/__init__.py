@@ -1,0 +1,1 @@
+"""Chat completions and completions: body to job, job to answer or event stream."""

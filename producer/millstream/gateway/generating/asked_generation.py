@@ -1,0 +1,84 @@
+"""What a POST asks for: OpenAI's body as a request of the queue, and how the answer is to be given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.batch.bodies.request_body import BatchEndpoint, read_body
+from millstream.client.submitting.requests import cost_of
+from millstream.errors import InvalidRequest
+from millstream.gateway.identity.keyring import ApiKey
+from millstream.gateway.web.api_error import ApiError
+from millstream.wire.keys import Lane
+from millstream.wire.messages.messages import Request
+
+OF_GATEWAY = ("model", "stream", "stream_options", "service_tier")
+_LANES = {
+    "auto": Lane.INTERACTIVE, "default": Lane.INTERACTIVE, "priority": Lane.INTERACTIVE, "flex": Lane.BATCH
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGeneration:
+    """`model`: the name that the caller used, for the answer; `tokens`: of prompt and answer, estimated."""
+
+    endpoint: BatchEndpoint
+    model: str
+    request: Request
+    streamed: bool
+    include_usage: bool
+    tokens: int
+    service_tier: str | None = None
+
+
+def model_in(body: Mapping[str, Any]) -> str | None:
+    """Raises InvalidRequest."""
+    model = body.get("model")
+    if model is not None and (not isinstance(model, str) or not model):
+        raise InvalidRequest("model", model, "give the name of a model, as /v1/models lists them")
+    return model
+
+
+def asked_generation(
+    endpoint: BatchEndpoint, body: Mapping[str, Any], *, model: str, caller: ApiKey
+) -> AskedGeneration:
+    """Raises InvalidRequest naming the field; ApiError 403 for a lane that the caller may not use."""
+    given = {name: value for name, value in body.items() if value is not None}
+    streamed = given.get("stream", False)
+    if not isinstance(streamed, bool):
+        raise InvalidRequest("stream", streamed, "must be true or false")
+    include_usage = _include_usage(given.get("stream_options"), streamed)
+    lane = _lane(given.get("service_tier"), caller)
+    rest = {name: value for name, value in given.items() if name not in OF_GATEWAY}
+    read = read_body(endpoint, rest, lane=lane, tenant=caller.tenant, queue="default")
+    request = read.request.model_copy(update={"stream": streamed})
+    return AskedGeneration(
+        endpoint, model, request, streamed, include_usage, cost_of(request), given.get("service_tier")
+    )
+
+
+def _include_usage(options: Any, streamed: bool) -> bool:
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise InvalidRequest("stream_options", options, 'give {"include_usage": true}')
+    if not streamed:
+        raise InvalidRequest("stream_options", options, "applies to streams; leave it out, or set stream")
+    wanted = options.get("include_usage")
+    if wanted is not None and not isinstance(wanted, bool):
+        raise InvalidRequest("stream_options.include_usage", wanted, "must be true or false")
+    return bool(wanted)
+
+
+def _lane(tier: Any, caller: ApiKey) -> Lane:
+    if tier is not None and (not isinstance(tier, str) or tier not in _LANES):
+        raise InvalidRequest("service_tier", tier, f"must be one of {', '.join(_LANES)}")
+    lane = _LANES[tier or "auto"]
+    if not caller.lanes or lane in caller.lanes:
+        return lane
+    if tier in (None, "auto", "default"):
+        return caller.lanes[0]
+    message = f"service_tier: this key may use {', '.join(caller.lanes)}, and {tier} is {lane}"
+    raise ApiError(403, message, "lane_not_allowed", "service_tier")

@@ -1,0 +1,1 @@
+"""Who calls: keys, tenants, limits, and which repeated request is the same one."""

@@ -1,0 +1,136 @@
+"""Which POST is a repetition of which: by its Idempotency-Key, or, as OpenAI's clients send none, by their
+count of retries.
+
+A POST without a key has an entry in Redis while it is under way. When its client goes, or it is answered
+with 500 or above, it is `left` for ten minutes of a window, and one repetition may take its job over. A
+gateway that was killed can say nothing: its entries count as left once it has not been seen for a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from uuid import uuid4
+
+from millstream.errors import MillstreamError
+from millstream.gateway.access.server_access import ServerAccess
+from millstream.gateway.web.api_error import NO_RETRY, ApiError
+from millstream.wire.calls.gateway_calls import (
+    OnceOutcome,
+    PostEnd,
+    PostOutcome,
+    attend,
+    claim_once,
+    close_post,
+    open_post,
+)
+from millstream.wire.keys import new_own_id
+from millstream.wire.tenant_keys import TenantKeys
+
+WINDOW_S = 600.0
+LEASE_S = 3.0
+ATTEND_S = 1.0  # between two signs of life
+LOOK_S = 0.2  # of a repetition that waits for the end of a lease
+ONCE_S = 86_400.0
+_LONGEST_KEY = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One POST under way. `own_id`: its job's. `once`: it has an Idempotency-Key, of this SHA-256."""
+
+    tenant: str
+    digest: str
+    own_id: str
+    queue: str
+    joined: bool
+    once: str = ""
+
+
+class Posts:
+    """Those that this gateway answers. `attend` runs as long as it does."""
+
+    def __init__(self, access: ServerAccess) -> None:
+        self._access = access
+        self._replica = uuid4().hex[:16]
+        self._open: Counter[str] = Counter()  # by tenant
+
+    async def begin(
+        self, tenant: str, path: str, body: bytes, queue: str, headers: Mapping[str, str]
+    ) -> Post:
+        """Raises ApiError 400, 409; Unavailable."""
+        digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
+        if (key := headers.get("idempotency-key")) is not None:
+            return await self._begin_once(tenant, digest, queue, key)
+        count = headers.get("x-stainless-retry-count", "0")
+        repeated = count.isascii() and count.isdecimal() and int(count[:9]) > 0
+        give_up_s = asyncio.get_running_loop().time() + LEASE_S + ATTEND_S
+        while True:
+            patient = asyncio.get_running_loop().time() < give_up_s
+            call = open_post(
+                TenantKeys(tenant), digest=digest, own_id=new_own_id(), queue=queue, replica=self._replica,
+                repeated=repeated, patient=patient,
+                window_ms=round(WINDOW_S * 1000), lease_ms=round(LEASE_S * 1000),
+            )  # fmt: skip
+            reply = await self._access.run(call)
+            if reply.outcome is not PostOutcome.WAIT:
+                joined = reply.outcome is PostOutcome.JOINED
+                return Post(tenant, digest, reply.own_id, reply.queue, joined)
+            await asyncio.sleep(LOOK_S)
+
+    async def _begin_once(self, tenant: str, digest: str, queue: str, key: str) -> Post:
+        if not 1 <= len(key) <= _LONGEST_KEY:
+            message = f"give 1 to {_LONGEST_KEY} characters (got {len(key)})"
+            raise ApiError(400, f"Idempotency-Key: {message}", "invalid_value", "Idempotency-Key")
+        own = hashlib.sha256(f"{tenant}\n{key}".encode()).hexdigest()
+        call = claim_once(
+            TenantKeys(tenant), key_digest=own, digest=digest, queue=queue, ttl_ms=round(ONCE_S * 1000)
+        )
+        outcome, queue = await self._access.run(call)
+        if outcome is OnceOutcome.CONFLICT:
+            message = "this Idempotency-Key was used for another request within 24 h; choose another one"
+            raise ApiError(409, message, "idempotency_key_reused", "Idempotency-Key", NO_RETRY)
+        return Post(tenant, digest, f"g{own}", queue, outcome is OnceOutcome.SAME, own)
+
+    @contextlib.contextmanager
+    def attended(self, post: Post) -> Iterator[None]:
+        """While it is answered here."""
+        self._open[post.tenant] += 1
+        try:
+            yield
+        finally:
+            self._open[post.tenant] -= 1
+
+    async def end(self, post: Post, how: PostEnd) -> bool:
+        """Whether its job is still this gateway's to end. With an Idempotency-Key it never is: whoever has
+        the key may ask again.
+        """
+        if post.once:
+            return False
+        keys = TenantKeys(post.tenant)
+        call = close_post(keys, digest=post.digest, own_id=post.own_id, replica=self._replica, how=how)
+        return await self._access.run(call)
+
+    async def withdraw(self, post: Post) -> None:
+        """No job was queued for it: nobody can join."""
+        if post.joined:
+            return
+        if post.once:
+            with self._access.reach():
+                await self._access.redis.delete(TenantKeys(post.tenant).once(post.once))
+        else:
+            await self.end(post, PostEnd.ANSWERED)
+
+    async def attend(self) -> None:
+        """Say for ever that this gateway lives, to each tenant that has a POST here."""
+        while True:
+            await asyncio.sleep(ATTEND_S)
+            self._open = +self._open  # without those at 0
+            for tenant in list(self._open):
+                with contextlib.suppress(MillstreamError):  # again in a second
+                    call = attend(TenantKeys(tenant), replica=self._replica, window_ms=round(WINDOW_S * 1000))
+                    await self._access.run(call)

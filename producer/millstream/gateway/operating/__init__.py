@@ -1,0 +1,1 @@
+"""What operators and model pickers read: models, health, metrics, backlog."""

@@ -1,0 +1,1 @@
+"""What all endpoints share: connections, callers, limits, and which queues there are."""

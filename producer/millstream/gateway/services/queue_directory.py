@@ -1,0 +1,75 @@
+"""The queues that the gateway serves, and the workers that serve them: looked up at most once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millstream.gateway.access.server_access import ServerAccess
+from millstream.gateway.identity.keyring import ApiKey
+from millstream.gateway.web.api_error import ApiError
+from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
+from millstream.wire.state.queue_info import QueueInfo, read_queue
+
+FRESH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedQueue:
+    """One queue, as a model. `checkpoint`: the workers' model; empty without one."""
+
+    queue: str
+    workers: tuple[Heartbeat, ...] = ()
+
+    @property
+    def checkpoint(self) -> str:
+        return self.workers[0].model if self.workers else ""
+
+    @property
+    def ready(self) -> bool:
+        return any(one.state == SERVING for one in self.workers)
+
+    @property
+    def created_s(self) -> int:
+        """When the oldest living worker started, in Unix seconds; 0 without one."""
+        return min((one.started_ms for one in self.workers), default=0) // 1000
+
+
+class QueueDirectory:
+    def __init__(self, access: ServerAccess, queues: Sequence[str]) -> None:
+        self.queues = tuple(dict.fromkeys(queues))
+        self._access = access
+        self._lock = asyncio.Lock()
+        self._found: tuple[ServedQueue, ...] = ()
+        self._found_s = float("-inf")  # of the monotonic clock
+
+    async def seen_by(self, caller: ApiKey) -> list[ServedQueue]:
+        """Those that the caller may use. Raises Unavailable."""
+        async with self._lock:
+            if time.monotonic() - self._found_s > FRESH_S:
+                with self._access.reach():
+                    self._found = tuple([await self._look(queue) for queue in self.queues])
+                self._found_s = time.monotonic()
+        return [one for one in self._found if caller.may_use(one.queue)]
+
+    async def find(self, model: str, caller: ApiKey) -> ServedQueue:
+        """The queue of this name, or the one whose workers have this checkpoint. Raises ApiError 404,
+        Unavailable.
+        """
+        seen = await self.seen_by(caller)
+        for name in ("queue", "checkpoint"):
+            for one in seen:
+                if model and getattr(one, name) == model:
+                    return one
+        known = ", ".join(one.queue for one in seen) or "none"
+        message = f"model: there is no {model[:200]!r}, or this key may not use it; there are {known}"
+        raise ApiError(404, message, "model_not_found", "model")
+
+    async def _look(self, queue: str) -> ServedQueue:
+        redis = self._access.redis
+        info = await read_queue(redis, queue) or QueueInfo()
+        keys = info.keys(queue)
+        workers = await read_workers(redis, *(keys.shard(shard) for shard in range(info.shards)))
+        return ServedQueue(queue, tuple(workers))

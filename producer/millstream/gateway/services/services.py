@@ -1,0 +1,46 @@
+"""What endpoints work with: made once, shared by all requests of a gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millstream.client.async_client import AsyncClient
+from millstream.client.queue.options import ClientOptions
+from millstream.gateway.access.gateway_settings import GatewaySettings
+from millstream.gateway.access.server_access import NAME, ServerAccess
+from millstream.gateway.identity.allowances import Allowances
+from millstream.gateway.identity.callers import Callers
+from millstream.gateway.identity.posts import Posts
+from millstream.gateway.services.queue_directory import QueueDirectory
+from millstream.gateway.web.gateway_metrics import GatewayMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: GatewaySettings
+    access: ServerAccess
+    client: AsyncClient
+    callers: Callers
+    allowances: Allowances
+    posts: Posts
+    directory: QueueDirectory
+    metrics: GatewayMetrics
+
+    @classmethod
+    def of(cls, settings: GatewaySettings, metrics: GatewayMetrics) -> Services:
+        """Connects when first used; see `aclose`."""
+        access = ServerAccess(settings.redis_url)
+        return cls(
+            settings,
+            access,
+            AsyncClient(settings.redis_url, queue=settings.queues[0], options=ClientOptions(name=NAME)),
+            Callers(access, open_door=settings.on_loopback),
+            Allowances(access, settings.timeout_s),
+            Posts(access),
+            QueueDirectory(access, settings.queues),
+            metrics,
+        )
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+        await self.access.aclose()

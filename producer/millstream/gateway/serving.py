@@ -1,0 +1,110 @@
+"""Runs the gateway: its address, its limits of the system, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+
+from millstream.client.background import beside
+from millstream.errors import InvalidRequest, MillstreamError
+from millstream.gateway.access.gateway_settings import GatewaySettings
+from millstream.gateway.application import application
+from millstream.gateway.identity.keyring import Keyring
+from millstream.gateway.services.services import Services
+from millstream.gateway.web.gateway_metrics import GatewayMetrics
+
+KEEP_ALIVE_S = 75  # longer than clients and proxies keep a connection that they may use again
+_OWN_FILES = 256  # file descriptors for everything but requests
+_BACKLOG = 2048
+
+
+class CannotListen(MillstreamError):
+    """The address cannot be used."""
+
+
+async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
+    """Until SIGTERM or SIGINT; requests under way get their grace. Raises InvalidRequest for an address
+    beyond this machine while there are no keys, CannotListen, Unavailable.
+    """
+    registry = CollectorRegistry()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    ProcessCollector(registry=registry)
+    services = Services.of(settings, GatewayMetrics(registry))
+    try:
+        await _check_door(settings, services)
+        app = application(services, registry, _most_requests(settings.max_requests))
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(settings.grace_s)),
+        )
+        with _listening(settings) as listener, _ended_by_signals():
+            say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
+            await beside(services.posts.attend(), uvicorn.Server(config).serve([listener]))
+    finally:
+        await services.aclose()
+
+
+async def _check_door(settings: GatewaySettings, services: Services) -> None:
+    if settings.on_loopback:
+        return
+    with services.access.reach():
+        if not await Keyring(services.access.redis).is_empty():
+            return
+    problem = "needs API keys, as others can reach it; make one with `millstream keys add`, or give 127.0.0.1"
+    raise InvalidRequest("--host", settings.host, problem)
+
+
+def _most_requests(wanted: int) -> int:
+    """Each takes a file descriptor: the limit is raised, or else fewer are taken at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        needed = wanted + _OWN_FILES
+        goal = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, goal), hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - _OWN_FILES))
+
+
+@contextlib.contextmanager
+def _listening(settings: GatewaySettings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise CannotListen(f"cannot listen on {where} ({error}); give another --host or --port") from error
+    with listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """uvicorn ends in order at SIGTERM and SIGINT, and then sends itself the signal again: the command's end
+    is no failure.
+    """
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port, *_ = listener.getsockname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

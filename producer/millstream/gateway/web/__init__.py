@@ -1,0 +1,1 @@
+"""Which HTTP it speaks: errors, bodies, headers, event streams. Knows no queue."""

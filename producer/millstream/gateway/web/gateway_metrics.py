@@ -1,0 +1,44 @@
+"""What the gateway measures, in a registry that is passed in. No tenant's name stands in it."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 600)
+
+
+class GatewayMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "millstream_gateway_requests",
+            "Requests by route and status",
+            ("route", "status"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "millstream_gateway_request_seconds",
+            "From a request's headers to the end of its answer",
+            ("route",),
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.first_event = Histogram(
+            "millstream_gateway_time_to_first_event_seconds",
+            "From a request's headers to the first event of its stream",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.streams = Gauge("millstream_gateway_streams", "Event streams under way", registry=registry)
+        self.joined = Counter(
+            "millstream_gateway_joined_requests",
+            "Repeated requests that got the job of an earlier one",
+            registry=registry,
+        )
+        self.gone = Counter(
+            "millstream_gateway_cancelled_jobs", "Jobs cancelled as their client had gone", registry=registry
+        )
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """`status` 0: the client went before it had an answer."""
+        self._requests.labels(route, str(status or 499)).inc()
+        self._seconds.labels(route).observe(seconds)

@@ -1,0 +1,55 @@
+"""The gateway's own keys. All of a tenant carry one hash tag, as the scripts of the gateway need."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from millstream.errors import InvalidRequest
+
+API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whom it belongs to
+_TENANT = re.compile(r"[A-Za-z0-9._:@-]{0,100}")
+
+
+def check_tenant(tenant: str) -> str:
+    """Raises InvalidRequest. The empty tenant is that of a gateway without keys."""
+    if not _TENANT.fullmatch(tenant):
+        raise InvalidRequest("tenant", tenant, "at most 100 characters of A-Z a-z 0-9 . _ : @ -")
+    return tenant
+
+
+@dataclass(frozen=True, slots=True)
+class TenantKeys:
+    tenant: str
+
+    def __post_init__(self) -> None:
+        check_tenant(self.tenant)
+
+    @property
+    def tag(self) -> str:
+        return f"{{msgw:{self.tenant}}}"
+
+    @property
+    def rates(self) -> str:
+        """Hash: requests, tokens: when the bucket is full again, in ms; enqueued: tokens of requests under
+        way.
+        """
+        return f"{self.tag}:rates"
+
+    @property
+    def enqueued(self) -> str:
+        """Sorted set: `<tokens> <own id>` of each request under way, by when it is forgotten."""
+        return f"{self.tag}:enqueued"
+
+    @property
+    def replicas(self) -> str:
+        """Sorted set: gateways that answer requests of the tenant, by when they were last seen."""
+        return f"{self.tag}:replicas"
+
+    def posts(self, digest: str) -> str:
+        """Hash: own id -> `open | left <replica> <ms> <queue>` of each POST under way of this digest."""
+        return f"{self.tag}:posts:{digest}"
+
+    def once(self, digest: str) -> str:
+        """Hash: digest, queue of the POST with an Idempotency-Key of this SHA-256."""
+        return f"{self.tag}:once:{digest}"

@@ -1,0 +1,3 @@
+"""The gateway before OpenAI's clients of several ages, each in a virtual environment of its own:
+`PYTHONPATH=tests python -m conformance`.
+"""

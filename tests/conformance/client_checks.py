@@ -1,0 +1,112 @@
+"""Run by an interpreter that has a client of OpenAI's and nothing of Millstream: `client_checks.py URL`.
+A worker that counts answers: the answer to "w5" is "w6 w7 …".
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import openai
+
+ASK: dict[str, Any] = {"model": "default", "messages": [{"role": "user", "content": "w5"}], "max_tokens": 4}
+TEXT = "w6 w7 w8 w9"
+
+
+def main(url: str) -> None:
+    print(f"openai {openai.__version__}")
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=2)
+    until_ready(client)
+    for check in (whole, streamed, completions, models, errors, repeats):
+        check(client)
+        print(f"  {check.__name__} passed")
+    client.close()
+
+
+def until_ready(client: openai.OpenAI) -> None:
+    for _ in range(300):
+        if client.models.list().data[0].model_dump().get("ready"):
+            return
+        time.sleep(0.2)
+    raise AssertionError("no worker came up")
+
+
+def whole(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(**ASK, n=2, logprobs=True, top_logprobs=2, seed=7, temperature=0)
+    assert answer.choices[0].message.content == TEXT
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens == 9
+    assert answer.choices[0].logprobs is not None
+    assert len(answer.choices[0].logprobs.content or ()) == 4
+    raw = client.chat.completions.with_raw_response.create(**ASK)
+    assert raw.headers["x-request-id"].startswith("req_")
+
+
+def streamed(client: openai.OpenAI) -> None:
+    for n in (1, 3):
+        told = client.chat.completions.create(**ASK, n=n, stream=True, stream_options={"include_usage": True})
+        chunks = list(told)
+        assert len({chunk.id for chunk in chunks}) == 1
+        first = chunks[0].choices[0].delta
+        assert (first.role, first.content) == ("assistant", "")
+        parts = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == 0]
+        assert "".join(part.delta.content or "" for part in parts) == TEXT
+        assert parts[-1].finish_reason == "length"
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == 4 * n
+
+
+def completions(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="counting", prompt="w5", max_tokens=4, logprobs=1, stop=["w9"])
+    assert answer.choices[0].text.strip() == "w6 w7 w8"
+    assert answer.choices[0].finish_reason == "stop"
+    told = client.completions.create(model="default", prompt="w5", max_tokens=4, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in told) == TEXT
+
+
+def models(client: openai.OpenAI) -> None:
+    assert [one.id for one in client.models.list()] == ["default"]
+    assert client.models.retrieve("counting").object == "model"
+
+
+def errors(client: openai.OpenAI) -> None:
+    for kind, change in (
+        (openai.BadRequestError, {"temperature": "hot"}),
+        (openai.BadRequestError, {"max_tokens": 10**6}),
+        (openai.NotFoundError, {"model": "nobody/has-it"}),
+    ):
+        error = refusal(kind, partial(client.chat.completions.create, **{**ASK, **change}))
+        assert error.param == next(iter(change)), error.param
+        assert isinstance(error.code, str)
+    begun_s = time.monotonic()
+    absent = partial(client.embeddings.create, model="default", input="x")
+    error = refusal(openai.InternalServerError, absent)
+    assert (error.status_code, error.code) == (501, "not_implemented")
+    assert time.monotonic() - begun_s < 0.4  # it did not try again
+
+
+def repeats(client: openai.OpenAI) -> None:
+    once = {"extra_headers": {"Idempotency-Key": f"key of {openai.__version__}"}}
+    ids = {client.chat.completions.create(**ASK, **once).id for _ in range(2)}
+    assert len(ids) == 1
+    other = partial(client.chat.completions.create, **{**ASK, "max_tokens": 5}, **once)
+    assert refusal(openai.ConflictError, other).code == "idempotency_key_reused"
+    assert len({client.chat.completions.create(**ASK).id for _ in range(2)}) == 2
+
+
+def refusal(kind: type[openai.APIStatusError], call: Callable[[], Any]) -> openai.APIStatusError:
+    """The error with which the call ends."""
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"there was no {kind.__name__}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,233 @@
+"""OpenAI's own client, unchanged, gets from the gateway what it gets from OpenAI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from support.commands import process
+from support.gateway import HELLO, Gateway, api_error
+from support.servers.servers import Server
+from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
+from support.workers.fake_engine import COMMAND
+from support.workers.hand_worker import HandWorker
+
+from millstream import ErrorInfo, State
+
+CHAT: dict[str, Any] = {"model": "default", "messages": HELLO}
+
+
+async def asked(call: Any) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.ensure_future(call)
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_real_worker_answers_whole_and_streamed(
+    door: Gateway, valkey: Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tokenizer = write_tokenizer(tmp_path_factory.mktemp("chat"), chat=True)
+    ask: dict[str, Any] = {
+        "model": "default",
+        "messages": [{"role": "user", "content": "w5"}],
+        "max_tokens": 4,
+    }
+    async with serving(valkey, model_name(tokenizer)), door.client() as client:
+        await until(lambda: door.shows_ready(True))
+        whole = await client.chat.completions.create(**ask, n=2, logprobs=True, top_logprobs=2, seed=7)
+        texts = [choice.message.content for choice in whole.choices]
+        assert texts == [counted(6, 4), counted(7, 4)]
+        assert whole.model == "default"
+        assert whole.id.startswith("chatcmpl-0-")
+        assert whole._request_id.startswith("req_")
+        assert whole.usage is not None
+        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (1, 8)
+        logprobs = whole.choices[1].logprobs
+        assert logprobs is not None
+        assert [drawn.token for drawn in logprobs.content or ()] == [" w7", " w8", " w9", " w10"]
+
+        options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+        stream = await client.chat.completions.create(**ask, **options, n=2, logprobs=True, seed=7)
+        chunks = [chunk async for chunk in stream]
+        assert len({(chunk.id, chunk.created, chunk.model, chunk.object) for chunk in chunks}) == 1
+        assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+        assert (chunks[-1].choices, chunks[-1].usage) == ([], whole.usage)
+        for index in range(2):
+            own = [one for chunk in chunks for one in chunk.choices if one.index == index]
+            assert (own[0].delta.role, own[0].delta.content) == ("assistant", "")
+            assert "".join(one.delta.content or "" for one in own) == texts[index]
+            assert [one.finish_reason for one in own] == [None] * (len(own) - 1) + ["length"]
+            assert own[-1].delta.model_dump(exclude_unset=True) == {}
+            assert sum(len(one.logprobs.content or ()) for one in own if one.logprobs) == 4
+
+        text = await client.completions.create(model="counting", prompt="w5", max_tokens=4, logprobs=1)
+        assert (text.choices[0].text, text.model, text.object) == (
+            counted(6, 4),
+            "counting",
+            "text_completion",
+        )
+        told = await client.completions.create(
+            model="default", prompt=[5], max_tokens=4, logprobs=1, stream=True, stop=["w9"]
+        )
+        parts = [chunk.choices[0] async for chunk in told]
+        assert "".join(part.text for part in parts).strip() == counted(6, 3)
+        assert parts[-1].finish_reason == "stop"
+        offsets = [at for part in parts if part.logprobs for at in part.logprobs.text_offset or ()]
+        assert offsets == sorted(set(offsets))
+
+        with pytest.raises(openai.BadRequestError, match="400 - max_tokens: ") as caught:
+            await client.chat.completions.create(**ask | {"max_tokens": 10**6}, stream=True)
+        assert caught.value.param == "max_tokens"  # which only the worker can tell
+
+
+async def data_of(lines: AsyncIterator[str]) -> str:
+    """The next event's."""
+    [line, end] = await anext(lines), await anext(lines)
+    assert (line[:6], end) == ("data: ", "")
+    return line[6:]
+
+
+async def test_a_stream_in_detail(door: Gateway, worker: HandWorker) -> None:
+    """Headers, the form of events, pings while the job waits, an error in the midst."""
+    async with httpx2.AsyncClient(base_url=door.url) as http:
+        headers = {"x-client-request-id": "mine-1", "accept": "application/json", "accept-encoding": "gzip"}
+        body = CHAT | {"stream": True}
+        async with http.stream("POST", "/chat/completions", json=body, headers=headers) as answer:
+            assert answer.status_code == 200  # after a second, as nobody has answered yet
+            assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+            assert answer.headers["cache-control"] == "no-cache"
+            assert answer.headers["x-accel-buffering"] == "no"
+            assert answer.headers["x-client-request-id"] == "mine-1"
+            assert "content-encoding" not in answer.headers
+            assert float(answer.headers["openai-processing-ms"]) >= 0
+            lines = answer.aiter_lines()
+            assert [await anext(lines), await anext(lines)] == [": ping", ""]
+            job = await worker.take()
+            await job.say("Hällo")
+            events = [json.loads(await data_of(lines)) for _ in range(2)]
+            await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
+            error = json.loads(await data_of(lines))["error"]
+            assert [line async for line in lines] == []
+        told = [one["choices"][0]["delta"] for one in events]
+        assert told == [{"role": "assistant", "content": ""}, {"content": "Hällo"}]
+        assert (error["type"], error["code"], error["param"]) == ("server_error", "engine_lost", None)
+    async with door.client() as client:
+        stream = await asked(client.chat.completions.create(**CHAT, stream=True))
+        job = await worker.take()
+        await job.say("Hel")
+        chunks = aiter(await stream)
+        await anext(chunks)
+        assert (await anext(chunks)).choices[0].delta.content == "Hel"
+        await job.end(State.FAILED, error=ErrorInfo(code="engine_lost", message="too many deaths"))
+        with pytest.raises(openai.APIError, match="too many deaths") as caught:
+            await anext(chunks)
+        assert caught.value.code == "engine_lost"
+
+
+async def test_an_early_failure_of_a_stream_is_a_status(door: Gateway, worker: HandWorker) -> None:
+    async with door.client(retries=2) as client:
+        stream = await asked(client.chat.completions.create(**CHAT, stream=True))
+        job = await worker.take()
+        await job.end(State.FAILED, error=ErrorInfo(code="bad_request", message="too long", field="messages"))
+        with pytest.raises(openai.BadRequestError) as caught:
+            await stream
+        assert (caught.value.param, caught.value.code) == ("messages", "bad_request")
+        whole = await asked(client.chat.completions.create(**CHAT))
+        job = await worker.take()
+        await job.end(State.FAILED, error=ErrorInfo(code="died", message="it killed two engines"))
+        with pytest.raises(openai.InternalServerError) as failed:  # at once: the client does not try again
+            await whole
+        assert failed.value.response.headers["x-should-retry"] == "false"
+        assert api_error(failed.value)["type"] == "server_error"
+
+
+async def test_answers_are_compressed_and_forgotten(door: Gateway, worker: HandWorker) -> None:
+    async with httpx2.AsyncClient(base_url=door.url) as http:
+        waiting = await asked(http.post("/v1/chat/completions", json=CHAT))
+        job = await worker.take()
+        await job.end(last="long " * 1000)
+        answer = await waiting
+        assert answer.headers["content-encoding"] == "gzip"
+        assert answer.json()["choices"][0]["message"]["content"] == "long " * 1000
+    keys = worker.keys
+    await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
+
+
+async def gone(worker: HandWorker, *keys: str) -> bool:
+    return not await worker.redis.exists(*keys)
+
+
+async def test_a_wait_that_is_too_long_ends_with_its_job(door: Gateway, worker: HandWorker) -> None:
+    async with door.client(retries=2) as client:
+        begun_s = time.monotonic()
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.chat.completions.create(**CHAT)
+        assert caught.value.status_code == 504
+        assert caught.value.code == "timeout"
+        assert 0.9 < time.monotonic() - begun_s < 5  # once
+    assert await worker.redis.zcard(worker.keys.deadlines) == 0
+
+
+async def test_without_a_worker_only_flex_requests_wait(door: Gateway, valkey: Server) -> None:
+    await until(lambda: door.shows_ready(False))
+    async with door.client() as client:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await client.chat.completions.create(**CHAT)
+        assert (caught.value.status_code, caught.value.code) == (503, "no_worker")
+        assert float(caught.value.response.headers["retry-after"]) > 0
+        models = (await client.models.list()).data
+        assert [(one.id, one.to_dict()["ready"]) for one in models] == [("default", False), ("other", False)]
+        stream = await client.chat.completions.create(
+            **CHAT, service_tier="flex", stream=True
+        )  # it has begun
+        await stream.close()
+
+
+async def test_models_by_queue_and_by_checkpoint(door: Gateway, worker: HandWorker, valkey: Server) -> None:
+    name = "org/model of/2026"
+    await worker.redis.hset(worker.keys.worker("w"), "model", name)
+    async with door.client() as client:
+        for model in ("default", name):
+            await until(lambda model=model: found(client, model))
+            waiting = await asked(client.chat.completions.create(**CHAT | {"model": model}))
+            await (await worker.take()).end(last="x")
+            assert (await waiting).model == model
+        assert [one.id async for one in client.models.list()] == ["default", "other"]
+        with pytest.raises(openai.NotFoundError) as caught:
+            await client.models.retrieve("nobody/has-it")
+        assert api_error(caught.value)["code"] == "model_not_found"
+
+
+async def found(client: openai.AsyncOpenAI, model: str) -> bool:
+    """Workers are looked up once a second."""
+    try:
+        return (await client.models.retrieve(model)).id == model
+    except openai.NotFoundError:
+        return False
+
+
+@pytest.mark.slow
+def test_embedded_it_runs_server_and_worker_too(tmp_path: Path) -> None:
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    model = model_name(write_tokenizer(tokenizer, chat=True))
+    arguments = ("gateway", "--embedded", "--model", model, "--port", 0)
+    with process(*arguments, MILLSTREAM_HOME=tmp_path, MILLSTREAM_ENGINE_COMMAND=COMMAND) as running:
+        assert running.stderr is not None
+        said = ""
+        while not (found := re.search(r"listens on (http://\S+),", said)):
+            said += running.stderr.readline()
+        with openai.OpenAI(base_url=f"{found[1]}/v1", api_key="none", max_retries=20) as client:
+            answer = client.completions.create(model="default", prompt="w5", max_tokens=3)
+        assert answer.choices[0].text == counted(6, 3)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=30) == 0

@@ -1,0 +1,78 @@
+"""Chunks of answers with calls of tools, thoughts and formats: what streams say comes to what answers say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream import Choice, ChoiceDelta, FunctionCall, Lane, Request, SamplingParams, Tool, ToolCall, Usage
+from millstream.batch.bodies.request_body import BatchEndpoint
+from millstream.gateway.generating.asked_generation import AskedGeneration
+from millstream.gateway.generating.chunks import Chunks
+from millstream.gateway.generating.withheld_calls import SpokenText
+from millstream.wire.messages.messages import ChatMessage
+
+CALL = ToolCall(id="c1", function=FunctionCall(name="get", arguments='{"a": 1}'))
+WRITTEN = '<tool_call>{"name": "get", "arguments": {"a": 1}}</tool_call>'
+
+
+def chunks_of(*deltas: ChoiceDelta, tools: bool = False) -> list[dict[str, Any]]:
+    messages = (ChatMessage(role="user", content="x"),)
+    offered = (Tool(name="get"),) if tools else None
+    request = Request(messages=messages, tools=offered, lane=Lane.BATCH, sampling=SamplingParams(n=2))
+    asked = AskedGeneration(BatchEndpoint.CHAT, "m", request, True, False, 1, "flex")
+    made = Chunks(asked, "chatcmpl-1", 7)
+    found = [chunk for delta in deltas for chunk in made.of((delta,))]
+    assert {(one["id"], one["created"], one["service_tier"]) for one in found} <= {("chatcmpl-1", 7, "flex")}
+    assert made.of_usage(Usage(prompt_tokens=1))["usage"]["total_tokens"] == 1
+    return [choice for chunk in found for choice in chunk["choices"]]
+
+
+def test_calls_come_whole_and_their_text_does_not() -> None:
+    found = chunks_of(
+        ChoiceDelta(text="I look. <too"),
+        ChoiceDelta(text="l_call>{"),
+        ChoiceDelta(text="…", tool_calls=(CALL,), finish_reason="tool_calls", complete=True),
+        tools=True,
+    )
+    assert [one["delta"] for one in found] == [
+        {"role": "assistant", "content": ""},
+        {"content": "I look."},
+        {"tool_calls": [{"index": 0, **CALL.model_dump()}]},
+        {},
+    ]
+    assert (found[-1]["finish_reason"], found[-1]["complete"]) == ("tool_calls", True)
+
+
+def test_thoughts_and_choices_have_places_of_their_own() -> None:
+    found = chunks_of(
+        ChoiceDelta(index=1, reasoning_content="hm"),
+        ChoiceDelta(text="a <b"),
+        ChoiceDelta(index=1, text="c"),
+    )
+    assert [(one["index"], one["delta"]) for one in found] == [
+        (1, {"role": "assistant", "content": ""}),
+        (1, {"reasoning_content": "hm"}),
+        (0, {"role": "assistant", "content": ""}),
+        (0, {"content": "a <b"}),
+        (1, {"content": "c"}),
+    ]
+
+
+PIECES = st.lists(
+    st.sampled_from(["a", " ", "\n", "<", "<tool", "_call>", "</tool_call>", "<tool_call>", "{}"])
+)
+
+
+@given(PIECES, st.booleans())
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_what_was_shown_is_the_content(size: int, pieces: list[str], has_calls: bool) -> None:
+    text = "".join(pieces) + (WRITTEN if has_calls else "")
+    spoken = SpokenText()
+    shown = "".join([spoken.push(text[at : at + size]) for at in range(0, len(text), size)])
+    shown += spoken.rest(has_calls)
+    content = Choice(text=text, tool_calls=(CALL,) if has_calls else ()).content or ""
+    assert (shown.strip() == content) if has_calls else (shown == content)

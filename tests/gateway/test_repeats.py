@@ -1,0 +1,160 @@
+"""A repeated request gets the job of the first one, and two honest ones get two. Nothing is computed for
+clients that have gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from support.gateway import HELLO, Gateway, gateway
+from support.servers.servers import Server
+from support.workers.counting_worker import until
+from support.workers.hand_worker import HandJob, HandWorker
+
+from millstream import State
+from millstream.wire.messages.record import read_job
+
+CHAT: dict[str, Any] = {"model": "default", "messages": HELLO}
+AGAIN = {"X-Stainless-Retry-Count": "1"}
+
+
+def ask(client: openai.AsyncOpenAI, key: str | None = None, **changes: Any) -> asyncio.Task[Any]:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    headers |= changes.pop("extra_headers", {})
+    return asyncio.ensure_future(client.chat.completions.create(**CHAT | changes, extra_headers=headers))
+
+
+async def leave(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def is_cancelled(worker: HandWorker, job: HandJob) -> bool:
+    record = await read_job(worker.redis, worker.keys, job.id)
+    return record is not None and (record.cancelled or record.state is State.CANCELLED)
+
+
+async def content(task: asyncio.Task[Any]) -> str:
+    answer = await task
+    said: str = answer.choices[0].message.content
+    return said
+
+
+async def test_a_client_that_goes_ends_its_job(door: Gateway, worker: HandWorker) -> None:
+    async with door.client() as client:
+        task = ask(client)
+        job = await worker.take()
+        await leave(task)
+        await until(lambda: is_cancelled(worker, job))
+        stream = await client.chat.completions.create(**CHAT, stream=True, service_tier="flex")
+        job = await worker.take()
+        await stream.close()
+        await until(lambda: is_cancelled(worker, job))
+
+
+async def test_a_retry_joins_the_job_of_a_client_that_has_gone(valkey: Server, worker: HandWorker) -> None:
+    with gateway(valkey.url, "--disconnect-grace-s", 5) as door:
+        async with door.client() as client:
+            task = ask(client)
+            job = await worker.take()
+            await leave(task)
+            again = ask(client, extra_headers=AGAIN)
+            await until(lambda: attempts(worker, job, 2))
+            await job.end(last="once")
+            assert await content(again) == "once"
+            assert await worker.redis.xlen(worker.keys.lane("interactive")) == 0
+
+
+async def attempts(worker: HandWorker, job: HandJob, count: int) -> bool:
+    record = await read_job(worker.redis, worker.keys, job.id)
+    return record is not None and record.submits == count
+
+
+async def test_two_honest_requests_are_two(door: Gateway, worker: HandWorker) -> None:
+    async with door.client() as client:
+        tasks = [ask(client, service_tier="flex"), ask(client, service_tier="flex")]
+        jobs = [await worker.take() for _ in tasks]
+        assert jobs[0].id != jobs[1].id
+        for job, text in zip(jobs, "ab", strict=True):
+            await job.end(last=text)
+        assert sorted([await content(task) for task in tasks]) == ["a", "b"]
+
+
+@pytest.mark.slow
+async def test_a_retry_of_something_else_is_a_request_of_its_own(door: Gateway, worker: HandWorker) -> None:
+    """The client of the equal one is still there: that is waited for, but not for long."""
+    async with door.client() as client:
+        first = ask(client, stream=True)
+        one = await worker.take()
+        second = ask(client, stream=True, extra_headers=AGAIN)
+        other = await worker.take()
+        assert one.id != other.id
+        for job in (one, other):
+            await job.end(last="x")
+        for task in (first, second):
+            async for _ in await task:
+                pass
+
+
+async def test_one_idempotency_key_is_one_job(door: Gateway, worker: HandWorker) -> None:
+    async with door.client() as client, door.client(retries=2) as trying:
+        tasks = [ask(client, "order-7"), ask(client, "order-7")]
+        job = await worker.take()
+        assert job.id.startswith("0-g")
+        await leave(tasks.pop())
+        await asyncio.sleep(0.5)  # more than the grace
+        assert not await is_cancelled(worker, job)
+        await job.end(last="one")
+        assert [await content(task) for task in tasks] == ["one"]
+        assert await content(ask(client, "order-7")) == "one"
+        with pytest.raises(openai.ConflictError) as caught:
+            await ask(trying, "order-7", temperature=0.5)
+        assert caught.value.param == "Idempotency-Key"
+        assert caught.value.response.headers["x-should-retry"] == "false"
+        with pytest.raises(openai.BadRequestError):
+            await ask(client, "k" * 256)
+        with pytest.raises(openai.BadRequestError):  # nothing was queued under this key
+            await ask(client, "order-8", top_p=7)
+        other = ask(client, "order-8")
+        await (await worker.take()).end(last="two")
+        assert await content(other) == "two"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_another_replica_answers_what_a_killed_one_began(
+    valkey: Server, worker: HandWorker, number: signal.Signals
+) -> None:
+    """By key the whole stream from its beginning; without one a retry joins, when the lease is over."""
+    with gateway(valkey.url, "--grace-s", 1) as dying, gateway(valkey.url) as door:
+        async with dying.client() as lost, door.client() as client:
+            keyed = await ask(lost, "stream-1", stream=True, service_tier="flex")
+            job = await worker.take()
+            await job.say("one ")
+            chunks = aiter(keyed)
+            await anext(chunks)
+            assert (await anext(chunks)).choices[0].delta.content == "one "
+            keyless = ask(lost)
+            other = await worker.take()
+            await asyncio.to_thread(dying.stop, number)
+            with pytest.raises((openai.APIError, httpx2.RemoteProtocolError)):
+                await anext(chunks)
+            with pytest.raises(
+                (openai.APIConnectionError, openai.InternalServerError), match=r"error|stopped"
+            ):
+                await keyless
+            again = await ask(client, "stream-1", stream=True, service_tier="flex")
+            joined = ask(client, extra_headers=AGAIN)
+            await job.end(last="two")
+            await until(lambda: attempts(worker, other, 2))
+            await other.end(last="three")
+            text = "".join([chunk.choices[0].delta.content or "" async for chunk in again])
+            assert text == "one two"
+            assert await content(joined) == "three"

@@ -1,0 +1,94 @@
+"""A gateway as a process of its own, and OpenAI's client of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+
+from support.commands import environment
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+class Gateway:
+    """`python -m millstream gateway`, on any free port."""
+
+    def __init__(self, redis_url: str, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "millstream", "gateway", "--redis-url", redis_url, "--port", "0"),
+                *map(str, arguments),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            start_new_session=True,
+        )
+        assert self.process.stderr is not None
+        said = self.process.stderr.readline()
+        found = re.search(r"listens on http://(.*):(\d+)", said)
+        if found is None:
+            raise AssertionError(said + self.process.stderr.read())
+        self.host, self.port = found[1], int(found[2])
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def client(self, key: str = "nobody's", *, retries: int = 0, **options: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=retries, **options)
+
+    def shows_ready(self, wanted: bool) -> bool:
+        """Whether a worker serves one of its queues, or none does, as it tells callers without a key."""
+        page = self.raw(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        assert b" 200 " in page
+        return (b'"ready":true' in page) is wanted
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout=30)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=15)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def raw(self, data: bytes) -> bytes:
+        """What it sends before it closes, or stops sending for a second."""
+        with socket.create_connection((self.host, self.port), timeout=5) as connection:
+            connection.sendall(data)
+            connection.settimeout(1)
+            got = b""
+            with contextlib.suppress(TimeoutError, ConnectionResetError):
+                while part := connection.recv(65_536):
+                    got += part
+            return got
+
+
+@contextlib.contextmanager
+def gateway(redis_url: str, *arguments: object) -> Iterator[Gateway]:
+    made = Gateway(redis_url, *arguments)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def api_error(error: openai.APIStatusError) -> dict[str, Any]:
+    """Its four fields; nothing else stands in the body."""
+    body = json.loads(error.response.text)
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    fields: dict[str, Any] = body["error"]
+    return fields
