@@ -51,7 +51,7 @@ def measure(
     table: dict[str, Row] = {}
     for weights in options.weights:
         config = compiled_config(folder, size, most, context, options.threads)
-        engines[weights], info = build(replace(config, **_form(folder, weights)), lambda message: None)
+        engines[weights], info = build(_in_form(config, folder, weights), lambda message: None)
         bits = 8 * info.weight_bytes / info.parameters
         named = f"{info.weights} ({bits:.2f} bits)"
         table[weights] = {"model": model, "weights": named, "MB": round(info.weight_bytes / 1e6)}
@@ -66,10 +66,10 @@ def measure(
     return list(table.values())
 
 
-def _form(folder: Path, weights: str) -> dict[str, str]:
+def _in_form(config: EngineConfig, folder: Path, weights: str) -> EngineConfig:
     if weights in AS_THEY_ARE:
-        return {"weights": weights}
-    return {"model": str(packed_checkpoint(folder, weights))}
+        return replace(config, weights=weights)
+    return replace(config, model=str(packed_checkpoint(folder, weights)))
 
 
 def _prefills(

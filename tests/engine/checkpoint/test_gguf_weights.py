@@ -13,7 +13,7 @@ from gguf.quants import dequantize
 from support.engine.planning import Segment, pack
 from support.engine.serving import logits_of, runner_of
 from support.models.checkpoints import logits, quiet
-from support.models.gguf_files import TOKENS, packed, tiny_llama, write_gguf
+from support.models.gguf_files import TOKENS, packed, tiny_llama, tiny_model, write_gguf
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
 from millstream_worker.engine.runner.checkpoint.gguf_cache import GGUFCache
@@ -103,6 +103,19 @@ def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, kind: Type) -
     kinds = {type(module) for module in loaded.model.modules()}
     assert {QuantizedLinear, QuantizedEmbedding, FusedLinear} <= kinds
     assert not kinds & {torch.nn.Linear, torch.nn.Embedding}
+
+
+@pytest.mark.parametrize(("architecture", "own"), [("qwen2", "q_proj.bias"), ("qwen3", "k_norm.weight")])
+def test_other_architectures_keep_their_bits(tmp_path: Path, architecture: str, own: str) -> None:
+    model = tiny_model(architecture, tied=True)
+    assert any(name.endswith(own) for name in model.state_dict())
+    file = write_gguf(tmp_path / "tiny.gguf", model, Type.Q8_0)
+    want = logits(transformers_own(file), PROMPT)
+    loaded = load(file)
+    assert loaded.weights == "Q8_0"
+    assert off(want, logits(model, PROMPT)) < ROWS
+    assert off(prefilled(load(file, "dequantized"), PROMPT), want) < 1e-5
+    assert off(prefilled(loaded, PROMPT), want) < ROWS
 
 
 @pytest.mark.parametrize("weights", ["auto", "int8"])

@@ -146,7 +146,7 @@ def test_bfloat16_is_multiplied_in_every_way(bfloat16_library: Library) -> None:
 
 def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:
     model = nn.Sequential(layer(8, 8, dtype), layer(7, 8, dtype))
-    said = replace_linear_layers(model, used)
+    [said] = replace_linear_layers(model, used)
     if dtype == torch.float32:
         assert [type(module) for module in model] == [PanelLinear, PanelLinear]
         assert said == "linear layers: 2 native"
@@ -157,7 +157,7 @@ def test_pairs_of_inputs_are_whole(dtype: torch.dtype, used: Library) -> None:
 
 def test_a_processor_without_wide_vectors_has_no_panels(plain_library: Library) -> None:
     assert plain_library.panels is None
-    assert replace_linear_layers(nn.Sequential(nn.Linear(8, 8)), plain_library) == "linear layers: 1 torch"
+    assert replace_linear_layers(nn.Sequential(nn.Linear(8, 8)), plain_library) == ("linear layers: 1 torch",)
 
 
 @pytest.mark.skipif(os.environ.get("ATEN_CPU_CAPABILITY") != "avx2", reason="make avx2 holds it down")

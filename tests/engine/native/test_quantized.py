@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from millstream_worker.engine.runner.codes.codes import Codes, pack, quantize
+from millstream_worker.engine.runner.codes.codes import Codes, OutOfRange, pack, quantize
 from millstream_worker.engine.runner.linear.quantized_layers import (
     QuantizedEmbedding,
     QuantizedLinear,
@@ -137,3 +137,22 @@ def test_rows_can_be_multiplied_as_they_are(used: Library) -> None:
     torch.testing.assert_close(exactly, functional.linear(rows, weight.dequantized()), rtol=1e-4, atol=1e-4)
     assert torch.equal(layer(rows), before)
     assert not torch.equal(exactly, before)
+
+
+@pytest.mark.parametrize(
+    ("weight", "reason"),
+    [
+        (torch.eye(40) * 65504 * 128, "8.38e.06 is beyond scales of float16"),
+        (torch.eye(40) * torch.inf, "nan is beyond scales of float16, or no number"),
+        (torch.eye(40) * 1e-6, "numbers of a norm of 6.32e-06 are too small for scales of float16"),
+    ],
+)
+def test_scales_that_float16_does_not_hold_are_refused(weight: torch.Tensor, reason: str) -> None:
+    with pytest.raises(OutOfRange, match=reason):
+        quantize(weight)
+
+
+def test_scales_up_to_the_ends_of_float16_are_held() -> None:
+    for factor in (65504 * 127, 1e-4):
+        weight = torch.eye(40) * factor
+        torch.testing.assert_close(quantize(weight).dequantized(), weight, rtol=0.025, atol=0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.engine.whole_engine import engine_on, tokens_of
 from support.models.checkpoints import logits, plain
 from torch import nn
@@ -34,7 +37,7 @@ def test_replaces_every_kind_and_frees_the_weights() -> None:
     rows = torch.randn(3, 8)
     want = nn.functional.linear(rounded_rows(rows), quantize(linear.weight).dequantized(), linear.bias)
 
-    said = replace_linear_layers(model, None, "int8", embedding)
+    [said] = replace_linear_layers(model, None, "int8", embedding)
 
     assert said == "linear layers: 3 int8 in float32, without native code, 1 torch"
     torch.testing.assert_close(model[1](rows), want)
@@ -44,6 +47,45 @@ def test_replaces_every_kind_and_frees_the_weights() -> None:
     assert weight_count(model) == 16 * 8 + 8 * 12 + 12 + 12 * 8 + 8 + 8 * 8 + 8 + 9 * 8
     codes = 16 * 32 + 16 * 2  # of a panel of 32 inputs, with its scales
     assert weight_bytes(model) == 3 * codes + 4 * (12 + 8 + 8 * 8 + 8 + 9 * 8)
+
+
+def changed(folder: Path, to: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+    """The checkpoint with another weight of this name."""
+    shutil.copytree(folder, to)
+    weights = load_file(to / "model.safetensors")
+    save_file(weights | {name: change(weights[name])}, to / "model.safetensors", {"format": "pt"})
+    return to
+
+
+def with_outliers(weight: torch.Tensor) -> torch.Tensor:
+    """What tells tokens apart is far smaller than one number of each group, which is the same for all."""
+    weight = torch.randn_like(weight) / 4
+    weight[:, ::16] = 400.0
+    return weight
+
+
+def test_a_head_that_8_bits_would_spoil_stays_as_it_is(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = changed(checkpoint("gemma2"), tmp_path / "spoilt", "model.embed_tokens.weight", with_outliers)
+    loaded = load_model(str(folder), dtype=torch.float32, device=CPU, weights="int8")
+    assert loaded.weights == "int8+float32"
+    assert not isinstance(loaded.model.get_output_embeddings(), QuantizedLinear)
+    assert isinstance(loaded.model.get_submodule("model.layers.0.mlp.down_proj"), QuantizedLinear)
+    said = [note for note in loaded.notes if note.startswith("not in 8 bits: ")]
+    reason = r": a KL divergence of [\d.]+ in 8 bits, the bound is 0.004"
+    assert [re.sub(reason, "", one) for one in said] == ["not in 8 bits: lm_head.weight"]
+
+
+def test_a_weight_beyond_float16s_scales_stays_as_it_is(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    name = "model.layers.0.mlp.down_proj.weight"
+    folder = changed(checkpoint("llama"), tmp_path / "large", name, lambda weight: weight * 1e10)
+    loaded = load_model(str(folder), dtype=torch.float32, device=CPU, weights="int8")
+    assert loaded.weights == "int8+float32"
+    [said] = [note for note in loaded.notes if note.startswith("not in 8 bits: ")]
+    assert re.fullmatch(rf"not in 8 bits: {name}: \S+e\+\d+ is beyond scales of float16, or no number", said)
 
 
 @pytest.mark.parametrize("case", ["llama", "llama-llama3", "gpt2", "gemma2", "phi3-longrope", "minicpm3"])

@@ -1,5 +1,5 @@
-"""GGUF files made on the fly: a tiny random Llama with a byte-level tokenizer and a chat template, in
-llama.cpp's layout (its names, and rotary dimensions interleaved)."""
+"""GGUF files made on the fly: a tiny random Llama, Qwen2 or Qwen3 with a byte-level tokenizer and a chat
+template, in llama.cpp's layout (its names, and a Llama's rotary dimensions interleaved)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 CHAT_TEMPLATE = (
@@ -26,9 +26,16 @@ HEADS, KV_HEADS = 4, 2
 _OF_K = 256  # weights of a block of the types that end with K
 
 
-def tiny_llama(seed: int = 0, *, size: int = 64, tied: bool = False) -> LlamaForCausalLM:
+def tiny_llama(seed: int = 0, *, size: int = 64, tied: bool = False) -> PreTrainedModel:
+    return tiny_model("llama", seed, size=size, tied=tied)
+
+
+@torch.no_grad()
+def tiny_model(kind: str, seed: int = 0, *, size: int = 64, tied: bool = False) -> PreTrainedModel:
+    """`kind`: llama | qwen2 | qwen3."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        kind,
         vocab_size=len(TOKENS),
         hidden_size=size,
         intermediate_size=size + size // 2 if size < _OF_K else size,
@@ -40,15 +47,20 @@ def tiny_llama(seed: int = 0, *, size: int = 64, tied: bool = False) -> LlamaFor
         eos_token_id=EOS,
         initializer_range=2.4 / size**0.5,
         tie_word_embeddings=tied,
+        head_dim=128 if kind == "qwen3" else size // HEADS,  # transformers reads none from a Qwen3's file
     )
-    return LlamaForCausalLM(config).eval()
+    model = AutoModelForCausalLM.from_config(config)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:  # biases are 0 and norms 1, which nobody would miss
+            parameter.add_(torch.randn_like(parameter) / 4)
+    return model.eval()
 
 
 def write_gguf(
-    path: Path, model: LlamaForCausalLM, weights: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32
+    path: Path, model: PreTrainedModel, weights: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32
 ) -> Path:
-    writer = gguf.GGUFWriter(path, "llama")
     config = model.config
+    writer = gguf.GGUFWriter(path, config.model_type)
     writer.add_name("tiny")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -58,15 +70,21 @@ def write_gguf(
     writer.add_head_count_kv(KV_HEADS)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     _add_tokenizer(writer)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[config.model_type.upper()], config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        data, kind = _laid_out(name, tensor.numpy(), weights)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), data, raw_dtype=kind)
+        data = tensor.numpy()
+        if config.model_type == "llama":
+            data = _interleaved(name, data)
+        kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
+        own = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(own, packed(data, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -89,14 +107,11 @@ def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def _laid_out(
-    name: str, data: NDArray[np.float32], weights: gguf.GGMLQuantizationType
-) -> tuple[NDArray[np.generic], gguf.GGMLQuantizationType]:
-    if ".q_proj." in name or ".k_proj." in name:
-        heads = HEADS if ".q_proj." in name else KV_HEADS
-        data = data.reshape(heads, 2, -1, data.shape[1]).swapaxes(1, 2).reshape(data.shape)
-    kind = weights if data.ndim > 1 else gguf.GGMLQuantizationType.F32
-    return packed(data, kind), kind
+def _interleaved(name: str, data: NDArray[np.float32]) -> NDArray[np.float32]:
+    if ".q_proj." not in name and ".k_proj." not in name:
+        return data
+    heads = HEADS if ".q_proj." in name else KV_HEADS
+    return data.reshape(heads, 2, -1, data.shape[1]).swapaxes(1, 2).reshape(data.shape)
 
 
 def packed(data: NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> NDArray[Any]:

@@ -20,6 +20,14 @@ _SIDE_BY_SIDE = 4  # inputs
 _MIDDLE = 8  # of codes of 4 bits: it stands for 0
 _MOST = 127  # of a code of 8 bits
 _OUTPUTS = 1024  # quantised at a time: a weight is there once, and may be large
+# Part of a weight's norm that codes may change. Rounding them comes to 0.013 as a rule; more are scales that
+# float16 rounds to a few bits, or to nothing.
+_WORST = 0.025
+
+
+class OutOfRange(ValueError):
+    """Float16 does not hold the scales of a weight: that of a group with a number above 8.3 million, or those
+    of a weight whose numbers are all so small that its scales lose their bits. The message says which."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,9 +94,20 @@ def pack(codes: Tensor, scales: Tensor, offsets: Tensor | None = None) -> Codes:
 
 
 def quantize(weight: Tensor) -> Codes:
-    """A floating weight [outputs, inputs] in 8 bits: each group's largest number gets the largest code."""
-    parts: Sequence[Tensor] = torch.split(weight.detach(), _OUTPUTS)
-    return join([_quantized(part) for part in parts])
+    """A floating weight [outputs, inputs] in 8 bits: each group's largest number gets the largest code.
+    Raises OutOfRange."""
+    parts: list[Codes] = []
+    lost = norm = 0.0
+    for part in torch.split(weight.detach(), _OUTPUTS):
+        parts.append(_quantized(part))
+        if not torch.isfinite(parts[-1].scales).all():
+            largest = part.abs().max().item()
+            raise OutOfRange(f"{largest:.3g} is beyond scales of float16, or no number")
+        lost += float((parts[-1].dequantized() - part).square().sum())
+        norm += float(part.float().square().sum())
+    if lost > _WORST**2 * norm:
+        raise OutOfRange(f"numbers of a norm of {norm**0.5:.3g} are too small for scales of float16")
+    return join(parts)
 
 
 def join(parts: Sequence[Codes]) -> Codes:

@@ -14,17 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from millstream_worker.engine.runner.native import intercept
-from millstream_worker.engine.runner.native.custom_ops import define
+from millstream_worker.engine.runner.native.custom_ops import SURROUNDINGS, define
 from millstream_worker.engine.runner.native.library import PER, Panels
 
 _COMPARED = 1024  # rows of a weight at a time: it is there once, and may be large
-# What the operation of compiled code multiplies with: operations are global to a process, and get no objects.
-_compiled_with: list[Panels] = []
-
-
-def compile_with(library: Panels) -> None:
-    """From now on compiled code multiplies with `library`."""
-    _compiled_with[:] = [library]
 
 
 class PanelLinear(nn.Module):
@@ -104,7 +97,8 @@ def _laid_out(weight: torch.Tensor, width: int) -> torch.Tensor:
 def _compiled(
     rows: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out_features: int
 ) -> torch.Tensor:
-    return _multiply(_compiled_with[0], rows, panels, bias, out_features)
+    assert SURROUNDINGS.panels is not None, "there are no layers in panels without it"
+    return _multiply(SURROUNDINGS.panels, rows, panels, bias, out_features)
 
 
 def _shaped(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,30 +17,32 @@ from torch.nn import functional
 
 from millstream_worker.engine.runner.codes.codes import GROUP, PANEL, Codes, join
 from millstream_worker.engine.runner.native import intercept
-from millstream_worker.engine.runner.native.custom_ops import define
+from millstream_worker.engine.runner.native.custom_ops import SURROUNDINGS, define
 from millstream_worker.engine.runner.native.library import Library
 
 _AT_ONCE = 2**20  # weights that are dequantised at a time
-# What the operation of compiled code multiplies with: operations are global to a process, and get no objects.
-_compiled_with: list[Library | None] = [None]
-# Whether rows are multiplied as they are: compiled code has no other way to know.
-_exactly: list[bool] = [False]
 
 
 @contextlib.contextmanager
 def without_rounding() -> Iterator[None]:
     """Multiplies rows as they are, slowly. To compare two ways of computing a model: a number that lies
     between two codes goes either way, which in 30 layers of a trained model changed logits by 15 %."""
-    _exactly[:] = [True]
+    SURROUNDINGS.exactly = True
     try:
         yield
     finally:
-        _exactly[:] = [False]
+        SURROUNDINGS.exactly = False
 
 
-def compile_with(library: Library | None) -> None:
-    """From now on compiled code multiplies with `library`."""
-    _compiled_with[:] = [library]
+class _Operands(NamedTuple):
+    """Of a product, in the order of the operation's schema."""
+
+    rows: Tensor  # [..., in]
+    codes: Tensor
+    scales: Tensor
+    offsets: Tensor | None
+    bias: Tensor | None
+    out_features: int
 
 
 class _Quantized(nn.Module):
@@ -85,11 +88,11 @@ class QuantizedLinear(_Quantized):
             raise RuntimeError(
                 f"rows have {rows.shape[-1]} features, their weight [{self.out_features}, {self.in_features}]"
             )
-        operands = (rows, self.codes, self.scales, self.offsets, self.bias, self.out_features)
+        operands = _Operands(rows, self.codes, self.scales, self.offsets, self.bias, self.out_features)
         if torch.compiler.is_compiling():
             answer: Tensor = torch.ops.millstream.quantized_linear.default(*operands)
             return answer
-        return _multiply(self._library, *operands)
+        return _multiply(self._library, operands)
 
 
 def join_layers(layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
@@ -111,20 +114,13 @@ class QuantizedEmbedding(_Quantized):
         return self.quantized.rows(tokens, self.dtype)
 
 
-def _multiply(
-    library: Library | None,
-    rows: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    offsets: Tensor | None,
-    bias: Tensor | None,
-    out_features: int,
-) -> Tensor:
-    """rows [..., in] with a weight [out, in]: [..., out]."""
+def _multiply(library: Library | None, operands: _Operands) -> Tensor:
+    """[..., out]"""
+    rows, codes, scales, offsets, bias, out_features = operands
     rows = rows.contiguous()
     *sizes, in_features = rows.shape
     weight = Codes(codes, scales, offsets, out_features, in_features)
-    if _exactly[0]:
+    if SURROUNDINGS.exactly:
         return _multiply_plainly(rows.float(), weight, bias).to(rows.dtype)
     if library is None or rows.dtype not in library.multiply_codes:
         return _multiply_plainly(rounded_rows(rows), weight, bias).to(rows.dtype)
@@ -166,26 +162,13 @@ def rounded_rows(rows: Tensor) -> Tensor:
     return rounded
 
 
-def _compiled(
-    rows: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    offsets: Tensor | None,
-    bias: Tensor | None,
-    out_features: int,
-) -> Tensor:
-    return _multiply(_compiled_with[0], rows, codes, scales, offsets, bias, out_features)
+def _compiled(*operands: Any) -> Tensor:
+    return _multiply(SURROUNDINGS.library, _Operands(*operands))
 
 
-def _shaped(
-    rows: Tensor,
-    codes: Tensor,
-    scales: Tensor,
-    offsets: Tensor | None,
-    bias: Tensor | None,
-    out_features: int,
-) -> Tensor:
-    return rows.new_empty(*rows.shape[:-1], out_features)
+def _shaped(*operands: Any) -> Tensor:
+    given = _Operands(*operands)
+    return given.rows.new_empty(*given.rows.shape[:-1], given.out_features)
 
 
 define(

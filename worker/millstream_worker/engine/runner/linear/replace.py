@@ -9,24 +9,28 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from millstream_worker.engine.runner.linear import panel, quantized_layers
 from millstream_worker.engine.runner.linear.panel import PanelLinear
 from millstream_worker.engine.runner.linear.quantize import quantize_layers
 from millstream_worker.engine.runner.linear.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from millstream_worker.engine.runner.native.custom_ops import SURROUNDINGS
 from millstream_worker.engine.runner.native.library import PER, Library, Panels
 
 
 def replace_linear_layers(
-    model: nn.Module, library: Library | None, weights: str = "auto", embedding: nn.Module | None = None
-) -> str:
+    model: nn.Module,
+    library: Library | None,
+    weights: str = "auto",
+    embedding: nn.Module | None = None,
+    head: nn.Module | None = None,
+) -> tuple[str, ...]:
     """Replace the linear layers of a model that `library` multiplies, one after the other, and free their
-    weights unless others (a tied embedding) hold them too. Returns a summary for the log. `weights`: auto |
-    int8, with which the `embedding` of tokens is replaced as well. Raises ValueError."""
-    if weights == "int8":
-        quantize_layers(model, library, embedding)
-    quantized_layers.compile_with(library)
+    weights unless others (a tied embedding) hold them too. Returns lines for the log: a summary, and what is
+    not as it was asked for. `weights`: auto | int8, with which the `embedding` of tokens is replaced as well,
+    and answers of the `head` are checked. Raises ValueError."""
+    kept = quantize_layers(model, library, embedding, head) if weights == "int8" else ()
+    SURROUNDINGS.library = library
     if library is not None and library.panels is not None:
-        panel.compile_with(library.panels)
+        SURROUNDINGS.panels = library.panels
         replaced: dict[nn.Module, PanelLinear] = {}
         for parent in list(model.modules()):
             for name, layer in list(parent.named_children()):
@@ -36,7 +40,7 @@ def replace_linear_layers(
                     setattr(parent, name, found)
     if any(isinstance(module, PanelLinear | QuantizedLinear) for module in model.modules()):
         _let_go_of_files(model)
-    return _summary(model, library)
+    return _summary(model, library), *(f"not in 8 bits: {one}" for one in kept)
 
 
 def _replacement(layer: nn.Module, library: Panels) -> PanelLinear | None:

@@ -122,8 +122,11 @@ def load_model(
     anatomy = replace(anatomy, layer_specs=in_format(kv_dtype, anatomy.layer_specs, config))
     fuse(model, anatomy.siblings)
     parameters = weight_count(model)
-    linear_layers = replace_linear_layers(model, chosen.library, weights, model.get_input_embeddings())
-    held, form = weight_bytes(model), weights if weights == "int8" else form
+    vocabulary = model.get_input_embeddings(), model.get_output_embeddings()
+    linear_layers, *kept = replace_linear_layers(model, chosen.library, weights, *vocabulary)
+    if weights == "int8":
+        form = f"int8+{form}" if kept else "int8"
+    held = weight_bytes(model)
     weight_line = f"weights: {form}, {held / 1e6:,.1f} MB, {8 * held / parameters:.2f} bits each"
     note = support.context_note(config)
     attention_line = f"attention: {chosen.reason}"
@@ -143,7 +146,7 @@ def load_model(
         weights=form,
         weight_bytes=held,
         device=device,
-        notes=(*([note] if note else []), attention_line, linear_layers, weight_line),
+        notes=(*([note] if note else []), attention_line, linear_layers, *kept, weight_line),
         fallbacks=(attention_line,) if chosen.fallback else (),
     )
 

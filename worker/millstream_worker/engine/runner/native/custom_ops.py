@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
+from millstream_worker.engine.runner.native.library import Library, Panels
+
 _library = torch.library.Library("millstream", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+@dataclass(slots=True, eq=False)
+class Surroundings:
+    """What operations compute with beside operands: they are global to a process, and get no objects."""
+
+    panels: Panels | None = None
+    library: Library | None = None
+    exactly: bool = False  # rows of quantised layers are multiplied as they are
+
+
+SURROUNDINGS = Surroundings()
 
 
 def define(schema: str, run: Callable[..., torch.Tensor], shape: Callable[..., torch.Tensor]) -> None:
