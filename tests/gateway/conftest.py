@@ -19,6 +19,11 @@ def door(servers: dict[str, Server]) -> Iterator[Gateway]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def _empty(valkey: Server) -> None:
+    """Tests of other files, which may run between those of one, leave something on the server."""
+
+
 @pytest.fixture
 async def worker(door: Gateway, valkey: Server) -> AsyncIterator[HandWorker]:
     """Of the queue default, which it serves with the checkpoint `m`."""

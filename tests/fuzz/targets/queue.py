@@ -146,6 +146,7 @@ def job_hash(chance: Random) -> dict[str, bytes]:
         "owner": chance.choice((b"", b"worker-1")),
         "result": body(chance, valid.result),
         "requeued_from": b"0-b",
+        "tenant": chance.choice((b"", b"someone")),
     }
 
 
