@@ -9,6 +9,7 @@ import torch
 from millstream_worker.engine.brain.batch.plan import RowLoad, TokenMasks, packed_plan
 from millstream_worker.engine.protocol.request import SamplingSpec
 from millstream_worker.engine.runner.native.library import Library
+from millstream_worker.engine.runner.sampling.greedy import NativeGreedy
 from millstream_worker.engine.runner.sampling.masking import Masking
 from millstream_worker.engine.runner.sampling.sampler import Sampler
 
@@ -41,6 +42,27 @@ def test_what_no_bit_allows_becomes_minus_infinity(library: Library, dtype: torc
         masking.apply(wide[:, :size], masks)  # rows that lie apart
         assert torch.equal(wide[:, :size], masked(logits[:, :size], masks))
         assert torch.equal(wide[:, size:], logits[:, size:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [1, 31, 64, 203, 4096, 10_000])
+def test_the_most_likely_is_an_allowed_one(library: Library, dtype: torch.dtype, size: int) -> None:
+    """Also where forbidden ones are no numbers, and most chunks forbidden."""
+    greedy, chance = NativeGreedy(library, 6), np.random.default_rng(size)
+    masks = masks_of(chance, size, [0, 2, 3, 4])
+    masks.bits[2] = 0
+    masks.bits[2, -1] = 1
+    logits = torch.randn(6, size, generator=torch.Generator().manual_seed(size)).to(dtype)
+    logits[2, ::3] = torch.nan
+    logits[4, ::2] = 0.0
+    expected = masked(logits, masks)
+    before = logits.clone()
+    for given in (masks, TokenMasks(masks.indices[:0], masks.bits[:0]), None):
+        wanted = expected if given is masks else logits
+        tokens, broken = (array.copy() for array in greedy.most_likely(logits, given))
+        plain, unsound = greedy.most_likely(wanted)
+        assert (tokens.tolist(), broken.tolist()) == (plain.tolist(), unsound.tolist())
+    assert torch.equal(logits.nan_to_num(), before.nan_to_num())
 
 
 def test_reported_log_probabilities_are_the_models_own(library: Library) -> None:

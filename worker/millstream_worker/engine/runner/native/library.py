@@ -32,15 +32,16 @@ _ATTENDED = [*[c_void_p] * 7, *[c_int64] * 6]
 _MULTIPLIED = [c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32]
 _CODED = [*[c_void_p] * 6, c_int64, *[c_int32] * 5]
 _MASKING = [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_int32]
-_CHOSEN = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32]
+_CHOSEN = [c_void_p, *[c_int64] * 3, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int32]
 
 # query, key, value, sinks, out, layer, step; two strides of each of the first three: of tokens, of heads
 Attend = Callable[..., None]
 Multiply = Callable[..., None]  # rows, panels, bias, out, count of rows, of inputs, of outputs, of threads
 # rows, codes, scales, offsets, bias, out, count of rows, of inputs, of outputs, bits, group, threads
 MultiplyCodes = Callable[..., None]
-# logits, rows, their size, numbers from one row to the next, tokens, non-finite, threads
-MostLikely = Callable[[int, int, int, int, int, int, int], None]
+# logits, rows, their size, numbers from one row to the next, masks of rows, bits, words, tokens, non-finite,
+# threads
+MostLikely = Callable[[int, int, int, int, int | None, int | None, int, int, int, int], None]
 # logits, their count in a row, and from one row to the next; rows, their count, bits, words of a row, threads
 Mask = Callable[[int, int, int, int, int, int, int, int], None]
 # Address of int64 [calls, 1 + replayed_arguments], calls; whether none of them threw an exception.

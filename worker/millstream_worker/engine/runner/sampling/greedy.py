@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from millstream_worker.engine.brain.batch.plan import TokenMasks
 from millstream_worker.engine.runner.native.library import Library
 
 _SHARED = 2**18  # logits that are worth more than one thread
@@ -31,12 +32,21 @@ class NativeGreedy:
         """Whether it can look through these."""
         return logits.dtype in self._entries and len(logits) <= len(self._tokens) and logits.stride(1) == 1
 
-    def most_likely(self, logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Tokens [M] of logits [M, V], the first of equal ones, and [M] which rows hold NaN or +inf, or
-        nothing but -inf: their token is 0. Good until the next call."""
+    def most_likely(
+        self, logits: Tensor, masks: TokenMasks | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Tokens [M] of logits [M, V], the first of equal ones that `masks` allow, and [M] which rows hold
+        NaN or +inf, or nothing but -inf: their token is 0. Good until the next call."""
         rows, size = logits.shape
         places = logits.data_ptr(), rows, size, logits.stride(0)
-        self._entries[logits.dtype](*places, *self._addresses, threads_for(rows * size))
+        threads = threads_for(rows * size)
+        if masks is None:
+            self._entries[logits.dtype](*places, None, None, 0, *self._addresses, threads)
+        else:
+            bits, of_rows = np.ascontiguousarray(masks.bits), np.full(rows, -1, np.int32)
+            of_rows[masks.indices] = np.arange(len(bits), dtype=np.int32)
+            masked = of_rows.ctypes.data, bits.ctypes.data, bits.shape[1]
+            self._entries[logits.dtype](*places, *masked, *self._addresses, threads)
         return self._tokens[:rows], self._non_finite[:rows]
 
 

@@ -88,15 +88,15 @@ class Sampler:
     @torch.inference_mode()
     def sample(self, logits: Tensor, plan: Plan, masks: TokenMasks | None = None) -> SampledTensors | Sampled:
         """Sample one token per row of `logits` [L, vocabulary], of any floating dtype. What
-        `masks` forbid becomes -inf in place. Rows must be loaded; `collect` reads the result."""
+        `masks` forbid may become -inf in place. Rows must be loaded; `collect` reads the result."""
         slots = plan.row_slots[plan.logit_segments]
+        if self._plain[slots].all():
+            return self._sample_plainly(logits, slots, masks)
         own = logits  # the model's, of which log-probabilities are told
         if masks is not None:
             if self._settings["logprobs"][slots].any():
                 own = logits.clone()
             self._masking.apply(logits, masks)
-        if self._plain[slots].all():
-            return self._sample_plainly(logits, slots)
         settings = self._settings[slots]
         tokens, non_finite = self._choose(logits, slots, settings, plan)
         tokens.masked_fill_(non_finite, 0)
@@ -119,13 +119,17 @@ class Sampler:
         sound = {index: values for index, values in logprobs.items() if index not in non_finite}
         return Sampled(sampled.tokens_host.numpy().astype(np.int32), sound, non_finite)
 
-    def _sample_plainly(self, logits: Tensor, slots: Slots) -> SampledTensors | Sampled:
+    def _sample_plainly(
+        self, logits: Tensor, slots: Slots, masks: TokenMasks | None
+    ) -> SampledTensors | Sampled:
         """Sample rows that are greedy, without penalties, bias or log-probabilities."""
         if self._native is None or not self._native.takes(logits):
+            if masks is not None:
+                self._masking.apply(logits, masks)
             tokens, non_finite = most_likely(logits)
             self._keep(tokens, slots)
             return self._sent(tokens, non_finite)
-        chosen, unsound = self._native.most_likely(logits)
+        chosen, unsound = self._native.most_likely(logits, masks)
         self.last_tokens.numpy()[slots] = chosen
         return Sampled(chosen.astype(np.int32), {}, tuple(unsound.nonzero()[0].tolist()))
 
