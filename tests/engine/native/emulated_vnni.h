@@ -1,6 +1,6 @@
-// AVX-VNNI's sums of products of bytes, emulated: what is computed with them is tested on processors that have
-// none. As Intel's Software Developer's Manual defines VPDPBUSD: the first operand's bytes have no sign, the
-// second's have one, and nothing is saturated.
+// AVX-VNNI's sums of products, emulated: what is computed with them is tested on processors that have none. As
+// Intel's Software Developer's Manual defines VPDPBUSD, of bytes: the first operand's have no sign, the second's
+// have one, and nothing is saturated; and VPDPWSSD, of words with signs.
 #pragma once
 
 #include <immintrin.h>
@@ -16,3 +16,9 @@ inline __m256i emulated_dpbusd(__m256i sums, __m256i a, __m256i b) {
 }
 
 #define _mm256_dpbusd_avx_epi32 emulated_dpbusd
+
+inline __m256i emulated_dpwssd(__m256i sums, __m256i a, __m256i b) {
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(a, b));
+}
+
+#define _mm256_dpwssd_avx_epi32 emulated_dpwssd
