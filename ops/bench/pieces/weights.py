@@ -3,8 +3,8 @@
     python -m ops.bench weights [--models smol135m qwen06b] [--weights auto int8 Q8_0 Q4_0 Q4_1]
 
 Milliseconds of a whole step of decoding rows, replayed, and from a prompt to its first token; in brackets how
-many times as fast as the first format. The engines of a model are there together and take turns. Weights of
-Q4_K are computed as those of Q4_1 are.
+many times as fast as the first format. One engine comes after the other: of several in a process, only the
+newest replays its steps. Weights of Q4_K are computed as those of Q4_1 are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,25 +45,34 @@ def measure(
     """A row for each format of weights."""
     folder = checkpoint(model, "cpu")
     size = size_of(folder)
-    most = max(options.rows)
     context = options.prefill + len(options.rows) * (options.turns + 2) * TURN
-    engines: dict[str, Engine[Any]] = {}
-    table: dict[str, Row] = {}
+    config = compiled_config(folder, size, max(options.rows), context, options.threads)
+    found = []
     for weights in options.weights:
-        config = compiled_config(folder, size, most, context, options.threads)
-        engines[weights], info = build(_in_form(config, folder, weights), lambda message: None)
-        bits = 8 * info.weight_bytes / info.parameters
-        named = f"{info.weights} ({bits:.2f} bits)"
-        table[weights] = {"model": model, "weights": named, "MB": round(info.weight_bytes / 1e6)}
-    _add(table, f"prefill of {options.prefill:,} ms", _prefills(engines, size.vocab_size, options))
+        engine, info = build(_in_form(config, folder, weights), lambda message: None)
+        named = f"{info.weights} ({info.bits_per_weight:.2f} bits)"
+        about: Row = {"model": model, "weights": named, "MB": round(info.weight_bytes / 1e6)}
+        found.append((about, dict(_seconds(engine, size.vocab_size, context, options))))
+    first = found[0][1]
+    return [
+        about | {name: f"{1e3 * one:,.1f} ({first[name] / one:.2f}x)" for name, one in seconds.items()}
+        for about, seconds in found
+    ]
+
+
+def _seconds(
+    engine: Engine[Any], vocab: int, context: int, options: argparse.Namespace
+) -> Iterator[tuple[str, float]]:
+    """Medians, by the table's column."""
+    prompts = make("document", vocab, 1.0).prompts[: options.turns + 1]
+    prefills = [_prefill(engine, prompt, options.prefill) for prompt in prompts][1:]
+    yield f"prefill of {options.prefill:,} ms", statistics.median(prefills)
     begun = 0
     for rows in sorted(options.rows):
-        for engine in engines.values():
-            fill(engine, make("a", size.vocab_size), range(begun, rows), context - PROMPT)
+        fill(engine, make("a", vocab), range(begun, rows), context - PROMPT)
         begun = rows
-        seconds = _turns(engines, options.turns, lambda engine: [step_s(engine) for _ in range(TURN)][1:])
-        _add(table, f"{rows} rows ms", seconds)
-    return list(table.values())
+        steps = [step_s(engine) for _ in range(options.turns * TURN)]
+        yield f"{rows} rows ms", statistics.median(steps)
 
 
 def _in_form(config: EngineConfig, folder: Path, weights: str) -> EngineConfig:
@@ -72,40 +81,14 @@ def _in_form(config: EngineConfig, folder: Path, weights: str) -> EngineConfig:
     return replace(config, model=str(packed_checkpoint(folder, weights)))
 
 
-def _prefills(
-    engines: Mapping[str, Engine[Any]], vocab: int, options: argparse.Namespace
-) -> dict[str, float]:
-    prompts = iter(make("document", vocab, 1.0).prompts)
-
-    def prefill(engine: Engine[Any]) -> list[float]:
-        prompt = tuple((next(prompts) * (options.prefill // 1024 + 1))[: options.prefill])
-        refused = engine.add(EngineRequest(_PREFILL, prompt, 1, SamplingSpec(temperature=0.0)))
-        assert refused is None, refused
-        before = time.perf_counter()
-        while (step := engine.step()) is None or not step.tokens:
-            pass
-        return [time.perf_counter() - before]
-
-    for engine in engines.values():
-        prefill(engine)
-    return _turns(engines, options.turns, prefill)
-
-
-def _turns(
-    engines: Mapping[str, Engine[Any]], turns: int, run: Callable[[Engine[Any]], list[float]]
-) -> dict[str, float]:
-    """The median of the seconds."""
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
-    for _ in range(turns):
-        for name, engine in engines.items():
-            seconds[name] += run(engine)
-    return {name: statistics.median(each) for name, each in seconds.items()}
-
-
-def _add(table: Mapping[str, Row], column: str, seconds: Mapping[str, float]) -> None:
-    first = next(iter(seconds.values()))
-    for name, one in seconds.items():
-        table[name][column] = f"{1e3 * one:,.1f} ({first / one:.2f}x)"
+def _prefill(engine: Engine[Any], prompt: Sequence[int], tokens: int) -> float:
+    whole = tuple((list(prompt) * (tokens // len(prompt) + 1))[:tokens])
+    refused = engine.add(EngineRequest(_PREFILL, whole, 1, SamplingSpec(temperature=0.0)))
+    assert refused is None, refused
+    before = time.perf_counter()
+    while (step := engine.step()) is None or not step.tokens:
+        pass
+    return time.perf_counter() - before
 
 
 def main() -> None:
@@ -123,7 +106,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--weights", nargs="+", default=["auto", "int8", "Q8_0", "Q4_0", "Q4_1"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prefill", type=int, default=1024, help="tokens of a prompt")
-    parser.add_argument("--turns", type=int, default=6, help=f"of each: {TURN} steps, or a prompt")
+    parser.add_argument("--turns", type=int, default=6, help=f"of each: {TURN} steps, and a prompt")
     parser.add_argument("--threads", type=int, default=0, help="of an engine; 0: one for each core")
     return parser.parse_args()
 
