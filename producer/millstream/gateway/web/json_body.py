@@ -33,9 +33,7 @@ def json_object(data: bytes) -> dict[str, Any]:
     """Raises ApiError 400 for what is none."""
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
-        json.dumps(
-            value, ensure_ascii=False
-        ).encode()  # refuses halves of surrogate pairs, which no queue takes
+        json.dumps(value, ensure_ascii=False).encode()  # no queue takes halves of surrogate pairs
     except RecursionError:
         raise _no_json("it is nested too deeply") from None
     except ValueError as error:  # also of the encodings
