@@ -28,6 +28,7 @@ from millstream.client.queue.options import ClientOptions
 from millstream.client.tracking.job_ends import FEW_JOBS
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
+from millstream.wire.calls.attempt import Keep
 from millstream.wire.calls.gateway_calls import (
     Limits,
     PostEnd,
@@ -80,7 +81,9 @@ async def test_jobs_live_and_end_between_a_producer_and_a_worker(
     options = ClientOptions(pubsub=pubsub, shards=12)  # shard numbers of one and of two digits
     async with signed_in(secured, "producer", options) as client:
         early = await client.submit("w1", max_tokens=3)  # it creates the queue
-        async with role_work():
+        async with role_work(result_cache=2**20):
+            equal = [await outcome(client, "w1", 3, temperature=0.0) for _ in range(13)]
+            assert any(result.cached for result in equal)  # two of a shard at least
             assert (await client.wait(early.id, timeout_s=30)).text == counted(2, 3)
             assert (await client.status(early.id)).state is State.COMPLETED
             ids = await submit_all(client, [{"prompt": "w1", "max_tokens": 2}] * 20)
@@ -303,6 +306,10 @@ async def every_end(desk: Desk) -> None:
     again = await desk.take_over(Claim(held.job_id, held.entry_id, "released", held.attempt))
     await desk.run(desk.isolating(again))
     await desk.finish(again, 2, delta=b"d")
+    for digest in ("kept", "again"):  # with room for one
+        await desk.finish(await desk.begin(f"0-{digest}"), keep=Keep(digest, 300))
+    assert (await desk.run(calls.forget(SHARD, job_id="0-again"))).deleted
+    assert not await desk.redis.exists(SHARD.cached("kept"), SHARD.cached("again"))
     parked = await desk.begin("0-retry")
     await desk.run(desk.retrying(parked))
     assert await desk.promote() == ("0-retry",)

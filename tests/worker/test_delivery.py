@@ -20,6 +20,7 @@ from millstream_worker.engine.protocol.outputs import Compiled, Refused
 from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
+from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.served_model import ModelSlot
@@ -32,7 +33,7 @@ def test_the_lane_of_the_entry_counts_and_not_that_of_the_request() -> None:
     """Clients in other languages may send two."""
     for lane, other in zip(LANES, reversed(LANES), strict=True):
         job = held_job(lane=lane.value, request=Request(token_ids=(1,), lane=other))
-        assert job.engine_request().priority == LANES.index(lane)
+        assert engine_request(job).priority == LANES.index(lane)
 
 
 def test_a_job_is_known_by_its_first_choice_although_that_is_over() -> None:
@@ -50,10 +51,10 @@ def test_a_job_is_known_by_its_first_choice_although_that_is_over() -> None:
         job.grammar = GrammarSpec("regex", "a+")
         table.take(job)
     assert all(job.compiling for job in jobs)
-    processor.compiled(Compiled(jobs[1].engine_request().handle, 0.1))
+    processor.compiled(Compiled(engine_request(jobs[1]).handle, 0.1))
     assert not jobs[1].compiling
     assert jobs[1].timing.compiled_ms is not None
-    processor.refused(Refused(jobs[0].engine_request().handle, "response_format", "it does not fit"))
+    processor.refused(Refused(engine_request(jobs[0]).handle, "response_format", "it does not fit"))
     assert [(job.state, job.error and job.error.message) for job in jobs] == [
         (State.FAILED, "it does not fit"),
         (State.RUNNING, None),

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import ByteSize, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -122,6 +122,9 @@ class Settings(BaseSettings):
     prefix_scope: Literal["tenant", "all"] = "tenant"
     """Jobs that share cached prefixes: those of one tenant, or all; with all, a tenant can detect other
     tenants' prompts by timing."""
+    result_cache: ByteSize = Field(ByteSize(0), ge=0)
+    """Bytes of the server, in each shard, that keep results for equal requests of a tenant with temperature 0
+    or a seed, which are then computed once, also while they run (64MiB); 0 computes each."""
     attention: Literal["auto", "torch", "native", "triton"] = "auto"
     """Attention backend: auto, torch, native (C++ for the CPU, linear layers included) or triton."""
     shared_attention: bool = True

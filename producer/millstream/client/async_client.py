@@ -29,7 +29,7 @@ from millstream.client.tracking.dead_letters import DeadLetters
 from millstream.errors import JobError, NotFound
 from millstream.wire.connection import Target
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import ChatMessage, Result
+from millstream.wire.messages.messages import ChatMessage, Result, ResultCache
 from millstream.wire.messages.replies import CancelOutcome
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.state.dead import DeadLetter
@@ -109,6 +109,7 @@ class AsyncClient:
         tool_choice: ToolChoiceArgument | None = None,
         parallel_tool_calls: bool | None = None,
         prediction: PredictionArgument | None = None,
+        cache: ResultCache | str = ResultCache.USE,
         id: str | None = None,
         sampling: SamplingParams | None = None,
         lane: Lane | str = Lane.BATCH,
@@ -129,12 +130,14 @@ class AsyncClient:
         mapping instead, of one of json, regex, choice, grammar and json_object. `tools`, `tool_choice` and
         `parallel_tool_calls`: OpenAI's, with `messages`; the answer's calls are in `choice.tool_calls`.
         `prediction`: what the answer will be for the most part, as OpenAI's mapping or a text: it comes
-        faster then, and is the same. `id`: your own, so that submitting again is the same job. `sampling` or
-        single `params` (max_tokens, temperature, stop, …), which override it. `lane`: batch, or interactive,
-        which workers serve first. `deadline_s`: from now; a job that has not ended then expires. `stream`:
-        publish tokens at once instead of once a second. `wait_s`: how long to wait for room in a full queue,
-        or for a server that does not answer. `durability`: "aof" or "replicas" waits until the server's disk,
-        or replicas, have the job; Submitted reports the durability reached in time.
+        faster then, and is the same. `cache`: "no-cache" computes it anew where the queue keeps results of
+        equal requests, "no-store" does not keep it either. `id`: your own, so that submitting again is the
+        same job. `sampling` or single `params` (max_tokens, temperature, stop, …), which override it. `lane`:
+        batch, or interactive, which workers serve first. `deadline_s`: from now; a job that has not ended
+        then expires. `stream`: publish tokens at once instead of once a second. `wait_s`: how long to wait
+        for room in a full queue, or for a server that does not answer. `durability`: "aof" or "replicas"
+        waits until the server's disk, or replicas, have the job; Submitted reports the durability reached in
+        time.
 
         Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
         (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is unknown whether the job
@@ -144,7 +147,7 @@ class AsyncClient:
             "prompt": prompt, "messages": messages, "token_ids": token_ids,
             "chat_template_kwargs": chat_template_kwargs, "response_format": response_format,
             "structured_outputs": structured_outputs, "tools": tools, "tool_choice": tool_choice,
-            "parallel_tool_calls": parallel_tool_calls, "prediction": prediction, "id": id,
+            "parallel_tool_calls": parallel_tool_calls, "prediction": prediction, "cache": cache, "id": id,
             "sampling": sampling, "lane": lane, "deadline_s": deadline_s, "tenant": tenant,
             "metadata": metadata, "stream": stream, "traceparent": traceparent,
         }  # fmt: skip
@@ -254,15 +257,18 @@ class AsyncClient:
         """
         return await queue_status(self._jobs)
 
-    async def forget(self, job_id: str) -> bool:
-        """Delete the job's result and stream from the server before they expire. False: there was nothing
-        (any more). Raises NotReady if the job has not ended: cancel it first.
+    async def forget(self, job_id: str, *, keep_cached: bool = False) -> bool:
+        """Delete the job's result and stream from the server before they expire; `keep_cached`: not what is
+        kept of it for equal requests. False: there was nothing (any more). Raises NotReady if the job has not
+        ended: cancel it first.
         """
-        return _value((await self.forget_many([job_id]))[job_id])
+        return _value((await self.forget_many([job_id], keep_cached=keep_cached))[job_id])
 
-    async def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+    async def forget_many(
+        self, job_ids: Iterable[str], *, keep_cached: bool = False
+    ) -> dict[str, bool | JobError]:
         """Forget many jobs, in few round trips. A job that has not ended stays: NotReady as a value."""
-        return await forgetting.forget_many(self._jobs, list(job_ids))
+        return await forgetting.forget_many(self._jobs, list(job_ids), keep_cached=keep_cached)
 
     def dead_letters(self, limit: int | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Jobs that were given up because they kept killing their engine, or were tried too often, and

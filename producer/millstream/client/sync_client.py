@@ -29,7 +29,7 @@ from millstream.client.submitting.submission import BATCH_JOBS, Outcome, Submitt
 from millstream.errors import JobError
 from millstream.wire.connection import Target
 from millstream.wire.keys import Lane
-from millstream.wire.messages.messages import ChatMessage, Result
+from millstream.wire.messages.messages import ChatMessage, Result, ResultCache
 from millstream.wire.messages.replies import CancelOutcome
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.state.dead import DeadLetter
@@ -109,6 +109,7 @@ class Client:
         tool_choice: ToolChoiceArgument | None = None,
         parallel_tool_calls: bool | None = None,
         prediction: PredictionArgument | None = None,
+        cache: ResultCache | str = ResultCache.USE,
         id: str | None = None,
         sampling: SamplingParams | None = None,
         lane: Lane | str = Lane.BATCH,
@@ -133,6 +134,7 @@ class Client:
                 tool_choice=tool_choice,
                 parallel_tool_calls=parallel_tool_calls,
                 prediction=prediction,
+                cache=cache,
                 id=id,
                 sampling=sampling,
                 lane=lane,
@@ -213,12 +215,12 @@ class Client:
         return self._thread.run(self._client.queue_info())
 
     @_as(AsyncClient.forget)
-    def forget(self, job_id: str) -> bool:
-        return self._thread.run(self._client.forget(job_id))
+    def forget(self, job_id: str, *, keep_cached: bool = False) -> bool:
+        return self._thread.run(self._client.forget(job_id, keep_cached=keep_cached))
 
     @_as(AsyncClient.forget_many)
-    def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
-        return self._thread.run(self._client.forget_many(list(job_ids)))
+    def forget_many(self, job_ids: Iterable[str], *, keep_cached: bool = False) -> dict[str, bool | JobError]:
+        return self._thread.run(self._client.forget_many(list(job_ids), keep_cached=keep_cached))
 
     @_as(AsyncClient.dead_letters)
     def dead_letters(self, limit: int | None = None) -> Iterator[DeadLetter]:

@@ -111,6 +111,15 @@ class ShardKeys:
     def dead(self) -> str:
         return f"{self.tag}:dead"
 
+    def cached(self, digest: str) -> str:
+        """The kept result of requests whose key has this digest."""
+        return f"{self.tag}:cache:{digest}"
+
+    @property
+    def cache(self) -> tuple[str, str]:
+        """Sorted set of the kept results by the time of their end, and their bytes."""
+        return f"{self.tag}:cache", f"{self.tag}:cache_bytes"
+
     def ending(self, job_id: str) -> tuple[str, ...]:
         """All keys that the end of a job touches, in the order in which scripts take them."""
         return self.job(job_id), self.tokens(job_id), self.delayed, self.deadlines, self.held_bytes

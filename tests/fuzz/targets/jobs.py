@@ -29,6 +29,7 @@ from millstream_worker.engine.protocol.frames import Add, FrameBuffer, encode
 from millstream_worker.engine.protocol.request import EngineRequest
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
 from millstream_worker.jobs import encoding
+from millstream_worker.jobs.engine_request import engine_request
 from millstream_worker.jobs.job import Job
 from millstream_worker.text import TextModel
 
@@ -82,7 +83,7 @@ def _compute(case: Case) -> None:
     job = held_job(payload=payload, attempt=2)
     log = tuple(LogEntry(1, number, "d", one) for number, one in enumerate(bodies, 1))
     prepare(job, StartReply(True, 2, max(0, len(log) + wrong), log=log), text_model(), ENGINE, BOUNDS)
-    _check(job.engine_request())
+    _check(engine_request(job))
     _draw(job, [1, 2, 999])
     _draw(job, [3])
     job.end(State.COMPLETED)

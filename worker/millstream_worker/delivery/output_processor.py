@@ -64,7 +64,9 @@ class OutputProcessor:
                 self._admit(self._queue.rows[handle][0], cached_tokens, begun_ms)
         if step.logprobs:
             self._take_logprobs(step)
-        watched = self._take_tokens(step, now_ms)
+        watched = [*self._take_tokens(step, now_ms)]
+        for leader in self._queue.leaders:
+            watched = [*self._share(leader, now_ms), *watched]
         for handle, drafted, accepted in step.drafts:
             if handle in self._queue.rows:
                 job, _ = self._queue.rows[handle]
@@ -75,10 +77,11 @@ class OutputProcessor:
             if handle in self._queue.rows and reason in _FAILURES:
                 self._fail(handle, reason)
             elif handle in self._queue.rows:
-                ended.append(self._end_row(handle, reason))
+                ended += self._end_row(handle, reason)
         for job, row in watched:
-            if row.feed() and row.index + job.handle in self._queue.rows:
-                self._queue.stop_row(job, row)
+            if row.feed():
+                if self._queue.computes_row(job, row):
+                    self._queue.stop_row(job, row)
                 ended.append(job)
         for job in ended:
             self._end_if_done(job, now_ms)
@@ -140,6 +143,21 @@ class OutputProcessor:
                 self._begin(given[0], row, now_ms)
         return watched
 
+    def _share(self, leader: Job, now_ms: int) -> list[tuple[Job, ChoiceOutput]]:
+        """Give a leader's tokens to its followers. Returns those of their rows that have stop strings."""
+        watched = []
+        for job in self._queue.followers_of(leader):
+            if leader.phase is Phase.RUNNING:
+                self._admit(job, len(job.prompt), now_ms)
+            for row, its in zip(job.rows, leader.rows, strict=True):
+                if row.reason is None:
+                    row.follow(its)
+                    if row.watched:
+                        watched.append((job, row))
+                    if row.ids and not row.begun:
+                        self._begin(job, row, now_ms)
+        return watched
+
     def _begin(self, job: Job, row: ChoiceOutput, now_ms: int) -> None:
         row.begun = True
         if job.streamed:  # its first token counts from when it is sent, at once
@@ -161,12 +179,15 @@ class OutputProcessor:
         top = [encoding.top_logprob(i, name(i), p) for i, p in zip(top_ids, top_logprobs, strict=True)]
         return encoding.token_logprob(token, name(token), logprob, top)
 
-    def _end_row(self, handle: int, reason: str) -> Job:
-        job, row = self._queue.end_row(handle)
-        row.reason, row.end_token = _REASONS[reason], reason == "stop"
-        whole = row.end_token and row.ids[-1] in self._model.get().info.eos_ids
-        row.fits = whole or reason == "complete"
-        return job
+    def _end_row(self, handle: int, reason: str) -> list[Job]:
+        """Returns the followers before their leader, whose end would else set them free."""
+        leader, ended = self._queue.end_row(handle)
+        jobs = [*self._queue.followers_of(leader), leader]
+        for row in (job.rows[ended.index] for job in jobs):
+            row.reason, row.end_token = _REASONS[reason], reason == "stop"
+            whole = row.end_token and row.ids[-1] in self._model.get().info.eos_ids
+            row.fits = whole or reason == "complete"
+        return jobs
 
     def _fail(self, handle: int, reason: str) -> None:
         """The row cannot go on: its job fails with the text so far; others continue."""
@@ -178,4 +199,6 @@ class OutputProcessor:
     def _end_if_done(self, job: Job, now_ms: int) -> None:
         if job.phase is not Phase.ENDED and all(row.reason is not None for row in job.rows):
             job.set_last_token(now_ms)
+            if job.cached:
+                self._metrics.cache_followers.inc()
             self._table.conclude(job, State.COMPLETED)

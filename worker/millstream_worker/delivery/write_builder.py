@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millstream.wire import calls
+from millstream.wire.calls.attempt import Keep
 from millstream.wire.messages.messages import Timing
 from millstream.wire.messages.replies import AppendReply, EndOutcome
 from millstream.wire.timing import ServerClock
@@ -30,6 +31,7 @@ class FlushPolicy:
     unstreamed_s: float
     result_ttl_ms: int
     max_dead: int
+    cache_bytes: int = 0  # of results kept for equal requests, in each shard
 
 
 class WriteBuilder:
@@ -110,6 +112,7 @@ class WriteBuilder:
             delta=open_body,
             ttl_ms=self.policy.result_ttl_ms,
             timing=job.timing,
+            keep=Keep(job.kept_under.hex(), self.policy.cache_bytes),
         )
 
 

@@ -262,6 +262,7 @@ def _info(config: EngineConfig, checkpoint: Checkpoint, loaded: LoadedModel, blo
         kv_bytes_per_token=_block_bytes(config, loaded) // config.block_size,
         parameters=loaded.parameters,
         tokenizer=str(checkpoint.tokenizer_folder),
+        folder=str(checkpoint.folder),
     )
 
 

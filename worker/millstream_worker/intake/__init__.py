@@ -2,6 +2,7 @@
 
 from millstream_worker.intake.admission import Admission
 from millstream_worker.intake.lanes import LaneReader, ReadTimes
+from millstream_worker.intake.lookup import Lookup
 from millstream_worker.intake.loop import Intake, ShardSource
 from millstream_worker.intake.preparation import JobBounds
 from millstream_worker.intake.preparer import JobPreparer
@@ -14,6 +15,7 @@ __all__ = [
     "JobBounds",
     "JobPreparer",
     "LaneReader",
+    "Lookup",
     "ReadTimes",
     "Reading",
     "ShardSource",

@@ -13,6 +13,7 @@ from millstream.wire.keys import ShardKeys
 from millstream.wire.messages.messages import ErrorInfo, Request, State, Timing
 from millstream.wire.messages.replies import JobRecord, LaneEntry, StartReply
 from millstream.wire.versions import TAKEN
+from millstream_worker.intake.lookup import Lookup
 from millstream_worker.intake.outline import outline
 from millstream_worker.intake.preparation import forget_input
 from millstream_worker.intake.preparer import JobPreparer, earlier_choices, size_of
@@ -33,6 +34,7 @@ class Admission:
         queue: EngineQueue,
         preparer: JobPreparer,
         limits: AttemptLimits,
+        lookup: Lookup,
         *,
         log_payloads: bool,
     ) -> None:
@@ -40,6 +42,7 @@ class Admission:
         self._queue = queue
         self._preparer = preparer
         self._limits = limits
+        self._lookup = lookup
         self._log_payloads = log_payloads
 
     async def admit(self, shard: ShardKeys, entry: LaneEntry, started: StartReply) -> None:
@@ -67,6 +70,8 @@ class Admission:
         _log.debug("job started", job_id=job.id, attempt=job.attempt, prompt_tokens=len(job.prompt), **shown)
         forget_input(job)
         self._table.take(job)
+        if job.looking_up:
+            self._lookup.add(job)
 
     async def _put_off(self, job: Job, started: StartReply) -> None:
         """Hold the job unread; Reading prepares it later. Until then only its tenant and the output of
@@ -93,6 +98,8 @@ class Admission:
         forget_input(job)
         if job.rows:  # the rows have the output of earlier attempts
             job.earlier = ()
+        if job.looking_up:
+            self._lookup.add(job)
         if job.phase is Phase.ENDED and self._table.holds(job):
             self._table.conclude(job, job.state)
 

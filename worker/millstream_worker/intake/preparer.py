@@ -14,6 +14,7 @@ from millstream.wire.messages.replies import LogEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION, TAKEN
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.intake.preparation import JobBounds, LogDamaged, prepare
+from millstream_worker.jobs.cache_key import cache_key
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.threads import in_thread
@@ -44,6 +45,8 @@ class JobPreparer:
             fail(job, "log_damaged", str(error))
         else:
             self._capacity.learn(len(job.prompt))
+            job.cache_key = cache_key(job, served)
+            job.looking_up = bool(job.cache_key) and not job.no_cache and not job.output_tokens
             if all(row.reason is not None for row in job.rows):
                 job.end(State.COMPLETED)  # only its end was not written
         if not job.rows:  # but the output of earlier attempts is published

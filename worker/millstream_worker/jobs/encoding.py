@@ -105,6 +105,7 @@ def result(
     error: ErrorInfo | None,
     timing: Timing,
     facts: Mapping[str, str],
+    cached: bool,
     attempts: int,
     seed: int | None,
     metadata: dict[str, str],
@@ -123,7 +124,7 @@ def result(
     times = timing.model_dump(exclude_defaults=True)
     if times:
         fields["timing"] = times
-    fields |= _set(**facts)
+    fields |= _set(**facts, cached=cached)
     if attempts != 1:
         fields["attempts"] = attempts
     if seed is not None:

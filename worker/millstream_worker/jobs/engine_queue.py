@@ -3,8 +3,9 @@
     put ─► waiting ─ hand_over ─► in the engine ─┬─► end_row, stop_row ─► (no rows left)
              ▲                                   └─ engine_lost ─┐
              └───────────────────────────────────────────────────┘
-`withdraw` takes a job out from anywhere. A job that is not read yet waits until it is; a suspect until
-everything else is out of the engine, then it runs isolated.
+`withdraw` takes a job out from anywhere. A job that is not ready yet waits until it is; a suspect until
+everything else is out of the engine, then it runs isolated. A job that equals one in the engine follows
+that one instead of being handed over; when its leader is withdrawn it waits again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from millstream_worker.engine.protocol.request import EngineRequest
+from millstream_worker.jobs.engine_request import engine_request
+from millstream_worker.jobs.followers import Followers, outranks
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.output import ChoiceOutput
 from millstream_worker.jobs.signals import Signal
@@ -51,11 +54,12 @@ class EngineQueue:
         self._must_prove = False  # that it works, before it gets jobs: one has died
         self._jobs: dict[Job, None] = {}  # all that were put and not withdrawn, in this order
         self._waiting: dict[Job, None] = {}  # those of them that the running engine was not given
+        self._followers = Followers()
         self._reading = 0  # payloads being read just now
         self._next_handle = 1
 
     def put(self, job: Job) -> None:
-        """Have a job computed, as soon as it is read and there is an engine."""
+        """Have a job computed, as soon as it is ready and there is an engine."""
         self._jobs[job] = self._waiting[job] = None
         self.hand_over()
 
@@ -70,12 +74,31 @@ class EngineQueue:
         self._notify()
 
     def hand_over(self) -> None:
-        """Give the engine every job that waits and is read. Suspects come after all others, one by one."""
+        """Give the engine every job that waits and is ready. Suspects come after all others, one by one."""
         if not self.engine.up or self.isolated is not None or (self._must_prove and not self.engine_proved):
             return
-        for job in [job for job in self._waiting if not job.alone and job.is_read]:
-            self._hand_to_engine(job)
+        for job in [job for job in self._waiting if not job.alone and job.is_ready]:
+            leader = self._followers.leader_for(job)
+            if leader is None:
+                self._hand_to_engine(job)
+            elif outranks(job, leader):
+                left = [leader, *self._take_back(leader)]
+                self._hand_to_engine(job)
+                for one in left:
+                    one.wait()
+                    self._followers.follow(one, job)
+            else:
+                del self._waiting[job]
+                self._followers.follow(job, leader)
         self._notify()
+
+    @property
+    def leaders(self) -> list[Job]:
+        """Jobs in the engine whose tokens others receive, too."""
+        return self._followers.leaders
+
+    def followers_of(self, leader: Job) -> list[Job]:
+        return self._followers.of(leader)
 
     def engine_ready(self) -> None:
         """A new engine, which has no jobs."""
@@ -111,7 +134,7 @@ class EngineQueue:
         lost = list({job.id: job for job, _ in self.rows.values()}.values())
         self._must_prove = True
         self.rows.clear()
-        for job in lost:
+        for job in (*lost, *self._followers.clear()):
             job.wait()
         self._waiting = dict(self._jobs)
         self._notify()
@@ -128,14 +151,15 @@ class EngineQueue:
         self.engine.abort([handle])
 
     def withdraw(self, job: Job) -> None:
-        """Stop computing a job."""
-        handles = range(job.handle, job.handle + len(job.rows))
-        given = [handle for handle in handles if handle in self.rows and self.rows[handle][0] is job]
-        for handle in given:
-            del self.rows[handle]
-        self.engine.abort(given)
+        """Stop computing a job. If others follow it, one of them leads the rest, from the tokens so far."""
         self._jobs.pop(job, None)
         self._waiting.pop(job, None)
+        left = self._take_back(job)
+        for one in left:
+            one.wait()
+            self._waiting[one] = None
+        if left:
+            self.hand_over()
         self._notify()
 
     def try_isolate(self) -> Job | None:
@@ -163,16 +187,29 @@ class EngineQueue:
     def computes(self, job: Job) -> bool:
         return any(given is job for given, _ in self.rows.values())
 
+    def computes_row(self, job: Job, row: ChoiceOutput) -> bool:
+        return self.rows.get(job.handle + row.index, (None, None))[0] is job
+
+    def _take_back(self, job: Job) -> list[Job]:
+        """Take a job's rows out of the engine. Returns its followers."""
+        handles = range(job.handle, job.handle + len(job.rows))
+        given = [handle for handle in handles if handle in self.rows and self.rows[handle][0] is job]
+        for handle in given:
+            del self.rows[handle]
+        self.engine.abort(given)
+        return self._followers.leave(job)
+
     def _hand_to_engine(self, job: Job) -> None:
         """Its handles were never used before by this worker."""
         del self._waiting[job]
+        self._followers.lead(job)
         job.handle = self._next_handle
         job.compiling = job.grammar is not None
         self._next_handle += len(job.rows)
         for row in job.rows:
             if row.reason is None:
                 self.rows[job.handle + row.index] = (job, row)
-        self.engine.add(job.engine_request())
+        self.engine.add(engine_request(job))
 
     def _notify(self) -> None:
         if self._waiting or self.isolated is not None:

@@ -9,17 +9,17 @@ A job that is fenced or released leaves the table from any phase.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from millstream.wire.keys import LANES, Lane, ShardKeys
+from millstream.wire.keys import ShardKeys
 from millstream.wire.messages import codec
 from millstream.wire.messages.choices import Choice
-from millstream.wire.messages.messages import ErrorInfo, Request, State, Timing
+from millstream.wire.messages.messages import ErrorInfo, Request, ResultCache, State, Timing
 from millstream.wire.messages.replies import Claim, LaneEntry, StartReply
 from millstream.wire.versions import FIRST_VERSION
-from millstream_worker.engine.protocol.request import EngineRequest, GrammarSpec, SamplingSpec
+from millstream_worker.engine.protocol.request import GrammarSpec
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.jobs.output import ChoiceOutput
@@ -75,6 +75,9 @@ class Job:
     max_tokens: int = 0
     end_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
+    cache_key: bytes = b""  # equal for jobs that have one answer; empty: its answer is its own
+    looking_up: bool = False  # an answer to this key is being looked for on the server
+    cached: bool = False  # its answer is that of an equal job
     rows: list[ChoiceOutput] = field(default_factory=list)
     # the engine's side
     phase: Phase = Phase.WAITING
@@ -110,8 +113,9 @@ class Job:
         return self.entry.claim(owner, self.attempt)
 
     @property
-    def is_read(self) -> bool:
-        return self.unread is None and not self.being_read
+    def is_ready(self) -> bool:
+        """It is read, and no answer is being looked for."""
+        return self.unread is None and not self.being_read and not self.looking_up
 
     @property
     def losses(self) -> int:
@@ -142,6 +146,26 @@ class Job:
     @property
     def streamed(self) -> bool:
         return self.request.stream
+
+    @property
+    def no_cache(self) -> bool:
+        """It has to be computed itself."""
+        return self.alone or self.request.cache is not ResultCache.USE
+
+    @property
+    def kept_under(self) -> bytes:
+        """The key under which its answer is kept; empty: it is not."""
+        whole = self.state is State.COMPLETED and all(row.complete is not False for row in self.rows)
+        return self.cache_key if whole and not self.cached else b""
+
+    def adopt(self, choices: Sequence[Choice]) -> bool:
+        """Take the answer of an equal job. False if it is none."""
+        if len(choices) != len(self.rows) or any(choice.finish_reason is None for choice in choices):
+            return False
+        self.cached, self.cached_tokens = True, len(self.prompt)
+        for row, choice in zip(self.rows, choices, strict=True):
+            row.adopt(choice)
+        return True
 
     def set_compiled(self, now_ms: int) -> None:
         self.compiling = False
@@ -205,6 +229,7 @@ class Job:
             error=self.error,
             timing=self.timing,
             facts=facts,
+            cached=self.cached,
             attempts=self.attempt,
             seed=self.seed if self.rows else None,  # unread, its own is not known
             metadata=self.request.metadata,
@@ -236,43 +261,6 @@ class Job:
         """
         earlier = (getattr(self.timing, other) or 0 for other in _TIMES[: _TIMES.index(name)])
         self.timing = self.timing.model_copy(update={name: max(at_ms, *earlier)})
-
-    def engine_request(self) -> EngineRequest:
-        """The request to the engine, with all tokens so far, which are prefilled again."""
-        outputs = tuple(tuple(row.ids) for row in self.rows)
-        return EngineRequest(
-            handle=self.handle,
-            prompt=self.prompt,
-            max_tokens=self.max_tokens,
-            sampling=self._sampling(),
-            choices=len(self.rows),
-            outputs=outputs if any(outputs) else (),
-            done=tuple(row.index for row in self.rows if row.reason is not None),
-            priority=LANES.index(Lane(self.entry.lane)),
-            deadline_ms=self.request.deadline_ms,
-            tenant=self.request.tenant,
-            salt=self.request.tenant,
-            alone=self.alone,
-            prediction=self.prediction,
-            grammar=self.grammar,
-        )
-
-    def _sampling(self) -> SamplingSpec:
-        asked = self.request.sampling
-        return SamplingSpec(
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            top_k=asked.top_k,
-            min_p=asked.min_p,
-            repetition_penalty=asked.repetition_penalty,
-            presence_penalty=asked.presence_penalty,
-            frequency_penalty=asked.frequency_penalty,
-            logit_bias=tuple(asked.logit_bias.items()),
-            min_tokens=asked.min_tokens,
-            end_ids=self.end_ids,
-            top_logprobs=asked.top_logprobs if asked.logprobs else None,
-            seed=self.seed,
-        )
 
 
 def plain(choice: Choice) -> Plain:

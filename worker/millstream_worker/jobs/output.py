@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millstream.wire.messages import codec
-from millstream.wire.messages.choices import ChoiceDelta, FinishReason
+from millstream.wire.messages.choices import Choice, ChoiceDelta, FinishReason
 from millstream_worker.jobs import encoding
 from millstream_worker.jobs.encoding import Plain
 from millstream_worker.text import Detokenizer, Thought
@@ -84,6 +84,23 @@ class ChoiceOutput:
             self.fresh_thought = self.fresh_thought[sum(map(len, self.thoughts)) :]
             self.fresh = self.detokenizer.resume(answer, self.logged_chars)
             self._look_for_stop()
+
+    def follow(self, leader: ChoiceOutput) -> None:
+        """Take the new ids of an equal choice, which has not ended."""
+        if self.logprobs is not None and leader.logprobs is not None:
+            for packed in leader.logprobs[len(self.logprobs) :]:
+                self.add_logprob(packed)
+        self.ids += leader.ids[len(self.ids) :]
+
+    def adopt(self, choice: Choice) -> None:
+        """Take the whole answer of an equal choice; this one has no output yet."""
+        self.ids += choice.token_ids
+        for logprob in choice.logprobs or ():
+            self.add_logprob(codec.encode(logprob))
+        self.fed = self.stable_ids = len(self.ids)
+        self.fresh, self.fresh_thought = choice.text, choice.reasoning_content
+        self.stable_chars = len(self.fresh)
+        self.reason, self.fits = choice.finish_reason, choice.complete is True
 
     @property
     def size(self) -> int:

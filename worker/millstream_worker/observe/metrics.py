@@ -132,6 +132,12 @@ class Metrics:
         )
 
     def _of_jobs(self, make: _Series) -> None:
+        self.cache_hits = make.counter("result_cache_hits", "Jobs ended with a kept result")
+        self.cache_misses = make.counter("result_cache_misses", "Jobs that looked for one in vain")
+        self.cache_followers = make.counter(
+            "result_cache_followers", "Jobs ended with the tokens of an equal job that was running"
+        )
+        self.cache_bytes = make.gauge("result_cache_bytes", "Kept results on the server")
         self.jobs_held = make.gauge("jobs_held", "Jobs this worker holds a lease on")
         self.reclaimed = make.counter("jobs_reclaimed", "Jobs taken over after their lease expired")
         self.released = make.counter("jobs_released", "Jobs released")

@@ -4,7 +4,6 @@ served model.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,9 +14,9 @@ from millstream_worker.engine_link.blame import Blame
 from millstream_worker.engine_link.supervisor import Unusable
 from millstream_worker.intake.capacity import Capacity
 from millstream_worker.jobs.job import Job
-from millstream_worker.jobs.served_model import ModelSlot, ServedModel
+from millstream_worker.jobs.served_model import ModelSlot
 from millstream_worker.observe.metrics import Metrics
-from millstream_worker.text import TextModel, TokenizerUnusable
+from millstream_worker.text import TokenizerUnusable
 
 
 class EngineEvents:
@@ -43,10 +42,10 @@ class EngineEvents:
         """Raises Unusable if the model's tokenizer cannot be used."""
         self._metrics.engine_ready(info)
         try:
-            text = await asyncio.to_thread(TextModel.load, info.tokenizer, info.vocab_size)
+            served = await self._model.load(info)
         except TokenizerUnusable as error:
             raise Unusable(str(error)) from error
-        self._model.publish(ServedModel(text, info))
+        self._model.publish(served)
         self._capacity.update(EngineStats(free_rows=info.max_rows, blocks_free=info.blocks))  # it is empty
         self._on_ready()
 

@@ -72,6 +72,7 @@ class QueueSession:
             **{f"intake {shard}": intake.run() for shard, intake in enumerate(components.intakes)},
             "leases": components.leases.run(),
             "reading": components.reading.run(),
+            "lookup": components.lookup.run(),
             "quarantine": components.quarantine.run(),
             "control": components.control.run(),
             "upkeep": components.upkeep.run(),
@@ -91,6 +92,7 @@ class QueueSession:
         await tasks["writer"]
         await components.writer.write_all()  # 4 tokens that readers do not have yet
         await self._release(lambda: list(components.table))  # 5 others continue the rest
+        components.lookup.stop()
         components.leases.stop()  # 6 only now let the leases and the heartbeat go
         components.upkeep.stop()
         await tasks["upkeep"]  # a heartbeat in flight would be written after its deletion
@@ -114,6 +116,7 @@ class QueueSession:
         components.reading.stop()
         components.quarantine.stop()
         components.writer.stop()
+        components.lookup.stop()
         components.leases.stop()
         components.upkeep.stop()
         await components.control.stop()

@@ -27,6 +27,7 @@ from millstream_worker.intake import (
     JobBounds,
     JobPreparer,
     LaneReader,
+    Lookup,
     Reading,
     ReadTimes,
     ShardSource,
@@ -83,6 +84,7 @@ class Components:
     readers: Sequence[Redis]  # one blocking connection for each intake
     intakes: Sequence[Intake]
     reading: Reading
+    lookup: Lookup
     writer: Writer
     leases: Leases
     control: Control
@@ -98,7 +100,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     shards = shards_of(settings.queue, info)
     limits = AttemptLimits(settings.max_attempts, settings.max_died, settings.max_died_alone)
     # the held jobs, and the engine
-    engine, model = EnginePort(), ModelSlot()
+    engine, model = EnginePort(), ModelSlot(digested=bool(settings.result_cache))
     queue = EngineQueue(engine)
     table = JobTable(queue)
     capacity = Capacity(table, queue, model, lookahead=settings.lookahead, shards=len(shards))
@@ -110,7 +112,8 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     # intake: from the lanes to prepared jobs
     bounds = JobBounds(settings.max_prompt_tokens, settings.max_output_tokens, settings.max_result_bytes)
     preparer = JobPreparer(model, capacity, bounds)
-    admission = Admission(table, queue, preparer, limits, log_payloads=settings.log_payloads)
+    lookup = Lookup(consumer, table, queue, clock, metrics, watch("lookup", 1.0))
+    admission = Admission(table, queue, preparer, limits, lookup, log_payloads=settings.log_payloads)
     starting = Starting(consumer, table, queue, admission)
     reclaimer = Reclaimer(consumer, metrics, LeaseTimes(settings.lease_s, settings.renew_s))
     readers = [resources.endpoint.blocking(consumer.name, block_s=settings.block_s) for _ in shards]
@@ -149,6 +152,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
         readers=readers,
         intakes=intakes,
         reading=Reading(consumer, table, queue, capacity, watch("reading"), read=admission.read),
+        lookup=lookup,
         writer=Writer(consumer, table, clock, builder, reply_handler, watch("writer")),
         leases=Leases(resources.renewing, table, metrics, settings.renew_s, renewal),
         control=Control(
@@ -171,7 +175,11 @@ def _engine_limits(settings: Settings) -> EngineLimits:
 
 def _flush_policy(settings: Settings) -> FlushPolicy:
     return FlushPolicy(
-        settings.flush_ms / 1000, settings.log_flush_s, _result_ttl_ms(settings), settings.max_dead
+        settings.flush_ms / 1000,
+        settings.log_flush_s,
+        _result_ttl_ms(settings),
+        settings.max_dead,
+        settings.result_cache,
     )
 
 

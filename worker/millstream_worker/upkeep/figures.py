@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millstream.wire.keys import LANES, Lane, ShardKeys
+from millstream.wire.messages.record import number
 from millstream.wire.state.heartbeat import read_workers
 from millstream.wire.state.lane_head import waiting_since_ms
 from millstream.wire.state.numbers import read_lanes
@@ -34,10 +35,12 @@ class QueueFigures:
             self._oldest[shard] = {
                 lane: await waiting_since_ms(self._redis, shard, lane) or 0 for lane in LANES
             }
+        kept = [await self._redis.get(shard.cache[1]) for shard in self._shards]
         workers = await read_workers(self._redis, *self._shards)
         now_ms = self._clock.now_ms()
         for lane, count in counts.items():
             since = [self._oldest[shard][lane] for shard in self._shards]
             oldest_ms = now_ms - min(filter(None, since), default=now_ms)
             self._metrics.waits(lane, count.waiting or 0, max(0, oldest_ms) / 1000)
+        self._metrics.cache_bytes.set(sum(number(count) or 0 for count in kept))
         self._metrics.workers.set(len(workers))

@@ -75,6 +75,8 @@ def _envelope(own_id: str, kind: str, result: Result) -> dict[str, Any]:
     }
     if result.metadata:
         body["metadata"] = result.metadata
+    if result.cached:
+        body["cached"] = True
     if result.weights is not None:
         body["weights"] = result.weights
     if result.kv_format is not None:

@@ -21,7 +21,7 @@ from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import Request
+from millstream.wire.messages.messages import Request, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
 
 DEFAULT_QUEUE = "default"
@@ -49,7 +49,7 @@ _DIRECT = (
 _LISTS = ("stop", "stop_token_ids")
 _COMMON = {
     *_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model", "chat_template_kwargs",
-    "prediction", *FORMAT_FIELDS,
+    "prediction", "cache", *FORMAT_FIELDS,
 }  # fmt: skip
 _KNOWN = {
     BatchEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs", *TOOL_FIELDS},
@@ -101,6 +101,7 @@ def read_body(
             chat_template_kwargs=given.get("chat_template_kwargs"),
             response_format=format_of(given),
             prediction=predicted_text(given["prediction"]) if "prediction" in given else None,
+            cache=_cache(given.get("cache", {})),
         )
     except ValidationError as error:
         raise _named(error, given) from error
@@ -114,6 +115,7 @@ def read_body(
         tool_choice=request.tool_choice,
         parallel_tool_calls=request.parallel_tool_calls,
         prediction=request.prediction,
+        cache=request.cache,
         sampling=request.sampling,
         lane=lane,
         tenant=tenant,
@@ -186,6 +188,17 @@ def _metadata(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise InvalidRequest("metadata", value, "give an object whose values are strings")
     return value
+
+
+def _cache(value: Any) -> ResultCache:
+    """LiteLLM's form."""
+    known = {"no-cache": ResultCache.NO_CACHE, "no-store": ResultCache.NO_STORE}
+    if not isinstance(value, dict) or any(
+        name not in known or type(asked) is not bool for name, asked in value.items()
+    ):
+        raise InvalidRequest("cache", value, 'give {"no-cache": true}, {"no-store": true} or both')
+    asked = [known[name] for name in known if value.get(name)]
+    return asked[-1] if asked else ResultCache.USE
 
 
 def _queue(model: Any) -> str:

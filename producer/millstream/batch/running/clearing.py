@@ -43,4 +43,4 @@ class Clearing:
                 await asyncio.to_thread(self._journal.sync)
             for client, job_ids in ended.items():
                 with contextlib.suppress(MillstreamError):
-                    await client.forget_many(job_ids)
+                    await client.forget_many(job_ids, keep_cached=True)

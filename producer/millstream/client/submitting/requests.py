@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypedDict, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -23,11 +24,12 @@ from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, check_own_id, new_own_id
 from millstream.wire.messages import codec
 from millstream.wire.messages.invalid import invalid_request
-from millstream.wire.messages.messages import ChatMessage, Request
+from millstream.wire.messages.messages import ChatMessage, Request, ResultCache
 from millstream.wire.messages.sampling import SamplingParams
 from millstream.wire.versions import FIRST_VERSION
 
 M = TypeVar("M", bound=BaseModel)
+E = TypeVar("E", bound=StrEnum)
 BYTES_PER_TOKEN = 4  # of text, approximately, with most tokenizers
 USUAL_OUTPUT = 256  # tokens, for a request without a bound: an unset bound must not be cheap
 MAX_DEADLINE_S = 10 * 365 * 86_400.0
@@ -35,7 +37,7 @@ INPUTS = ("prompt", "messages", "token_ids")
 FORMATS = ("response_format", "structured_outputs")  # at most one of them
 TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 REQUEST_FIELDS = (
-    *INPUTS, "chat_template_kwargs", "prediction", "tenant", "metadata", "stream", "traceparent",
+    *INPUTS, "chat_template_kwargs", "prediction", "cache", "tenant", "metadata", "stream", "traceparent",
 )  # fmt: skip
 
 
@@ -78,6 +80,7 @@ class JobFields(SamplingFields, total=False):
     tool_choice: ToolChoiceArgument | None
     parallel_tool_calls: bool | None
     prediction: PredictionArgument | None
+    cache: ResultCache | str
     id: str | None
     sampling: SamplingParams | None
     lane: Lane | str
@@ -152,7 +155,7 @@ def _request(given: dict[str, Any]) -> Request:
         if given or not isinstance(request, Request):
             raise InvalidRequest("request", request, "give a Request, and beside it only id and deadline_s")
         return request
-    lane = _lane(given.pop("lane", Lane.BATCH))
+    lane = _one_of(Lane, "lane", given.pop("lane", Lane.BATCH))
     base = given.pop("sampling", None)
     rest = {name: given.pop(name) for name in REQUEST_FIELDS if name in given}
     formats = {name: given.pop(name) for name in FORMATS if name in given}
@@ -182,11 +185,11 @@ def _own_id(own_id: Any) -> str:
     return check_own_id(own_id)
 
 
-def _lane(lane: Any) -> Lane:
+def _one_of(kind: type[E], field: str, given: Any) -> E:
     try:
-        return Lane(lane)
+        return kind(given)
     except ValueError:
-        raise InvalidRequest("lane", lane, f"must be one of {', '.join(Lane)}") from None
+        raise InvalidRequest(field, given, f"must be one of {', '.join(kind)}") from None
 
 
 def _deadline_ms(deadline_s: Any, now_ms: int) -> int | None:
@@ -229,6 +232,8 @@ def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
         values["messages"] = tuple(_message(place, message) for place, message in enumerate(messages))
     if isinstance(bias := values.get("logit_bias"), Mapping):  # JSON knows only strings as keys
         values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
+    if "cache" in values:
+        values["cache"] = _one_of(ResultCache, "cache", values["cache"])
     if "prediction" in values:
         values["prediction"] = predicted_text(values["prediction"])
     for name in ("metadata", "chat_template_kwargs"):

@@ -9,21 +9,26 @@ from millstream.errors import JobError, NotReady
 from millstream.wire import calls
 
 
-async def forget_many(jobs: QueueJobs, names: Sequence[str]) -> dict[str, bool | JobError]:
+async def forget_many(
+    jobs: QueueJobs, names: Sequence[str], *, keep_cached: bool
+) -> dict[str, bool | JobError]:
     """True: deleted; False: there was nothing (any more); NotReady for a job that has not ended: it stays."""
     named = await jobs.full_ids(names)
-    outcomes = await _forget(jobs, {job_id for job_id in named.values() if job_id is not None})
+    found = {job_id for job_id in named.values() if job_id is not None}
+    outcomes = await _forget(jobs, found, keep_cached)
     return {name: False if job_id is None else outcomes[job_id] for name, job_id in named.items()}
 
 
-async def _forget(jobs: QueueJobs, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+async def _forget(jobs: QueueJobs, job_ids: Iterable[str], keep_cached: bool) -> dict[str, bool | JobError]:
     keys = await jobs.keys_of(job_ids)
     outcomes: dict[str, bool | JobError] = {}
     ids = list(keys)
     for start in range(0, len(ids), READ_JOBS):
         batch = ids[start : start + READ_JOBS]
         with jobs.session.reach():
-            requests = [calls.forget(keys[job_id], job_id=job_id) for job_id in batch]
+            requests = [
+                calls.forget(keys[job_id], job_id=job_id, keep_cached=keep_cached) for job_id in batch
+            ]
             for job_id, reply in zip(batch, await calls.run_many(jobs.session.redis, requests), strict=True):
                 if isinstance(reply, Exception):
                     raise reply

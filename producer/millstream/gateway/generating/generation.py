@@ -155,6 +155,6 @@ class GenerationEndpoint:
     async def _forget(self, post: Post, job_id: str) -> None:
         """Nobody can ask for the answer again: its memory is given back."""
         try:
-            await self.services.client.with_queue(post.queue).forget(job_id)
+            await self.services.client.with_queue(post.queue).forget(job_id, keep_cached=True)
         except MillstreamError as error:  # it expires in time
             log.warning("an answered job was not deleted: %s", error)

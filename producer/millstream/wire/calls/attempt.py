@@ -6,6 +6,7 @@ Each takes the worker's `Claim` and is refused as `fenced` once the job no longe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -22,6 +23,18 @@ from millstream.wire.messages.replies import (
     StartReply,
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How a result is kept for equal requests: by the digest of their key, with at most so many bytes of such
+    results in the shard. Without a digest it is not.
+    """
+
+    digest: str = ""
+    most_bytes: int = 0
+
+
+NOT_KEPT = Keep()
 _NOW = Timing()  # without the worker's times the server takes its own
 
 
@@ -142,6 +155,7 @@ def finish(
     delta: bytes | None,
     ttl_ms: int,
     timing: Timing = _NOW,
+    keep: Keep = NOT_KEPT,
 ) -> ScriptCall[EndOutcome]:
     """End a job with its result. `seq` is that of `delta`, or of the end marker without one; the end marker
     follows the delta.
@@ -152,7 +166,7 @@ def finish(
         raise ValueError(f"a job cannot finish as {state}")
     return ScriptCall(
         script("finish"),
-        (*keys.ending(claim.job_id), keys.lane(lane)),
+        (*keys.ending(claim.job_id), keys.lane(lane), *keys.cache),
         (
             claim.job_id,
             *claim.fence,
@@ -165,6 +179,9 @@ def finish(
             keys.publish,
             keys.events(claim.job_id),
             *_ends(timing),
+            keep.digest,
+            keys.cached(""),
+            keep.most_bytes,
         ),
         end_outcome,
     )

@@ -100,9 +100,12 @@ class Forgotten:
     state: State | None = None  # of a job that has not ended: nothing was deleted
 
 
-def forget(keys: ShardKeys, *, job_id: str) -> ScriptCall[Forgotten]:
-    """Delete the hash and the log of a job that has ended. Passes at maxmemory."""
-    return ScriptCall(script("forget"), (keys.job(job_id), keys.tokens(job_id)), (), _forgotten)
+def forget(keys: ShardKeys, *, job_id: str, keep_cached: bool = False) -> ScriptCall[Forgotten]:
+    """Delete the hash and the log of a job that has ended, and unless `keep_cached` its result that is kept
+    for equal requests. Passes at maxmemory.
+    """
+    prefix = "" if keep_cached else keys.cached("")
+    return ScriptCall(script("forget"), (keys.job(job_id), keys.tokens(job_id)), (prefix,), _forgotten)
 
 
 def _forgotten(reply: Any) -> Forgotten:

@@ -43,6 +43,14 @@ class State(StrEnum):
         return self not in (State.QUEUED, State.RUNNING)
 
 
+class ResultCache(StrEnum):
+    """What a request makes of the results that a queue keeps for equal requests."""
+
+    USE = "use"
+    NO_CACHE = "no-cache"  # it is computed anew; its result is kept
+    NO_STORE = "no-store"  # it is computed anew, and its result not kept
+
+
 class ChatMessage(Message):
     """`tool_calls`: of an answer, which needs no content then; `tool_call_id`: whose outcome it tells."""
 
@@ -79,6 +87,7 @@ class Request(Message):
     tool_choice: ToolChoice | None = None  # auto where there are tools
     parallel_tool_calls: bool = True  # False: at most one call
     prediction: PredictedText | None = None  # the guessed answer: see its module
+    cache: ResultCache = ResultCache.USE
 
     @model_validator(mode="after")
     def _one_input(self) -> Request:
@@ -201,6 +210,7 @@ class Result(Message):
     timing: Timing = Timing()
     model: str = ""
     weights: str | None = None  # their format, as "bfloat16", "int8" or "Q4_K+Q6_K"; older workers do not say
+    cached: bool = False  # computed for an equal request
     kv_format: str | None = None  # of keys and values, as "bfloat16" or "int8"; older workers do not say
     attempts: Number = 1
     seed: Number | None = None

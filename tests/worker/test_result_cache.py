@@ -1,0 +1,166 @@
+"""Equal requests with one answer: computed once, kept on the server, and shared while they run."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from support.servers.servers import BOTH
+from support.workers.counting_worker import Worker, assert_nothing_left, counted, until
+from support.workers.work import SHARD, Work, outcome, read_to, rest_of
+
+from millstream import AsyncClient, JobCancelled, JobFailed, Result
+
+CACHE: dict[str, Any] = {"result_cache": 2**20}
+EXACT: dict[str, Any] = {"temperature": 0.0, "n": 2, "logprobs": True, "stop": "w9 w10"}
+
+
+def computed(worker: Worker) -> float:
+    return worker.metric("generation_tokens_total")
+
+
+@BOTH
+async def test_an_equal_request_gets_the_kept_result(
+    client: AsyncClient, redis_client: Redis, work: Work
+) -> None:
+    """One of another tenant, seed or parameter does not, nor one that asks for its own."""
+    async with work(**CACHE) as worker:
+        first = await outcome(client, "w1", 20, **EXACT)
+        once = computed(worker)
+        again = await outcome(client, "w1", 20, **EXACT, stream=True, metadata={"b": "2"})
+        assert (first.cached, again.cached) == (False, True)
+        assert again.choices == first.choices
+        assert again.choices[0].text.endswith("w8 ")
+        assert again.usage.output_tokens == first.usage.output_tokens
+        assert again.usage.cached_tokens == again.usage.prompt_tokens == 1
+        assert again.metadata == {"b": "2"}
+        assert computed(worker) == once
+        assert worker.metric("result_cache_hits_total") == 1
+        apart: list[dict[str, Any]] = [
+            {"tenant": "acme"}, {"temperature": 1.0, "seed": 1}, {"temperature": 1.0, "seed": 2}, {"n": 1},
+            {"temperature": 1.0}, {"temperature": 1.0}, {"min_tokens": 1}, {"cache": "no-cache"},
+        ]  # fmt: skip
+        others = [await outcome(client, "w1", 20, **EXACT | one) for one in apart]
+        assert not any(other.cached for other in others)
+        assert (await outcome(client, "w1", 20, **EXACT | {"temperature": 1.0, "seed": 2})).cached
+    await assert_nothing_left(redis_client)
+
+
+async def test_a_result_is_not_kept_where_it_may_not_be(client: AsyncClient, work: Work) -> None:
+    """Asked for by its request, forgotten by its owner, without the setting, or cut off by a failure."""
+    async with work() as worker:
+        await outcome(client, "w1", 5, temperature=0.0)
+        assert not (await outcome(client, "w1", 5, temperature=0.0)).cached
+        assert worker.metric("result_cache_misses_total") == 0
+    async with work(nan=55, **CACHE):
+        await outcome(client, "w1", 5, temperature=0.0, cache="no-store")
+        kept = await client.submit("w1", max_tokens=5, temperature=0.0)
+        assert not (await client.wait(kept.id, timeout_s=30)).cached
+        await client.forget(kept.id, keep_cached=True)
+        assert (await outcome(client, "w1", 5, temperature=0.0)).cached
+        gone = await client.submit("w7", max_tokens=5, temperature=0.0)
+        await client.wait(gone.id, timeout_s=30)
+        await client.forget(gone.id)
+        assert not (await outcome(client, "w7", 5, temperature=0.0)).cached
+        for _ in range(2):
+            with pytest.raises(JobFailed) as failed:
+                await outcome(client, "w50", 20, temperature=0.0)
+            assert not failed.value.result.cached
+
+
+async def test_equal_requests_in_flight_are_computed_once(client: AsyncClient, work: Work) -> None:
+    """Each with its own stream, from the tokens so far; one that is cancelled takes nothing from others."""
+    work.hold(5)
+    async with work(rows=1, **CACHE) as worker:
+        sent = [await client.submit("w1", max_tokens=9, temperature=0.0, stream=True) for _ in range(3)]
+        streams = [client.stream(job.id) for job in sent]
+        for stream in streams:
+            await read_to(stream, counted(2, 5))
+        late = await client.submit("w1", max_tokens=9, temperature=0.0)
+        await client.cancel(sent[0].id)  # the others go on without their leader
+        with pytest.raises(JobCancelled):
+            await client.wait(sent[0].id, timeout_s=30)
+        work.go(5)
+        for stream in streams[1:]:
+            assert await rest_of(stream) == " " + counted(7, 4)
+        results = [await client.wait(job.id, timeout_s=30) for job in (*sent[1:], late)]
+        assert [result.text for result in results] == [counted(2, 9)] * 3
+        assert sorted(result.cached for result in results) == [False, True, True]
+        assert computed(worker) == 9
+        assert worker.metric("result_cache_followers_total") == 2
+
+
+async def test_an_interactive_follower_raises_its_leader(client: AsyncClient, work: Work) -> None:
+    work.hold(2)
+    async with work(rows=1, **CACHE) as worker:
+        running = await client.submit("w100", max_tokens=4, stream=True)
+        await read_to(client.stream(running.id), counted(101, 2))
+        before = await client.submit("w200", max_tokens=2)  # waits before the leader
+        leader = await client.submit("w1", max_tokens=2, temperature=0.0)
+        await until(lambda: worker.metric("rows_waiting") == 2)
+        raised = await client.submit("w1", max_tokens=2, temperature=0.0, lane="interactive")
+        await until(lambda: worker.metric("jobs_held") == 4)
+        work.go(2)
+        results = [await client.wait(job.id, timeout_s=30) for job in (before, leader, raised)]
+        assert [result.cached for result in results] == [False, True, False]
+        admitted = [result.timing.admitted_ms or 0 for result in results]
+        assert admitted[2] <= admitted[0]
+
+
+async def test_a_death_is_charged_to_the_leader_alone(client: AsyncClient, work: Work) -> None:
+    work.hold(5, 7)
+    async with work(rows=2, **CACHE) as worker:
+        sent = [await client.submit("w1", max_tokens=9, temperature=0.0, stream=True) for _ in range(3)]
+        for job in sent:
+            await read_to(client.stream(job.id), counted(2, 5))
+        work.kill_engine()
+        work.go(5)
+        for job in sent:
+            await read_to(client.stream(job.id), counted(2, 7))
+        jobs = [worker.components.table.get(job.id) for job in sent]
+        assert [job and job.deaths for job in jobs] == [1, 0, 0]
+        work.go(7)
+        results = [await client.wait(job.id, timeout_s=30) for job in sent]
+        assert [result.text for result in results] == [counted(2, 9)] * 3
+
+
+async def test_results_stay_within_their_bytes(client: AsyncClient, redis_client: Redis, work: Work) -> None:
+    """The first ones go; one that expires, or is larger than all may be, is not there."""
+    async with work(result_cache=2000, result_ttl_s=1):
+        for first in range(1, 20):
+            await outcome(client, f"w{first}", 5, temperature=0.0)
+        [index, size] = SHARD.cache
+        held = int(await redis_client.get(size) or 0)
+        assert 1000 < held <= 2000
+        kept = [key async for key in redis_client.scan_iter(SHARD.cached("*"))]
+        assert len(kept) == await redis_client.zcard(index) == held // (held // len(kept))
+        assert (await outcome(client, "w19", 5, temperature=0.0)).cached
+        assert not (await outcome(client, "w1", 5, temperature=0.0)).cached
+        long = {"temperature": 0.0, "logprobs": True}
+        assert not (await outcome(client, "w1", 200, **long)).cached
+        assert not (await outcome(client, "w1", 200, **long)).cached
+
+        async def expired() -> bool:
+            return not [key async for key in redis_client.scan_iter(f"{SHARD.tag}:cache*")]
+
+        await until(expired)
+
+
+async def test_no_result_passes_between_tenants(client: AsyncClient, work: Work) -> None:
+    """Whatever is submitted at once: a tenant's first request of a kind computes, at whichever time."""
+    chosen = random.Random(7)
+    asked = [(f"t{chosen.randrange(3)}", chosen.randrange(1, 8), chosen.randrange(2)) for _ in range(150)]
+    async with work(rows=4, **CACHE) as worker:
+        sent = await client.submit_many(
+            [
+                {"prompt": f"w{word}", "max_tokens": 6, "temperature": 1.0, "seed": seed, "tenant": tenant}
+                for tenant, word, seed in asked
+            ]
+        )
+        results: list[Result] = [await client.wait(job.id, timeout_s=60) for job in sent]
+        first = {one for one, result in zip(asked, results, strict=True) if not result.cached}
+        assert first == set(asked)
+        assert [result.text for result in results] == [counted(word + 1, 6) for _, word, _ in asked]
+        assert 6 * len(set(asked)) <= computed(worker) < 6 * len(asked)

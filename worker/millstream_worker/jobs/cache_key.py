@@ -1,0 +1,38 @@
+"""The key of a job's answer: equal for jobs of one tenant that workers answer with equal tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from dataclasses import replace
+
+from millstream.wire.messages.messages import ResultCache
+from millstream_worker.jobs.engine_request import engine_request
+from millstream_worker.jobs.job import Job
+from millstream_worker.jobs.served_model import ServedModel
+
+_FORMAT = 1  # of the key and of the results kept under it
+
+
+def cache_key(job: Job, served: ServedModel) -> bytes:
+    """SHA-256 of everything that its answer depends on; empty where answers differ (a temperature without a
+    seed), are not kept, or may not be.
+    """
+    asked = job.request.sampling
+    exact = asked.temperature == 0 or asked.seed is not None
+    if not served.digest or not exact or job.alone or job.request.cache is ResultCache.NO_STORE:
+        return b""
+    request = engine_request(job)
+    sampling = replace(request.sampling, seed=0) if asked.temperature == 0 else request.sampling
+    what = replace(
+        request, handle=0, prompt=(), sampling=sampling, outputs=(), done=(), priority=0, deadline_ms=None,
+        prediction=(),
+    )  # fmt: skip
+    calling = job.rows[0].calling
+    form = calling and (calling.reason, calling.free)
+    thought = job.rows[0].thought is not None
+    parts = (_FORMAT, served.facts, served.info.dtype, what, asked.stop, form, thought)
+    whole = hashlib.sha256(served.digest)
+    whole.update(array("q", job.prompt).tobytes())
+    whole.update(repr(parts).encode("utf-8", "surrogatepass"))
+    return whole.digest()

@@ -1,0 +1,46 @@
+"""A job as a request to the engine."""
+
+from __future__ import annotations
+
+from millstream.wire.keys import LANES, Lane
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.jobs.job import Job
+
+
+def engine_request(job: Job) -> EngineRequest:
+    """With all tokens so far, which are prefilled again."""
+    outputs = tuple(tuple(row.ids) for row in job.rows)
+    return EngineRequest(
+        handle=job.handle,
+        prompt=job.prompt,
+        max_tokens=job.max_tokens,
+        sampling=_sampling(job),
+        choices=len(job.rows),
+        outputs=outputs if any(outputs) else (),
+        done=tuple(row.index for row in job.rows if row.reason is not None),
+        priority=LANES.index(Lane(job.entry.lane)),
+        deadline_ms=job.request.deadline_ms,
+        tenant=job.request.tenant,
+        salt=job.request.tenant,
+        alone=job.alone,
+        prediction=job.prediction,
+        grammar=job.grammar,
+    )
+
+
+def _sampling(job: Job) -> SamplingSpec:
+    asked = job.request.sampling
+    return SamplingSpec(
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        min_p=asked.min_p,
+        repetition_penalty=asked.repetition_penalty,
+        presence_penalty=asked.presence_penalty,
+        frequency_penalty=asked.frequency_penalty,
+        logit_bias=tuple(asked.logit_bias.items()),
+        min_tokens=asked.min_tokens,
+        end_ids=job.end_ids,
+        top_logprobs=asked.top_logprobs if asked.logprobs else None,
+        seed=job.seed,
+    )
