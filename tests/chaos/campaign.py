@@ -59,6 +59,7 @@ class Outcome:
     takeover_s: list[float] = field(default_factory=list)  # from a worker's death to its jobs' next attempt
     cancel_s: list[float] = field(default_factory=list)
     formatted: int = 0  # of the jobs: with a grammar
+    cached: int = 0  # of the jobs: with the tokens of an equal one
     tokens: Counter[str] = field(default_factory=Counter)  # what engines did, `word_engine.TALLY`
     violations: list[Violation] = field(default_factory=list)
     logs: str = ""  # the last lines of the workers, where there are violations
@@ -200,6 +201,7 @@ def _sum_up(arena: Arena, outcome: Outcome) -> None:
             outcome.jobs += 1
             outcome.excused += entry.excused
             outcome.formatted += "response_format" in entry.order.fields
+            outcome.cached += any(ended.cached for ended in entry.told)
             outcome.states[sight.state or "gone"] += 1
             outcome.attempts[max(sight.turns, default=0)] += 1
         if (latency_s := checks.cancel_latency_s(entry, sight)) is not None:

@@ -51,6 +51,7 @@ class Ended:
     tokens: int = 0  # in all choices
     counted: int = 0  # as the usage says
     complete: tuple[bool | None, ...] = ()
+    cached: bool = False  # computed for an equal job
 
     @classmethod
     def of(cls, result: Result) -> Ended:
@@ -58,7 +59,7 @@ class Ended:
         texts = tuple(choice.text for choice in result.choices)
         tokens = sum(len(choice.token_ids) for choice in result.choices)
         complete = tuple(choice.complete for choice in result.choices)
-        return cls(result.state, texts, code, tokens, result.usage.output_tokens, complete)
+        return cls(result.state, texts, code, tokens, result.usage.output_tokens, complete, result.cached)
 
 
 @dataclass(slots=True, eq=False)

@@ -21,38 +21,42 @@ TENANTS = ("", "red", "green", "blue")
 FORMATTED = 0.3  # the share of jobs with a grammar
 REPEATED = 0.5  # of those whose prompts have parts of their answer
 POPULAR = 0.15  # of those that others repeat
+EQUAL = 0.2  # of those that equal others
+EQUALS = 9  # kinds of them
 
 
 def draw(source: random.Random, own_id: str) -> Order:
     """An order of mixed shape; every draw comes from `source`."""
-    low, high = source.choice(RANGES)
-    popular = source.random() < POPULAR
-    first = low + 100 if popular else source.randrange(low, high - STRIDES * LONGEST)
+    equal = source.random() < EQUAL
+    shape = random.Random(source.randrange(EQUALS)) if equal else source
+    low, high = shape.choice(RANGES)
+    popular = shape.random() < POPULAR
+    first = low + 100 if popular else shape.randrange(low, high - STRIDES * LONGEST)
     length = (
-        LONGEST if popular else source.choice((1, source.randrange(2, 10), source.randrange(10, LONGEST)))
+        LONGEST if popular else shape.choice((1, shape.randrange(2, 10), shape.randrange(10, LONGEST)))
     )
-    asked = formats.draw(source, first) if source.random() < FORMATTED else None
+    asked = formats.draw(shape, first) if shape.random() < FORMATTED else None
     if asked is not None:
-        length = source.choice((length, 2 * LONGEST))
-    choices = source.choice((1, 1, 1, 1, 2, 4))
-    sampling = {"temperature": float(choices > 1 or source.random() < 0.5), "seed": source.randrange(3)}
+        length = shape.choice((length, 2 * LONGEST))
+    choices = shape.choice((1, 1, 1, 1, 2, 4))
+    sampling = {"temperature": float(choices > 1 or shape.random() < 0.5), "seed": shape.randrange(3)}
     answers = [_answer(asked, first, length, choice=choice, **sampling) for choice in range(choices)]
     fields: dict[str, Any] = {
-        "prompt": _prompt(source, first, answers),
+        "prompt": _prompt(shape, first, answers),
         "max_tokens": length,
         "n": choices,
         **sampling,
         "stream": source.random() < 0.5,
         "lane": source.choice((Lane.BATCH, Lane.BATCH, Lane.INTERACTIVE)),
-        "tenant": source.choice(TENANTS),
+        "tenant": shape.choice(TENANTS),
         "metadata": {"order": own_id},
     }
     if asked is not None:
         fields["response_format"] = asked
     stop = None
-    if asked is None and source.random() < 0.15 and first > 100 and length > 2:
+    if asked is None and shape.random() < 0.15 and first > 100 and length > 2:
         # Three digits: no word is the start of another.
-        stop = fields["stop"] = answers[0].text.split()[source.randrange(1, length)]
+        stop = fields["stop"] = answers[0].text.split()[shape.randrange(1, length)]
     codes = frozenset(answer.code for answer in answers) - {""}
     texts = tuple(_until(stop, answer.text) for answer in answers)
     return Order(own_id, fields, texts, tuple(answer.complete for answer in answers), codes)

@@ -78,9 +78,10 @@ sentinels = partial(Sentinels, **LASTING)
 guarded = partial(sentinels, min_replicas_to_write="1", min_replicas_max_lag="1")
 cluster = partial(Cluster, **LASTING)
 POISONED = {"engine": poison.ENGINE, "settings": poison.SETTINGS}
+CACHING = {"result_cache": 2**20}
 
 ALL = (
-    Scenario("processes", (WORKERS, ENGINES), weight=3, blows=21, crew=3),
+    Scenario("processes", (WORKERS, ENGINES), weight=3, blows=21, crew=3, settings=CACHING),
     Scenario("server", (SERVER,), weight=3, blows=23),
     Scenario("forgetful", (FORGETFUL,), kinds=("valkey",), blows=15),
     Scenario("network", (NETWORK,), route=network.proxied, weight=3, blows=24),
@@ -89,7 +90,7 @@ ALL = (
     Scenario("cluster", (CLUSTER, BESIDE), place=cluster, shards=4, pubsub=PubSub.SHARDED),
     Scenario("poison", (dict.fromkeys(poison.ALL, 1),), kinds=("redis",), blows=7, **POISONED),
     Scenario("versions", ({versions.deploy: 1}, {process.kill_engine: 4}), kinds=("valkey",), blows=10),
-    Scenario("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3),
+    Scenario("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3, settings=CACHING),
 )
-SHORT = Scenario("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2)
+SHORT = Scenario("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2, settings=CACHING)
 BY_NAME = {scenario.name: scenario for scenario in (*ALL, SHORT)}

@@ -32,3 +32,4 @@ async def test_nothing_is_lost_repeated_or_left_silent(kind: str, caplog: pytest
     assert outcome.formatted > 30, table
     assert 0 < outcome.tokens["accepted_total"] < outcome.tokens["drafted_total"], table
     assert outcome.tokens["forced_total"] > 0, table
+    assert outcome.cached > 0, table
