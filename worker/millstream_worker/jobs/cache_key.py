@@ -7,7 +7,7 @@ from array import array
 from dataclasses import replace
 
 from millstream.wire.messages.messages import ResultCache
-from millstream_worker.jobs.engine_request import engine_request
+from millstream_worker.jobs.engine_request import sampling_of
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ServedModel
 
@@ -22,16 +22,21 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
     exact = asked.temperature == 0 or asked.seed is not None
     if not served.digest or not exact or job.alone or job.request.cache is ResultCache.NO_STORE:
         return b""
-    request = engine_request(job)
-    sampling = replace(request.sampling, seed=0) if asked.temperature == 0 else request.sampling
-    what = replace(
-        request, handle=0, prompt=(), sampling=sampling, outputs=(), done=(), priority=0, deadline_ms=None,
-        prediction=(),
-    )  # fmt: skip
+    sampling = sampling_of(job) if asked.temperature else replace(sampling_of(job), seed=0)
     calling = job.rows[0].calling
-    form = calling and (calling.reason, calling.free)
-    thought = job.rows[0].thought is not None
-    parts = (_FORMAT, served.facts, served.info.dtype, what, asked.stop, form, thought)
+    parts = (
+        _FORMAT,
+        served.facts,
+        served.info.dtype,
+        job.request.tenant,
+        sampling,
+        job.max_tokens,
+        len(job.rows),
+        asked.stop,
+        job.grammar,
+        calling and (calling.reason, calling.free),
+        job.rows[0].thought is not None,
+    )
     whole = hashlib.sha256(served.digest)
     whole.update(array("q", job.prompt).tobytes())
     whole.update(repr(parts).encode("utf-8", "surrogatepass"))

@@ -14,7 +14,7 @@ def engine_request(job: Job) -> EngineRequest:
         handle=job.handle,
         prompt=job.prompt,
         max_tokens=job.max_tokens,
-        sampling=_sampling(job),
+        sampling=sampling_of(job),
         choices=len(job.rows),
         outputs=outputs if any(outputs) else (),
         done=tuple(row.index for row in job.rows if row.reason is not None),
@@ -28,7 +28,7 @@ def engine_request(job: Job) -> EngineRequest:
     )
 
 
-def _sampling(job: Job) -> SamplingSpec:
+def sampling_of(job: Job) -> SamplingSpec:
     asked = job.request.sampling
     return SamplingSpec(
         temperature=asked.temperature,
