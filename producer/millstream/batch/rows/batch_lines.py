@@ -14,6 +14,7 @@ from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, in
 from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
+from millstream.wire.messages.messages import Request
 
 MAX_CUSTOM_ID = 512  # characters
 _FIELDS = {"custom_id", "method", "url", "body"}
@@ -32,6 +33,7 @@ class BatchLine:
     expected: str | None
     unknown: tuple[str, ...]  # unknown field names
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones
+    answer_key: bytes | None = None  # equal where the answers are; None: the answer is sampled
     size: int = 0  # bytes of the line: about the memory it takes while it is under way
 
 
@@ -89,7 +91,16 @@ def read_row(
         expected=(body.fields["metadata"] or {}).get("expected"),
         unknown=(*(name for name in fields if name not in _FIELDS), *body.unknown),
         deprecated=body.deprecated,
+        answer_key=_answer_key(body.queue, endpoint, body.request),
     )
+
+
+def _answer_key(queue: str, endpoint: BatchEndpoint, request: Request) -> bytes | None:
+    """16 bytes over all that an answer depends on, and the guess of it; not over metadata."""
+    if request.sampling.temperature > 0 and request.sampling.seed is None:
+        return None
+    asked = json.dumps([queue, endpoint, request.digest(), request.prediction])
+    return hashlib.blake2b(asked.encode(), digest_size=16).digest()
 
 
 def digest_of(custom_id: str, fields: Mapping[str, Any]) -> str:
