@@ -93,7 +93,7 @@ def _read_line(data: bytes) -> None:
         _writable(output_rows.fault_row(1, fault))
         raise
     try:
-        draft(row.fields | {"id": f"run.{row.digest}"}, 1, 2**20)
+        draft({"request": row.request, "id": f"run.{row.digest}"}, 1, 2**20)
     except InvalidRequest as error:
         _writable(output_rows.refusal_row(row, error))
         raise

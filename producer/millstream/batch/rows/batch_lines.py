@@ -11,7 +11,6 @@ from typing import Any
 from millstream.batch.bodies.body_format import ordered_text
 from millstream.batch.bodies.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid
-from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 from millstream.wire.messages.messages import Request
@@ -28,7 +27,7 @@ class BatchLine:
     custom_id: str
     endpoint: BatchEndpoint
     queue: str
-    fields: JobFields  # for the client's submit
+    request: Request
     digest: str
     expected: str | None
     unknown: tuple[str, ...]  # unknown field names
@@ -86,9 +85,9 @@ def read_row(
         custom_id=custom_id,
         endpoint=endpoint,
         queue=body.queue,
-        fields=body.fields,
+        request=body.request,
         digest=digest,
-        expected=(body.fields["metadata"] or {}).get("expected"),
+        expected=body.request.metadata.get("expected"),
         unknown=(*(name for name in fields if name not in _FIELDS), *body.unknown),
         deprecated=body.deprecated,
         answer_key=_answer_key(body.queue, endpoint, body.request),

@@ -28,7 +28,7 @@ def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
 def reused_row(row: BatchLine, answer: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a line that has the answer of another row, and no job of its own: it names that one's."""
     response = answer["response"]
-    body = reused_body(response["body"], row.fields["metadata"] or {})
+    body = reused_body(response["body"], row.request.metadata)
     return {
         "id": marks.row_id(row.digest),
         "custom_id": row.custom_id,

@@ -43,7 +43,6 @@ from millstream.errors import (
     QueueFull,
 )
 from millstream.wire.messages.messages import Result
-from millstream.wire.messages.response_format import ResponseFormat
 
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
@@ -183,8 +182,8 @@ class BatchRun:
             raise
         self.tally.note_unknown(row.unknown)
         self.tally.note_deprecated(row.deprecated)
-        asked = row.fields["response_format"]
-        more = len(asked.text) if isinstance(asked, ResponseFormat) else 0  # it may be the run's, and large
+        asked = row.request.response_format
+        more = 0 if asked is None else len(asked.text)  # it may be the run's, and large
         shared = row.answer_key if self._options.reuse else None
         return replace(row, size=len(line.data) + more, answer_key=shared)
 
