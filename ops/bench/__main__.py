@@ -39,6 +39,7 @@ PARTS: dict[str, Part] = {
         "growth.experiment", "tokens/s and memory against rows, context, pool, queue and workers", True
     ),
     "idle": Part("pieces.idle", "what of a step is not the model, and what of the cache is not tokens", True),
+    "reuse": Part("pieces.reuse", "a batch file whose equal lines are computed once, and each by itself"),
     "scheduling": Part("pieces.scheduling", "what the scheduler's choices are worth"),
     "giants": Part("pieces.giants", "what prompts that are far too long cost the front, and others"),
     "fairness": Part("pieces.fairness", "how tenants share a batch"),

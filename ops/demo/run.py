@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.running.run import RunOptions
+from millstream.batch.running.run_options import RunOptions
 from millstream.batch.survey import begin
 from millstream.cli.batch.batch_run import answer, report
 from millstream.cli.conventions.command_run import reported

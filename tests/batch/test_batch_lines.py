@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -122,3 +123,50 @@ def test_the_order_of_a_tools_parameters_is_part_of_a_line() -> None:
         return digest_of("a", {"custom_id": "a", "url": "/v1/chat/completions", "body": body})
 
     assert len({digest(), digest("a", "b"), digest("b", "a"), digest("a", "b", tool_choice="none")}) == 4
+
+
+def key(body: Mapping[str, Any], url: str = "/v1/completions", queue: str | None = None) -> bytes | None:
+    line = {"custom_id": "a", "url": url, "body": body}
+    return read_row(1, custom_id_of(line), line, lane=Lane.BATCH, tenant="", queue=queue).answer_key
+
+
+def test_whatever_an_answer_depends_on_makes_lines_different() -> None:
+    chat = {"messages": [{"role": "user", "content": "x"}], "temperature": 0}
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    two = [tool, {"type": "function", "function": {"name": "g"}}]
+    order = [{"type": "object", "properties": {one: {} for one in names}} for names in ("ab", "ba")]
+    formats = [{"type": "json_schema", "json_schema": {"name": "s", "schema": schema}} for schema in order]
+    more: list[dict[str, Any]] = [
+        {}, {"messages": [{"role": "system", "content": "x"}]}, {"temperature": 0.5, "seed": 1}, {"seed": 1},
+        {"max_tokens": 5}, {"n": 2}, {"stop": "."}, {"logprobs": True}, {"top_p": 0.5}, {"ignore_eos": True},
+        {"logit_bias": {"5": 1}}, {"presence_penalty": 1}, {"tools": [tool]}, {"tools": two},
+        {"tools": [tool], "tool_choice": "required"}, {"tools": [tool], "parallel_tool_calls": False},
+        {"prediction": {"type": "content", "content": "x"}}, {"response_format": {"type": "json_object"}},
+        *({"response_format": one} for one in formats), {"chat_template_kwargs": {"a": 1}},
+        {"model": "other"},
+    ]  # fmt: skip
+    keys = [key(chat | one, "/v1/chat/completions") for one in more]
+    keys += [key({"prompt": "x", "temperature": 0}), key({"prompt": [1], "temperature": 0})]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
+
+
+def test_what_no_answer_depends_on_leaves_lines_equal() -> None:
+    plain = {"prompt": "x", "temperature": 0}
+    for more in ({"metadata": {"expected": "y"}}, {"user": "me"}, {"seed": None}, {"model": "default"}):
+        assert key(plain | more) == key(plain), more
+    assert key(plain | {"model": "a"}, queue="q") == key(plain | {"model": "b"}, queue="q")
+
+
+def test_a_sampled_line_is_equal_to_none() -> None:
+    """Nor is one that has to be computed itself."""
+    for sampled in (
+        {},
+        {"temperature": 0, "cache": {"no-cache": True}},
+        {"temperature": 0.01},
+        {"temperature": None},
+        {"seed": None},
+        {"top_k": 1},
+    ):
+        assert key({"prompt": "x", **sampled}) is None, sampled
+    assert key({"prompt": "x", "seed": 0}) is not None

@@ -13,7 +13,7 @@ from support.workers.answering_worker import answering, completion, read_rows
 
 from millstream import AsyncClient, Unavailable
 from millstream.batch.files.journal import Journal, WriteFailed
-from millstream.batch.running.run import RunOptions
+from millstream.batch.running.run_options import RunOptions
 from millstream.errors import JobError
 
 
@@ -41,10 +41,10 @@ async def test_the_server_holds_no_more_than_is_under_way(place: BatchFiles) -> 
     most = 0
 
     class Counted(AsyncClient):
-        async def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+        async def forget_many(self, job_ids: Iterable[str], **how: bool) -> dict[str, bool | JobError]:
             nonlocal most
             most = max(most, len(place.states()))
-            return await super().forget_many(job_ids)
+            return await super().forget_many(job_ids, **how)
 
     place.client = Counted
     place.write(*lines(120))
@@ -64,10 +64,10 @@ async def test_rows_are_on_disk_before_their_jobs_are_forgotten(place: BatchFile
             on_disk.update(row["response"]["request_id"] for row in rows)
 
     class Checked(AsyncClient):
-        async def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+        async def forget_many(self, job_ids: Iterable[str], **how: bool) -> dict[str, bool | JobError]:
             ids = list(job_ids)
             assert set(ids) <= on_disk
-            outcomes = await super().forget_many(ids)
+            outcomes = await super().forget_many(ids, **how)
             assert all(outcome is True for outcome in outcomes.values())
             return outcomes
 
@@ -85,14 +85,14 @@ async def test_wherever_a_run_is_cut_off_nothing_is_lost_or_computed_twice(
     cut = asyncio.Event()
 
     class CutOff(AsyncClient):
-        async def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+        async def forget_many(self, job_ids: Iterable[str], **how: bool) -> dict[str, bool | JobError]:
             before = at.random() < 0.5
             if not before:
-                await super().forget_many(job_ids)
+                await super().forget_many(job_ids, **how)
             if at.random() < 0.4:
                 cut.set()
                 await asyncio.sleep(60)
-            return await super().forget_many(job_ids) if before else {}
+            return await super().forget_many(job_ids, **how) if before else {}
 
     place.client = CutOff
     with answering(place.server.url) as worker:
@@ -114,7 +114,7 @@ async def test_wherever_a_run_is_cut_off_nothing_is_lost_or_computed_twice(
 
 async def test_a_server_that_forgets_nothing_does_not_end_the_run(place: BatchFiles) -> None:
     class Away(AsyncClient):
-        async def forget_many(self, job_ids: Iterable[str]) -> dict[str, bool | JobError]:
+        async def forget_many(self, job_ids: Iterable[str], **how: bool) -> dict[str, bool | JobError]:
             raise Unavailable("away")
 
     place.client = Away

@@ -37,6 +37,15 @@ async def test_a_program_has_the_same_preparation_as_the_command(valkey: Server,
     assert len(worker.answered) <= 4
 
 
+async def test_a_program_may_have_equal_lines_computed_apart(valkey: Server, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [completion(f"{i}", temperature=0) for i in range(3)])
+    async with AsyncClient(valkey.url) as client:
+        with answering(valkey.url) as worker:
+            once = await client.batch_run(source, tmp_path / "once.jsonl")
+            apart = await client.batch_run(source, tmp_path / "apart.jsonl", reuse=False)
+    assert (once.reused, apart.reused, worker.computed_once()) == (2, 0, 4)
+
+
 @pytest.mark.parametrize(("field", "value"), [("lane", "fast"), ("on_change", "ask")])
 def test_a_word_that_is_none_of_them_is_named(field: str, value: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {field: value}

@@ -273,3 +273,15 @@ def test_a_file_system_that_syncs_files_and_no_folders_will_do(
         else:  # a disk that fails is another matter
             with pytest.raises(WriteFailed, match="Input/output error"):
                 journal.sync()
+
+
+def test_an_answer_is_found_at_its_place_as_long_as_it_stands_there(out: Path) -> None:
+    rows = [answer(name) for name in ("a", "ö" * 50_000, "c")]
+    with Journal(out) as journal:
+        places = [journal.write([row], [failure("f", 1)]) for row in rows]
+        assert [journal.answer_at(place) for place in places] == rows
+        with out.open("r+b") as file:  # another program's
+            file.write(b'{"custom_id":1}\n')
+            file.truncate(places[2] + 9)
+        assert [journal.answer_at(place) for place in places] == [None, rows[1], None]
+        assert [journal.answer_at(place) for place in (1, places[1] + 1, 10**6)] == [None] * 3

@@ -25,7 +25,7 @@ def chat(**body: Any) -> Any:
 
 
 def sampling(body: Any) -> dict[str, Any]:
-    kept: dict[str, Any] = body.fields["sampling"].model_dump(exclude_unset=True)
+    kept: dict[str, Any] = body.request.sampling.model_dump(exclude_unset=True)
     return kept
 
 
@@ -72,38 +72,38 @@ def test_fields_of_chat(body: dict[str, Any], expected: dict[str, Any]) -> None:
 
 def test_a_prediction_is_text() -> None:
     given = {"type": "content", "content": [{"type": "text", "text": "old"}]}
-    assert chat(prediction=given).fields["prediction"] == "old"
-    assert completion(prediction=given).fields["prediction"] == "old"
-    assert chat(prediction=None).fields["prediction"] is None
+    assert chat(prediction=given).request.prediction == "old"
+    assert completion(prediction=given).request.prediction == "old"
+    assert chat(prediction=None).request.prediction is None
 
 
 def test_inputs() -> None:
-    assert completion(prompt=[1, 2, 3]).fields["token_ids"] == (1, 2, 3)
-    assert completion(prompt="héllo").fields["prompt"] == "héllo"
+    assert completion(prompt=[1, 2, 3]).request.token_ids == (1, 2, 3)
+    assert completion(prompt="héllo").request.prompt == "héllo"
     messages = [
         {"role": "developer", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]},
     ]
-    assert chat(messages=messages).fields["messages"] == (
+    assert chat(messages=messages).request.messages == (
         ChatMessage(role="system", content="be brief"),
         ChatMessage(role="user", content="one two"),
     )
 
 
 def test_values_for_the_chat_template_go_along() -> None:
-    assert chat(chat_template_kwargs={"enable_thinking": False}).fields["chat_template_kwargs"] == {
+    assert chat(chat_template_kwargs={"enable_thinking": False}).request.chat_template_kwargs == {
         "enable_thinking": False
     }
-    assert chat(chat_template_kwargs=None).fields["chat_template_kwargs"] is None
+    assert chat(chat_template_kwargs=None).request.chat_template_kwargs is None
 
 
 def test_lane_tenant_and_metadata_go_along() -> None:
     body = read_body(
         BatchEndpoint.COMPLETIONS, {"prompt": "x", "metadata": {"a": "b"}}, lane=Lane.INTERACTIVE, tenant="t"
     )
-    assert body.fields["lane"] is Lane.INTERACTIVE
-    assert body.fields["tenant"] == "t"
-    assert body.fields["metadata"] == {"a": "b"}
+    assert body.request.lane is Lane.INTERACTIVE
+    assert body.request.tenant == "t"
+    assert body.request.metadata == {"a": "b"}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ TEXT = '{"type":"object","properties":{"b":{},"a":{}}}'
 def test_the_format_of_the_answer(body: dict[str, Any], made: dict[str, Any] | None) -> None:
     for read in (chat, completion):
         line = read(**body)
-        assert line.fields["response_format"] == (made and ResponseFormat(**made))
+        assert line.request.response_format == (made and ResponseFormat(**made))
         assert line.unknown == ()
         assert line.deprecated == tuple(name for name in body if "guided" in name and body[name])
 
@@ -253,8 +253,8 @@ def test_tools_and_calls_of_a_chat() -> None:
     ]
     named = {"type": "function", "function": {"name": "get"}}
     body = chat(messages=turns, tools=[GET], tool_choice=named, parallel_tool_calls=False)
-    [tool] = body.fields["tools"]
+    [tool] = body.request.tools
     assert (tool.name, tool.parameters) == ("get", '{"type":"object","properties":{}}')
-    assert (body.fields["tool_choice"].name, body.fields["parallel_tool_calls"]) == ("get", False)
-    assert body.fields["messages"][1].tool_calls[0].id == body.fields["messages"][2].tool_call_id == "c1"
-    assert (body.unknown, chat(tools=[], tool_choice="auto").fields) == ((), chat().fields)
+    assert (body.request.tool_choice.name, body.request.parallel_tool_calls) == ("get", False)
+    assert body.request.messages[1].tool_calls[0].id == body.request.messages[2].tool_call_id == "c1"
+    assert (body.unknown, chat(tools=[], tool_choice="auto").request) == ((), chat().request)

@@ -26,7 +26,7 @@ from millstream import (
     Unavailable,
 )
 from millstream.batch.rows.batch_lines import BatchLine
-from millstream.batch.running.run import RunOptions
+from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.sending import Patience
 from millstream.wire import calls
 from millstream.wire.keys import QueueKeys

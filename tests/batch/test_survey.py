@@ -20,7 +20,7 @@ from millstream.batch.rows.batch_lines import custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.marks import row_id
 from millstream.batch.rows.output_rows import fault_row
-from millstream.batch.running.run import RunOptions
+from millstream.batch.running.run_options import RunOptions
 from millstream.batch.survey import OnChange, Survey
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane

@@ -32,9 +32,7 @@ def draw(source: random.Random, own_id: str) -> Order:
     low, high = shape.choice(RANGES)
     popular = shape.random() < POPULAR
     first = low + 100 if popular else shape.randrange(low, high - STRIDES * LONGEST)
-    length = (
-        LONGEST if popular else shape.choice((1, shape.randrange(2, 10), shape.randrange(10, LONGEST)))
-    )
+    length = LONGEST if popular else shape.choice((1, shape.randrange(2, 10), shape.randrange(10, LONGEST)))
     asked = formats.draw(shape, first) if shape.random() < FORMATTED else None
     if asked is not None:
         length = shape.choice((length, 2 * LONGEST))

@@ -38,6 +38,20 @@ def test_a_run_and_its_summary(batch: BatchFiles) -> None:
     assert "unknown fields were ignored, in so many lines: tempo (1)" in done.stderr
 
 
+def test_equal_lines_are_computed_once_unless_that_is_switched_off(batch: BatchFiles) -> None:
+    batch.write(*(completion(f"{i}", temperature=0) for i in range(5)))
+    with answering(batch.server.url) as worker:
+        once = invoke(*batch.command)
+        assert (once.exit_code, worker.computed_once()) == (0, 1)
+        batch.out.unlink()
+        apart = invoke(*batch.command, "--no-reuse")
+        assert (apart.exit_code, worker.computed_once()) == (0, 6)
+    assert "\nreused    4 of them have the answers of equal lines\n" in once.stdout
+    assert re.search(r"\nspeed +[\d.,]+ rows/s \([\d.,]+ computed\), ", once.stdout)
+    assert "reused" not in apart.stdout
+    assert " computed)" not in apart.stdout
+
+
 def test_json_for_programs_and_strict(batch: BatchFiles) -> None:
     batch.write(*documents(3), "{bad")
     with answering(batch.server.url):

@@ -20,7 +20,8 @@ from support.workers.hand_worker import register
 from millstream import AsyncClient
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
-from millstream.batch.running.run import BatchRun, RunOptions
+from millstream.batch.running.run import BatchRun
+from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.sending import Patience
 from millstream.batch.running.tally import Summary, Tally
 from millstream.cli.batch.batch_watch import jobs_before, watched
@@ -168,9 +169,9 @@ async def test_a_served_queue_is_not_warned_of(batch: BatchFiles, said: Said) ->
 async def test_jobs_of_others_that_wait_are_counted(valkey: Server) -> None:
     async with AsyncClient(valkey.url) as client:
         await client.submit_many([{"prompt": "x", "lane": "interactive"}, *[{"prompt": "x"}] * 4])
-        run: Any = SimpleNamespace(queues={"default"}, under_way=2)
+        run: Any = SimpleNamespace(queues={"default"}, under_way=7, followers=5)
         assert await jobs_before(client, run, Lane.BATCH) == 3
-        run.under_way = 0
+        run.under_way = run.followers = 0
         assert await jobs_before(client, run, Lane.INTERACTIVE) == 1
     async with AsyncClient(f"redis://127.0.0.1:{free_port()}") as client:
         assert await jobs_before(client, run, Lane.BATCH) == 0

@@ -99,9 +99,10 @@ async def test_an_interactive_follower_raises_its_leader(client: AsyncClient, wo
         await read_to(client.stream(running.id), counted(101, 2))
         before = await client.submit("w200", max_tokens=2)  # waits before the leader
         leader = await client.submit("w1", max_tokens=2, temperature=0.0)
-        await until(lambda: worker.metric("rows_waiting") == 2)
+        queue = worker.components.queue
+        await until(lambda: len(queue.rows) == 3)
         raised = await client.submit("w1", max_tokens=2, temperature=0.0, lane="interactive")
-        await until(lambda: worker.metric("jobs_held") == 4)
+        await until(lambda: [job.id for job in queue.leaders] == [raised.id])
         work.go(2)
         results = [await client.wait(job.id, timeout_s=30) for job in (before, leader, raised)]
         assert [result.cached for result in results] == [False, True, False]

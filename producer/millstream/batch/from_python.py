@@ -11,7 +11,8 @@ from typing import Literal, TypedDict, TypeVar
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.preparing import prepare
-from millstream.batch.running.run import BatchRun, RunOptions
+from millstream.batch.running.run import BatchRun
+from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.tally import Summary
 from millstream.batch.survey import OnChange, begin
 from millstream.client.async_client import AsyncClient
@@ -28,6 +29,7 @@ class BatchFields(TypedDict, total=False):
     lane: Lane | str
     tenant: str
     keep_results: bool
+    reuse: bool
     on_change: Literal["stop", "redo", "keep"]
     retry_failed: bool
     retry_incomplete: bool
@@ -42,13 +44,14 @@ async def batch_run(
     lane: Lane | str = Lane.BATCH,
     tenant: str = "",
     keep_results: bool = False,
+    reuse: bool = True,
     on_change: str = OnChange.STOP,
     retry_failed: bool = False,
     retry_incomplete: bool = False,
 ) -> Summary:
     """See AsyncClient.batch_run."""
     lane, change = _one_of(Lane, "lane", lane), _one_of(OnChange, "on_change", on_change)
-    options = RunOptions(queue=queue, lane=lane, tenant=tenant, keep_results=keep_results)
+    options = RunOptions(queue=queue, lane=lane, tenant=tenant, keep_results=keep_results, reuse=reuse)
     journal, path = Journal(Path(out)), Path(source)
     await asyncio.to_thread(journal.__enter__)
     try:

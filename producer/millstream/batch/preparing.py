@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.journal import Journal
 from millstream.batch.run_cancellation import Cancelled, cancel_jobs
-from millstream.batch.running.run import RunOptions
+from millstream.batch.running.run_options import RunOptions
 from millstream.batch.survey import Survey
 from millstream.client.async_client import AsyncClient
 from millstream.errors import InvalidRequest

@@ -18,7 +18,7 @@ from millstream.batch.rows import marks
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, digest_of, parse, queue_of, read_row
 from millstream.batch.rows.faults import FaultCode, LineFault
 from millstream.batch.rows.models import Models
-from millstream.batch.running.run import RunOptions
+from millstream.batch.running.run_options import RunOptions
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
 

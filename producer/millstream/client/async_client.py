@@ -176,9 +176,10 @@ class AsyncClient:
 
         An interrupted run, called again with the same files, computes no line twice. Options: `queue` for all
         lines, overriding their `body.model`; `lane`, `tenant`; `keep_results` on the server when their rows
-        are on disk; `on_change`: if lines have changed since they were answered, "stop" raises
-        InvalidRequest, "redo" answers them again, "keep" leaves their rows; `retry_failed` tries the lines of
-        the error file again, except those whose answers were cut, which `retry_incomplete` does.
+        are on disk; `reuse` False computes equal lines each by itself; `on_change`: if lines have changed
+        since they were answered, "stop" raises InvalidRequest, "redo" answers them again, "keep" leaves their
+        rows; `retry_failed` tries the lines of the error file again, except those whose answers were cut,
+        which `retry_incomplete` does.
 
         Raises InvalidRequest for files that cannot be used, Unavailable if the server stays silent, and
         QueueMismatch.

@@ -20,7 +20,7 @@ from millstream.batch.files.journal import Journal
 from millstream.batch.rows import output_rows
 from millstream.batch.rows.batch_lines import BatchLine, custom_id_of, parse, read_row
 from millstream.batch.rows.faults import LineFault
-from millstream.batch.running.run import RunOptions
+from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.tally import Tally
 from millstream.batch.survey import Survey
 from millstream.client.submitting.requests import draft
@@ -93,7 +93,7 @@ def _read_line(data: bytes) -> None:
         _writable(output_rows.fault_row(1, fault))
         raise
     try:
-        draft(row.fields | {"id": f"run.{row.digest}"}, 1, 2**20)
+        draft({"request": row.request, "id": f"run.{row.digest}"}, 1, 2**20)
     except InvalidRequest as error:
         _writable(output_rows.refusal_row(row, error))
         raise

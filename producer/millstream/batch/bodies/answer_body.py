@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from millstream.batch.bodies.request_body import BatchEndpoint
@@ -17,6 +18,24 @@ def answer_body(endpoint: BatchEndpoint, job_id: str, result: Result) -> dict[st
 
 def answer_id(endpoint: BatchEndpoint, job_id: str) -> str:
     return f"chatcmpl-{job_id}" if endpoint is BatchEndpoint.CHAT else f"cmpl-{job_id}"
+
+
+def reused_body(body: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The body of a request with this metadata that has the same answer, for which nothing was computed."""
+    prompt = body["usage"]["prompt_tokens"]
+    made = {name: value for name, value in body.items() if name != "metadata"}
+    made["usage"] = usage_body(Usage(prompt_tokens=prompt, cached_tokens=prompt))
+    if metadata:
+        made["metadata"] = dict(metadata)
+    return made | {"cached": True}
+
+
+def first_text(body: Mapping[str, Any]) -> str | None:
+    """What the first choice says; None if there is no choice."""
+    if not body["choices"]:
+        return None
+    first = body["choices"][0]
+    return str((first["message"]["content"] if "message" in first else first["text"]) or "")
 
 
 def _chat(job_id: str, result: Result) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Converts a body, as the OpenAI API defines it, to a request and the client's arguments.
+"""Converts a body, as the OpenAI API defines it, to a request.
 
 API fields that Millstream does not support are refused by name, unless their value asks for nothing; unknown
 names are reported back, to be counted in a warning.
@@ -17,7 +17,6 @@ from millstream.batch.bodies.body_format import FORMAT_FIELDS, deprecated_in, fo
 from millstream.batch.bodies.body_messages import TOOL_FIELDS, chat_input, unknown_in
 from millstream.batch.bodies.unsupported_field import UnsupportedField
 from millstream.client.submitting.content import predicted_text
-from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.invalid import invalid_request
@@ -36,7 +35,6 @@ class BatchEndpoint(StrEnum):
 @dataclass(frozen=True, slots=True)
 class RequestBody:
     request: Request
-    fields: JobFields  # the arguments of the client's submit
     queue: str
     unknown: tuple[str, ...]  # unknown field names, for a warning
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones, for another
@@ -105,24 +103,8 @@ def read_body(
         )
     except ValidationError as error:
         raise _named(error, given) from error
-    fields = JobFields(
-        prompt=request.prompt,
-        messages=request.messages,
-        token_ids=request.token_ids,
-        chat_template_kwargs=request.chat_template_kwargs,
-        response_format=request.response_format,
-        tools=request.tools,
-        tool_choice=request.tool_choice,
-        parallel_tool_calls=request.parallel_tool_calls,
-        prediction=request.prediction,
-        cache=request.cache,
-        sampling=request.sampling,
-        lane=lane,
-        tenant=tenant,
-        metadata=request.metadata,
-    )
     queue = queue or _queue(given.get("model", DEFAULT_QUEUE))
-    return RequestBody(request, fields, queue, unknown, deprecated_in(given))
+    return RequestBody(request, queue, unknown, deprecated_in(given))
 
 
 def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:

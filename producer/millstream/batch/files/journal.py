@@ -16,7 +16,15 @@ from typing import Any, BinaryIO
 
 from millstream.batch.files.compressed import pack, unpack
 from millstream.batch.files.paths import RunPaths
-from millstream.batch.files.rowfile import WriteFailed, append_to, drop_rows, rows_of, sync_folder, write_rows
+from millstream.batch.files.rowfile import (
+    WriteFailed,
+    append_to,
+    drop_rows,
+    row_at,
+    rows_of,
+    sync_folder,
+    write_rows,
+)
 from millstream.batch.files.runfile import Begun, RunFile, identity, line_digest_of
 from millstream.batch.files.written import is_answer, is_cut, is_failure, key_of
 from millstream.batch.rows import marks
@@ -170,8 +178,11 @@ class Journal:
         for own_id in own_ids:
             self._notes.ends(own_id)
 
-    def write(self, answers: Iterable[Mapping[str, Any]], errors: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows; they survive the end of this process. Raises WriteFailed."""
+    def write(self, answers: Iterable[Mapping[str, Any]], errors: Iterable[Mapping[str, Any]]) -> int:
+        """Append rows; they survive the end of this process. The place of the first answer, for `answer_at`.
+
+        Raises WriteFailed.
+        """
         assert self._out is not None, "the journal is open"
         assert self._error is not None, "the journal is open"
         self._unpacked = False
@@ -180,6 +191,16 @@ class Journal:
             self._copy.write(data)
             self._copy.flush()
         write_rows(self._error, errors)
+        return self._out.tell() - len(data)
+
+    def answer_at(self, place: int) -> dict[str, Any] | None:
+        """The row of OUT that begins there; None if another program has changed OUT. Raises WriteFailed."""
+        assert self._out is not None, "the journal is open"
+        try:
+            row = row_at(self._out, place)
+        except OSError as error:
+            raise WriteFailed(f"{self.out} cannot be read: {error.strerror}") from error
+        return row if row is not None and is_answer(row) else None
 
     def replay(self) -> None:
         """Send the existing rows to the copy."""

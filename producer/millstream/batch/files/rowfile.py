@@ -14,14 +14,16 @@ from typing import Any, BinaryIO
 
 from millstream.errors import InvalidRequest, MillstreamError
 
+_PIECE_BYTES = 64 * 1024
+
 
 class WriteFailed(MillstreamError):
     """A file of the run can no longer be written: the disk is full, or gone."""
 
 
 def append_to(path: Path) -> FileIO:
-    """Unbuffered, so that closing the file does not retry a failed write."""
-    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o666))
+    """Unbuffered, so that closing the file does not retry a failed write. It may be read by `row_at`."""
+    return open(path, "a+b", buffering=0, opener=lambda name, flags: os.open(name, flags, 0o666))
 
 
 def sync_folder(path: Path) -> None:
@@ -58,6 +60,19 @@ def write_rows(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> bytes:
             file.truncate(before)
         raise WriteFailed(f"{os.fsdecode(file.name)} cannot be written: {error.strerror}") from error
     return data
+
+
+def row_at(file: FileIO, place: int) -> dict[str, Any] | None:
+    """The row that begins there; None if no whole one does. Raises OSError."""
+    data = bytearray()
+    while not data.endswith(b"\n") and (piece := os.pread(file.fileno(), _PIECE_BYTES, place)):
+        place += len(piece)
+        data += piece[: piece.find(b"\n") + 1] or piece
+    try:
+        row = json.loads(data)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def rows_of(path: Path, what: str, ours: Callable[[Mapping[str, Any]], bool]) -> Iterator[dict[str, Any]]:

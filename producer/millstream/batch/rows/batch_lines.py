@@ -11,9 +11,9 @@ from typing import Any
 from millstream.batch.bodies.body_format import ordered_text
 from millstream.batch.bodies.request_body import DEFAULT_QUEUE, BatchEndpoint, read_body
 from millstream.batch.rows.faults import FaultCode, LineFault, fault_of_body, invalid
-from millstream.client.submitting.requests import JobFields
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import Lane
+from millstream.wire.messages.messages import Request, ResultCache
 
 MAX_CUSTOM_ID = 512  # characters
 _FIELDS = {"custom_id", "method", "url", "body"}
@@ -27,11 +27,12 @@ class BatchLine:
     custom_id: str
     endpoint: BatchEndpoint
     queue: str
-    fields: JobFields  # for the client's submit
+    request: Request
     digest: str
     expected: str | None
     unknown: tuple[str, ...]  # unknown field names
     deprecated: tuple[str, ...] = ()  # names of fields that have newer ones
+    answer_key: bytes | None = None  # equal where the answers are; None: sampled, or wanted anew
     size: int = 0  # bytes of the line: about the memory it takes while it is under way
 
 
@@ -84,12 +85,22 @@ def read_row(
         custom_id=custom_id,
         endpoint=endpoint,
         queue=body.queue,
-        fields=body.fields,
+        request=body.request,
         digest=digest,
-        expected=(body.fields["metadata"] or {}).get("expected"),
+        expected=body.request.metadata.get("expected"),
         unknown=(*(name for name in fields if name not in _FIELDS), *body.unknown),
         deprecated=body.deprecated,
+        answer_key=_answer_key(body.queue, endpoint, body.request),
     )
+
+
+def _answer_key(queue: str, endpoint: BatchEndpoint, request: Request) -> bytes | None:
+    """16 bytes over all that an answer depends on, and the guess of it; not over metadata."""
+    sampled = request.sampling.temperature > 0 and request.sampling.seed is None
+    if sampled or request.cache is not ResultCache.USE:
+        return None
+    asked = json.dumps([queue, endpoint, request.digest(), request.prediction])
+    return hashlib.blake2b(asked.encode(), digest_size=16).digest()
 
 
 def digest_of(custom_id: str, fields: Mapping[str, Any]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from millstream.batch.bodies.answer_body import answer_body
+from millstream.batch.bodies.answer_body import answer_body, reused_body
 from millstream.batch.rows import marks
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import INCOMPLETE_OUTPUT, FaultCode, LineFault
@@ -20,6 +21,18 @@ def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
         "id": marks.row_id(row.digest),
         "custom_id": row.custom_id,
         "response": _response(row, job_id, result),
+        "error": None,
+    }
+
+
+def reused_row(row: BatchLine, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a line that has the answer of another row, and no job of its own: it names that one's."""
+    response = answer["response"]
+    body = reused_body(response["body"], row.request.metadata)
+    return {
+        "id": marks.row_id(row.digest),
+        "custom_id": row.custom_id,
+        "response": {**response, "body": body},
         "error": None,
     }
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from millstream.batch.bodies.body_format import has_format
+from millstream.batch.bodies.answer_body import first_text
 from millstream.batch.files.input_lines import InputFile, InputLine
 from millstream.batch.files.journal import Journal
 from millstream.batch.files.runfile import identity
@@ -26,58 +26,26 @@ from millstream.batch.rows.output_rows import (
     incomplete_row,
     is_incomplete,
     refusal_row,
+    reused_row,
 )
 from millstream.batch.running.clearing import Clearing
-from millstream.batch.running.sending import Patience, Sending
+from millstream.batch.running.equal_lines import EqualLines
+from millstream.batch.running.run_options import RunOptions
+from millstream.batch.running.sending import Sending
 from millstream.batch.running.tally import Summary, Tally
 from millstream.batch.running.window import Window
 from millstream.client.async_client import AsyncClient
 from millstream.errors import (
-    InvalidRequest,
     JobCancelled,
     JobError,
     MillstreamError,
     NotFound,
     QueueFull,
 )
-from millstream.wire.keys import Lane, QueueKeys
 from millstream.wire.messages.messages import Result
-from millstream.wire.messages.response_format import ResponseFormat
 
-DEFAULT_WINDOW = 2000
 CHUNK_ROWS = 256  # sent in one round trip, waited for together
 MAX_ROUNDS = 5  # submissions of a job that the server keeps losing
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    window: int = DEFAULT_WINDOW  # jobs under way at once
-    queue: str | None = None  # for all lines, overriding their body.model
-    lane: Lane = Lane.BATCH
-    tenant: str = ""
-    keep_results: bool = False  # on the server until they expire, even if their rows are on disk
-    response_format: Mapping[str, Any] | None = None  # OpenAI's, of lines that say nothing about theirs
-    # not the user's to choose
-    window_bytes: int = 128 * 1024**2  # of input lines under way at once, however few they are
-    clear_jobs: int = 256  # ended jobs that are forgotten at once
-    patience: Patience = field(default_factory=Patience)
-
-    def queue_of(self, named: str) -> str:
-        """The queue of a line with this body.model."""
-        return self.queue or named
-
-    def completed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A line's fields, with what it leaves to the run: its digest covers that, too."""
-        body = fields.get("body")
-        if self.response_format is None or not isinstance(body, dict) or has_format(body):
-            return fields
-        return {**fields, "body": {**body, "response_format": self.response_format}}
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise InvalidRequest("window", self.window, "must be at least 1")
-        if self.queue:
-            QueueKeys(self.queue)  # refuses a bad name
 
 
 class BatchRun:
@@ -94,6 +62,8 @@ class BatchRun:
         self._options = options or RunOptions()
         self._sending = Sending(journal, self.tally, self._refused, self._options.patience)
         self._clearing = Clearing(journal, self._options.clear_jobs)
+        self._equal = EqualLines()
+        self._group = asyncio.TaskGroup()
         self._clients: dict[str, AsyncClient] = {}  # by queue
         self._window = Window(self._options.window, self._options.window_bytes)
         self._seen: set[bytes] = set()  # custom_ids of this pass, as digests: about 100 bytes a line
@@ -103,10 +73,9 @@ class BatchRun:
     async def run(self) -> Summary:
         """Raises Unavailable if the server stops answering; a later run continues from there."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with self._group:
                 async for queue, rows in self._chunks():
-                    self.queues.add(queue)
-                    group.create_task(self._complete(self._client_of(queue), rows))
+                    self._send(queue, rows)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         await self._clearing.clear()
@@ -128,9 +97,18 @@ class BatchRun:
         return self._window.jobs
 
     @property
+    def followers(self) -> int:
+        """Of those under way: rows without a job, that wait for an equal one's answer."""
+        return self._equal.followers
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds from the first submission until now: the rates of a stalled run decrease."""
         return 0.0 if self._begun_s is None else time.monotonic() - self._begun_s
+
+    def _send(self, queue: str, rows: list[BatchLine]) -> None:
+        self.queues.add(queue)
+        self._group.create_task(self._complete(self._client_of(queue), rows))
 
     def _client_of(self, queue: str) -> AsyncClient:
         """The queue's client, which knows the queue's shape and how fast it empties."""
@@ -151,6 +129,8 @@ class BatchRun:
                 for queue in list(waiting):
                     yield queue, waiting.pop(queue)
                 await self._window.enter(row.size)
+            if not await self._needs_job(row):
+                continue
             waiting.setdefault(row.queue, []).append(row)
             if len(waiting[row.queue]) == CHUNK_ROWS:
                 yield row.queue, waiting.pop(row.queue)
@@ -202,9 +182,22 @@ class BatchRun:
             raise
         self.tally.note_unknown(row.unknown)
         self.tally.note_deprecated(row.deprecated)
-        asked = row.fields["response_format"]
-        more = len(asked.text) if isinstance(asked, ResponseFormat) else 0  # it may be the run's, and large
-        return replace(row, size=len(line.data) + more)
+        asked = row.request.response_format
+        more = 0 if asked is None else len(asked.text)  # it may be the run's, and large
+        shared = row.answer_key if self._options.reuse else None
+        return replace(row, size=len(line.data) + more, answer_key=shared)
+
+    async def _needs_job(self, row: BatchLine) -> bool:
+        """Whether no equal line answers it: at once if that has its answer, otherwise when it ends."""
+        if self._own_id(row) not in self._journal.under_way:  # it has no job of an earlier run
+            place = self._equal.place_of(row)
+            if place is not None and (answer := self._journal.answer_at(place)) is not None:
+                await self._reuse(answer, [row])
+                return False
+            if self._equal.try_follow(row):
+                return False
+        self._equal.lead(row)
+        return True
 
     async def _complete(self, client: AsyncClient, rows: list[BatchLine]) -> None:
         """Submit these rows and write each one's output row when it ends.
@@ -222,7 +215,7 @@ class BatchRun:
                     if attempt < MAX_ROUNDS and self._is_to_repeat(row, end, job_id in found):
                         rows.append(row)
                         continue
-                    self._end(row, job_id, end)
+                    await self._end(row, job_id, end)
                     if not self._options.keep_results:
                         self._clearing.add(client, job_id)
                     if self._clearing.due:
@@ -240,20 +233,37 @@ class BatchRun:
         return self._journal.own_id(row.digest)
 
     def _refused(self, row: BatchLine, error: MillstreamError) -> None:
-        self._fail(refusal_row(row, error))
-        self._leave(row)
+        self._give_up(row, refusal_row(row, error))
 
-    def _end(self, row: BatchLine, job_id: str, end: Result | JobError) -> None:
+    async def _end(self, row: BatchLine, job_id: str, end: Result | JobError) -> None:
         self._last_s = time.monotonic()
         if isinstance(end, JobError):
-            self._fail(failure_row(row, job_id, end))
+            self._give_up(row, failure_row(row, job_id, end))
         elif is_incomplete(end):
-            self._fail(incomplete_row(row, job_id, end))
+            self._give_up(row, incomplete_row(row, job_id, end))
             self.tally.incomplete += 1
         else:
-            self._journal.write([answer_row(row, job_id, end)], ())
+            answer = answer_row(row, job_id, end)
+            place = self._journal.write([answer], ())
             self.tally.add(end, row.expected)
+            self._leave(row)
+            await self._reuse(answer, self._equal.answered(row, place))
+
+    async def _reuse(self, answer: Mapping[str, Any], rows: Sequence[BatchLine]) -> None:
+        """Answer these rows with another one's answer."""
+        for row in rows:
+            self._journal.write([reused_row(row, answer)], ())
+            self.tally.reuse(first_text(answer["response"]["body"]), row.expected)
+            self._last_s = time.monotonic()
+            self._leave(row)
+            await asyncio.sleep(0)  # they may be many, and large
+
+    def _give_up(self, row: BatchLine, failure: Mapping[str, Any]) -> None:
+        self._fail(failure)
         self._leave(row)
+        equal = self._equal.failed(row)
+        for start in range(0, len(equal), CHUNK_ROWS):
+            self._send(row.queue, equal[start : start + CHUNK_ROWS])
 
     def _leave(self, row: BatchLine) -> None:
         self._journal.ends(self._own_id(row))

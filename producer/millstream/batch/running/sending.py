@@ -102,7 +102,7 @@ class Sending:
         return since_s
 
     def _fields(self, row: BatchLine) -> JobFields:
-        return {**row.fields, "id": self._own_id(row)}
+        return {"request": row.request, "id": self._own_id(row)}
 
     def _own_id(self, row: BatchLine) -> str:
         return self._journal.own_id(row.digest)

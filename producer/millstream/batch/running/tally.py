@@ -39,7 +39,7 @@ class Percentiles:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """`completed` and `failed` count this run; `skipped` lines have their row from earlier ones, which is an
-    error row for `skipped_failed` of them."""
+    error row for `skipped_failed` of them. Tokens are those that were computed: `reused` lines have none."""
 
     completed: int
     failed: int
@@ -57,6 +57,7 @@ class Summary:
     causes: tuple[Cause, ...]  # of the rows that failed in this run
     deprecated_fields: tuple[tuple[str, int], ...] = ()
     incomplete: int = 0  # of `failed`: answers that were cut
+    reused: int = 0  # of `completed`: they have the answers of equal lines
     not_durable: int = 0  # jobs that did not reach the requested durability when they were submitted
 
     @property
@@ -67,6 +68,11 @@ class Summary:
     @property
     def rows_per_second(self) -> float:
         return per_second(self.completed + self.failed, self.seconds)
+
+    @property
+    def computed_rows_per_second(self) -> float:
+        """Without the reused ones."""
+        return per_second(self.completed + self.failed - self.reused, self.seconds)
 
     @property
     def prompt_tokens_per_second(self) -> float:
@@ -99,6 +105,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.completed = 0
+        self.reused = 0
         self.failed = 0
         self.skipped = 0
         self.skipped_failed = 0
@@ -130,10 +137,14 @@ class Tally:
         self.prompt_tokens += result.usage.prompt_tokens
         self.cached_tokens += result.usage.cached_tokens
         self.output_tokens += result.usage.output_tokens
-        if expected is not None:
-            self.expected += 1
-            self.agreed += bool(result.choices) and agrees(result.choices[0].text, expected)
         self._time(result)
+        self._compare((result.choices[0].content or "") if result.choices else None, expected)
+
+    def reuse(self, text: str | None, expected: str | None) -> None:
+        """Count one line that got the answer of an equal one; `text`: of its first choice."""
+        self.completed += 1
+        self.reused += 1
+        self._compare(text, expected)
 
     def fail(self, row: Mapping[str, Any]) -> None:
         """Count one row of the error file."""
@@ -154,6 +165,11 @@ class Tally:
     def note_deprecated(self, names: Iterable[str]) -> None:
         """Count the field names of one line that have newer ones."""
         self.deprecated.update(names)
+
+    def _compare(self, text: str | None, expected: str | None) -> None:
+        if expected is not None:
+            self.expected += 1
+            self.agreed += text is not None and agrees(text, expected)
 
     def _time(self, result: Result) -> None:
         first, last = result.timing.first_token_ms, result.timing.last_token_ms
@@ -182,6 +198,7 @@ class Tally:
             causes=self._causes.commonest(),
             deprecated_fields=tuple(self.deprecated.most_common()),
             incomplete=self.incomplete,
+            reused=self.reused,
             not_durable=self.not_durable,
         )
 

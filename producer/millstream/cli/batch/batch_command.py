@@ -11,7 +11,7 @@ import typer
 
 from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.journal import Journal
-from millstream.batch.running.run import DEFAULT_WINDOW, RunOptions
+from millstream.batch.running.run_options import DEFAULT_WINDOW, RunOptions
 from millstream.batch.survey import OnChange
 from millstream.cli.batch.batch_cancel import cancel
 from millstream.cli.batch.batch_files import STANDARD, check_input, place_of
@@ -89,6 +89,7 @@ def run(
         bool,
         typer.Option("--keep-results", help="Leave results on the server after their rows are on disk."),
     ] = False,
+    no_reuse: Annotated[bool, typer.Option("--no-reuse", help="Compute equal lines each by itself.")] = False,
     durability: DurabilityOf = Durability.NONE,
     replicas: Replicas = None,
     durability_timeout_s: DurabilityTimeout = 5.0,
@@ -123,6 +124,7 @@ def run(
                 lane=lane,
                 tenant=tenant,
                 keep_results=keep_results,
+                reuse=not no_reuse,
                 response_format=None if schema is None else openai_schema(schema),
             ),
             client,

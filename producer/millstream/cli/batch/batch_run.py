@@ -12,7 +12,8 @@ from millstream.batch.bodies.request_body import DEFAULT_QUEUE
 from millstream.batch.files.input_lines import InputFile
 from millstream.batch.files.journal import Journal
 from millstream.batch.preparing import make_ready, prepare
-from millstream.batch.running.run import BatchRun, RunOptions
+from millstream.batch.running.run import BatchRun
+from millstream.batch.running.run_options import RunOptions
 from millstream.batch.running.tally import Summary
 from millstream.batch.survey import OnChange, Survey, begin
 from millstream.cli.batch.batch_cancel import say_what_stays, settle_interrupt

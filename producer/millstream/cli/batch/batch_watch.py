@@ -47,7 +47,7 @@ async def jobs_before(client: AsyncClient, batch: BatchRun, lane: Lane) -> int:
                 return 0
             if lane is Lane.BATCH or status.lane == lane:
                 waiting += status.waiting
-    return max(0, waiting - batch.under_way)
+    return max(0, waiting - (batch.under_way - batch.followers))
 
 
 async def _warn_of_waiting(stack: Stack, batch: BatchRun, look_s: float) -> None:

@@ -62,6 +62,8 @@ def _lines(summary: Summary, price_per_hour: float | None) -> list[tuple[str, st
             ("output", f"{summary.output_tokens:,} tokens"),
             ("speed", _speeds(summary)),
         ]
+    if summary.reused:
+        lines.insert(1, ("reused", f"{summary.reused:,} of them have the answers of equal lines"))
     for name, values in (("TTFT", summary.ttft_ms), ("TPOT", summary.tpot_ms)):
         if values is not None:
             lines.append((name, _percentiles(values)))
@@ -85,9 +87,11 @@ def _counts(summary: Summary) -> str:
 
 
 def _speeds(summary: Summary) -> str:
-    rows, prompt = rate(summary.rows_per_second), rate(summary.prompt_tokens_per_second)
+    rows, prompt = f"{rate(summary.rows_per_second)} rows/s", rate(summary.prompt_tokens_per_second)
     output = rate(summary.output_tokens_per_second)
-    return f"{rows} rows/s, {prompt} prompt tokens/s, {output} output tokens/s"
+    if summary.reused:
+        rows += f" ({rate(summary.computed_rows_per_second)} computed)"
+    return f"{rows}, {prompt} prompt tokens/s, {output} output tokens/s"
 
 
 def _costs(summary: Summary, price_per_hour: float | None) -> tuple[float | None, float | None]:
