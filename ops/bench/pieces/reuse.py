@@ -1,10 +1,10 @@
 """How long `batch run` takes over a file with equal lines: computed once, and with `--no-reuse`, in turns.
 
-    python -m ops.bench reuse [--lines 200] [--distinct 100] [--max-tokens 128] [--turns 2] [--model NAME]
+    python -m ops.bench reuse [--lines 200] [--distinct 100] [--words 10] [--max-tokens 128] [--turns 2]
 
 The demo model, on an embedded server. Each run has prompts that no prefix cache has seen, and its equal lines
 in random places. The seconds are the summary's, from the first submission to the last row. The limit is the
-share of distinct lines.
+share of distinct lines; the worker's prefix cache spares most of the equal prompts with `--no-reuse`, too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from millstream import AsyncClient, BatchSummary
 from millstream.cli.embedded.stack import Stack, choose_model, open_stack
 
 WORDS = Path("README.md").read_text("utf-8").split()
-PROMPT_WORDS = 60
 
 
 def write_lines(path: Path, options: argparse.Namespace, seed: int) -> None:
     chance = Random(seed)
-    prompts = [_prompt(chance) for _ in range(options.distinct)]
+    prompts = [_prompt(chance, options.words) for _ in range(options.distinct)]
     prompts += chance.choices(prompts, k=options.lines - options.distinct)
     chance.shuffle(prompts)
     fixed = {"max_tokens": options.max_tokens, "temperature": 0, "ignore_eos": True}
@@ -39,9 +38,9 @@ def write_lines(path: Path, options: argparse.Namespace, seed: int) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 
 
-def _prompt(chance: Random) -> str:
+def _prompt(chance: Random, words: int) -> str:
     """Not even its beginning is another one's."""
-    return " ".join([str(chance.random()), *chance.choices(WORDS, k=PROMPT_WORDS)])
+    return " ".join([str(chance.random()), *chance.choices(WORDS, k=words)])
 
 
 async def run(
@@ -77,13 +76,14 @@ def main() -> None:
     parser.add_argument("--model", help="a folder, a file or a hub id")
     parser.add_argument("--lines", type=int, default=200)
     parser.add_argument("--distinct", type=int, default=100)
+    parser.add_argument("--words", type=int, default=10, help="of a prompt")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--turns", type=int, default=2)
     options = parser.parse_args()
     print(machine.describe(), flush=True)
     local = choose_model(None, options.model, print)
     with tempfile.TemporaryDirectory(prefix="reuse-") as name:
-        os.environ.setdefault("COMPILE_MODEL", "on")  # and not in the middle of a run
+        os.environ.setdefault("MILLSTREAM_COMPILE_MODEL", "on")  # and not in the middle of a run
         os.environ["MILLSTREAM_HOME"] = name  # its own server, whatever other commands run
         with open_stack(None, local, say=print) as stack:
             asyncio.run(measure(stack, Path(name), options))
