@@ -22,6 +22,7 @@ from support.workers.fake_engine import COMMAND
 from support.workers.hand_worker import HandWorker
 
 from millstream import ErrorInfo, State
+from millstream.wire.keys import QueueKeys
 
 CHAT: dict[str, Any] = {"model": "default", "messages": HELLO}
 
@@ -41,7 +42,7 @@ async def test_a_real_worker_answers_whole_and_streamed(
         "messages": [{"role": "user", "content": "w5"}],
         "max_tokens": 4,
     }
-    async with serving(valkey, model_name(tokenizer)), door.client() as client:
+    async with serving(valkey, model_name(tokenizer), lease_s=20.0, renew_s=2.0), door.client() as client:
         await until(lambda: door.shows_ready(True))
         whole = await client.chat.completions.create(**ask, n=2, logprobs=True, top_logprobs=2, seed=7)
         texts = [choice.message.content for choice in whole.choices]
@@ -201,7 +202,17 @@ async def test_models_by_queue_and_by_checkpoint(door: Gateway, worker: HandWork
             waiting = await asked(client.chat.completions.create(**CHAT | {"model": model}))
             await (await worker.take()).end(last="x")
             assert (await waiting).model == model
-        assert [one.id async for one in client.models.list()] == ["default", "other"]
+        await worker.redis.hset(worker.keys.worker("w"), "context_length", 2048)
+        await worker.redis.set(QueueKeys("other").meta, "is no hash")  # and spoils nothing but its own queue
+
+        async def told() -> bool:
+            shown = [one.to_dict() async for one in client.models.list()]
+            return [one["max_model_len"] for one in shown] == [2048, None]
+
+        await until(told)
+        with pytest.raises(openai.InternalServerError) as spoilt:
+            await client.models.retrieve("other")
+        assert "queue 'other' cannot be read" in str(spoilt.value)
         with pytest.raises(openai.NotFoundError) as caught:
             await client.models.retrieve("nobody/has-it")
         assert api_error(caught.value)["code"] == "model_not_found"

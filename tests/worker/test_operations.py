@@ -62,6 +62,7 @@ async def test_a_worker_reports_its_load_and_the_queue_s(redis_client: Redis, wo
         [beat] = beats
         assert (beat.model, beat.device, beat.state, beat.rows_running) == ("counting", "cpu", "serving", 1)
         assert (beat.max_rows, beat.kv_used > 0) == (1, True)
+        assert beat.context_length == 512
         assert beat.kv_used + beat.kv_cached + beat.kv_free == beat.token_capacity
         assert (beat.package, beat.oldest_ms("interactive")) == (importlib.metadata.version("millstream"), 0)
         assert abs(beat.started_ms - oldest_ms) < 60_000

@@ -42,4 +42,5 @@ def _model(served: ServedQueue, name: str) -> dict[str, Any]:
         "owned_by": "millstream",
         "root": served.checkpoint or None,
         "ready": served.ready,
+        "max_model_len": served.context_length or None,
     }

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from millstream.errors import ProtocolError
 from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.identity.keyring import ApiKey
-from millstream.gateway.web.api_error import ApiError
+from millstream.gateway.web.api_error import NO_RETRY, ApiError
 from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
 FRESH_S = 1.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,12 @@ class ServedQueue:
 
     queue: str
     workers: tuple[Heartbeat, ...] = ()
+    readable: bool = True  # its settings on the server
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a request that any of its workers takes; 0 if none says so."""
+        return min((one.context_length for one in self.workers if one.context_length), default=0)
 
     @property
     def checkpoint(self) -> str:
@@ -62,14 +71,26 @@ class QueueDirectory:
         for name in ("queue", "checkpoint"):
             for one in seen:
                 if model and getattr(one, name) == model:
-                    return one
+                    return _readable(one)
         known = ", ".join(one.queue for one in seen) or "none"
         message = f"model: there is no {model[:200]!r}, or this key may not use it; there are {known}"
         raise ApiError(404, message, "model_not_found", "model")
 
     async def _look(self, queue: str) -> ServedQueue:
+        """One whose settings are damaged takes no requests, and keeps none from the others."""
         redis = self._access.redis
-        info = await read_queue(redis, queue) or QueueInfo()
+        try:
+            info = await read_queue(redis, queue) or QueueInfo()
+        except ProtocolError as error:
+            _log.error("%s", error)
+            return ServedQueue(queue, readable=False)
         keys = info.keys(queue)
         workers = await read_workers(redis, *(keys.shard(shard) for shard in range(info.shards)))
         return ServedQueue(queue, tuple(workers))
+
+
+def _readable(served: ServedQueue) -> ServedQueue:
+    if not served.readable:
+        message = f"the settings of queue {served.queue!r} cannot be read; tell the gateway's operator"
+        raise ApiError(500, message, "unreadable", headers=NO_RETRY)
+    return served

@@ -29,6 +29,7 @@ class Heartbeat:
     version_min: int = TAKEN.low
     version_max: int = TAKEN.high
     token_capacity: int = 0  # KV tokens
+    context_length: int = 0  # most tokens of a request, with its output
     max_rows: int = 0
     rows_running: int = 0
     rows_waiting: int = 0
