@@ -43,6 +43,7 @@ class Gateway:
             said += line
             found = re.search(r"listens on http://(.*):(\d+)", line)
             if not line:
+                self.close()
                 raise AssertionError(said)
         self.host, self.port = found[1], int(found[2])
 
