@@ -26,9 +26,12 @@ from support.workers.work import LANE, SHARD, Work, outcome, rest_of
 from millstream import AccessDenied, AsyncClient, CancelOutcome, JobCancelled, JobExpired, JobFailed, State
 from millstream.client.queue.options import ClientOptions
 from millstream.client.tracking.job_ends import FEW_JOBS
+from millstream.gateway.access.server_access import ServerAccess
+from millstream.gateway.files.file_catalogue import FileCatalogue
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.calls.attempt import Keep
+from millstream.wire.calls.file_calls import add_file, claim_sweep, know_store, remove_file
 from millstream.wire.calls.gateway_calls import (
     Limits,
     PostEnd,
@@ -53,6 +56,7 @@ LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could
 PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
 OPERATORS = {"list_dead"}
 GATEWAYS = {"charge", "uncharge", "open_post", "close_post", "attend", "claim_once"}
+GATEWAYS |= {"add_file", "remove_file", "know_store", "claim_sweep"}
 DENIED = ("dead", "tenants")  # to a producer
 
 
@@ -247,6 +251,7 @@ async def test_a_gateway_answers(secured: SecuredServer, role_work: Work) -> Non
                 with pytest.raises(openai.RateLimitError):
                     await client.completions.create(**too_many)
                 assert [one.id async for one in client.models.list()] == ["default"]
+                await files_live_and_end(client)
                 async with httpx2.AsyncClient(base_url=door.url, headers=client.auth_headers) as http:
                     backlog = (await http.get("/backlog")).json()
                 assert backlog["queues"]["default"]["workers"] == 1
@@ -255,6 +260,15 @@ async def test_a_gateway_answers(secured: SecuredServer, role_work: Work) -> Non
         SHARD.tenants("interactive"),
         SHARD.tenants("batch"),
     }
+
+
+async def files_live_and_end(client: openai.AsyncOpenAI) -> None:
+    made = [await client.files.create(file=b"x", purpose="user_data") for _ in range(3)]
+    for order in ("asc", "desc"):
+        assert len([one async for one in client.files.list(limit=1, order=order)]) == 3
+    for one in made:
+        assert (await client.files.content(one.id)).content == b"x"
+        await client.files.delete(one.id)
 
 
 # --- scripts -----------------------------------------------------------------------------------------------
@@ -292,6 +306,9 @@ async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredSer
         await every_post(desk)
         await desk.run(calls.drop_consumer(SHARD, lane="batch", consumer="A"))
         await desk.sweep_stale()
+        access = ServerAccess(secured.login("gateway"))
+        assert await FileCatalogue(access).which_exist([("acme", "file-1")]) == set()
+        await access.aclose()
     assert desk.sent | {"open_queue"} == scripts()
     assert refusals(secured) == []
 
@@ -350,7 +367,7 @@ async def every_end(desk: Desk) -> None:
 
 
 async def every_post(desk: Desk) -> None:
-    """Requests of a gateway: charged, repeated, ended."""
+    """Requests of a gateway: charged, repeated, ended; and its files."""
     keys, limits = TenantKeys("acme"), Limits(10, 1000, 100)
     charged = {"own_id": "a", "tokens": 60}
     assert not (await desk.run(charge(keys, limits, ttl_ms=1, **charged))).refused_by
@@ -369,6 +386,11 @@ async def every_post(desk: Desk) -> None:
     await desk.run(attend(keys, replica="r", window_ms=TTL_MS))
     assert not await desk.run(close_post(keys, how=PostEnd.ABANDONED, **one))
     assert await desk.run(close_post(keys, how=PostEnd.ANSWERED, **one))
+    for expires_ms in (0, 2**50):
+        await desk.run(add_file(keys, "file-1", {"bytes": "1"}, expires_ms=expires_ms))
+    assert [await desk.run(remove_file(keys, "file-1")) for _ in range(2)] == [True, False]
+    assert [(await desk.run(know_store(id)))[0] for id in (None, "a", "b")] == ["", "a", "a"]
+    assert [await desk.run(claim_sweep(while_ms=TTL_MS)) for _ in range(2)] == [True, False]
     claim = claim_once(keys, key_digest="k", digest="d", queue="default", ttl_ms=TTL_MS)
     assert [(await desk.run(claim))[0] for _ in range(2)] == ["new", "same"]
 

@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -20,13 +22,14 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 class Gateway:
-    """`python -m millstream gateway`, on any free port."""
+    """`python -m millstream gateway`, on any free port; its store of files is its own unless one is given."""
 
     def __init__(self, redis_url: str, *arguments: object) -> None:
+        self._folder = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "millstream", "gateway", "--redis-url", redis_url, "--port", "0"),
-                *map(str, arguments),
+                *("--files-url", self._folder.name, *map(str, arguments)),
             ],
             stderr=subprocess.PIPE,
             text=True,
@@ -34,10 +37,14 @@ class Gateway:
             start_new_session=True,
         )
         assert self.process.stderr is not None
-        said = self.process.stderr.readline()
-        found = re.search(r"listens on http://(.*):(\d+)", said)
-        if found is None:
-            raise AssertionError(said + self.process.stderr.read())
+        said, found = "", None
+        while found is None:
+            line = self.process.stderr.readline()
+            said += line
+            found = re.search(r"listens on http://(.*):(\d+)", line)
+            if not line:
+                self.close()
+                raise AssertionError(said)
         self.host, self.port = found[1], int(found[2])
 
     @property
@@ -53,6 +60,16 @@ class Gateway:
         assert b" 200 " in page
         return (b'"ready":true' in page) is wanted
 
+    @property
+    def folder(self) -> Path:
+        """Of its files."""
+        return Path(self._folder.name)
+
+    def most_memory(self) -> int:
+        """Resident, until now, in bytes."""
+        [line] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        return int(line) * 1024
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Its exit code."""
         self.process.send_signal(number)
@@ -63,6 +80,7 @@ class Gateway:
         self.process.wait(timeout=15)
         assert self.process.stderr is not None
         self.process.stderr.close()
+        self._folder.cleanup()
 
     def raw(self, data: bytes) -> bytes:
         """What it sends before it closes, or stops sending for a second."""

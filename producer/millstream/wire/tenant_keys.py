@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from millstream.errors import InvalidRequest
 
 API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whom it belongs to
+STORE = "{msgw}:store"  # a hash: id of the store of files, since_ms: when it was first seen, swept_ms
+FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _TENANT = re.compile(r"[A-Za-z0-9._:@-]{0,100}")
 
 
@@ -53,3 +55,14 @@ class TenantKeys:
     def once(self, digest: str) -> str:
         """Hash: digest, queue of the POST with an Idempotency-Key of this SHA-256."""
         return f"{self.tag}:once:{digest}"
+
+    @property
+    def files(self) -> str:
+        """Sorted set: ids of files, by when they were created, in Unix microseconds, no two the same. Some
+        may have expired.
+        """
+        return f"{self.tag}:files"
+
+    def file(self, file_id: str) -> str:
+        """Hash: filename, purpose, bytes, created_s, expires_s (0: never). It expires with the file."""
+        return f"{self.tag}:file:{file_id}"
