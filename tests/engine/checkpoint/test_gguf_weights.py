@@ -12,6 +12,7 @@ import torch
 from gguf.quants import dequantize
 from support.engine.planning import Segment, pack
 from support.engine.serving import logits_of, runner_of
+from support.engine.whole_engine import engine_on, tokens_of
 from support.models.checkpoints import logits, quiet
 from support.models.gguf_files import TOKENS, packed, tiny_llama, tiny_model, write_gguf
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
@@ -136,6 +137,22 @@ def test_bfloat16_rows_are_multiplied_with_codes_too(tmp_path: Path) -> None:
     want = logits(transformers_own(file), PROMPT)
     got = prefilled(load(file, dtype=torch.bfloat16), PROMPT)
     assert off(got, want) < 2 * ROWS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore:bf16 and fp16 are mixed")  # scales, and what they become
+def test_compiled_steps_of_4_bits_are_replayed(tmp_path: Path) -> None:
+    """Their embedding, too, in which torch's compiler could call what is not recorded."""
+    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), Type.Q4_1)
+    folder = GGUFCache(tmp_path / "cache").folder_of(file, lambda _: None)
+    said: list[str] = []
+    tokens_of(
+        engine_on("cpu", folder, said.append, dtype="auto", compile_model="on", cache_dir=str(tmp_path))
+    )
+    assert any(line.startswith("weights: Q4_1, ") for line in said)
+    assert "short steps are recorded and replayed" in said
+    assert not [line for line in said if "replay is off" in line]
 
 
 def test_a_type_that_is_not_computed_is_refused_by_name(tmp_path: Path) -> None:

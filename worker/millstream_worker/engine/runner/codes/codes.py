@@ -140,8 +140,9 @@ def _beside(numbers: Tensor) -> Tensor:
 def _weights(codes: Tensor, scales: Tensor, offsets: Tensor | None) -> Tensor:
     """float32 [..., inputs]; codes [..., inputs / 4 or 8, 4], scales and offsets [..., groups]."""
     if codes.dtype == torch.uint8:
-        codes = torch.stack((codes & 15, codes >> 4), -2).flatten(-3, -2)
-        codes = codes.to(torch.int8) - (_MIDDLE if offsets is None else 0)
+        # As floats: torch compiles no `stack` of bytes but calls its own, and what it calls is not replayed.
+        halves = torch.stack(((codes & 15).float(), (codes >> 4).float()), -2)
+        codes = halves.flatten(-3, -2) - (_MIDDLE if offsets is None else 0)
     groups = codes.reshape(*scales.shape, -1).float()
     weight = groups * scales.float()[..., None]
     if offsets is not None:

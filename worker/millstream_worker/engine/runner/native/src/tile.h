@@ -34,10 +34,16 @@ struct Addresses<int8_t> {
 
 // Of 64 keys or values, one behind the other.
 struct TileScales {
-    alignas(LINE) Scales of[KEYS];
+    alignas(LINE) float scales[KEYS], middles[KEYS];
 
     void take(const Scales* const* from, int count) {
-        for (int k = 0; k < count; ++k) of[k] = *from[k];
+        alignas(LINE) Scales pairs[KEYS];
+        for (int k = 0; k < count; ++k) pairs[k] = *from[k];
+        for (int k = 0; k < count; k += LANES) {
+            const auto some = load<IntVector>(pairs + k);
+            store(scales + k, scale_of(some));
+            store(middles + k, middle_of(some));
+        }
     }
 };
 
@@ -205,10 +211,7 @@ private:
         }
         const float most = std::max(highest[row], scale_and_hide(row, count, sight));
         if (most > highest[row]) {
-            const float shrink = std::exp2(highest[row] - most);
-            for (int d = 0; d < width; ++d) sums[row * width + d] *= shrink;
-            store(totals + row * LANES, load<Vector>(totals + row * LANES) * shrink);
-            if constexpr (CODES) store(middles_ + row * LANES, load<Vector>(middles_ + row * LANES) * shrink);
+            if (highest[row] != -INFINITY) shrink(row, power_of_two(broadcast(highest[row] - most)));
             highest[row] = most;
         }
         const float reference = most == -INFINITY ? 0.0f : most;
@@ -218,9 +221,8 @@ private:
             Vector weights = power_of_two(load<Vector>(scores + k) - reference);
             total += weights;
             if constexpr (CODES) {
-                const auto scales = load<IntVector>(value_scales_.of + k);
-                middle = fused(weights, middle_of(scales), middle);
-                weights *= scale_of(scales);
+                middle = fused(weights, load<Vector>(value_scales_.middles + k), middle);
+                weights *= load<Vector>(value_scales_.scales + k);
             }
             store(scores + k, weights);
         }
@@ -228,20 +230,26 @@ private:
         if constexpr (CODES) store(middles_ + row * LANES, middle);
     }
 
+    // What a row has come to, relative to a score that is higher.
+    void shrink(int row, Vector by) {
+        for (int d = row * width; d < (row + 1) * width; d += LANES) store(sums + d, load<Vector>(sums + d) * by);
+        store(totals + row * LANES, load<Vector>(totals + row * LANES) * by);
+        if constexpr (CODES) store(middles_ + row * LANES, load<Vector>(middles_ + row * LANES) * by);
+    }
+
     // The highest of the scores that are seen; the others become -inf, whatever they were.
     float scale_and_hide(int row, int count, Sight sight) {
         float* scores = scores_ + row * KEYS;
         const bool whole = sight.low <= 0 && sight.high >= count;
         const float scale = shape_.softcap != 0 ? shape_.scale : shape_.scale * LOG2_E;
+        const float factor = P::WHOLE ? scale * query_factors_[row] : scale;
+        [[maybe_unused]] const float middle = CODES ? scale * query_sums_[row] : 0;
         Vector most = broadcast(-INFINITY);
         for (int k = 0; k < count; k += LANES) {
-            Vector score = load<Vector>(scores + k);
-            if constexpr (P::WHOLE) score = floats_of(scores + k) * query_factors_[row];
-            if constexpr (CODES) {
-                const auto scales = load<IntVector>(key_scales_.of + k);
-                score = fused(score, scale_of(scales), middle_of(scales) * query_sums_[row]);
-            }
-            score *= scale;
+            Vector score = (P::WHOLE ? floats_of(scores + k) : load<Vector>(scores + k)) * factor;
+            if constexpr (CODES)
+                score = fused(score, load<Vector>(key_scales_.scales + k),
+                              load<Vector>(key_scales_.middles + k) * middle);
             if (shape_.softcap != 0) score = capped(score, shape_.softcap) * LOG2_E;
             if (!whole) {
                 const IntVector key = counting() + k;

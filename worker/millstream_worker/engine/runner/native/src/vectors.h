@@ -84,6 +84,30 @@ inline Vector widened_code(IntVector words, int which) {
     return __builtin_convertvector(words << (24 - 8 * which) >> 24, Vector);
 }
 
+inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
+inline Vector absolute(Vector x) { return (Vector)((IntVector)x & 0x7fffffff); }
+
+#if defined(__AVX2__)
+// Ties to even.
+inline IntVector nearest_integers(Vector x) {
+#if defined(__AVX512F__)
+    return (IntVector)_mm512_cvtps_epi32((__m512)x);
+#else
+    return (IntVector)_mm256_cvtps_epi32((__m256)x);
+#endif
+}
+
+// Of numbers that fit into 16 bits.
+inline void store_shorts(void* to, IntVector numbers) {
+#if defined(__AVX512F__)
+    store(to, _mm512_cvtepi32_epi16((__m512i)numbers));
+#else
+    const auto whole = (__m256i)numbers;
+    store(to, _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1)));
+#endif
+}
+#endif
+
 // Pairs of bfloat16 from floats that are such.
 inline IntVector paired(Vector first, Vector second) {
     typedef uint32_t Bits __attribute__((vector_size(LANES * 4)));

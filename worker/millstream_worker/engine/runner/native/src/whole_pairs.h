@@ -35,32 +35,42 @@ struct WholePairs {
 
     // What the numbers are multiples of. Pairs are as `pack_keys` finds them: 0 and 2, 1 and 3 of each four.
     static float pack_query(const uint16_t* row, int dim, uint32_t* to) {
-        float largest = 0;
-        for (int d = 0; d < dim; ++d) largest = std::max(largest, std::abs(widened(row[d])));
+        const int whole = dim / LANES * LANES;
+        Vector sizes{};
+        for (int d = 0; d < whole; d += LANES) sizes = larger(sizes, absolute(widened_numbers(row + d)));
+        float highest = largest(sizes);
+        for (int d = whole; d < dim; ++d) highest = std::max(highest, std::abs(widened(row[d])));
         const float most = std::min(32767, INT32_MAX / 127 / dim);
-        const float inverse = largest > 0 ? most / largest : 0;
+        const float inverse = highest > 0 ? most / highest : 0;
+        for (int d = 0; d < whole; d += LANES)
+            store_shorts(to + d / 2, in_pairs(nearest_integers(widened_numbers(row + d) * inverse)));
         const auto rounded = [&](int d) {
             return d < dim ? uint16_t(int16_t(std::rint(widened(row[d]) * inverse))) : uint16_t(0);
         };
-        for (int pair = 0; pair < rounded_up(dim, 4) / 2; ++pair) {
+        for (int pair = whole / 2; pair < rounded_up(dim, 4) / 2; ++pair) {
             const int first = pair / 2 * 4 + pair % 2;
             to[pair] = rounded(first) | uint32_t(rounded(first + 2)) << 16;
         }
-        return largest / most;
+        return highest / most;
     }
 
     // The same of the weights of a row's keys, which are not negative.
     static float pack_weights(const float* weights, int count, uint32_t* to) {
         Vector most = load<Vector>(weights);
-        for (int k = LANES; k < count; k += LANES) {
-            const Vector some = load<Vector>(weights + k);
-            most = some > most ? some : most;
-        }
+        for (int k = LANES; k < count; k += LANES) most = larger(most, load<Vector>(weights + k));
         const float highest = largest(most), inverse = highest > 0 ? 32767 / highest : 0;
-        int16_t shorts[KEYS];
-        for (int k = 0; k < count; ++k) shorts[k] = int16_t(int(std::rint(weights[k] * inverse)));
-        std::memcpy(to, shorts, count * sizeof *shorts);
+        for (int k = 0; k < count; k += LANES)
+            store_shorts(to + k / 2, nearest_integers(load<Vector>(weights + k) * inverse));
         return highest / 32767;
+    }
+
+    // 0, 2, 1 and 3 of each four.
+    static IntVector in_pairs(IntVector numbers) {
+#if defined(__AVX512F__)
+        return (IntVector)_mm512_shuffle_epi32((__m512i)numbers, _MM_PERM_DBCA);
+#else
+        return (IntVector)_mm256_shuffle_epi32((__m256i)numbers, 0xd8);
+#endif
     }
 
     static void pack_keys(const int8_t* const* rows, int dim, uint32_t* to) {
