@@ -46,8 +46,8 @@ async def test_equal_lines_are_one_job_with_a_row_for_each(place: BatchFiles) ->
         assert again["body"]["choices"] == first["body"]["choices"]
         assert again["body"]["usage"] == {
             "prompt_tokens": 1,
-            "completion_tokens": 0,
-            "total_tokens": 1,
+            "completion_tokens": 5,
+            "total_tokens": 6,
             "prompt_tokens_details": {"cached_tokens": 1},
         }
     assert (summary.completed, summary.reused, summary.failed) == (7, 3, 0)

@@ -41,7 +41,7 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
     services = Services.of(settings, GatewayMetrics(registry))
     try:
         await _check_door(settings, services)
-        await _check_store(settings, services)
+        await _check_store(services)
         app = application(services, registry, _most_requests(settings.max_requests))
         config = uvicorn.Config(
             app,
@@ -73,13 +73,11 @@ async def _check_door(settings: GatewaySettings, services: Services) -> None:
     raise InvalidRequest("--host", settings.host, problem)
 
 
-async def _check_store(settings: GatewaySettings, services: Services) -> None:
-    """A store or a server that does not answer now is asked again with the first file."""
+async def _check_store(services: Services) -> None:
+    """Without it only files and batches are refused; it is asked again with each of them."""
     try:
         await services.marker.confirm()
-    except StoreMismatch as error:
-        raise InvalidRequest("--files-url", settings.files_url, error.message) from None
-    except MillstreamError as error:
+    except (StoreMismatch, MillstreamError) as error:
         log.warning("files cannot be used now: %s", error)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from support.gateway import Gateway, gateway
+from support.gateway import gateway
 from support.servers.servers import Server
 
 from millstream.errors import Unavailable
@@ -61,13 +61,15 @@ async def test_a_store_that_cannot_be_used_says_so(access: ServerAccess, tmp_pat
         await StoreMarker(access, ObjectStore(f"{tmp_path}/file/below")).confirm()
 
 
-async def test_a_gateway_with_another_store_does_not_start(valkey: Server, tmp_path: Path) -> None:
+async def test_a_gateway_with_another_store_does_all_but_files(valkey: Server, tmp_path: Path) -> None:
     async with httpx2.AsyncClient() as http:
         with gateway(valkey.url, "--files-url", tmp_path / "one") as door:
             assert (await http.get(f"{door.url}/v1/files")).status_code == 200
-        with pytest.raises(AssertionError, match="--files-url: this gateway's store of files is not the one"):
-            Gateway(valkey.url, "--files-url", tmp_path / "two")
-        with gateway(valkey.url, "--files-url", "/proc/nothing") as door:  # it can do all else
+        with gateway(valkey.url, "--files-url", tmp_path / "two") as door:
+            answer = await http.post(f"{door.url}/v1/files")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_mismatch")
+            assert (await http.get(f"{door.url}/v1/models")).status_code == 200
+        with gateway(valkey.url, "--files-url", "/proc/nothing") as door:
             answer = await http.post(f"{door.url}/v1/files")
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
             assert "/proc" not in answer.text

@@ -21,10 +21,10 @@ def answer_id(endpoint: BatchEndpoint, job_id: str) -> str:
 
 
 def reused_body(body: Mapping[str, Any], metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The body of a request with this metadata that has the same answer, for which nothing was computed."""
-    prompt = body["usage"]["prompt_tokens"]
+    """The body of a request with this metadata that has the same answer, whose prompt was not computed."""
+    prompt, output = (body["usage"][name] for name in ("prompt_tokens", "completion_tokens"))
     made = {name: value for name, value in body.items() if name != "metadata"}
-    made["usage"] = usage_body(Usage(prompt_tokens=prompt, cached_tokens=prompt))
+    made["usage"] = usage_body(Usage(prompt_tokens=prompt, cached_tokens=prompt, output_tokens=output))
     if metadata:
         made["metadata"] = dict(metadata)
     return made | {"cached": True}
