@@ -43,7 +43,7 @@ async def test_a_real_worker_answers_whole_and_streamed(
         "max_tokens": 4,
     }
     async with serving(valkey, model_name(tokenizer), lease_s=20.0, renew_s=2.0), door.client() as client:
-        await until(lambda: door.shows_ready(True))
+        await until(lambda: found(client, "counting"))
         whole = await client.chat.completions.create(**ask, n=2, logprobs=True, top_logprobs=2, seed=7)
         texts = [choice.message.content for choice in whole.choices]
         assert texts == [counted(6, 4), counted(7, 4)]
