@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,13 +21,14 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 class Gateway:
-    """`python -m millstream gateway`, on any free port."""
+    """`python -m millstream gateway`, on any free port; with a store of files of its own, unless one is given."""
 
     def __init__(self, redis_url: str, *arguments: object) -> None:
+        self._folder = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "millstream", "gateway", "--redis-url", redis_url, "--port", "0"),
-                *map(str, arguments),
+                *("--files-url", self._folder.name, *map(str, arguments)),
             ],
             stderr=subprocess.PIPE,
             text=True,
@@ -63,6 +65,7 @@ class Gateway:
         self.process.wait(timeout=15)
         assert self.process.stderr is not None
         self.process.stderr.close()
+        self._folder.cleanup()
 
     def raw(self, data: bytes) -> bytes:
         """What it sends before it closes, or stops sending for a second."""

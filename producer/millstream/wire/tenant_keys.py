@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from millstream.errors import InvalidRequest
 
 API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whom it belongs to
+STORE = "{msgw}:store"  # the id of the store of files that all gateways use
+FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 OPEN_BATCHES = "{msgw}:batches"  # a sorted set: `<tenant> <batch id>` by when a gateway should look, Unix ms
 BATCH_ID = re.compile(r"batch_[0-9a-z]{1,80}")
 _TENANT = re.compile(r"[A-Za-z0-9._:@-]{0,100}")
@@ -57,6 +59,15 @@ class TenantKeys:
         return f"{self.tag}:once:{digest}"
 
     @property
+    def files(self) -> str:
+        """Sorted set: ids of files, by when they were created, in Unix microseconds, no two the same. Some
+        may have expired.
+        """
+        return f"{self.tag}:files"
+
+    def file(self, file_id: str) -> str:
+        """Hash: filename, purpose, bytes, created_s, expires_s (0: never). It expires with the file."""
+        return f"{self.tag}:file:{file_id}"
     def batches(self) -> str:
         """Sorted set: ids of batches, by when they were created, in Unix microseconds, no two the same. Some
         may have expired.

@@ -17,7 +17,7 @@ from millstream.errors import InvalidRequest, MissingExtra
 from millstream.gateway.access.gateway_settings import DEFAULTS, GatewaySettings
 
 _VARIABLE = "MILLSTREAM_GATEWAY_"
-_LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
+_LIBRARIES = ("starlette", "uvicorn", "prometheus_client", "obstore", "python_multipart")
 
 
 def gateway(
@@ -64,6 +64,16 @@ def gateway(
         int,
         typer.Option(envvar=f"{_VARIABLE}MAX_REQUESTS", help="Most requests under way at once."),
     ] = DEFAULTS.max_requests,
+    files_url: Annotated[
+        str,
+        typer.Option(
+            envvar="MILLSTREAM_FILES_URL",
+            help="Where all gateways keep files: a folder, or `s3://…`, `gs://…`, `az://…`.",
+        ),
+    ] = DEFAULTS.files_url,
+    max_file_bytes: Annotated[
+        int, typer.Option(envvar=f"{_VARIABLE}MAX_FILE_BYTES", help="Longest file that may be uploaded.")
+    ] = DEFAULTS.max_file_bytes,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="Run a server and a worker of its own, too.")
     ] = False,
@@ -92,5 +102,7 @@ def gateway(
                 grace_s=grace_s,
                 max_body_bytes=max_body_bytes,
                 max_requests=max_requests,
+                files_url=files_url,
+                max_file_bytes=max_file_bytes,
             )
             run_async(stack.guard(serve(settings, say)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import QueueKeys
 
-ABOVE_ZERO = ("timeout_s", "max_body_bytes", "max_requests")
+ABOVE_ZERO = ("timeout_s", "max_body_bytes", "max_requests", "max_file_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class GatewaySettings:
     grace_s: float = 30.0
     max_body_bytes: int = 16 * 1024**2
     max_requests: int = 10_000  # under way at once
+    files_url: str = "millstream-files"  # a folder, or s3://…, gs://…, az://…
+    max_file_bytes: int = 2 * 1024**3
 
     def __post_init__(self) -> None:
         for queue in self.queues:

@@ -8,6 +8,8 @@ from millstream.client.async_client import AsyncClient
 from millstream.client.queue.options import ClientOptions
 from millstream.gateway.access.gateway_settings import GatewaySettings
 from millstream.gateway.access.server_access import NAME, ServerAccess
+from millstream.gateway.files.file_catalogue import FileCatalogue
+from millstream.gateway.files.object_store import ObjectStore
 from millstream.gateway.identity.allowances import Allowances
 from millstream.gateway.identity.callers import Callers
 from millstream.gateway.identity.posts import Posts
@@ -24,6 +26,8 @@ class Services:
     allowances: Allowances
     posts: Posts
     directory: QueueDirectory
+    store: ObjectStore
+    files: FileCatalogue
     metrics: GatewayMetrics
 
     @classmethod
@@ -38,6 +42,8 @@ class Services:
             Allowances(access, settings.timeout_s),
             Posts(access),
             QueueDirectory(access, settings.queues),
+            ObjectStore(settings.files_url),
+            FileCatalogue(access),
             metrics,
         )
 

@@ -1,0 +1,169 @@
+"""Objects in a local folder or in the cloud, by obstore. Whatever its kind, an object is there whole or not
+at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, from_url
+
+from millstream.errors import InvalidRequest, JobError, NotFound, Unavailable
+
+PART_BYTES = 8 * 1024**2  # S3 takes 10,000 parts: 80 GB in one object
+PARTS_UNDER_WAY = 3
+READ_BYTES = 256 * 1024  # least of a chunk that is read
+_CLOUDS = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
+_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
+
+
+class ObjectMissing(NotFound):
+    """No object of that path."""
+
+    def __init__(self, path: str) -> None:
+        JobError.__init__(self, path, "no such object in the store of files")
+
+
+class StoreUnavailable(Unavailable):
+    """The store of files refused, or did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    path: str
+    bytes: int
+    modified_s: float
+
+
+class ObjectStore:
+    """Paths are relative to the URL's; they have no leading `/`. Connects when first used. All methods raise
+    StoreUnavailable.
+    """
+
+    def __init__(self, url: str) -> None:
+        """`url`: a folder, or s3://…, gs://…, az://…, whose credentials are in the usual variables of the
+        environment. Raises InvalidRequest.
+        """
+        self.url = url
+        self.folder = _folder(url)
+        self._opened: Any = None
+
+    async def write(self, path: str, chunks: AsyncIterator[bytes]) -> int:
+        """Returns how many bytes they were. Holds a few parts in memory. An error of `chunks` passes, and
+        leaves no object.
+        """
+        count = 0
+        with self._reached(path):
+            writer = obstore.open_writer_async(
+                self._store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_UNDER_WAY
+            )
+        async for chunk in chunks:  # a writer that is not closed is dropped, with all that it has
+            with self._reached(path):
+                await writer.write(chunk)
+            count += len(chunk)
+        with self._reached(path):
+            await writer.close()
+        return count
+
+    async def put(self, path: str, data: bytes) -> None:
+        with self._reached(path):
+            await obstore.put_async(self._store, path, data)
+
+    async def create(self, path: str, data: bytes) -> bool:
+        """Whether there was none until now; an object that is there stays as it is."""
+        try:
+            with self._reached(path):
+                await obstore.put_async(self._store, path, data, mode="create", use_multipart=False)
+        except _Exists:
+            return False
+        return True
+
+    async def read(self, path: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """From byte `start` up to `end`, which is not included. Raises ObjectMissing."""
+        if end is not None and end <= start:
+            return
+        options: Any = {}
+        if end is not None:
+            options = {"range": (start, end)}
+        elif start:
+            options = {"range": {"offset": start}}
+        with self._reached(path):
+            found = await obstore.get_async(self._store, path, options=options)
+            stream = aiter(found.stream(READ_BYTES))
+        while True:
+            with self._reached(path):
+                chunk = await anext(stream, None)
+            if chunk is None:
+                return
+            yield bytes(chunk)
+
+    async def size(self, path: str) -> int:
+        """In bytes. Raises ObjectMissing."""
+        with self._reached(path):
+            found = await obstore.head_async(self._store, path)
+        return found["size"]
+
+    async def delete(self, path: str) -> None:
+        """Also if there is none."""
+        with contextlib.suppress(ObjectMissing), self._reached(path):
+            await obstore.delete_async(self._store, path)
+
+    async def list(self, prefix: str) -> AsyncIterator[StoredObject]:
+        """All below the folder `prefix`, in no order."""
+        with self._reached(prefix):
+            pages = aiter(obstore.list(self._store, prefix))
+        while True:
+            with self._reached(prefix):
+                page = await anext(pages, None)
+            if page is None:
+                return
+            for one in page:
+                yield StoredObject(one["path"], one["size"], one["last_modified"].timestamp())
+
+    @property
+    def _store(self) -> Any:
+        if self._opened is None:
+            if self.folder is not None:
+                self._opened = LocalStore(self.folder, mkdir=True)
+            else:
+                self._opened = from_url(self.url, retry_config=_RETRIES)
+        return self._opened
+
+    @contextlib.contextmanager
+    def _reached(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise ObjectMissing(path) from None
+        except AlreadyExistsError:
+            raise _Exists from None
+        except (BaseError, OSError, ValueError) as error:
+            [problem, *_] = str(error).splitlines() or [""]
+            raise StoreUnavailable(
+                f"the store of files {self.url} cannot be used ({type(error).__name__}): {problem:.300}"
+            ) from error
+
+
+class _Exists(Exception):
+    pass
+
+
+def _folder(url: str) -> Path | None:
+    """None: it is in the cloud."""
+    kind = urlsplit(url).scheme
+    if kind in _CLOUDS:
+        return None
+    if kind not in ("", "file"):
+        raise InvalidRequest("--files-url", url, f"give a folder, or a URL of {', '.join(_CLOUDS)}")
+    folder = urlsplit(url).path if kind == "file" else url
+    if not folder:
+        raise InvalidRequest("--files-url", url, "name a folder")
+    return Path(folder).absolute()
