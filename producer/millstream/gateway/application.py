@@ -16,6 +16,8 @@ from starlette.types import ASGIApp
 
 from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.errors import MillstreamError
+from millstream.gateway.batches.batch_catalogue import BatchCatalogue
+from millstream.gateway.batching.batch_routes import BatchRoutes
 from millstream.gateway.generating.generation import GenerationEndpoint
 from millstream.gateway.operating.model_routes import ModelRoutes
 from millstream.gateway.operating.operator_routes import OperatorRoutes
@@ -26,7 +28,7 @@ from millstream.gateway.web.exchange import Exchange, Outermost, error_answer
 COMPRESSED_BYTES = 1024  # smaller answers are sent as they are
 # Of OpenAI's API, and not here: refused by name, so that no client takes them for a wrong address.
 ABSENT = (
-    "assistants", "audio", "batches", "chatkit", "containers", "conversations", "decisions", "embeddings",
+    "assistants", "audio", "chatkit", "containers", "conversations", "decisions", "embeddings",
     "evals", "files", "fine_tuning", "images", "messages", "moderations", "organization", "realtime",
     "responses", "threads", "uploads", "vector_stores", "videos", "webhook_endpoints",
 )  # fmt: skip
@@ -50,12 +52,18 @@ def _of_operators(routes: OperatorRoutes) -> Iterator[BaseRoute]:
 
 def _of_api(services: Services) -> Iterator[BaseRoute]:
     models = ModelRoutes(services)
+    batches = BatchRoutes(services, BatchCatalogue(services.access))
     for prefix in ("/v1", ""):
         for endpoint in BatchEndpoint:
             path = prefix + endpoint.removeprefix("/v1")
             yield Route(path, GenerationEndpoint(endpoint, services), methods=["POST"])
         yield Route(f"{prefix}/models", models.all, methods=["GET"])
         yield Route(f"{prefix}/models/{{id:path}}", models.one, methods=["GET"])
+        yield Route(f"{prefix}/batches", batches.create, methods=["POST"])
+        yield Route(f"{prefix}/batches", batches.page, methods=["GET"])
+        yield Route(f"{prefix}/batches/{{id}}", batches.one, methods=["GET"])
+        yield Route(f"{prefix}/batches/{{id}}/cancel", batches.cancel, methods=["POST"])
+        yield Route(f"{prefix}/batches/{{id}}/results", batches.results, methods=["GET"])
         for name in ABSENT:
             for path in (f"{prefix}/{name}", f"{prefix}/{name}/{{rest:path}}"):
                 yield Route(path, _absent, methods=_ANY)

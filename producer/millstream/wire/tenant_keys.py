@@ -68,6 +68,8 @@ class TenantKeys:
     def file(self, file_id: str) -> str:
         """Hash: filename, purpose, bytes, created_s, expires_s (0: never). It expires with the file."""
         return f"{self.tag}:file:{file_id}"
+
+    @property
     def batches(self) -> str:
         """Sorted set: ids of batches, by when they were created, in Unix microseconds, no two the same. Some
         may have expired.

@@ -12,9 +12,11 @@ from millstream.batch.rows import marks
 from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
-from millstream.errors import JobError, JobExpired, MillstreamError
+from millstream.errors import JobError, MillstreamError
 from millstream.gateway.batches.batch_record import RowKind
 from millstream.wire.messages.messages import Result, Usage
+
+_NO_USAGE = Usage()
 
 
 class Closing(Enum):
@@ -32,7 +34,7 @@ class FinishedRow:
     kind: RowKind
     data: bytes
     result: str
-    usage: Usage = Usage()
+    usage: Usage = _NO_USAGE
 
 
 def ended_row(row: BatchLine, job_id: str, end: Result | JobError) -> FinishedRow:
@@ -40,8 +42,6 @@ def ended_row(row: BatchLine, job_id: str, end: Result | JobError) -> FinishedRo
     if isinstance(end, Result):
         data = _encoded(answer_row(row, job_id, end))
         return FinishedRow(row.line, RowKind.OUTPUT, data, "completed", end.usage)
-    if isinstance(end, JobExpired):
-        return closed_row(row, Closing.EXPIRED)
     return FinishedRow(row.line, RowKind.ERROR, _encoded(failure_row(row, job_id, end)), "failed")
 
 

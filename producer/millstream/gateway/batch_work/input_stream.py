@@ -1,4 +1,6 @@
-"""The lines of a batch's input, as they come out of the store: neither a huge line nor the file is held whole."""
+"""The lines of a batch's input, as they come out of the store: neither a huge line nor the file is held
+whole.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from collections.abc import AsyncIterator
 from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
 
 
-async def input_lines(chunks: AsyncIterator[bytes], most_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[InputLine]:
+async def input_lines(
+    chunks: AsyncIterator[bytes], most_bytes: int = MAX_LINE_BYTES
+) -> AsyncIterator[InputLine]:
     """Blank ones are skipped but counted. A line above `most_bytes` has no data."""
     number, held, too_long = 0, bytearray(), False
     async for chunk in chunks:

@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator
 
 from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.batch_lines import BatchLine
-from millstream.client.async_client import AsyncClient
 from millstream.client.background import beside
 from millstream.errors import JobCancelled, JobError, JobExpired, NotFound, NotReady
 from millstream.gateway.batch_work.finished_rows import Closing, FinishedRow, closed_row, ended_row
 from millstream.gateway.batch_work.line_reader import LineReader
 from millstream.gateway.batch_work.line_run import CHUNK_ROWS, unwritten_rows
 from millstream.gateway.batch_work.part_writer import PartWriter
+from millstream.gateway.batch_work.queue_clients import QueueClients
 from millstream.gateway.batches.batch_record import BatchRecord
-from millstream.wire.keys import job_id_of
 from millstream.wire.messages.messages import Result
 
 WAIT_S = 10.0  # for running jobs to be stopped: over all lines
@@ -25,8 +24,10 @@ WAIT_S = 10.0  # for running jobs to be stopped: over all lines
 class LineClosing:
     """Jobs that have ended keep their ends; the others are cancelled."""
 
-    def __init__(self, batch: BatchRecord, client: AsyncClient, reader: LineReader, parts: PartWriter) -> None:
-        self._batch, self._client = batch, client
+    def __init__(
+        self, batch: BatchRecord, clients: QueueClients, reader: LineReader, parts: PartWriter
+    ) -> None:
+        self._batch, self._clients = batch, clients
         self._reader, self._parts = reader, parts
 
     async def run(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
@@ -45,7 +46,7 @@ class LineClosing:
             await self._end(queue, rows, closing, give_up_s)
 
     async def _end(self, queue: str, rows: list[BatchLine], closing: Closing, give_up_s: float) -> None:
-        client = self._client.with_queue(queue)
+        client = self._clients[queue]
         jobs = {self._batch.own_id(row.line): row for row in rows}
         await client.cancel_many(jobs)
         ends = await client.wait_many(jobs, timeout_s=max(0.0, give_up_s - time.monotonic()))

@@ -32,9 +32,7 @@ class LineReader:
     async def read(self, line: InputLine) -> BatchLine:
         """Raises LineFault, Unavailable."""
         if line.data is None:
-            raise LineFault(
-                FaultCode.LINE_TOO_LONG, f"longer than {MAX_LINE_BYTES} bytes; shorten its input"
-            )
+            raise LineFault(FaultCode.LINE_TOO_LONG, f"longer than {MAX_LINE_BYTES} bytes; shorten its input")
         fields = parse(line.data)
         custom_id = custom_id_of(fields)
         try:
@@ -48,9 +46,7 @@ class LineReader:
         endpoint = self._batch.endpoint
         if fields.get("url") != endpoint:
             raise invalid("url", fields.get("url"), f"this batch is of {endpoint}", "mismatched_url")
-        row = read_row(
-            number, custom_id, fields, lane=Lane.BATCH, tenant=self._batch.tenant, queue="default"
-        )
+        row = read_row(number, custom_id, fields, lane=Lane.BATCH, tenant=self._batch.tenant, queue="default")
         return replace(row, queue=await self._queue(fields["body"].get("model")))
 
     async def _queue(self, model: Any) -> str:

@@ -13,11 +13,20 @@ from millstream.batch.running.window import Window
 from millstream.client.async_client import AsyncClient
 from millstream.client.background import beside
 from millstream.client.submitting.submission import Outcome, Submitted
-from millstream.errors import AccessDenied, Conflict, MillstreamError, NotFound, QueueFull, QueueMismatch, Unavailable
+from millstream.errors import (
+    AccessDenied,
+    Conflict,
+    JobExpired,
+    NotFound,
+    QueueFull,
+    QueueMismatch,
+    Unavailable,
+)
 from millstream.gateway.batch_work.finished_rows import ended_row, faulty_row, refused_row
 from millstream.gateway.batch_work.line_reader import LineReader
 from millstream.gateway.batch_work.part_writer import PartWriter
-from millstream.gateway.batches.batch_lease import BatchLease
+from millstream.gateway.batch_work.queue_clients import QueueClients
+from millstream.gateway.batches.batch_lease import BatchInterrupted, BatchLease
 from millstream.gateway.batches.batch_record import BatchRecord
 
 WINDOW_JOBS = 2000
@@ -35,14 +44,19 @@ class LineRun:
     """
 
     def __init__(
-        self, batch: BatchRecord, lease: BatchLease, client: AsyncClient, reader: LineReader, parts: PartWriter
+        self,
+        batch: BatchRecord,
+        lease: BatchLease,
+        clients: QueueClients,
+        reader: LineReader,
+        parts: PartWriter,
     ) -> None:
-        self._batch, self._lease, self._client = batch, lease, client
+        self._batch, self._lease, self._clients = batch, lease, clients
         self._reader, self._parts = reader, parts
         self._window = Window(WINDOW_JOBS, WINDOW_BYTES)
 
     async def run(self, lines: AsyncIterator[InputLine]) -> None:
-        """All rows are committed at its end. Raises LeaseLost, MillstreamError."""
+        """All rows are committed at its end. Raises LeaseLost, BatchInterrupted, MillstreamError."""
         await beside(self._parts.flush_often(), self._answer(lines))
         await self._parts.flush()
 
@@ -50,7 +64,7 @@ class LineRun:
         try:
             async with asyncio.TaskGroup() as group:
                 async for queue, rows in self._chunks(lines):
-                    group.create_task(self._complete(self._client.with_queue(queue), rows))
+                    group.create_task(self._complete(self._clients[queue], rows))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
@@ -78,6 +92,8 @@ class LineRun:
                     if isinstance(end, NotFound) and attempt < MAX_ROUNDS:  # the server was emptied
                         rows.append(row)
                         continue
+                    if isinstance(end, JobExpired):  # its deadline was the batch's
+                        raise BatchInterrupted
                     await self._parts.add(ended_row(row, job_id, end), client, job_id)
                     self._window.leave(row.size)
             if not rows:

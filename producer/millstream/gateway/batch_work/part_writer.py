@@ -1,4 +1,6 @@
-"""Writes rows in parts: the object first, then one script counts its rows; only then are their jobs forgotten."""
+"""Writes rows in parts: the object first, then one script counts its rows; only then are their jobs
+forgotten.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,12 @@ class PartWriter:
     """
 
     def __init__(
-        self, batch: BatchRecord, written: LineSet, lease: BatchLease, store: ObjectStore, metrics: GatewayMetrics
+        self,
+        batch: BatchRecord,
+        written: LineSet,
+        lease: BatchLease,
+        store: ObjectStore,
+        metrics: GatewayMetrics,
     ) -> None:
         self.written = written
         self._batch = batch

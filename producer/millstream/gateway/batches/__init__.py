@@ -1,1 +1,1 @@
-"""Batches as the server knows them: their records, the lease of one, and the parts that are written. Knows no HTTP."""
+"""Batches as the server knows them: records, leases, and the parts that are written. Knows no HTTP."""

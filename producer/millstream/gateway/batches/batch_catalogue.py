@@ -1,5 +1,5 @@
-"""The records of batches, in Redis: a hash for each, a sorted set for each tenant in the order of creation, and
-one of all batches that are open.
+"""The records of batches, in Redis: a hash for each, a sorted set for each tenant in the order of creation,
+and one of all batches that are open.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millstream.wire.calls.batch_calls import cancel_batch, create_batch
 from millstream.wire.calls.scripts import texts
 from millstream.wire.tenant_keys import BATCH_ID, OPEN_BATCHES, TenantKeys
 
-LOOKED_AT = 100  # open batches, at once
+LOOKED_AT = 1000  # open batches, at once
 LEAST_LOOKED_AT = 100  # of a tenant's list, at once
 
 
@@ -53,8 +53,11 @@ class BatchCatalogue:
         call = create_batch(
             TenantKeys(tenant), id, fields, window_s=window_s, charge=charge, lasts_ms=lasts_s * 1000
         )
-        await self.announce(OpenBatch(tenant, id))  # first: without it nobody would look for the batch
+        # Before, as nobody would look for the batch of a gateway that dies here; and after, as another
+        # gateway may have looked too early.
+        await self.remind(OpenBatch(tenant, id))
         await self._access.run(call)
+        await self.remind(OpenBatch(tenant, id))
         found = await self.find(tenant, id)
         assert found is not None, "an open batch does not expire"
         return found
@@ -120,10 +123,17 @@ class BatchCatalogue:
             lines.add_ranges(row.decode())
         return lines
 
-    async def announce(self, batch: OpenBatch, due_ms: int = 0) -> None:
-        """A gateway that has time looks for it from `due_ms` on."""
+    async def announce(self, batch: OpenBatch, due_ms: int) -> None:
+        """A gateway that has time looks for it from `due_ms` on, by the server's clock."""
         with self._access.reach():
             await self._access.redis.zadd(OPEN_BATCHES, {f"{batch.tenant} {batch.id}": due_ms})
+
+    async def remind(self, batch: OpenBatch) -> None:
+        """Announce one that is not, for now."""
+        with self._access.reach():
+            seconds, microseconds = await self._access.redis.time()
+            due_ms = seconds * 1000 + microseconds // 1000
+            await self._access.redis.zadd(OPEN_BATCHES, {f"{batch.tenant} {batch.id}": due_ms}, nx=True)
 
     async def settle(self, batch: OpenBatch) -> None:
         """It has ended, and nothing is to be done about it any more."""

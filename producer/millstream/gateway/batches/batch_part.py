@@ -1,4 +1,4 @@
-"""One part of a batch's rows: an object in the store, which is copied to one of the batch's files at its end."""
+"""One part of a batch's rows: an object in the store, copied to one of the batch's files at its end."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class RowKind(StrEnum):
     ERROR = "error"
 
 
+_COUNTS = ("completed", "failed", "prompt_tokens", "cached_tokens", "output_tokens")
 _TIMES = ("cancelled", "cancelling", "completed", "expired", "failed", "finalizing", "in_progress")
-_TEXTS = ("endpoint", "input_file_id", "completion_window")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class BatchRecord:
     errors: tuple[Mapping[str, Any], ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
+    ends_as: BatchStatus = BatchStatus.COMPLETED  # when it is finalized
 
     @classmethod
     def of(cls, tenant: str, id: str, fields: Mapping[str, str]) -> Self:
@@ -80,11 +81,13 @@ class BatchRecord:
                 id,
                 tenant,
                 BatchStatus(fields["status"]),
-                *(fields[name] for name in _TEXTS),
+                fields["endpoint"],
+                fields["input_file_id"],
+                fields["completion_window"],
                 created_s=int(fields["created_s"]),
                 expires_s=int(fields["expires_s"]),
                 times={name: int(fields[f"{name}_s"]) for name in _TIMES if f"{name}_s" in fields},
-                counts=PartCounts(**{name: int(fields.get(name, 0)) for name in PartCounts.__slots__}),
+                counts=PartCounts(**{name: int(fields.get(name, 0)) for name in _COUNTS}),
                 total=int(fields.get("total", 0)),
                 metadata=json.loads(fields.get("metadata", "null")),
                 queues=tuple(json.loads(fields.get("queues", "[]"))),
@@ -93,6 +96,7 @@ class BatchRecord:
                 errors=tuple(json.loads(fields.get("errors", "[]"))),
                 output_file_id=fields.get("output_file_id"),
                 error_file_id=fields.get("error_file_id"),
+                ends_as=BatchStatus(fields.get("ends_as", BatchStatus.COMPLETED)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise ProtocolError(f"the record of {id} is damaged: {error!s:.100}") from None
@@ -101,6 +105,10 @@ class BatchRecord:
     def folder(self) -> str:
         """Of its parts, in the store of files."""
         return f"{FOLDER}/{self.id}"
+
+    @property
+    def is_validated(self) -> bool:
+        return "in_progress" in self.times
 
     @property
     def model(self) -> str | None:

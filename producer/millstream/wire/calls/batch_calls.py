@@ -104,7 +104,13 @@ def commit_part(
 
 
 def move_batch(
-    keys: TenantKeys, batch_id: str, fields: Mapping[str, str], *, holder: str, change: tuple[str, str], ttl_ms: int
+    keys: TenantKeys,
+    batch_id: str,
+    fields: Mapping[str, str],
+    *,
+    holder: str,
+    change: tuple[str, str],
+    ttl_ms: int,
 ) -> ScriptCall[str]:
     """Returns the status that the batch has now, or LOST. `change`: from this status to that one."""
     return ScriptCall(
