@@ -26,7 +26,9 @@ def chat(number: int, text: str, max_tokens: int) -> Line:
 
 
 def jsonl(lines: Iterable[Mapping[str, Any] | bytes]) -> bytes:
-    return b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+    return b"".join(
+        (line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines
+    )
 
 
 async def upload(client: openai.AsyncOpenAI, lines: Iterable[Mapping[str, Any] | bytes]) -> str:

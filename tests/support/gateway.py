@@ -21,7 +21,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 class Gateway:
-    """`python -m millstream gateway`, on any free port; with a store of files of its own, unless one is given."""
+    """`python -m millstream gateway`, on any free port; its store of files is its own unless one is given."""
 
     def __init__(self, redis_url: str, *arguments: object) -> None:
         self._folder = tempfile.TemporaryDirectory()

@@ -6,40 +6,52 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.errors import MillstreamError
 from millstream.gateway.batches.batch_catalogue import BatchCatalogue
 from millstream.gateway.batching.batch_routes import BatchRoutes
+from millstream.gateway.filing.file_routes import FileRoutes
 from millstream.gateway.generating.generation import GenerationEndpoint
 from millstream.gateway.operating.model_routes import ModelRoutes
 from millstream.gateway.operating.operator_routes import OperatorRoutes
 from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import NO_RETRY, ApiError
+from millstream.gateway.web.departure import ClientGone
 from millstream.gateway.web.exchange import Exchange, Outermost, error_answer
 
 COMPRESSED_BYTES = 1024  # smaller answers are sent as they are
+COMPRESSION = 4  # zlib's level: contents of files are long
 # Of OpenAI's API, and not here: refused by name, so that no client takes them for a wrong address.
 ABSENT = (
-    "assistants", "audio", "chatkit", "containers", "conversations", "decisions", "embeddings",
-    "evals", "files", "fine_tuning", "images", "messages", "moderations", "organization", "realtime",
+    "assistants", "audio", "chatkit", "containers", "conversations", "decisions", "embeddings", "evals",
+    "fine_tuning", "images", "messages", "moderations", "organization", "realtime",
     "responses", "threads", "uploads", "vector_stores", "videos", "webhook_endpoints",
 )  # fmt: skip
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
+class Compression(GZipMiddleware):
+    """Of all but event streams, and of parts: their bytes are counted as they are stored."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        whole = scope["type"] == "http" and "range" not in Headers(scope=scope)
+        await (super().__call__ if whole else self.app)(scope, receive, send)
+
+
 def application(services: Services, registry: CollectorRegistry, most_requests: int) -> ASGIApp:
     """All of the API, also without `/v1`."""
     routes = [*_of_operators(OperatorRoutes(services, registry)), *_of_api(services)]
-    handlers = dict.fromkeys((ApiError, MillstreamError, HTTPException, Exception), _answer)
-    middleware = [Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES)]
+    handlers = dict.fromkeys((ApiError, MillstreamError, ClientGone, HTTPException, Exception), _answer)
+    middleware = [Middleware(Compression, minimum_size=COMPRESSED_BYTES, compresslevel=COMPRESSION)]
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Outermost(app, services.metrics, most_requests)
@@ -51,7 +63,7 @@ def _of_operators(routes: OperatorRoutes) -> Iterator[BaseRoute]:
 
 
 def _of_api(services: Services) -> Iterator[BaseRoute]:
-    models = ModelRoutes(services)
+    models, files = ModelRoutes(services), FileRoutes(services)
     batches = BatchRoutes(services, BatchCatalogue(services.access))
     for prefix in ("/v1", ""):
         for endpoint in BatchEndpoint:
@@ -59,8 +71,10 @@ def _of_api(services: Services) -> Iterator[BaseRoute]:
             yield Route(path, GenerationEndpoint(endpoint, services), methods=["POST"])
         yield Route(f"{prefix}/models", models.all, methods=["GET"])
         yield Route(f"{prefix}/models/{{id:path}}", models.one, methods=["GET"])
-        yield Route(f"{prefix}/batches", batches.create, methods=["POST"])
-        yield Route(f"{prefix}/batches", batches.page, methods=["GET"])
+        yield Route(f"{prefix}/files", files.collection, methods=["GET", "POST"])
+        yield Route(f"{prefix}/files/{{id}}", files.one, methods=["GET", "DELETE"])
+        yield Route(f"{prefix}/files/{{id}}/content", files.content, methods=["GET"])
+        yield Route(f"{prefix}/batches", batches.collection, methods=["GET", "POST"])
         yield Route(f"{prefix}/batches/{{id}}", batches.one, methods=["GET"])
         yield Route(f"{prefix}/batches/{{id}}/cancel", batches.cancel, methods=["POST"])
         yield Route(f"{prefix}/batches/{{id}}/results", batches.results, methods=["GET"])

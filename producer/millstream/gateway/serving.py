@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 import socket
@@ -17,10 +18,12 @@ from millstream.errors import InvalidRequest, MillstreamError
 from millstream.gateway.access.gateway_settings import GatewaySettings
 from millstream.gateway.application import application
 from millstream.gateway.batch_work.batch_runner import BatchRunner
+from millstream.gateway.files.store_marker import StoreMismatch
 from millstream.gateway.identity.keyring import Keyring
 from millstream.gateway.services.services import Services
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 
+log = logging.getLogger(__name__)
 KEEP_ALIVE_S = 75  # longer than clients and proxies keep a connection that they may use again
 _OWN_FILES = 256  # file descriptors for everything but requests
 _BACKLOG = 2048
@@ -51,6 +54,7 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
     services = Services.of(settings, GatewayMetrics(registry))
     try:
         await _check_door(settings, services)
+        await _check_store(settings, services)
         app = application(services, registry, _most_requests(settings.max_requests))
         config = uvicorn.Config(
             app,
@@ -67,8 +71,8 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
         with _listening(settings) as listener, _ended_by_signals():
             say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
             runner = BatchRunner(services)
-            serving = _Server(config, runner).serve([listener])
-            await beside(services.posts.attend(), beside(runner.run(), serving))
+            serving = beside(runner.run(), _Server(config, runner).serve([listener]))
+            await beside(services.posts.attend(), beside(services.orphans.attend(), serving))
     finally:
         await services.aclose()
 
@@ -81,6 +85,16 @@ async def _check_door(settings: GatewaySettings, services: Services) -> None:
             return
     problem = "needs API keys, as others can reach it; make one with `millstream keys add`, or give 127.0.0.1"
     raise InvalidRequest("--host", settings.host, problem)
+
+
+async def _check_store(settings: GatewaySettings, services: Services) -> None:
+    """A store or a server that does not answer now is asked again with the first file."""
+    try:
+        await services.marker.confirm()
+    except StoreMismatch as error:
+        raise InvalidRequest("--files-url", settings.files_url, error.message) from None
+    except MillstreamError as error:
+        log.warning("files cannot be used now: %s", error)
 
 
 def _most_requests(wanted: int) -> int:

@@ -19,11 +19,13 @@ from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import NO_RETRY, ApiError
 from millstream.gateway.web.exchange import Exchange
 from millstream.gateway.web.json_body import body_of, json_object
+from millstream.gateway.web.paging import Paging, page_body, unknown_after
 from millstream.wire.keys import Lane
 
 PATH = "/v1/batches"
 CREATING_S = 60  # for which a charged batch may be without its record
 LATER_S = 3600  # for which one counts as enqueued that could not be ended in time
+LISTED, MOST_LISTED = 20, 100
 BYTES_PER_TOKEN = 4  # as `cost_of` estimates them
 
 
@@ -32,8 +34,11 @@ class BatchRoutes:
     services: Services
     catalogue: BatchCatalogue
 
-    async def create(self, request: Request) -> Response:
+    async def collection(self, request: Request) -> Response:
         Exchange.of(request.scope).route = PATH
+        return await (self._post(request) if request.method == "POST" else self._page(request))
+
+    async def _post(self, request: Request) -> Response:
         caller = await self.services.callers.identify(request)
         raw = await body_of(request, self.services.settings.max_body_bytes)
         asked = asked_batch(json_object(raw))
@@ -74,17 +79,13 @@ class BatchRoutes:
             lasts_s=asked.window_s + LATER_S,
         )
 
-    async def page(self, request: Request) -> Response:
-        Exchange.of(request.scope).route = PATH
+    async def _page(self, request: Request) -> Response:
         caller = await self.services.callers.identify(request)
-        after = request.query_params.get("after")
-        found = await self.catalogue.page(caller.tenant, after=after, limit=_limit(request))
-        if found is None:
-            raise InvalidRequest("after", after, "there is no such batch")
-        data = [record.shown() for record in found.records]
-        first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-        shown = {"object": "list", "data": data, "first_id": first, "last_id": last}
-        return JSONResponse(shown | {"has_more": found.has_more})
+        paging = Paging.of(request, default=LISTED, most=MOST_LISTED)
+        page = await self.catalogue.page(caller.tenant, after=paging.after, limit=paging.limit)
+        if page is None:
+            raise unknown_after(paging.after)
+        return JSONResponse(page_body([one.shown() for one in page.records], page.has_more))
 
     async def one(self, request: Request) -> Response:
         Exchange.of(request.scope).route = f"{PATH}/{{id}}"
@@ -105,6 +106,7 @@ class BatchRoutes:
     async def results(self, request: Request) -> Response:
         Exchange.of(request.scope).route = f"{PATH}/{{id}}/results"
         batch = await self._find(request)
+        await self.services.marker.confirm()
         rows = ResultRows(self.services.store, self.catalogue, batch)
         return result_stream(request, rows)
 
@@ -115,10 +117,3 @@ class BatchRoutes:
         if (found := await self.catalogue.find(caller.tenant, id)) is None:
             raise ApiError(404, f"there is no batch {id[:200]!r}, or it has expired", "not_found")
         return found
-
-
-def _limit(request: Request) -> int:
-    given = request.query_params.get("limit", "20")
-    if not (given.isascii() and given.isdecimal() and len(given) < 4 and 1 <= int(given) <= 100):
-        raise InvalidRequest("limit", given, "give 1 to 100")
-    return int(given)

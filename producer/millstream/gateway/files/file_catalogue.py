@@ -77,6 +77,16 @@ class FileCatalogue:
         """Whether it was there. Its object is to be deleted afterwards."""
         return bool(FILE_ID.fullmatch(id)) and await self._access.run(remove_file(TenantKeys(tenant), id))
 
+    async def which_exist(self, owners: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of the pairs of tenant and id that have a record."""
+        if not owners:
+            return set()
+        with self._access.reach():
+            async with self._access.redis.pipeline(transaction=False) as pipeline:
+                for tenant, id in owners:
+                    pipeline.exists(TenantKeys(tenant).file(id))
+                return {owner for owner, there in zip(owners, await pipeline.execute(), strict=True) if there}
+
     async def _score(self, tenant: str, id: str) -> int | None:
         with self._access.reach():
             score = await self._access.redis.zscore(TenantKeys(tenant).files, id)

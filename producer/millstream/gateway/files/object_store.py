@@ -4,7 +4,9 @@ at all.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +24,7 @@ PART_BYTES = 8 * 1024**2  # S3 takes 10,000 parts: 80 GB in one object
 PARTS_UNDER_WAY = 3
 READ_BYTES = 256 * 1024  # least of a chunk that is read
 _CLOUDS = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
+_UNFINISHED = "*#[0-9]*"  # obstore's names of files that are being written
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
 
 
@@ -128,6 +131,15 @@ class ObjectStore:
             for one in page:
                 yield StoredObject(one["path"], one["size"], one["last_modified"].timestamp())
 
+    async def delete_unfinished(self, age_s: float) -> int:
+        """Delete what writers that were killed have left in a folder: their number. In the cloud such parts
+        are nobody's objects, and a rule of the bucket deletes them.
+        """
+        if self.folder is None:
+            return 0
+        with self._reached(_UNFINISHED):
+            return await asyncio.to_thread(_delete_unfinished, self.folder, time.time() - age_s)
+
     @property
     def _store(self) -> Any:
         if self._opened is None:
@@ -154,6 +166,13 @@ class ObjectStore:
 
 class _Exists(Exception):
     pass
+
+
+def _delete_unfinished(folder: Path, before_s: float) -> int:
+    found = [file for file in folder.rglob(_UNFINISHED) if file.stat().st_mtime < before_s]
+    for file in found:
+        file.unlink(missing_ok=True)
+    return len(found)
 
 
 def _folder(url: str) -> Path | None:

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from millstream.gateway.services.queue_directory import ServedQueue
 from millstream.gateway.services.services import Services
 from millstream.gateway.web.exchange import Exchange
+from millstream.gateway.web.paging import page_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,7 @@ class ModelRoutes:
         Exchange.of(request.scope).route = "/v1/models"
         caller = await self.services.callers.identify(request)
         data = [_model(one, one.queue) for one in await self.services.directory.seen_by(caller)]
-        first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-        page = {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": False}
-        return JSONResponse(page)
+        return JSONResponse(page_body(data, has_more=False))
 
     async def one(self, request: Request) -> JSONResponse:
         Exchange.of(request.scope).route = "/v1/models/{id}"

@@ -10,6 +10,8 @@ from millstream.gateway.access.gateway_settings import GatewaySettings
 from millstream.gateway.access.server_access import NAME, ServerAccess
 from millstream.gateway.files.file_catalogue import FileCatalogue
 from millstream.gateway.files.object_store import ObjectStore
+from millstream.gateway.files.orphans import Orphans
+from millstream.gateway.files.store_marker import StoreMarker
 from millstream.gateway.identity.allowances import Allowances
 from millstream.gateway.identity.callers import Callers
 from millstream.gateway.identity.posts import Posts
@@ -28,12 +30,16 @@ class Services:
     directory: QueueDirectory
     store: ObjectStore
     files: FileCatalogue
+    marker: StoreMarker
+    orphans: Orphans
     metrics: GatewayMetrics
 
     @classmethod
     def of(cls, settings: GatewaySettings, metrics: GatewayMetrics) -> Services:
         """Connects when first used; see `aclose`."""
         access = ServerAccess(settings.redis_url)
+        store, files = ObjectStore(settings.files_url), FileCatalogue(access)
+        marker = StoreMarker(access, store)
         return cls(
             settings,
             access,
@@ -42,8 +48,10 @@ class Services:
             Allowances(access, settings.timeout_s),
             Posts(access),
             QueueDirectory(access, settings.queues),
-            ObjectStore(settings.files_url),
-            FileCatalogue(access),
+            store,
+            files,
+            marker,
+            Orphans(access, store, files, marker),
             metrics,
         )
 

@@ -85,7 +85,7 @@ def api_error(error: MillstreamError) -> ApiError:
             message = "no worker of this queue takes such requests now; try again after its upgrade"
             return ApiError(503, message, "queue_mismatch", headers=retry_after(RETRY_S))
         case Unavailable():
-            message = "the queue's server does not answer; try again"
+            message = "the queue's server, or the store of files, does not answer; try again"
             return ApiError(503, message, "unavailable", headers=retry_after(RETRY_S))
         case AccessDenied():
             message = "the gateway lacks a right on the queue's server; tell its operator"

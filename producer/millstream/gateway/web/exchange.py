@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millstream.errors import JobError, MillstreamError
 from millstream.gateway.web.api_error import RETRY_S, ApiError, api_error, retry_after
-from millstream.gateway.web.gateway_metrics import GatewayMetrics
+from millstream.gateway.web.departure import ClientGone
+from millstream.gateway.web.gateway_metrics import CLIENT_GONE, GatewayMetrics
 
 log = logging.getLogger(__name__)
 _KEY = "millstream.exchange"
@@ -116,6 +117,8 @@ def error_answer(error: Exception) -> Response:
     match error:
         case ApiError():
             return error.answer()
+        case ClientGone():
+            return Response(status_code=CLIENT_GONE)  # to nobody, and for the metrics
         case MillstreamError():
             told = api_error(error)
             if told.status >= 500 and not isinstance(error, JobError):  # whose messages may quote a request

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+CLIENT_GONE = 499  # as nginx writes it
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300, 600)
 
 
@@ -53,7 +54,7 @@ class GatewayMetrics:
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """`status` 0: the client went before it had an answer."""
-        self._requests.labels(route, str(status or 499)).inc()
+        self._requests.labels(route, str(status or CLIENT_GONE)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def count_rows(self, results: Mapping[str, int]) -> None:
