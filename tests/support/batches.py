@@ -44,7 +44,7 @@ async def made(client: openai.AsyncOpenAI, lines: Sequence[Line | bytes], **fiel
 
 async def finished(client: openai.AsyncOpenAI, batch_id: str, wait_s: float = 30.0) -> Batch:
     async with asyncio.timeout(wait_s):
-        while (batch := await client.batches.retrieve(batch_id)).status not in ENDED:
+        while (batch := await client.batches.retrieve(batch_id)).status not in ENDED:  # noqa: ASYNC110 — HTTP
             await asyncio.sleep(0.05)
         return batch
 

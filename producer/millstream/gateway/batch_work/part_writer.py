@@ -10,6 +10,7 @@ import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Never
+from uuid import uuid4
 
 from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
@@ -69,7 +70,6 @@ class PartWriter:
         self._batch = batch
         self._lease, self._store, self._metrics = lease, store, metrics
         self._held = _Held()
-        self._count = 0
         self._began_s = time.monotonic()
         self._one_at_a_time = asyncio.Lock()
 
@@ -98,8 +98,7 @@ class PartWriter:
                     await client.forget_many(job_ids)
 
     async def _put(self, kind: RowKind, held: _Held) -> tuple[str, str]:
-        self._count += 1
-        name = f"{self._lease.holder}-{self._count}"  # of no other gateway's part
+        name = uuid4().hex  # of no other part, of this gateway or another
         data, lines = bytes(held.data[kind]), held.lines[kind]
         await self._store.put(f"{self._batch.folder}/{name}", data)
         return BatchPart(kind, name, len(lines), len(data)).text(), ranges_of(lines)
