@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -40,7 +41,7 @@ async def counting(
 
 async def add_key(valkey: Server, tenant: str, *options: object) -> str:
     done = await asyncio.to_thread(invoke, "keys", "add", tenant, *options, "--redis-url", valkey.url)
-    return done.stdout.strip()
+    return re.findall(r"ms-[\w-]{43}", done.stdout)[0]  # a worker of this process may write beside it
 
 
 async def test_the_whole_life_of_a_batch(door: Gateway, counting: None) -> None:
@@ -126,9 +127,8 @@ async def test_a_cancelled_batch_keeps_what_it_has(door: Gateway, worker: HandWo
         assert (ended.status, ended.completed_at) == ("cancelled", None)
         output, errors = await files_of(client, ended)
         assert answered(output) == {"r1": "done"}
-        assert [(row["custom_id"], row["error"]["code"]) for row in errors] == [
-            ("r2", "batch_cancelled"), ("r3", "batch_cancelled"),
-        ]  # fmt: skip
+        codes = {row["custom_id"]: row["error"]["code"] for row in errors}
+        assert codes == {"r2": "batch_cancelled", "r3": "batch_cancelled"}
         with pytest.raises(openai.NotFoundError):
             await client.files.retrieve("file-" + "0" * 32)
         assert await worker.redis.xlen(worker.keys.lane("batch")) <= 1  # of a job that was cancelled, unread

@@ -17,7 +17,7 @@ from millstream.wire.calls.batch_calls import TakeOutcome, TakeReply
 from millstream.wire.timing import ServerClock, within
 
 log = logging.getLogger(__name__)
-LOOK_S = 1.0
+LOOK_S = 0.5
 MOST_BATCHES = 16  # at once, of one gateway
 MOST_OF_TENANT = 4
 AGAIN_MS = 5_000  # until a batch is tried again that could not be carried out

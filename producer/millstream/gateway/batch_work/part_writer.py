@@ -25,7 +25,7 @@ from millstream.wire.calls.batch_calls import PartCounts
 from millstream.wire.messages.messages import Usage
 
 PART_BYTES = 8 * 1024**2
-YOUNGEST_S, OLDEST_S = 1.0, 30.0  # rows wait no longer than this for their part to be written …
+YOUNGEST_S, OLDEST_S = 0.5, 30.0  # rows wait no longer than this for their part to be written …
 _SHARE = 0.01  # … and in between for this share of the time until now: a day's batch has few parts
 
 

@@ -14,7 +14,7 @@ from millstream.gateway.batches.batch_record import BatchRecord
 from millstream.gateway.files.file_record import object_path
 from millstream.gateway.files.object_store import ObjectMissing, ObjectStore
 
-LOOK_S = 1.0  # for new parts
+LOOK_S = 0.5  # for new parts
 
 
 class ResultRows:
