@@ -37,7 +37,7 @@ ROUTES = [
     ("DELETE", "/completions", 405, "method_not_allowed"),
     ("POST", "/metrics", 405, "method_not_allowed"),
     ("POST", "/v1/files", 501, "not_implemented"),
-    ("GET", "/v1/batches/batch_1", 501, "not_implemented"),
+    ("GET", "/v1/batches/batch_1", 404, "not_found"),
     ("POST", "/v1/responses", 501, "not_implemented"),
     ("POST", "/embeddings", 501, "not_implemented"),
     ("GET", "/v1/webhook_endpoints", 501, "not_implemented"),
