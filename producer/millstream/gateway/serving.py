@@ -33,7 +33,7 @@ class CannotListen(MillstreamError):
     """The address cannot be used."""
 
 
-class _Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """Its runner stops when it does, and not after the requests' grace."""
 
     def __init__(self, config: uvicorn.Config, runner: BatchRunner) -> None:
@@ -71,7 +71,7 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
         with _listening(settings) as listener, _ended_by_signals():
             say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
             runner = BatchRunner(services)
-            serving = beside(runner.run(), _Server(config, runner).serve([listener]))
+            serving = beside(runner.run(), GatewayServer(config, runner).serve([listener]))
             await beside(services.posts.attend(), beside(services.orphans.attend(), serving))
     finally:
         await services.aclose()
