@@ -60,6 +60,7 @@ def _totals(outcomes: Sequence[Outcome]) -> list[str]:
         f"under them, {tokens['forced_total']} forced",
         f"drafts   {tokens['drafted_total']} verified, {tokens['accepted_total']} accepted",
         f"streams  {streams.total()} ({_counts(streams)})",
+        f"batches  {sum(o.rows for o in outcomes)} rows",
         *(
             f"seconds from {what + ':':<44} {_spread([s for o in outcomes for s in getattr(o, name)])}"
             for what, name in (
