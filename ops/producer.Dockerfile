@@ -6,7 +6,7 @@ COPY producer producer
 COPY worker worker
 RUN pip install --no-cache-dir -c constraints.txt '.[cli,gateway]' \
     && useradd --create-home --uid 1000 millstream \
-    && install -d -o millstream -g millstream /data
+    && install -d -o millstream -g millstream /data /files
 WORKDIR /data
 USER millstream
 ENV PYTHONUNBUFFERED=1

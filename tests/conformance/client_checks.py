@@ -4,6 +4,7 @@ A worker that counts answers: the answer to "w5" is "w6 w7 …".
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import time
@@ -21,7 +22,7 @@ def main(url: str) -> None:
     print(f"openai {openai.__version__}")
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=2)
     until_ready(client)
-    for check in (whole, streamed, completions, models, errors, repeats, batches):
+    for check in (whole, streamed, completions, models, errors, repeats, files, batches):
         check(client)
         print(f"  {check.__name__} passed")
     client.close()
@@ -98,6 +99,27 @@ def repeats(client: openai.OpenAI) -> None:
     other = partial(client.chat.completions.create, **{**ASK, "max_tokens": 5}, **once)
     assert refusal(openai.ConflictError, other).code == "idempotency_key_reused"
     assert len({client.chat.completions.create(**ASK).id for _ in range(2)}) == 2
+
+
+def files(client: openai.OpenAI) -> None:
+    data = b"line\n" * 4_000_000  # more than one part
+    made = [client.files.create(file=(name, data), purpose="batch") for name in ("a.jsonl", "b.jsonl")]
+    assert client.files.wait_for_processing(made[0].id).status == "processed"
+    assert (made[0].filename, made[0].bytes) == ("a.jsonl", len(data))
+    pages = (
+        {"limit": 1} if "limit" in inspect.signature(client.files.list).parameters else {}
+    )  # 1.40 has none
+    assert [one.id for one in client.files.list(**pages)] == [one.id for one in made[::-1]]
+    assert client.files.content(made[0].id).content == data
+    part = client.files.content(made[0].id, extra_headers={"Range": "bytes=-3"})
+    assert (part.response.status_code, part.content) == (206, b"ne\n")
+    assert (
+        refusal(openai.BadRequestError, partial(client.files.create, file=b"x", purpose="other")).param
+        == "purpose"
+    )
+    for one in made:
+        assert client.files.delete(one.id).deleted
+        assert refusal(openai.NotFoundError, partial(client.files.content, one.id)).code == "not_found"
 
 
 def batches(client: openai.OpenAI) -> None:

@@ -19,7 +19,7 @@ from support.workers.hand_worker import HandWorker
 from millstream.wire.messages.record import read_job
 
 CHAT: dict[str, Any] = {"model": "default", "messages": HELLO}
-ROUTES = [("GET", "/v1/models"), ("GET", "/v1/models/default"), ("GET", "/backlog")]
+ROUTES = [("GET", "/v1/models"), ("GET", "/v1/models/default"), ("GET", "/backlog"), ("GET", "/v1/files")]
 POSTS = ["/v1/chat/completions", "/completions"]
 
 

@@ -28,6 +28,8 @@ from support.workers.work import LANE, SHARD, Work, outcome, rest_of
 from millstream import AccessDenied, AsyncClient, CancelOutcome, JobCancelled, JobExpired, JobFailed, State
 from millstream.client.queue.options import ClientOptions
 from millstream.client.tracking.job_ends import FEW_JOBS
+from millstream.gateway.access.server_access import ServerAccess
+from millstream.gateway.files.file_catalogue import FileCatalogue
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.connection import Endpoint
@@ -44,7 +46,8 @@ LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could
 PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
 OPERATORS = {"list_dead"}
 BATCHES = {"create_batch", "take_batch", "hold_batch", "commit_part", "move_batch", "cancel_batch"}
-GATEWAYS = BATCHES | {"charge", "uncharge", "open_post", "close_post", "attend", "claim_once"}
+POSTS = {"charge", "uncharge", "open_post", "close_post", "attend", "claim_once"}
+GATEWAYS = BATCHES | POSTS | {"add_file", "remove_file"}
 DENIED = ("dead", "tenants")  # to a producer
 
 
@@ -237,6 +240,7 @@ async def test_a_gateway_answers(secured: SecuredServer, role_work: Work) -> Non
                 with pytest.raises(openai.RateLimitError):
                     await client.completions.create(**too_many)
                 assert [one.id async for one in client.models.list()] == ["default"]
+                await files_live_and_end(client)
                 async with httpx2.AsyncClient(base_url=door.url, headers=client.auth_headers) as http:
                     backlog = (await http.get("/backlog")).json()
                 assert backlog["queues"]["default"]["workers"] == 1
@@ -245,6 +249,15 @@ async def test_a_gateway_answers(secured: SecuredServer, role_work: Work) -> Non
         SHARD.tenants("interactive"),
         SHARD.tenants("batch"),
     }
+
+
+async def files_live_and_end(client: openai.AsyncOpenAI) -> None:
+    made = [await client.files.create(file=b"x", purpose="user_data") for _ in range(3)]
+    for order in ("asc", "desc"):
+        assert len([one async for one in client.files.list(limit=1, order=order)]) == 3
+    for one in made:
+        assert (await client.files.content(one.id)).content == b"x"
+        await client.files.delete(one.id)
 
 
 @ON_VALKEY
@@ -307,6 +320,9 @@ async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredSer
         await every_batch(desk, gateway)
         await desk.run(calls.drop_consumer(SHARD, lane="batch", consumer="A"))
         await desk.sweep_stale()
+        access = ServerAccess(secured.login("gateway"))
+        assert await FileCatalogue(access).which_exist([("acme", "file-1")]) == set()
+        await access.aclose()
     assert desk.sent | {"open_queue"} == scripts()
     assert refusals(secured) == []
 

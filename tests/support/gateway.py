@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -36,10 +37,14 @@ class Gateway:
             start_new_session=True,
         )
         assert self.process.stderr is not None
-        said = self.process.stderr.readline()
-        found = re.search(r"listens on http://(.*):(\d+)", said)
-        if found is None:
-            raise AssertionError(said + self.process.stderr.read())
+        said, found = "", None
+        while found is None:
+            line = self.process.stderr.readline()
+            said += line
+            found = re.search(r"listens on http://(.*):(\d+)", line)
+            if not line:
+                self.close()
+                raise AssertionError(said)
         self.host, self.port = found[1], int(found[2])
 
     @property
@@ -54,6 +59,16 @@ class Gateway:
         page = self.raw(b"GET /v1/models HTTP/1.0\r\n\r\n")
         assert b" 200 " in page
         return (b'"ready":true' in page) is wanted
+
+    @property
+    def folder(self) -> Path:
+        """Of its files."""
+        return Path(self._folder.name)
+
+    def most_memory(self) -> int:
+        """Resident, until now, in bytes."""
+        [line] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        return int(line) * 1024
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Its exit code."""

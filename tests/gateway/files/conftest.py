@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support.servers.servers import Server
+from support.gateway import Gateway, gateway
+from support.servers.servers import Server, running
 
 from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.files.file_catalogue import FileCatalogue
 from millstream.gateway.files.object_store import ObjectStore
+
+
+@pytest.fixture(scope="module")
+def door(servers: dict[str, Server]) -> Iterator[Gateway]:
+    """Without keys: it lets everybody in."""
+    with gateway(running("valkey", servers).url, "--max-file-bytes", 300_000) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _no_objects(request: pytest.FixtureRequest) -> None:
+    """Of tests before, which the server does not know any more."""
+    if "door" in request.fixturenames:
+        door = request.getfixturevalue("door")
+        shutil.rmtree(door.folder / "files", ignore_errors=True)
 
 
 @pytest.fixture

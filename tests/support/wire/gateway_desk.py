@@ -15,6 +15,7 @@ from millstream.wire.calls.batch_calls import (
     move_batch,
     take_batch,
 )
+from millstream.wire.calls.file_calls import add_file, remove_file
 from millstream.wire.calls.gateway_calls import (
     Limits,
     PostEnd,
@@ -30,7 +31,7 @@ from support.wire.desk import TTL_MS, Desk
 
 
 async def every_post(desk: Desk) -> None:
-    """Requests of a gateway: charged, repeated, ended."""
+    """Requests of a gateway: charged, repeated, ended; and its files."""
     keys, limits = TenantKeys("acme"), Limits(10, 1000, 100)
     charged = {"own_id": "a", "tokens": 60}
     assert not (await desk.run(charge(keys, limits, ttl_ms=1, **charged))).refused_by
@@ -49,6 +50,9 @@ async def every_post(desk: Desk) -> None:
     await desk.run(attend(keys, replica="r", window_ms=TTL_MS))
     assert not await desk.run(close_post(keys, how=PostEnd.ABANDONED, **one))
     assert await desk.run(close_post(keys, how=PostEnd.ANSWERED, **one))
+    for expires_ms in (0, 2**50):
+        await desk.run(add_file(keys, "file-1", {"bytes": "1"}, expires_ms=expires_ms))
+    assert [await desk.run(remove_file(keys, "file-1")) for _ in range(2)] == [True, False]
     claim = claim_once(keys, key_digest="k", digest="d", queue="default", ttl_ms=TTL_MS)
     assert [(await desk.run(claim))[0] for _ in range(2)] == ["new", "same"]
 

@@ -21,6 +21,7 @@ from millstream.errors import JobError, MillstreamError
 from millstream.gateway.web.api_error import RETRY_S, ApiError, api_error, retry_after
 from millstream.gateway.web.departure import ClientGone
 from millstream.gateway.web.gateway_metrics import CLIENT_GONE, GatewayMetrics
+from millstream.gateway.web.unread_body import UnreadBody
 
 log = logging.getLogger(__name__)
 _KEY = "millstream.exchange"
@@ -63,7 +64,8 @@ class Outermost:
         client_id = Request(scope).headers.get("x-client-request-id", "")
         if client_id.isascii() and client_id.isprintable() and len(client_id) <= _LONGEST_CLIENT_ID:
             exchange.headers |= {"x-client-request-id": client_id} if client_id else {}
-        sending = _Sending(exchange, send)
+        body = UnreadBody(scope, receive)
+        receive, sending = body.receive, _Sending(exchange, send, body)
         self._under_way += 1
         try:
             if self._under_way > self._most:
@@ -84,10 +86,10 @@ class Outermost:
 
 
 class _Sending:
-    """Sends the answer's messages, with the exchange's headers."""
+    """Sends the answer's messages, with the exchange's headers, and reads what is left of the request."""
 
-    def __init__(self, exchange: Exchange, send: Send) -> None:
-        self._exchange, self._send = exchange, send
+    def __init__(self, exchange: Exchange, send: Send, body: UnreadBody) -> None:
+        self._exchange, self._send, self._body = exchange, send, body
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -97,6 +99,10 @@ class _Sending:
             pairs = (own | self._exchange.headers).items()
             added = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
             message = {**message, "headers": [*message.get("headers", ()), *added]}
+        elif self._body.is_left and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._body.discard()
+            message = {"type": "http.response.body", "body": b""}
         await self._send(message)
 
 

@@ -1,0 +1,258 @@
+"""Files over HTTP, by OpenAI's client where it can ask for it: uploads, lists, contents, deletion."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import psutil
+import pytest
+from support.commands import invoke
+from support.gateway import Gateway, api_error, gateway
+from support.servers.servers import Server
+from support.workers.counting_worker import until
+
+from millstream.gateway.filing.upload import BATCH_LASTS_S
+
+NAME = "räte 50%.jsonl"
+
+
+@pytest.fixture
+async def client(door: Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with door.client() as made:
+        yield made
+
+
+@pytest.fixture
+async def http(door: Gateway) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=door.url) as made:
+        yield made
+
+
+def create(client: openai.AsyncOpenAI, data: bytes = b"x", **more: Any) -> Any:
+    return client.files.create(**({"file": (NAME, data), "purpose": "batch"} | more))
+
+
+def stored(door: Gateway) -> list[Path]:
+    """Objects of files, also those that are not finished."""
+    return [file for file in (door.folder / "files").rglob("*") if file.is_file()]
+
+
+async def test_the_life_of_a_file(door: Gateway, client: openai.AsyncOpenAI) -> None:
+    data = os.urandom(200_000)
+    made = await create(client, data, expires_after={"anchor": "created_at", "seconds": 3600})
+    assert (made.object, made.filename, made.bytes, made.purpose) == ("file", NAME, len(data), "batch")
+    assert made.status == "processed"
+    assert made.expires_at == made.created_at + 3600
+    assert abs(made.created_at - time.time()) < 60
+    assert await client.files.retrieve(made.id) == made
+    assert await client.files.wait_for_processing(made.id, poll_interval=0.01) == made
+    answer = await client.files.content(made.id)
+    assert answer.content == data
+    assert "r%C3%A4te%2050%25.jsonl" in answer.response.headers["content-disposition"]
+    [file] = stored(door)
+    assert file.name == made.id
+    gone = await client.files.delete(made.id)
+    assert gone.model_dump() == {"id": made.id, "object": "file", "deleted": True}
+    assert stored(door) == []
+    for call in (client.files.retrieve, client.files.content, client.files.delete):
+        with pytest.raises(openai.NotFoundError) as error:
+            await call(made.id)
+        assert api_error(error.value)["code"] == "not_found"
+
+
+async def test_files_stay_as_long_as_they_are_to(client: openai.AsyncOpenAI) -> None:
+    batch, other = await create(client), await create(client, purpose="user_data", file=b"no name")
+    assert batch.expires_at == batch.created_at + BATCH_LASTS_S
+    assert (other.expires_at, other.filename) == (None, "upload")
+    assert (await client.files.content((await create(client, b"")).id)).content == b""
+
+
+async def test_lists_are_read_to_their_end(client: openai.AsyncOpenAI) -> None:
+    assert (await client.files.list()).data == []
+    made = [(await create(client, purpose=("batch", "evals")[i % 2])).id for i in range(5)]
+    for limit in (1, 2, 5, 10_000):
+        assert [one.id async for one in client.files.list(limit=limit)] == made[::-1]
+        assert [one.id async for one in client.files.list(limit=limit, order="asc")] == made
+    assert [one.id async for one in client.files.list(purpose="evals", limit=1)] == [made[3], made[1]]
+    page = await client.files.list(after=made[0])
+    assert (page.data, page.has_more) == ([], False)
+    raw = json.loads((await client.files.with_raw_response.list(limit=2)).text)
+    assert (raw["object"], raw["first_id"], raw["last_id"]) == ("list", made[4], made[3])
+    assert raw["has_more"] is True
+
+
+async def test_downloads_go_on_where_they_were_cut(
+    client: openai.AsyncOpenAI, http: httpx2.AsyncClient
+) -> None:
+    data = b"0123456789" * 1000
+    path = f"/v1/files/{(await create(client, data)).id}/content"
+    whole = await http.get(path)
+    assert (whole.content, whole.headers["content-encoding"]) == (data, "gzip")
+    plain = await http.get(path, headers={"accept-encoding": "identity"})
+    assert (plain.content, plain.headers["content-length"]) == (data, "10000")
+    assert plain.headers["accept-ranges"] == "bytes"
+    for asked, start, end in (
+        ("bytes=0-0", 0, 1), ("bytes=9990-", 9990, 10_000), ("bytes=5-99999", 5, 10_000),
+        ("bytes=-3", 9997, 10_000), ("bytes=-99999", 0, 10_000), ("Bytes=7-8", 7, 9),
+    ):  # fmt: skip
+        part = await http.get(path, headers={"range": asked})
+        assert (part.status_code, part.content) == (206, data[start:end])
+        assert part.headers["content-range"] == f"bytes {start}-{end - 1}/10000"
+        assert "content-encoding" not in part.headers
+    for asked in ("bytes=10000-", "bytes=-0"):
+        part = await http.get(path, headers={"range": asked})
+        assert (part.status_code, part.headers["content-range"]) == (416, "bytes */10000")
+        assert part.json()["error"]["param"] == "Range"
+    for headers in (
+        {"range": "bytes=0-1,4-5"}, {"range": "bytes=5-4"}, {"range": "bytes=-"}, {"range": "lines=0-1"},
+        {"range": "bytes=0-1", "if-range": '"x"'},
+    ):  # fmt: skip
+        assert (await http.get(path, headers=headers)).content == data
+    head = await http.head(path, headers={"range": "bytes=0-9"})
+    assert (head.status_code, head.headers["content-length"], head.content) == (206, "10", b"")
+
+
+def form(*parts: tuple[str, bytes], boundary: str = "b", end: str = "--") -> dict[str, Any]:
+    """The arguments of a POST."""
+    lines = b""
+    for disposition, value in parts:
+        lines += f"--{boundary}\r\nContent-Disposition: {disposition}\r\n\r\n".encode() + value + b"\r\n"
+    lines += f"--{boundary}{end}\r\n".encode()
+    return {"content": lines, "headers": {"content-type": f"multipart/form-data; boundary={boundary}"}}
+
+
+FILE = ('form-data; name="file"; filename="a"', b"line\n")
+PURPOSE = ('form-data; name="purpose"', b"batch")
+ANCHOR = ('form-data; name="expires_after[anchor]"', b"created_at")
+
+
+def field(name: str, value: str) -> tuple[str, bytes]:
+    return (f'form-data; name="{name}"', value.encode())
+
+
+WRONG = [
+    ((FILE,), "purpose", "missing_field"),
+    ((PURPOSE,), "file", "missing_field"),
+    ((PURPOSE, FILE, FILE), "file", "invalid_value"),
+    ((PURPOSE, ('form-data; name="file"; filename="' + "x" * 300 + '"', b"")), "file", "invalid_value"),
+    ((field("purpose", "batch_output"), FILE), "purpose", "invalid_value"),
+    ((FILE, field("purpose", "")), "purpose", "invalid_value"),
+    ((FILE, field("purpose", "x" * 2000)), "purpose", "invalid_value"),
+    ((PURPOSE, FILE, ANCHOR), "expires_after.seconds", "missing_field"),
+    ((PURPOSE, FILE, field("expires_after[seconds]", "3600")), "expires_after.anchor", "missing_field"),
+    ((PURPOSE, FILE, field("expires_after[anchor]", "now")), "expires_after.anchor", "invalid_value"),
+    *(
+        ((ANCHOR, field("expires_after[seconds]", value), FILE), "expires_after.seconds", "invalid_value")
+        for value in ("3599", "2592001", "-1", "1e4", "", "9" * 30)
+    ),
+    (tuple(field(f"x{i}", "") for i in range(30)), None, "invalid_multipart"),
+    ((("attachment", b""), PURPOSE, FILE), None, "invalid_multipart"),
+    ((("form-data; name=" + "x" * 9000, b""), PURPOSE, FILE), None, "invalid_multipart"),
+]  # fmt: skip
+
+
+async def test_each_field_of_a_form_that_is_wrong_is_named(door: Gateway, http: httpx2.AsyncClient) -> None:
+    for parts, param, code in WRONG:
+        answer = await http.post("/v1/files", **form(*parts))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (400, param, code), parts
+    good = form(FILE, PURPOSE)
+    for change in (
+        {"headers": {"content-type": "multipart/form-data"}},
+        {"headers": {"content-type": "application/json"}},
+        {"headers": {"content-type": "multipart/form-data; boundary=" + "x" * 300}},
+        {"content": good["content"][:-10]}, {"content": b""}, {"content": b"{}"},
+    ):  # fmt: skip
+        answer = await http.post("/v1/files", **(good | change))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_multipart"), change
+    assert stored(door) == []
+    assert (await http.get("/v1/files")).json()["data"] == []
+    more = form(field("unknown", "1"), FILE, PURPOSE, ANCHOR, field("expires_after[seconds]", "3600"))
+    assert (await http.post("/files", **more)).json()["bytes"] == 5
+
+
+async def test_each_parameter_of_a_list_that_is_wrong_is_named(http: httpx2.AsyncClient) -> None:
+    for name, value in (
+        ("limit", "0"), ("limit", "10001"), ("limit", "x"), ("limit", "²"), ("limit", "-1"), ("order", "up"),
+        ("after", "file-x"), ("after", "file-" + "0" * 32),
+    ):  # fmt: skip
+        answer = await http.get("/v1/files", params={name: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name), value
+
+
+async def test_a_file_over_its_bound_is_refused(door: Gateway, client: openai.AsyncOpenAI) -> None:
+    """One that says its length before it is read, one that does not at the bound."""
+    for size, told in ((300_001, False), (30_000_000, True)):
+        with pytest.raises(openai.APIStatusError) as error:
+            await create(client, bytes(size))
+        assert (error.value.status_code, api_error(error.value)["param"]) == (413, "file"), told
+    assert (await create(client, bytes(300_000))).bytes == 300_000
+    head = "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000\r\n"
+    got = door.raw(f"{head}Content-Type: multipart/form-data; boundary=b\r\n\r\n".encode())
+    assert got.startswith(b"HTTP/1.1 413 ")
+    assert len(stored(door)) == 1
+
+
+async def test_a_client_that_goes_leaves_nothing(door: Gateway, http: httpx2.AsyncClient) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield form(PURPOSE, FILE)["content"][:-10]
+        yield b"x" * 100_000  # more than the gateway takes in before it reads
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        await http.post("/v1/files", content=body(), headers=form()["headers"])
+    await until(lambda: stored(door) == [])
+    assert (await http.get("/v1/files")).json()["data"] == []
+
+    async def counted() -> bool:
+        return 'route="/v1/files",status="499"' in (await http.get("/metrics")).text
+
+    await until(counted)
+
+
+async def test_a_file_is_its_tenants_alone(door: Gateway, valkey: Server) -> None:
+    keys = [
+        (await asyncio.to_thread(invoke, "keys", "add", name, "--redis-url", valkey.url)).stdout.strip()
+        for name in ("acme", "other")
+    ]
+    async with door.client(keys[0]) as ours, door.client(keys[1]) as theirs:
+        made = await create(ours, b"ours")
+        assert (await theirs.files.list()).data == []
+        with pytest.raises(openai.BadRequestError):
+            await theirs.files.list(after=made.id)
+        for call in (theirs.files.retrieve, theirs.files.content, theirs.files.delete):
+            with pytest.raises(openai.NotFoundError):
+                await call(made.id)
+        assert (await ours.files.content(made.id)).content == b"ours"
+    async with door.client("ms-unknown") as nobody:
+        for asked in (nobody.files.list(), nobody.files.retrieve(made.id), create(nobody)):
+            with pytest.raises(openai.AuthenticationError):
+                await asked
+
+
+async def test_long_uploads_take_no_memory(valkey: Server) -> None:
+    """300 MB; the process may hold some parts of 8 MiB."""
+    block = os.urandom(1024**2)
+
+    async def body() -> AsyncIterator[bytes]:
+        head, tail = form(PURPOSE, (FILE[0], b"|"))["content"].split(b"|")
+        yield head
+        for _ in range(300):
+            yield block
+        yield tail
+
+    with gateway(valkey.url) as door:
+        async with httpx2.AsyncClient(base_url=door.url, timeout=60) as http:
+            assert (await http.get("/v1/files")).status_code == 200
+            before = psutil.Process(door.process.pid).memory_info().rss
+            answer = await http.post("/v1/files", content=body(), headers=form()["headers"])
+            assert answer.json()["bytes"] == 300 * 1024**2
+            assert door.most_memory() - before < 64 * 1024**2
