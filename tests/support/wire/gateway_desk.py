@@ -71,8 +71,11 @@ async def every_batch(desk: Desk, redis: Any) -> None:
     assert (await desk.run(takes[1])).outcome == "taken"
     assert (await desk.run(hold_batch(keys, one, holder="a", lease_ms=TTL_MS))).status == LOST
     counts, parts = PartCounts(completed=1, output_tokens=5), [("output x 1 9", "1")]
-    writes = [commit_part(keys, one, holder=name, counts=counts, parts=parts) for name in "abb"]
+    given = {"counts": counts, "parts": parts, "behind": 0}
+    writes = [commit_part(keys, one, holder=name, **given) for name in "abb"]
     assert [await desk.run(write) for write in writes] == [False, True, True]
+    late = commit_part(keys, one, holder="b", **given | {"parts": [("output y 1 9", "2")]})
+    assert not await desk.run(late)  # it does not know of the first part
     assert await redis.hget(keys.batch(one), "completed") == b"1"  # a repeated commit counts once
     moves = [("a", "in_progress"), ("b", "in_progress"), ("b", "in_progress")]
     for holder, status in moves:

@@ -99,6 +99,7 @@ class BatchRunner:
             await self._catalogue.settle(batch)
         except LeaseLost:
             log.warning("another gateway goes on with %s", batch.id)
+            await self._leave(batch, lease, self._clock.now_ms())
         except asyncio.CancelledError:  # by `stop`
             await self._leave(batch, lease, 0)
             raise

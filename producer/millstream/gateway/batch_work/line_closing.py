@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 from millstream.batch.files.input_lines import InputLine
 from millstream.batch.rows.batch_lines import BatchLine
-from millstream.client.background import beside
 from millstream.errors import JobCancelled, JobError, JobExpired, NotFound, NotReady
 from millstream.gateway.batch_work.finished_rows import Closing, FinishedRow, closed_row, ended_row
 from millstream.gateway.batch_work.line_reader import LineReader
@@ -32,8 +31,7 @@ class LineClosing:
 
     async def run(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
         """Raises LeaseLost, MillstreamError."""
-        await beside(self._parts.flush_often(), self._close(lines, closing))
-        await self._parts.flush()
+        await self._parts.written_beside(self._close(lines, closing))
 
     async def _close(self, lines: AsyncIterator[InputLine], closing: Closing) -> None:
         give_up_s = time.monotonic() + WAIT_S

@@ -11,7 +11,6 @@ from millstream.batch.rows.batch_lines import BatchLine
 from millstream.batch.rows.faults import LineFault
 from millstream.batch.running.window import Window
 from millstream.client.async_client import AsyncClient
-from millstream.client.background import beside
 from millstream.client.submitting.submission import Outcome, Submitted
 from millstream.errors import (
     AccessDenied,
@@ -57,8 +56,7 @@ class LineRun:
 
     async def run(self, lines: AsyncIterator[InputLine]) -> None:
         """All rows are committed at its end. Raises LeaseLost, BatchInterrupted, MillstreamError."""
-        await beside(self._parts.flush_often(), self._answer(lines))
-        await self._parts.flush()
+        await self._parts.written_beside(self._answer(lines))
 
     async def _answer(self, lines: AsyncIterator[InputLine]) -> None:
         try:

@@ -8,21 +8,24 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, defaultdict
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Never
+from typing import Any
 from uuid import uuid4
 
 from millstream.client.async_client import AsyncClient
 from millstream.errors import MillstreamError
 from millstream.gateway.batch_work.finished_rows import FinishedRow
+from millstream.gateway.batches.batch_catalogue import WrittenLines
 from millstream.gateway.batches.batch_lease import BatchLease
 from millstream.gateway.batches.batch_part import BatchPart
 from millstream.gateway.batches.batch_record import BatchRecord, RowKind
-from millstream.gateway.batches.line_set import LineSet, ranges_of
+from millstream.gateway.batches.line_set import ranges_of
 from millstream.gateway.files.object_store import ObjectStore
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 from millstream.wire.calls.batch_calls import PartCounts
 from millstream.wire.messages.messages import Usage
+from millstream.wire.timing import within
 
 PART_BYTES = 8 * 1024**2
 YOUNGEST_S, OLDEST_S = 0.5, 30.0  # rows wait no longer than this for their part to be written …
@@ -61,12 +64,13 @@ class PartWriter:
     def __init__(
         self,
         batch: BatchRecord,
-        written: LineSet,
+        written: WrittenLines,
         lease: BatchLease,
         store: ObjectStore,
         metrics: GatewayMetrics,
     ) -> None:
-        self.written = written
+        self.written = written.lines
+        self._parts = written.parts
         self._batch = batch
         self._lease, self._store, self._metrics = lease, store, metrics
         self._held = _Held()
@@ -91,7 +95,8 @@ class PartWriter:
             if not held.results:
                 return
             parts = [await self._put(kind, held) for kind in RowKind if held.data[kind]]
-            await self._lease.commit(held.counts(), parts)
+            await self._lease.commit(held.counts(), parts, behind=self._parts)
+            self._parts += len(parts)
             self._metrics.count_rows(held.results)
             for client, job_ids in held.jobs.items():
                 with contextlib.suppress(MillstreamError):  # they expire in time
@@ -103,9 +108,24 @@ class PartWriter:
         await self._store.put(f"{self._batch.folder}/{name}", data)
         return BatchPart(kind, name, len(lines), len(data)).text(), ranges_of(lines)
 
-    async def flush_often(self) -> Never:
-        """Beside the work that adds rows."""
-        while True:
-            age_s = _SHARE * (time.monotonic() - self._began_s)
-            await asyncio.sleep(min(OLDEST_S, max(YOUNGEST_S, age_s)))
+    async def written_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work, which adds rows; all of them are committed at its end. Raises what it raises,
+        LeaseLost, MillstreamError.
+        """
+        done = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._flush_until(done))
+                await work
+                done.set()  # a part that is being written is not given up
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        await self.flush()
+
+    async def _flush_until(self, done: asyncio.Event) -> None:
+        while not await within(done, self._pause_s):
             await self.flush()
+
+    @property
+    def _pause_s(self) -> float:
+        return min(OLDEST_S, max(YOUNGEST_S, _SHARE * (time.monotonic() - self._began_s)))

@@ -26,6 +26,14 @@ class BatchPage:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenLines:
+    """Lines whose rows are committed, and in how many parts."""
+
+    lines: LineSet
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpenBatch:
     """A batch that may be waiting for a gateway."""
 
@@ -114,14 +122,13 @@ class BatchCatalogue:
             rows = await self._access.redis.lrange(TenantKeys(batch.tenant).batch_parts(batch.id), start, -1)
         return [BatchPart.of(row.decode()) for row in rows]
 
-    async def written_lines(self, batch: BatchRecord) -> LineSet:
-        """Those whose rows are committed."""
+    async def written_lines(self, batch: BatchRecord) -> WrittenLines:
         with self._access.reach():
             rows = await self._access.redis.lrange(TenantKeys(batch.tenant).batch_lines(batch.id), 0, -1)
         lines = LineSet()
         for row in rows:
             lines.add_ranges(row.decode())
-        return lines
+        return WrittenLines(lines, len(rows))
 
     async def announce(self, batch: OpenBatch, due_ms: int) -> None:
         """A gateway that has time looks for it from `due_ms` on, by the server's clock."""

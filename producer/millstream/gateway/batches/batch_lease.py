@@ -110,8 +110,12 @@ class BatchLease:
             raise LeaseLost
         return BatchStatus(status)
 
-    async def commit(self, counts: PartCounts, parts: Sequence[tuple[str, str]]) -> None:
-        """Parts, each with its lines. Raises LeaseLost, Unavailable."""
-        call = commit_part(self._keys, self._id, holder=self.holder, counts=counts, parts=parts)
+    async def commit(self, counts: PartCounts, parts: Sequence[tuple[str, str]], behind: int) -> None:
+        """Parts, each with its lines, behind so many others. Raises LeaseLost, also if there are more than
+        those: a commit whose reply was not waited for has come late; Unavailable.
+        """
+        call = commit_part(
+            self._keys, self._id, holder=self.holder, counts=counts, parts=parts, behind=behind
+        )
         if not await self._access.run(call):
             raise LeaseLost

@@ -85,20 +85,22 @@ def _held(reply: Any) -> HoldReply:
 
 
 def commit_part(
-    keys: TenantKeys, batch_id: str, *, holder: str, counts: PartCounts, parts: Sequence[tuple[str, str]]
+    keys: TenantKeys,
+    batch_id: str,
+    *,
+    holder: str,
+    counts: PartCounts,
+    parts: Sequence[tuple[str, str]],
+    behind: int,
 ) -> ScriptCall[bool]:
-    """False: another holds the batch. `parts`: each with the numbers of its lines."""
-    numbers = (
-        counts.completed,
-        counts.failed,
-        counts.prompt_tokens,
-        counts.cached_tokens,
-        counts.output_tokens,
-    )
+    """`parts`: each with the numbers of its lines; `behind`: how many there are already. False: another holds
+    the batch, or there are more than those.
+    """
+    numbers = (counts.completed, counts.failed, counts.prompt_tokens, counts.cached_tokens)
     return ScriptCall(
         script("commit_part"),
         (keys.batch(batch_id), keys.batch_parts(batch_id), keys.batch_lines(batch_id)),
-        (holder, *numbers, *(text for pair in parts for text in pair)),
+        (holder, behind, *numbers, counts.output_tokens, *(text for pair in parts for text in pair)),
         lambda reply: bool(reply.decode() == "ok"),
     )
 
