@@ -23,6 +23,7 @@ LEASE_S = 1.0
 LINES = (40, 160)
 URL = "/v1/completions"
 AGAIN_S = 0.1
+SETTLED_S = 10.0
 Row = dict[str, Any]
 
 
@@ -73,7 +74,11 @@ class Gateways:
         self._running.clear()
 
     async def drain(self) -> None:
-        """All at once; nothing may be left open."""
+        """Nothing may be left open; an ended batch is taken off the list when its parts are deleted."""
+        for _ in range(round(SETTLED_S / AGAIN_S)):
+            if not await self._arena.admin.zcard(OPEN_BATCHES):
+                break
+            await asyncio.sleep(AGAIN_S)
         for place in range(len(self._running)):
             await self._end(place)
         if await self._arena.admin.zcard(OPEN_BATCHES):
