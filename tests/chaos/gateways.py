@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import threading
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -90,6 +91,15 @@ class Gateways:
         await asyncio.to_thread(self._running[place].close)
         self._running[place] = await self._start(self._ports[place])
 
+    async def freeze(self, place: int, seconds: float) -> None:
+        """Another takes its batches over, and then it goes on as if nothing had been."""
+        process = self._running[place].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
     async def replace(self, place: int) -> None:
         """SIGTERM, as a deployment does."""
         await self._end(place)
@@ -151,7 +161,7 @@ class Gateways:
         while True:
             url = f"http://127.0.0.1:{self._random.choice(self._ports)}"
             try:
-                async with httpx2.AsyncClient(base_url=url, timeout=20) as http:
+                async with httpx2.AsyncClient(base_url=url, timeout=5) as http:
                     answer = await http.request(method, path, **given)
                 if answer.is_success:
                     return answer

@@ -76,11 +76,13 @@ async def rows_read(replicas: Replicas, path: str) -> list[Line]:
         await asyncio.sleep(0.1)
 
 
-async def struck(replicas: Replicas, server: Server, draws: random.Random) -> None:
-    """Gateways are killed, and once the server is."""
+async def struck(replicas: Replicas, server: Server, gate: Path) -> None:
+    """Gateways are killed, and once the server is: while rows end, and while none can."""
+    draws = random.Random(20)
     for blow in range(5):
         await asyncio.sleep(draws.uniform(0.3, 0.8))
         if blow == 2:
+            (gate / "1").touch()  # no row gets its second token
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
         else:
@@ -88,18 +90,19 @@ async def struck(replicas: Replicas, server: Server, draws: random.Random) -> No
 
 
 async def test_no_row_is_lost_or_doubled(
-    replicas: Replicas, durable: Server, tmp_path_factory: pytest.TempPathFactory
+    replicas: Replicas, durable: Server, gate: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     tokenizer = write_tokenizer(tmp_path_factory.mktemp("chat"), chat=True)
     lines = [chat(number, f"w{number}", 2 + number % 5) for number in range(1, LINES + 1)]
     wanted = {f"r{number}": counted(number + 1, 2 + number % 5) for number in range(1, LINES + 1)}
-    async with serving(durable, model_name(tokenizer, step_s=0.05, rows=4)):
+    async with serving(durable, model_name(tokenizer, step_s=0.05, rows=4, gate=gate)):
         async with replicas.alive[0].client() as client:
             batch = await made(client, lines)
         reading = asyncio.ensure_future(rows_read(replicas, f"/v1/batches/{batch.id}/results"))
-        await struck(replicas, durable, random.Random(20))
+        await struck(replicas, durable, gate)
         async with replicas.alive[1].client() as client:
             assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+            (gate / "1").unlink()
             done = await finished(client, batch.id, wait_s=60)
             assert (done.status, done.error_file_id) == ("completed", None)
             assert done.request_counts is not None

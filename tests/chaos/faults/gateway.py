@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chaos.arena import Arena
 from chaos.faults import fault
+from chaos.gateways import LEASE_S
 
 
 @fault("kill gateway")
@@ -11,6 +12,14 @@ async def kill_gateway(arena: Arena) -> None:
     """SIGKILL; another one takes its place, and its port."""
     assert arena.gateways is not None
     await arena.gateways.kill(arena.random.randrange(arena.setup.gateways))
+
+
+@fault("freeze gateway")
+async def freeze_gateway(arena: Arena) -> None:
+    """For longer than its lease."""
+    assert arena.gateways is not None
+    place, seconds = arena.random.randrange(arena.setup.gateways), arena.random.uniform(1.5, 2.5) * LEASE_S
+    await arena.gateways.freeze(place, seconds)
 
 
 @fault("replace gateway")
