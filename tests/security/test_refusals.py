@@ -65,7 +65,7 @@ OBSERVERS = lines("""
 """)
 GATEWAYS = lines("""
     HGETALL {msgw}:keys; HKEYS {msgw}:keys; HSET {msgw}:keys k v; HDEL {msgw}:keys k; DEL {msgw:t}:rates
-    DEL {msgw}:store; GET {msgw}:sweep; DEL {msgw:t}:files; SET {msgw:t}:file:f x; ZRANGE {msgw:t}:files 0 -1
+    DEL {msgw}:store; HDEL {msgw}:store id; HGETALL {msgw}:store; DEL {msgw:t}:files; SET {msgw:t}:file:f x
 """)
 WORKERS = lines("DEL $LOG; XREVRANGE $DEAD + -; SUBSCRIBE $EVENTS")
 REFUSED = {

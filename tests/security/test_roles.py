@@ -47,7 +47,8 @@ PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
 OPERATORS = {"list_dead"}
 BATCHES = {"create_batch", "take_batch", "hold_batch", "commit_part", "move_batch", "cancel_batch"}
 POSTS = {"charge", "uncharge", "open_post", "close_post", "attend", "claim_once"}
-GATEWAYS = BATCHES | POSTS | {"add_file", "remove_file"}
+FILES = {"add_file", "remove_file", "know_store", "claim_sweep"}
+GATEWAYS = BATCHES | POSTS | FILES
 DENIED = ("dead", "tenants")  # to a producer
 
 

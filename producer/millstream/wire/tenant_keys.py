@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from millstream.errors import InvalidRequest
 
 API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whom it belongs to
-STORE = "{msgw}:store"  # `<id> <since>`: the store of files that all gateways use, since when in Unix seconds
-SWEEP = "{msgw}:sweep"  # there until a gateway is to sweep the store again
+STORE = "{msgw}:store"  # a hash: id of the store of files, since_ms: when it was first seen, swept_ms
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 OPEN_BATCHES = "{msgw}:batches"  # a sorted set: `<tenant> <batch id>` by when a gateway should look, Unix ms
 BATCH_ID = re.compile(r"batch_[0-9a-z]{1,80}")

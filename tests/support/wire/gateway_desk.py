@@ -15,7 +15,7 @@ from millstream.wire.calls.batch_calls import (
     move_batch,
     take_batch,
 )
-from millstream.wire.calls.file_calls import add_file, remove_file
+from millstream.wire.calls.file_calls import add_file, claim_sweep, know_store, remove_file
 from millstream.wire.calls.gateway_calls import (
     Limits,
     PostEnd,
@@ -53,6 +53,8 @@ async def every_post(desk: Desk) -> None:
     for expires_ms in (0, 2**50):
         await desk.run(add_file(keys, "file-1", {"bytes": "1"}, expires_ms=expires_ms))
     assert [await desk.run(remove_file(keys, "file-1")) for _ in range(2)] == [True, False]
+    assert [(await desk.run(know_store(id)))[0] for id in (None, "a", "b")] == ["", "a", "a"]
+    assert [await desk.run(claim_sweep(while_ms=TTL_MS)) for _ in range(2)] == [True, False]
     claim = claim_once(keys, key_digest="k", digest="d", queue="default", ttl_ms=TTL_MS)
     assert [(await desk.run(claim))[0] for _ in range(2)] == ["new", "same"]
 

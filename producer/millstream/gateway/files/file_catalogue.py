@@ -96,13 +96,18 @@ class FileCatalogue:
         self, tenant: str, score: int | None, newest_first: bool, most: int
     ) -> list[tuple[str, int]]:
         """Ids with their scores, which no two files of a tenant share."""
-        redis, key = self._access.redis, TenantKeys(tenant).files
-        edge = None if score is None else f"({score}"
+        first, last = ("+inf", "-inf") if newest_first else ("-inf", "+inf")
         with self._access.reach():
-            if newest_first:
-                rows = await redis.zrevrangebyscore(key, edge or "+inf", "-inf", 0, most, withscores=True)
-            else:
-                rows = await redis.zrangebyscore(key, edge or "-inf", "+inf", 0, most, withscores=True)
+            rows = await self._access.redis.zrange(
+                TenantKeys(tenant).files,
+                first if score is None else f"({score}",
+                last,
+                desc=newest_first,
+                byscore=True,
+                offset=0,
+                num=most,
+                withscores=True,
+            )
         return [(id.decode(), int(score)) for id, score in rows]
 
     async def _records(self, tenant: str, ids: Sequence[str]) -> list[FileRecord]:

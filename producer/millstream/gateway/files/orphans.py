@@ -16,7 +16,7 @@ from millstream.gateway.files.file_record import FOLDER, owner_of
 from millstream.gateway.files.object_store import ObjectStore, StoredObject
 from millstream.gateway.files.store_marker import StoreMarker
 from millstream.gateway.web.api_error import ApiError
-from millstream.wire.tenant_keys import SWEEP
+from millstream.wire.calls.file_calls import claim_sweep
 
 log = logging.getLogger(__name__)
 AGE_S = 86_400.0  # a younger one may still get its record
@@ -26,7 +26,7 @@ _TOGETHER = 500
 
 
 class Orphans:
-    """One gateway sweeps at a time: the one that has taken the lease, which lasts until the next sweep."""
+    """One gateway sweeps at a time: the one that has claimed this hour."""
 
     def __init__(
         self, access: ServerAccess, store: ObjectStore, files: FileCatalogue, marker: StoreMarker
@@ -40,8 +40,7 @@ class Orphans:
         """Sweep now and then, for ever."""
         while True:
             try:
-                with self._access.reach():
-                    ours = await self._access.redis.set(SWEEP, b"1", nx=True, px=round(SWEEP_S * 1000))
+                ours = await self._access.run(claim_sweep(while_ms=round(SWEEP_S * 1000)))
                 if ours and (count := await self.sweep()):
                     log.warning("%d objects without a file were deleted from the store", count)
             except (MillstreamError, ApiError) as error:

@@ -10,7 +10,7 @@ from uuid import uuid4
 from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.files.object_store import ObjectMissing, ObjectStore
 from millstream.gateway.web.api_error import RETRY_S, ApiError, retry_after
-from millstream.wire.tenant_keys import STORE
+from millstream.wire.calls.file_calls import know_store
 
 MARKER = "millstream-store"
 FRESH_S = 60.0
@@ -40,14 +40,10 @@ class StoreMarker:
         """
         if time.monotonic() - self._confirmed_s > FRESH_S:
             id = await self._marked()
-            with self._access.reach():
-                if id is not None:
-                    await self._access.redis.set(STORE, f"{id} {int(time.time())}", nx=True)
-                stored = await self._access.redis.get(STORE) or b""
-            known, _, since_s = stored.decode().partition(" ")
+            known, since_ms = await self._access.run(know_store(id))
             if id is None or known != id:
                 raise StoreMismatch
-            self._known_since_s = float(since_s or 0)
+            self._known_since_s = since_ms / 1000
             self._confirmed_s = time.monotonic()
         return self._known_since_s
 
@@ -56,9 +52,9 @@ class StoreMarker:
         id = await self._read()
         if id is not None:
             return id
-        with self._access.reach():
-            if await self._access.redis.exists(STORE):
-                return await self._read()  # another gateway may just have marked it
+        known, _ = await self._access.run(know_store(None))
+        if known:
+            return await self._read()  # another gateway may just have marked it
         await self._store.create(MARKER, uuid4().hex.encode())
         return await self._read()
 

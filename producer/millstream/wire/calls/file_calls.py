@@ -1,11 +1,11 @@
-"""The gateway's calls about files: a file's record, and its place in its tenant's list."""
+"""The gateway's calls about files: a file's record, its place in its tenant's list, and the store of all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millstream.wire.calls.scripts import ScriptCall, script
-from millstream.wire.tenant_keys import TenantKeys
+from millstream.wire.calls.scripts import ScriptCall, positive, script
+from millstream.wire.tenant_keys import STORE, TenantKeys
 
 
 def add_file(
@@ -24,3 +24,17 @@ def add_file(
 def remove_file(keys: TenantKeys, file_id: str) -> ScriptCall[bool]:
     """Whether the file had a record."""
     return ScriptCall(script("remove_file"), (keys.files, keys.file(file_id)), (file_id,), bool)
+
+
+def know_store(own_id: str | None) -> ScriptCall[tuple[str, int]]:
+    """The id of the store that all gateways use, this one's if it is the first; and since when it is known,
+    in Unix milliseconds. Empty: there is none.
+    """
+    return ScriptCall(
+        script("know_store"), (STORE,), (own_id or "",), lambda reply: (reply[0].decode(), int(reply[1]))
+    )
+
+
+def claim_sweep(*, while_ms: int) -> ScriptCall[bool]:
+    """Whether the caller is the one to sweep the store, once in so long."""
+    return ScriptCall(script("claim_sweep"), (STORE,), (positive("while_ms", while_ms),), bool)

@@ -7,7 +7,7 @@ local files, file = unpack(KEYS)
 local file_id, expires_ms = unpack(ARGV)
 local time = redis.call('TIME')
 local score = time[1] * 1000000 + time[2]
-local last = redis.call('ZREVRANGE', files, 0, 0, 'WITHSCORES')[2]
+local last = redis.call('ZRANGE', files, -1, -1, 'WITHSCORES')[2]
 if last and tonumber(last) >= score then score = tonumber(last) + 1 end
 
 redis.call('ZADD', files, 'NX', string.format('%d', score), file_id)
