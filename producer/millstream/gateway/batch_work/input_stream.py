@@ -4,7 +4,7 @@ whole.
 
 from __future__ import annotations
 
-import codecs
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 
 from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
@@ -14,23 +14,23 @@ async def input_lines(
     chunks: AsyncIterator[bytes], most_bytes: int = MAX_LINE_BYTES
 ) -> AsyncIterator[InputLine]:
     """Blank ones are skipped but counted. A line above `most_bytes` has no data."""
-    number, held, too_long = 0, bytearray(), False
+    number, held = 1, bytearray()
     async for chunk in chunks:
-        *ended, rest = chunk.split(b"\n")
-        for piece in ended:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            if (line := _line(number, bytes(held) + end if held else end, most_bytes)) is not None:
+                yield line
             number += 1
-            data = bytes(held) + piece if held else piece
-            if number == 1:
-                data = data.removeprefix(codecs.BOM_UTF8)
-            if too_long or len(data) > most_bytes:
-                yield InputLine(number, None)
-            elif data.strip():
-                yield InputLine(number, data)
-            held, too_long = bytearray(), False
-        if len(held) + len(rest) > most_bytes:
-            held, too_long = bytearray(), True
-        elif not too_long:
+            held.clear()
+        if len(held) <= most_bytes + len(BOM_UTF8):  # beyond that it only matters that it is too long
             held += rest
-    if too_long or held.strip():
-        data = bytes(held) if number else bytes(held).removeprefix(codecs.BOM_UTF8)
-        yield InputLine(number + 1, None if too_long else data)
+    if (line := _line(number, bytes(held), most_bytes)) is not None:
+        yield line
+
+
+def _line(number: int, data: bytes, most_bytes: int) -> InputLine | None:
+    """None: it is blank."""
+    data = data.removeprefix(BOM_UTF8) if number == 1 else data
+    if len(data) > most_bytes:
+        return InputLine(number, None)
+    return InputLine(number, data) if data.strip() else None
