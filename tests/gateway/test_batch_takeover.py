@@ -89,6 +89,7 @@ async def struck(replicas: Replicas, server: Server, gate: Path) -> None:
             await replicas.replace(draws.randrange(2))
 
 
+@pytest.mark.slow
 async def test_no_row_is_lost_or_doubled(
     replicas: Replicas, durable: Server, gate: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

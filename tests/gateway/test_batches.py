@@ -297,6 +297,7 @@ async def test_results_as_they_finish(door: Gateway, worker: HandWorker) -> None
         [event, done, _] = events.text.split("\n\n")
         assert event.startswith('id: 3\ndata: {"id":"batch_req_')
         assert done == "data: [DONE]"
+        assert (await http.head(path)).content == b""
         wrong = await http.get(path, params={"after": "-1"})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "after")
         metrics = (await http.get("/metrics")).text

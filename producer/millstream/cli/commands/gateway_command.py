@@ -89,7 +89,7 @@ def gateway(
     ] = False,
     model: Model = None,
 ) -> None:
-    """Serve OpenAI's API over HTTP: chat completions, completions and models."""
+    """Serve OpenAI's API over HTTP: chat completions, completions, files, batches and models."""
     with reported(False, lambda: "stopped"):
         if bool(redis_url) == embedded:
             problem = "give the server of the queues, or else --embedded to run one with a worker"

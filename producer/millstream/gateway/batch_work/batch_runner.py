@@ -7,11 +7,12 @@ import contextlib
 import logging
 from collections import Counter
 
-from millstream.errors import MillstreamError
+from millstream.errors import InvalidRequest, MillstreamError, ProtocolError
 from millstream.gateway.batch_work.batch_execution import BatchExecution
 from millstream.gateway.batch_work.result_files import ResultFiles
 from millstream.gateway.batches.batch_catalogue import BatchCatalogue, OpenBatch
 from millstream.gateway.batches.batch_lease import BatchLease, LeaseLost
+from millstream.gateway.files.store_marker import StoreMismatch
 from millstream.gateway.services.services import Services
 from millstream.wire.calls.batch_calls import TakeOutcome, TakeReply
 from millstream.wire.timing import ServerClock, within
@@ -48,9 +49,11 @@ class BatchRunner:
             while not self._stopping.is_set():
                 try:
                     await self._look(group)
-                except MillstreamError as error:  # again in a second
-                    log.warning("open batches cannot be looked up: %s", error)
-                await within(self._stopping, LOOK_S)
+                    pause_s = LOOK_S
+                except (MillstreamError, StoreMismatch) as error:
+                    log.warning("no batch can be carried out now: %s", error)
+                    pause_s = AGAIN_MS / 1000
+                await within(self._stopping, pause_s)
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
         redis = self._services.access.redis
@@ -58,12 +61,18 @@ class BatchRunner:
             await self._clock.sync(redis)
         self._services.metrics.open_batches.set(await self._catalogue.count_open())
         due = await self._catalogue.due(self._clock.now_ms())
+        if due:
+            await self._services.marker.confirm()
         tenants = Counter(batch.tenant for batch in self._running)
         for batch in due:
             if len(self._running) >= MOST_BATCHES or self._stopping.is_set():
                 return
             if batch not in self._running and tenants[batch.tenant] < MOST_OF_TENANT:
-                tenants[batch.tenant] += await self._try(batch, group)
+                try:
+                    tenants[batch.tenant] += await self._try(batch, group)
+                except (InvalidRequest, ProtocolError) as error:  # a damaged record keeps no other waiting
+                    log.warning("%s is tried again: %s", batch.id, error)
+                    await self._catalogue.announce(batch, self._clock.now_ms() + AGAIN_MS)
 
     async def _try(self, batch: OpenBatch, group: asyncio.TaskGroup) -> bool:
         """Whether it is carried out here now."""

@@ -151,7 +151,7 @@ class BatchCatalogue:
         """Those that have waited longest come first."""
         with self._access.reach():
             rows = await self._access.redis.zrangebyscore(OPEN_BATCHES, "-inf", now_ms, 0, LOOKED_AT)
-        return [OpenBatch(*row.decode().split(" ", 1)) for row in rows]
+        return [OpenBatch(*row.decode().partition(" ")[::2]) for row in rows]
 
     async def count_open(self) -> int:
         with self._access.reach():

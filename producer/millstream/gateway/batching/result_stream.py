@@ -23,6 +23,8 @@ def result_stream(request: Request, rows: ResultRows) -> Response:
     count = _rows_had(request)
     # Compressed, rows would wait in a buffer for more of them.
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no", "content-encoding": "identity"}
+    if request.method == "HEAD":
+        return Response(headers=headers)
     if EVENTS in request.headers.get("accept", ""):
         body = _written(rows, count, _event, ping=b": ping\n\n", end=DONE)
         return StreamingResponse(body, headers=headers, media_type=EVENTS)
