@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from support.batches import CHAT, answered, chat, files_of, finished, made, rows_of, upload
+from support.batches import CHAT, answered, chat, files_of, finished, made, rows_counted, rows_of, upload
 from support.commands import invoke
 from support.gateway import Gateway, api_error
 from support.servers.servers import Server
@@ -139,11 +139,6 @@ async def test_a_cancelled_batch_keeps_what_it_has(door: Gateway, worker: HandWo
 
 async def is_told_to_end(job: HandJob) -> bool:
     return (await job.say("x")) == AppendOutcome.CANCELLED
-
-
-async def rows_counted(client: openai.AsyncOpenAI, batch_id: str, count: int) -> bool:
-    counts = (await client.batches.retrieve(batch_id)).request_counts
-    return counts is not None and counts.completed + counts.failed == count
 
 
 async def test_an_expired_batch_keeps_what_it_has(door: Gateway, worker: HandWorker) -> None:

@@ -49,6 +49,11 @@ async def finished(client: openai.AsyncOpenAI, batch_id: str, wait_s: float = 30
         return batch
 
 
+async def rows_counted(client: openai.AsyncOpenAI, batch_id: str, count: int) -> bool:
+    counts = (await client.batches.retrieve(batch_id)).request_counts
+    return counts is not None and counts.completed + counts.failed == count
+
+
 async def files_of(client: openai.AsyncOpenAI, batch: Batch) -> tuple[list[Line], list[Line]]:
     """The rows of its output and of its error file."""
     output, errors = [
