@@ -27,6 +27,7 @@ from support.workers.word_answers import write_words
 from support.workers.word_engine import COMMAND
 
 from chaos.crew import WORKER, Crew, Member
+from chaos.gateways import Gateways
 from chaos.ledger import Ledger
 from chaos.load import Load
 from chaos.mutants import Mutant
@@ -55,6 +56,7 @@ class Setup:
     pubsub: PubSub = PubSub.PLAIN
     crew: int = 2
     customers: int = 32
+    gateways: int = 0  # with batches that go through them
     rate: float = 60.0  # orders a second, about
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -109,6 +111,9 @@ class Arena:
         self.crew.ensure(setup.crew)
         self.watcher = await exits.enter_async_context(Watcher(self))
         self.load = await exits.enter_async_context(Load(self))
+        self.gateways: Gateways | None = None
+        if setup.gateways:
+            self.gateways = await exits.enter_async_context(Gateways(self, setup.gateways))
 
     def _connect(self, url: str) -> redis.asyncio.Redis:
         client: redis.asyncio.Redis = Endpoint.of(url).commands("chaos-admin", timeout_s=10, retries=8)

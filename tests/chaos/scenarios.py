@@ -10,7 +10,7 @@ from support.servers.cluster import Cluster
 from support.servers.sentinel import Sentinels
 
 from chaos.arena import LASTING, Setup
-from chaos.faults import Fault, aimed, network, poison, process, server, topology, versions
+from chaos.faults import Fault, aimed, gateway, network, poison, process, server, topology, versions
 from millstream.wire.state.queue_info import PubSub
 
 Weights = Mapping[Fault, int]
@@ -64,6 +64,8 @@ SENTINEL: Weights = {topology.kill_master: 2, topology.switch_master: 2, topolog
 ON_REPLICAS = {"durability": "replicas", "durability_replicas": 2, "durability_timeout_s": 0.3}
 CLUSTER: Weights = {topology.move_slot: 3, topology.kill_node: 1}
 BESIDE: Weights = {process.kill_engine: 6, server.cut_pubsub: 4}
+GATEWAYS: Weights = {gateway.kill_gateway: 3, gateway.freeze_gateway: 2, gateway.replace_gateway: 1}
+BESIDE_BATCHES: Weights = {server.kill_server: 1, server.cut_commands: 1, process.kill_engine: 2}
 LIGHT: Weights = {
     process.kill_engine: 12, process.freeze_engine: 4, process.freeze_worker: 2, process.kill_worker: 3
 }  # fmt: skip
@@ -90,6 +92,7 @@ ALL = (
     Scenario("cluster", (CLUSTER, BESIDE), place=cluster, shards=4, pubsub=PubSub.SHARDED),
     Scenario("poison", (dict.fromkeys(poison.ALL, 1),), kinds=("redis",), blows=7, **POISONED),
     Scenario("versions", ({versions.deploy: 1}, {process.kill_engine: 4}), kinds=("valkey",), blows=10),
+    Scenario("batches", (GATEWAYS, BESIDE_BATCHES), blows=12, gateways=2, customers=8, rate=15.0),
     Scenario("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3, settings=CACHING),
 )
 SHORT = Scenario("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2, settings=CACHING)

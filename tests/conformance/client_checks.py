@@ -5,6 +5,7 @@ A worker that counts answers: the answer to "w5" is "w6 w7 …".
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ def main(url: str) -> None:
     print(f"openai {openai.__version__}")
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=2)
     until_ready(client)
-    for check in (whole, streamed, completions, models, errors, repeats, files):
+    for check in (whole, streamed, completions, models, errors, repeats, files, batches):
         check(client)
         print(f"  {check.__name__} passed")
     client.close()
@@ -108,7 +109,9 @@ def files(client: openai.OpenAI) -> None:
     pages = (
         {"limit": 1} if "limit" in inspect.signature(client.files.list).parameters else {}
     )  # 1.40 has none
-    assert [one.id for one in client.files.list(**pages)] == [one.id for one in made[::-1]]
+    listed = [one.id for one in client.files.list(**pages)]
+    assert listed[:2] == [one.id for one in made[::-1]]  # before those of other versions' batches
+    assert len(listed) == len(set(listed))
     assert client.files.content(made[0].id).content == data
     part = client.files.content(made[0].id, extra_headers={"Range": "bytes=-3"})
     assert (part.response.status_code, part.content) == (206, b"ne\n")
@@ -119,6 +122,54 @@ def files(client: openai.OpenAI) -> None:
     for one in made:
         assert client.files.delete(one.id).deleted
         assert refusal(openai.NotFoundError, partial(client.files.content, one.id)).code == "not_found"
+
+
+def batches(client: openai.OpenAI) -> None:
+    lines = [
+        {"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions", "body": ASK}
+        for number in range(5)
+    ]
+    lines[4] = {**lines[4], "body": {**ASK, "max_tokens": 10**6}}
+    batch = batch_of(client, lines)
+    assert (batch.status, batch.metadata, batch.errors) == ("validating", {"of": openai.__version__}, None)
+    done = ended(client, batch.id)
+    assert done.status == "completed", done
+    assert done.request_counts is not None
+    assert done.request_counts.model_dump() == {"total": 5, "completed": 4, "failed": 1}
+    assert done.output_file_id is not None
+    assert done.error_file_id is not None
+    rows = [json.loads(line) for line in client.files.content(done.output_file_id).text.splitlines()]
+    texts = {row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"] for row in rows}
+    assert texts == {f"r{number}": TEXT for number in range(4)}
+    [error] = [json.loads(line) for line in client.files.content(done.error_file_id).text.splitlines()]
+    assert (error["custom_id"], error["response"]["status_code"]) == ("r4", 400)
+    failed = ended(client, batch_of(client, lines[:1] * 2).id)
+    assert failed.status == "failed"
+    assert failed.errors is not None
+    assert [(one.line, one.code) for one in failed.errors.data or ()] == [(2, "duplicate_custom_id")]
+    assert [one.id for one in client.batches.list(limit=1)][:2] == [failed.id, done.id]
+    refusal(openai.ConflictError, partial(client.batches.cancel, done.id))
+    refusal(openai.NotFoundError, partial(client.batches.retrieve, "batch_0"))
+
+
+def batch_of(client: openai.OpenAI, lines: list[dict[str, Any]]) -> Any:
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    file = client.files.create(file=("in.jsonl", data), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        metadata={"of": openai.__version__},
+    )
+
+
+def ended(client: openai.OpenAI, batch_id: str) -> Any:
+    for _ in range(300):
+        batch = client.batches.retrieve(batch_id)
+        if batch.status not in ("validating", "in_progress", "finalizing", "cancelling"):
+            return batch
+        time.sleep(0.1)
+    raise AssertionError("the batch does not end")
 
 
 def refusal(kind: type[openai.APIStatusError], call: Callable[[], Any]) -> openai.APIStatusError:

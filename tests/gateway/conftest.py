@@ -15,7 +15,8 @@ from support.workers.hand_worker import HandWorker, hand_worker, register
 def door(servers: dict[str, Server]) -> Iterator[Gateway]:
     """Without keys: it lets everybody in. Its queues are default and other."""
     arguments = ("--queue", "default", "--queue", "other", "--disconnect-grace-s", "0.2", "--timeout-s", "1")
-    with gateway(running("valkey", servers).url, *arguments, "--max-body-bytes", 100_000) as made:
+    bounds = ("--max-body-bytes", 100_000, "--max-batch-lines", 200)
+    with gateway(running("valkey", servers).url, *arguments, *bounds) as made:
         yield made
 
 

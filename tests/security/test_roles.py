@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from support.batches import answered, chat, files_of, finished, made
 from support.commands import invoke
 from support.gateway import gateway
 from support.servers.monitor import watching
@@ -19,7 +20,8 @@ from support.servers.secured import LIMITED, SecuredServer, by_role, listed
 from support.wire.dead_letters import bury
 from support.wire.desk import TTL_MS, Desk
 from support.wire.flood import submit_all
-from support.workers.counting_worker import counted, streamed_text, until, until_running
+from support.wire.gateway_desk import every_batch, every_post
+from support.workers.counting_worker import counted, streamed_text, until, until_running, write_tokenizer
 from support.workers.hand_worker import hand_worker
 from support.workers.work import LANE, SHARD, Work, outcome, rest_of
 
@@ -31,17 +33,6 @@ from millstream.gateway.files.file_catalogue import FileCatalogue
 from millstream.wire import calls
 from millstream.wire.calls import Claim, ScriptCall
 from millstream.wire.calls.attempt import Keep
-from millstream.wire.calls.file_calls import add_file, claim_sweep, know_store, remove_file
-from millstream.wire.calls.gateway_calls import (
-    Limits,
-    PostEnd,
-    attend,
-    charge,
-    claim_once,
-    close_post,
-    open_post,
-    uncharge,
-)
 from millstream.wire.connection import Endpoint
 from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
 from millstream.wire.state.dead import list_dead
@@ -55,8 +46,10 @@ LOOKS_AT_SETTINGS = ("worker", "command", "config|get")  # it says that it could
 
 PRODUCERS = {"open_queue", "submit", "cancel", "expire_one", "forget"}
 OPERATORS = {"list_dead"}
-GATEWAYS = {"charge", "uncharge", "open_post", "close_post", "attend", "claim_once"}
-GATEWAYS |= {"add_file", "remove_file", "know_store", "claim_sweep"}
+BATCHES = {"create_batch", "take_batch", "hold_batch", "commit_part", "move_batch", "cancel_batch"}
+POSTS = {"charge", "uncharge", "open_post", "close_post", "attend", "claim_once"}
+FILES = {"add_file", "remove_file", "know_store", "claim_sweep"}
+GATEWAYS = BATCHES | POSTS | FILES
 DENIED = ("dead", "tenants")  # to a producer
 
 
@@ -271,6 +264,30 @@ async def files_live_and_end(client: openai.AsyncOpenAI) -> None:
         await client.files.delete(one.id)
 
 
+@ON_VALKEY
+async def test_a_gateway_runs_batches(
+    secured: SecuredServer, role_work: Work, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lines = [chat(number, f"w{number}", 2) for number in range(1, 4)]
+    limits = ("--max-enqueued-tokens", 10_000, "--redis-url", secured.login("admin"))
+    key = (await asyncio.to_thread(invoke, "keys", "add", "acme", *limits)).stdout.strip()
+    tokenizer = write_tokenizer(tmp_path_factory.mktemp("chat"), chat=True)
+    with gateway(secured.login("gateway")) as door:
+        async with role_work(tokenizer=tokenizer), door.client(key) as client:
+            done = await finished(client, (await made(client, lines)).id)
+            assert done.status == "completed"
+            output, _ = await files_of(client, done)
+            assert answered(output) == {f"r{number}": counted(number + 1, 2) for number in range(1, 4)}
+            invalid = await finished(client, (await made(client, [b"{"])).id)
+            assert invalid.status == "failed"
+            with secured.as_admin() as admin:
+                admin.delete(TenantKeys("acme").batch(invalid.id))  # as if it had expired
+            assert [one.id async for one in client.batches.list(limit=1)] == [done.id]
+            with pytest.raises(openai.BadRequestError):
+                await client.batches.list(after=invalid.id)
+    assert refusals(secured) == []
+
+
 # --- scripts -----------------------------------------------------------------------------------------------
 
 
@@ -304,6 +321,7 @@ async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredSer
         await desk.run(beat(SHARD, Heartbeat("A", "m"), ttl_ms=TTL_MS))
         await every_end(desk)
         await every_post(desk)
+        await every_batch(desk, gateway)
         await desk.run(calls.drop_consumer(SHARD, lane="batch", consumer="A"))
         await desk.sweep_stale()
         access = ServerAccess(secured.login("gateway"))
@@ -366,35 +384,6 @@ async def every_end(desk: Desk) -> None:
     )
 
 
-async def every_post(desk: Desk) -> None:
-    """Requests of a gateway: charged, repeated, ended; and its files."""
-    keys, limits = TenantKeys("acme"), Limits(10, 1000, 100)
-    charged = {"own_id": "a", "tokens": 60}
-    assert not (await desk.run(charge(keys, limits, ttl_ms=1, **charged))).refused_by
-    await asyncio.sleep(0.01)  # it is forgotten
-    assert not (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by
-    assert (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by == "enqueued"
-    await desk.run(uncharge(keys, **charged))
-    one = {"digest": "d", "own_id": "a", "replica": "r"}
-    given = {"queue": "default", "patient": True, "window_ms": TTL_MS, "lease_ms": TTL_MS}
-    replies = [
-        await desk.run(open_post(keys, repeated=repeated, **one, **given)) for repeated in (False, True)
-    ]
-    assert [reply.outcome for reply in replies] == ["new", "wait"]
-    assert await desk.run(close_post(keys, how=PostEnd.LEFT, **one))
-    assert (await desk.run(open_post(keys, repeated=True, **one, **given))).outcome == "joined"
-    await desk.run(attend(keys, replica="r", window_ms=TTL_MS))
-    assert not await desk.run(close_post(keys, how=PostEnd.ABANDONED, **one))
-    assert await desk.run(close_post(keys, how=PostEnd.ANSWERED, **one))
-    for expires_ms in (0, 2**50):
-        await desk.run(add_file(keys, "file-1", {"bytes": "1"}, expires_ms=expires_ms))
-    assert [await desk.run(remove_file(keys, "file-1")) for _ in range(2)] == [True, False]
-    assert [(await desk.run(know_store(id)))[0] for id in (None, "a", "b")] == ["", "a", "a"]
-    assert [await desk.run(claim_sweep(while_ms=TTL_MS)) for _ in range(2)] == [True, False]
-    claim = claim_once(keys, key_digest="k", digest="d", queue="default", ttl_ms=TTL_MS)
-    assert [(await desk.run(claim))[0] for _ in range(2)] == ["new", "same"]
-
-
 def scripts() -> set[str]:
     folder = Path(calls.__file__).parents[1] / "lua"
     return {path.stem for path in folder.glob("*.lua")}
@@ -419,7 +408,10 @@ async def submitted_to_disk(secured: SecuredServer) -> None:
 
 @pytest.mark.slow
 async def test_no_role_has_a_right_that_it_does_not_use(
-    secured: SecuredServer, role_work: Work, monkeypatch: pytest.MonkeyPatch
+    secured: SecuredServer,
+    role_work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     monkeypatch.setattr("millstream.wire.connection.pubsub_connection.PING_AFTER_S", 0.05)  # of silence
     with watching(secured.login("admin")) as watch:
@@ -431,6 +423,7 @@ async def test_no_role_has_a_right_that_it_does_not_use(
             test_an_observer_sees_lengths_ages_workers_dead_letters_and_states(secured, role_work),
             test_an_operator_looks_after_dead_letters(secured),
             test_a_gateway_answers(secured, role_work),
+            test_a_gateway_runs_batches(secured, role_work, tmp_path_factory),
             submitted_to_disk(secured),
         ):
             await flow

@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.errors import MillstreamError
+from millstream.gateway.batches.batch_catalogue import BatchCatalogue
+from millstream.gateway.batching.batch_routes import BatchRoutes
 from millstream.gateway.filing.file_routes import FileRoutes
 from millstream.gateway.generating.generation import GenerationEndpoint
 from millstream.gateway.operating.model_routes import ModelRoutes
@@ -30,8 +32,8 @@ COMPRESSED_BYTES = 1024  # smaller answers are sent as they are
 COMPRESSION = 4  # zlib's level: contents of files are long
 # Of OpenAI's API, and not here: refused by name, so that no client takes them for a wrong address.
 ABSENT = (
-    "assistants", "audio", "batches", "chatkit", "containers", "conversations", "decisions", "embeddings",
-    "evals", "fine_tuning", "images", "messages", "moderations", "organization", "realtime",
+    "assistants", "audio", "chatkit", "containers", "conversations", "decisions", "embeddings", "evals",
+    "fine_tuning", "images", "messages", "moderations", "organization", "realtime",
     "responses", "threads", "uploads", "vector_stores", "videos", "webhook_endpoints",
 )  # fmt: skip
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -62,6 +64,7 @@ def _of_operators(routes: OperatorRoutes) -> Iterator[BaseRoute]:
 
 def _of_api(services: Services) -> Iterator[BaseRoute]:
     models, files = ModelRoutes(services), FileRoutes(services)
+    batches = BatchRoutes(services, BatchCatalogue(services.access))
     for prefix in ("/v1", ""):
         for endpoint in BatchEndpoint:
             path = prefix + endpoint.removeprefix("/v1")
@@ -71,6 +74,10 @@ def _of_api(services: Services) -> Iterator[BaseRoute]:
         yield Route(f"{prefix}/files", files.collection, methods=["GET", "POST"])
         yield Route(f"{prefix}/files/{{id}}", files.one, methods=["GET", "DELETE"])
         yield Route(f"{prefix}/files/{{id}}/content", files.content, methods=["GET"])
+        yield Route(f"{prefix}/batches", batches.collection, methods=["GET", "POST"])
+        yield Route(f"{prefix}/batches/{{id}}", batches.one, methods=["GET"])
+        yield Route(f"{prefix}/batches/{{id}}/cancel", batches.cancel, methods=["POST"])
+        yield Route(f"{prefix}/batches/{{id}}/results", batches.results, methods=["GET"])
         for name in ABSENT:
             for path in (f"{prefix}/{name}", f"{prefix}/{name}/{{rest:path}}"):
                 yield Route(path, _absent, methods=_ANY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import resource
@@ -16,6 +17,7 @@ from millstream.client.background import beside
 from millstream.errors import InvalidRequest, MillstreamError
 from millstream.gateway.access.gateway_settings import GatewaySettings
 from millstream.gateway.application import application
+from millstream.gateway.batch_work.batch_runner import BatchRunner
 from millstream.gateway.files.store_marker import StoreMismatch
 from millstream.gateway.identity.keyring import Keyring
 from millstream.gateway.services.services import Services
@@ -29,6 +31,17 @@ _BACKLOG = 2048
 
 class CannotListen(MillstreamError):
     """The address cannot be used."""
+
+
+class GatewayServer(uvicorn.Server):
+    """Its runner stops when it does, and not after the requests' grace."""
+
+    def __init__(self, config: uvicorn.Config, runner: BatchRunner) -> None:
+        super().__init__(config)
+        self._runner = runner
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.gather(self._runner.stop(), super().shutdown(sockets))
 
 
 async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
@@ -57,8 +70,9 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
         )
         with _listening(settings) as listener, _ended_by_signals():
             say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
-            serving = beside(services.orphans.attend(), uvicorn.Server(config).serve([listener]))
-            await beside(services.posts.attend(), serving)
+            runner = BatchRunner(services)
+            serving = beside(runner.run(), GatewayServer(config, runner).serve([listener]))
+            await beside(services.posts.attend(), beside(services.orphans.attend(), serving))
     finally:
         await services.aclose()
 

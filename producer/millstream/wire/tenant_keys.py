@@ -10,6 +10,8 @@ from millstream.errors import InvalidRequest
 API_KEYS = "{msgw}:keys"  # a hash: SHA-256 of a key in hex -> JSON of whom it belongs to
 STORE = "{msgw}:store"  # a hash: id of the store of files, since_ms: when it was first seen, swept_ms
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
+OPEN_BATCHES = "{msgw}:batches"  # a sorted set: `<tenant> <batch id>` by when a gateway should look, Unix ms
+BATCH_ID = re.compile(r"batch_[0-9a-z]{1,80}")
 _TENANT = re.compile(r"[A-Za-z0-9._:@-]{0,100}")
 
 
@@ -66,3 +68,22 @@ class TenantKeys:
     def file(self, file_id: str) -> str:
         """Hash: filename, purpose, bytes, created_s, expires_s (0: never). It expires with the file."""
         return f"{self.tag}:file:{file_id}"
+
+    @property
+    def batches(self) -> str:
+        """Sorted set: ids of batches, by when they were created, in Unix microseconds, no two the same. Some
+        may have expired.
+        """
+        return f"{self.tag}:batches"
+
+    def batch(self, batch_id: str) -> str:
+        """Hash: what is known of a batch, and who carries it out: holder, until_ms."""
+        return f"{self.tag}:batch:{batch_id}"
+
+    def batch_parts(self, batch_id: str) -> str:
+        """List: `<output | error> <name> <rows> <bytes>` of each committed part, in that order."""
+        return f"{self.tag}:batch-parts:{batch_id}"
+
+    def batch_lines(self, batch_id: str) -> str:
+        """List: the numbers of the input's lines in each part, such as `1-5,7`; until the batch ends."""
+        return f"{self.tag}:batch-lines:{batch_id}"

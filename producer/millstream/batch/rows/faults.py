@@ -44,6 +44,6 @@ def fault_of_body(error: InvalidRequest) -> LineFault:
     return invalid(f"body.{error.field}", error.value, error.problem, code)
 
 
-def invalid(path: str, value: Any, problem: str, code: FaultCode = FaultCode.INVALID_FIELD) -> LineFault:
+def invalid(path: str, value: Any, problem: str, code: str = FaultCode.INVALID_FIELD) -> LineFault:
     """The fault of the field at this dotted path."""
     return LineFault(code, str(InvalidRequest(path, value, problem)), path)

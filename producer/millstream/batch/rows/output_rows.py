@@ -13,6 +13,7 @@ from millstream.errors import InvalidRequest, JobCancelled, JobError, JobExpired
 from millstream.wire.messages.messages import Result
 
 OK = 200
+_NESTED = "sampling."  # the worker names the fields of the queue's requests, which bodies have at their top
 
 
 def answer_row(row: BatchLine, job_id: str, result: Result) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def failure_row(row: BatchLine, job_id: str, end: JobError) -> dict[str, Any]:
     result = getattr(end, "result", None)
     field = None
     if isinstance(result, Result) and result.error and result.error.field:
-        field, status = f"body.{result.error.field}", 400
+        field, status = f"body.{result.error.field.removeprefix(_NESTED)}", 400
     kind = "invalid_request_error" if status == 400 else "server_error"
     inner = {"message": str(end), "type": kind, "param": field, "code": code}
     response = {"status_code": status, "request_id": job_id, "body": {"error": inner}}

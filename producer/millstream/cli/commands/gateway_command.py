@@ -74,12 +74,22 @@ def gateway(
     max_file_bytes: Annotated[
         int, typer.Option(envvar=f"{_VARIABLE}MAX_FILE_BYTES", help="Longest file that may be uploaded.")
     ] = DEFAULTS.max_file_bytes,
+    max_batch_lines: Annotated[
+        int, typer.Option(envvar=f"{_VARIABLE}MAX_BATCH_LINES", help="Most lines of a batch's input.")
+    ] = DEFAULTS.max_batch_lines,
+    batch_lease_s: Annotated[
+        float,
+        typer.Option(
+            envvar=f"{_VARIABLE}BATCH_LEASE_S",
+            help="How long a batch waits for its gateway, if that has died, until another goes on.",
+        ),
+    ] = DEFAULTS.batch_lease_s,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="Run a server and a worker of its own, too.")
     ] = False,
     model: Model = None,
 ) -> None:
-    """Serve OpenAI's API over HTTP: chat completions, completions and models."""
+    """Serve OpenAI's API over HTTP: chat completions, completions, files, batches and models."""
     with reported(False, lambda: "stopped"):
         if bool(redis_url) == embedded:
             problem = "give the server of the queues, or else --embedded to run one with a worker"
@@ -104,5 +114,7 @@ def gateway(
                 max_requests=max_requests,
                 files_url=files_url,
                 max_file_bytes=max_file_bytes,
+                max_batch_lines=max_batch_lines,
+                batch_lease_s=batch_lease_s,
             )
             run_async(stack.guard(serve(settings, say)))

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from millstream.errors import InvalidRequest
 from millstream.wire.keys import QueueKeys
 
-ABOVE_ZERO = ("timeout_s", "max_body_bytes", "max_requests", "max_file_bytes")
+ABOVE_ZERO = (
+    "timeout_s",
+    "max_body_bytes",
+    "max_requests",
+    "max_file_bytes",
+    "max_batch_lines",
+    "batch_lease_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,8 @@ class GatewaySettings:
     max_requests: int = 10_000  # under way at once
     files_url: str = "millstream-files"  # a folder, or s3://…, gs://…, az://…
     max_file_bytes: int = 2 * 1024**3
+    max_batch_lines: int = 1_000_000
+    batch_lease_s: float = 30.0  # for which a batch waits for a gateway that has died
 
     def __post_init__(self) -> None:
         for queue in self.queues:

@@ -9,7 +9,7 @@ from millstream.errors import AccessDenied, Unavailable
 from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.identity.keyring import ApiKey
 from millstream.gateway.web.api_error import NO_RETRY, ApiError, retry_after
-from millstream.wire.calls.gateway_calls import ChargeReply, charge, uncharge
+from millstream.wire.calls.gateway_calls import ChargeReply, Limits, charge, uncharge
 from millstream.wire.tenant_keys import TenantKeys
 
 _NAMES = {"requests": "requests per minute", "tokens": "tokens per minute", "enqueued": "tokens under way"}
@@ -44,6 +44,21 @@ class Allowances:
             if caller.max_enqueued_tokens:
                 with contextlib.suppress(Unavailable, AccessDenied):  # it is forgotten in time
                     await self._access.run(uncharge(keys, own_id=own_id, tokens=tokens))
+
+    async def charge_batch(self, caller: ApiKey, own_id: str, tokens: int, ttl_s: float) -> str:
+        """Count a batch among the enqueued tokens, not per minute; returns how it stands there, for the
+        script that ends the batch, or an empty text if nothing was counted. Raises ApiError 429, Unavailable.
+        """
+        if not caller.max_enqueued_tokens:
+            return ""
+        limits = Limits(max_enqueued_tokens=caller.max_enqueued_tokens)
+        call = charge(
+            TenantKeys(caller.tenant), limits, own_id=own_id, tokens=tokens, ttl_ms=round(ttl_s * 1000)
+        )
+        reply = await self._access.run(call)
+        if reply.refused_by:
+            raise _refusal(caller, reply, tokens)
+        return f"{tokens} {own_id}"
 
 
 def _headers(caller: ApiKey, reply: ChargeReply) -> dict[str, str]:

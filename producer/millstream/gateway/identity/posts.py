@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -104,6 +104,29 @@ class Posts:
             yield
         finally:
             self._open[post.tenant] -= 1
+
+    @contextlib.asynccontextmanager
+    async def concluded(self, post: Post, is_gone: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+        """Says what has become of a POST that makes something else than a job, however it ends. `is_gone`:
+        whether its client is; another POST may then join.
+        """
+        with self.attended(post):
+            try:
+                yield
+            except asyncio.CancelledError:  # the gateway is stopped
+                await self.end(post, PostEnd.LEFT)
+                raise
+            except ApiError as error:
+                if error.status >= 500:
+                    await self.end(post, PostEnd.LEFT)
+                else:
+                    await self.withdraw(post)
+                raise
+            except Exception:
+                with contextlib.suppress(MillstreamError):  # it counts as left when the lease is over
+                    await self.end(post, PostEnd.LEFT)
+                raise
+            await self.end(post, PostEnd.LEFT if await is_gone() else PostEnd.ANSWERED)
 
     async def end(self, post: Post, how: PostEnd) -> bool:
         """Whether its job is still this gateway's to end. With an Idempotency-Key it never is: whoever has

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 CLIENT_GONE = 499  # as nginx writes it
@@ -38,8 +40,24 @@ class GatewayMetrics:
         self.gone = Counter(
             "millstream_gateway_cancelled_jobs", "Jobs cancelled as their client had gone", registry=registry
         )
+        self.open_batches = Gauge(
+            "millstream_gateway_open_batches",
+            "Batches that have not ended, of all gateways",
+            registry=registry,
+        )
+        self._batch_rows = Counter(
+            "millstream_gateway_batch_rows",
+            "Rows that this gateway has written",
+            ("result",),
+            registry=registry,
+        )
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """`status` 0: the client went before it had an answer."""
         self._requests.labels(route, str(status or CLIENT_GONE)).inc()
         self._seconds.labels(route).observe(seconds)
+
+    def count_rows(self, results: Mapping[str, int]) -> None:
+        """Of batches: completed, failed, expired, cancelled."""
+        for result, count in results.items():
+            self._batch_rows.labels(result).inc(count)

@@ -55,8 +55,8 @@ for _, b in ipairs({requests, in_tokens}) do
   if b.limit > 0 then redis.call('HSET', rates, b.field, string.format('%.3f', b.after)) end
 end
 if under_way.limit > 0 then
-  redis.call('ZADD', enqueued, now + ttl_ms, tokens .. ' ' .. own_id)
-  redis.call('HINCRBY', rates, 'enqueued', tokens)
+  local added = redis.call('ZADD', enqueued, now + ttl_ms, tokens .. ' ' .. own_id)
+  if added == 1 then redis.call('HINCRBY', rates, 'enqueued', tokens) end
 end
-for _, key in ipairs({rates, enqueued}) do redis.call('PEXPIRE', key, math.max(2 * MINUTE, ttl_ms)) end
+for _, key in ipairs({rates, enqueued}) do keep(key, math.max(2 * MINUTE, ttl_ms)) end
 return answer('ok', 0, requests.after or now, in_tokens.after or now, requests, in_tokens)

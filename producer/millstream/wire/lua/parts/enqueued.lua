@@ -10,3 +10,8 @@ local function forget_expired(rates, enqueued, now)
   if redis.call('ZCARD', enqueued) == 0 then redis.call('HDEL', rates, 'enqueued') end
   return tonumber(redis.call('HGET', rates, 'enqueued') or 0)
 end
+
+-- Keep a key for at least so long.
+local function keep(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+end

@@ -1,0 +1,71 @@
+"""Rows of a batch's two files, as they are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from millstream.batch.rows import marks
+from millstream.batch.rows.batch_lines import BatchLine
+from millstream.batch.rows.faults import LineFault
+from millstream.batch.rows.output_rows import answer_row, failure_row, fault_row, refusal_row
+from millstream.errors import JobError, MillstreamError
+from millstream.gateway.batches.batch_record import RowKind
+from millstream.wire.messages.messages import Result, Usage
+
+_NO_USAGE = Usage()
+
+
+class Closing(Enum):
+    """Why the rows that have not ended get no answer: the code, and the message of their rows."""
+
+    EXPIRED = "batch_expired", "the batch's time was over before this line had its answer"
+    CANCELLED = "batch_cancelled", "the batch was cancelled before this line had its answer"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRow:
+    """`data`: as it stands in the file, with its line's end. `result`: for the metrics."""
+
+    line: int
+    kind: RowKind
+    data: bytes
+    result: str
+    usage: Usage = _NO_USAGE
+
+
+def ended_row(row: BatchLine, job_id: str, end: Result | JobError) -> FinishedRow:
+    """Of a job that has ended. An answer that was cut short is one: its choice says so."""
+    if isinstance(end, Result):
+        data = _encoded(answer_row(row, job_id, end))
+        return FinishedRow(row.line, RowKind.OUTPUT, data, "completed", end.usage)
+    return FinishedRow(row.line, RowKind.ERROR, _encoded(failure_row(row, job_id, end)), "failed")
+
+
+def refused_row(row: BatchLine, error: MillstreamError) -> FinishedRow:
+    """Of a line that the queue does not take."""
+    return FinishedRow(row.line, RowKind.ERROR, _encoded(refusal_row(row, error)), "failed")
+
+
+def faulty_row(line: int, fault: LineFault, data: bytes | None) -> FinishedRow:
+    """Of a line that was valid when the batch was, and is not any more: this gateway is another version."""
+    return FinishedRow(line, RowKind.ERROR, _encoded(fault_row(line, fault, data)), "failed")
+
+
+def closed_row(row: BatchLine, closing: Closing) -> FinishedRow:
+    code, message = closing.value
+    made = {
+        "id": marks.row_id(row.digest),
+        "custom_id": row.custom_id,
+        "response": None,
+        "error": {"code": code, "message": message, "param": None, "line": row.line},
+    }
+    return FinishedRow(row.line, RowKind.ERROR, _encoded(made), closing.name.lower())
+
+
+def _encoded(row: Mapping[str, Any]) -> bytes:
+    """ASCII: no character in it ends a line for any reader."""
+    return json.dumps(row, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,36 @@
+"""The lines of a batch's input, as they come out of the store: neither a huge line nor the file is held
+whole.
+"""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from collections.abc import AsyncIterator
+
+from millstream.batch.files.input_lines import MAX_LINE_BYTES, InputLine
+
+
+async def input_lines(
+    chunks: AsyncIterator[bytes], most_bytes: int = MAX_LINE_BYTES
+) -> AsyncIterator[InputLine]:
+    """Blank ones are skipped but counted. A line above `most_bytes` has no data."""
+    number, held = 1, bytearray()
+    async for chunk in chunks:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            if (line := _line(number, bytes(held) + end if held else end, most_bytes)) is not None:
+                yield line
+            number += 1
+            held.clear()
+        if len(held) <= most_bytes + len(BOM_UTF8):  # beyond that it only matters that it is too long
+            held += rest
+    if (line := _line(number, bytes(held), most_bytes)) is not None:
+        yield line
+
+
+def _line(number: int, data: bytes, most_bytes: int) -> InputLine | None:
+    """None: it is blank."""
+    data = data.removeprefix(BOM_UTF8) if number == 1 else data
+    if len(data) > most_bytes:
+        return InputLine(number, None)
+    return InputLine(number, data) if data.strip() else None

@@ -1,0 +1,16 @@
+"""A client for each queue of a batch, which knows the queue's shape and how fast it empties."""
+
+from __future__ import annotations
+
+from millstream.client.async_client import AsyncClient
+
+
+class QueueClients(dict[str, AsyncClient]):
+    """By queue, made when first used; all share one client's connections."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def __missing__(self, queue: str) -> AsyncClient:
+        return self.setdefault(queue, self._client.with_queue(queue))

@@ -1,0 +1,69 @@
+"""What reads a batch's input: lines out of chunks, sets of lines, custom_ids that were seen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream.errors import ProtocolError
+from millstream.gateway.batch_work.input_stream import input_lines
+from millstream.gateway.batch_work.seen_ids import SeenIds
+from millstream.gateway.batches.batch_part import BatchPart
+from millstream.gateway.batches.batch_record import BatchRecord, RowKind
+from millstream.gateway.batches.line_set import LineSet, ranges_of
+
+MOST = 5  # bytes of a line
+
+
+async def in_chunks(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+@given(st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"a\n", b"\xef\xbb\xbf"]), max_size=12))
+async def test_lines_are_those_of_the_whole(chunks: list[bytes]) -> None:
+    whole = b"".join(chunks).split(b"\n")
+    whole[0] = whole[0].removeprefix(b"\xef\xbb\xbf")
+    wanted = [
+        (number, None if len(line) > MOST else line)
+        for number, line in enumerate(whole, 1)
+        if len(line) > MOST or line.strip()
+    ]
+    found = [(line.number, line.data) async for line in input_lines(in_chunks(chunks), MOST)]
+    assert found == wanted
+
+
+@given(st.sets(st.integers(1, 300)))
+def test_a_set_of_lines_is_its_ranges(numbers: set[int]) -> None:
+    text, found = ranges_of(numbers), LineSet()
+    if numbers:
+        found.add_ranges(text)
+    assert {number for number in range(1, 400) if number in found} == numbers
+
+
+def test_ranges_are_short() -> None:
+    assert ranges_of([7, 3, 1, 2]) == "1-3,7"
+
+
+def test_seen_ids_grow() -> None:
+    seen = SeenIds()
+    assert all(seen.add(f"row {number}") for number in range(5000))
+    assert not any(seen.add(f"row {number}") for number in range(5000))
+
+
+def test_damaged_records_are_told() -> None:
+    for text in ("", "output x 1", "other x 1 2", "output x y 2"):
+        with pytest.raises(ProtocolError):
+            BatchPart.of(text)
+    assert BatchPart.of("error x 1 2") == BatchPart(RowKind.ERROR, "x", 1, 2)
+    right = {
+        "status": "validating", "endpoint": "e", "input_file_id": "f", "completion_window": "1h",
+        "created_s": "1", "expires_s": "2",
+    }  # fmt: skip
+    assert len(BatchRecord.of("t", "batch_1", right).shown()) == 22
+    for name, value in (("status", "lost"), ("created_s", "x"), ("errors", "{"), ("metadata", "{")):
+        with pytest.raises(ProtocolError):
+            BatchRecord.of("t", "batch_1", right | {name: value})

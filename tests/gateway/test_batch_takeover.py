@@ -1,0 +1,156 @@
+"""Gateways and the server die in the middle of a batch: another gateway goes on, and no row is lost or
+doubled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from support.batches import Line, answered, chat, files_of, finished, made, rows_of
+from support.gateway import Gateway, gateway
+from support.servers.servers import Server, lasting_server
+from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
+from support.workers.hand_worker import hand_worker
+
+from millstream.wire.tenant_keys import OPEN_BATCHES, TenantKeys
+
+LINES = 160
+
+
+class Replicas:
+    """Two gateways with one store of files. `port`s change with their replacements."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.folder = folder
+        self._arguments = ("--files-url", folder, "--batch-lease-s", 0.6)
+        self._server = server
+        self.alive = [self._start() for _ in range(2)]
+
+    def _start(self) -> Gateway:
+        return Gateway(self._server.url, *self._arguments)
+
+    async def replace(self, place: int) -> None:
+        """SIGKILL, and another one comes up."""
+        await asyncio.to_thread(self.alive[place].close)
+        self.alive[place] = await asyncio.to_thread(self._start)
+
+    def close(self) -> None:
+        for one in self.alive:
+            one.close()
+
+
+@pytest.fixture
+def durable() -> Iterator[Server]:
+    with lasting_server() as server:
+        yield server
+
+
+@pytest.fixture
+def replicas(durable: Server, tmp_path: Path) -> Iterator[Replicas]:
+    with contextlib.closing(Replicas(durable, tmp_path / "files")) as made:
+        yield made
+
+
+async def rows_read(replicas: Replicas, path: str) -> list[Line]:
+    """All that the stream of results says, by a reader that comes back where it was."""
+    rows: list[Line] = []
+    while True:
+        url = random.choice(replicas.alive).url
+        try:
+            async with httpx2.AsyncClient(base_url=url, timeout=10) as http:
+                async with http.stream("GET", path, params={"after": len(rows)}) as answer:
+                    if answer.status_code == 200:
+                        async for line in answer.aiter_lines():
+                            rows += rows_of(line.encode())
+                        return rows
+        except httpx2.HTTPError:
+            pass
+        await asyncio.sleep(0.1)
+
+
+async def struck(replicas: Replicas, server: Server, gate: Path) -> None:
+    """Gateways are killed, and once the server is: while rows end, and while none can."""
+    draws = random.Random(20)
+    for blow in range(5):
+        await asyncio.sleep(draws.uniform(0.3, 0.8))
+        if blow == 2:
+            (gate / "1").touch()  # no row gets its second token
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+        else:
+            await replicas.replace(draws.randrange(2))
+
+
+@pytest.mark.slow
+async def test_no_row_is_lost_or_doubled(
+    replicas: Replicas, durable: Server, gate: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tokenizer = write_tokenizer(tmp_path_factory.mktemp("chat"), chat=True)
+    lines = [chat(number, f"w{number}", 2 + number % 5) for number in range(1, LINES + 1)]
+    wanted = {f"r{number}": counted(number + 1, 2 + number % 5) for number in range(1, LINES + 1)}
+    async with serving(durable, model_name(tokenizer, step_s=0.05, rows=4, gate=gate)):
+        async with replicas.alive[0].client() as client:
+            batch = await made(client, lines)
+        reading = asyncio.ensure_future(rows_read(replicas, f"/v1/batches/{batch.id}/results"))
+        await struck(replicas, durable, gate)
+        async with replicas.alive[1].client() as client:
+            assert (await client.batches.retrieve(batch.id)).status == "in_progress"
+            (gate / "1").unlink()
+            done = await finished(client, batch.id, wait_s=60)
+            assert (done.status, done.error_file_id) == ("completed", None)
+            assert done.request_counts is not None
+            assert (done.request_counts.completed, done.request_counts.failed) == (LINES, 0)
+            output, _ = await files_of(client, done)
+            assert answered(output) == wanted
+            async with asyncio.timeout(30):
+                assert answered(await reading) == wanted
+            usage = done.to_dict()["usage"]
+            assert usage["output_tokens"] == sum(len(text.split()) for text in wanted.values())
+    await until(lambda: not parts_of(replicas.folder))
+
+
+def parts_of(folder: Path) -> list[Path]:
+    return [path for path in (folder / "batches").rglob("*") if path.is_file()]
+
+
+async def test_a_gateway_that_is_asked_to_go_gives_its_batches_back(valkey: Server, tmp_path: Path) -> None:
+    """At once, although a request still has its grace; the other gateway need not wait for the lease."""
+    arguments = ("--files-url", tmp_path / "files", "--batch-lease-s", 600, "--grace-s", 20)
+    async with hand_worker(valkey.url) as worker:
+        with gateway(valkey.url, *arguments) as leaving:
+            async with leaving.client() as client:
+                batch = await made(client, [chat(number, "w1", 2) for number in range(3)])
+                job = await worker.take()
+                waiting = asyncio.ensure_future(
+                    client.completions.create(
+                        model="default", prompt="x", extra_body={"service_tier": "flex"}
+                    )
+                )
+                key = TenantKeys("").batch(batch.id)
+                holder = await worker.redis.hget(key, "holder")
+                leaving.process.send_signal(signal.SIGTERM)
+                with gateway(valkey.url, *arguments) as door:
+                    await until(lambda: has_other_holder(worker.redis, key, holder))
+                    assert leaving.process.poll() is None
+                    await job.end(last="one")
+                    for _ in range(2):
+                        await (await worker.take()).end(last="more")
+                    async with door.client() as other:
+                        done = await finished(other, batch.id)
+                        assert done.request_counts is not None
+                        assert (done.status, done.request_counts.completed) == ("completed", 3)
+                    assert await worker.redis.zcard(OPEN_BATCHES) == 0
+                    await (await worker.take()).end(last="late")
+                    assert (await waiting).choices[0].text == "late"
+
+
+async def has_other_holder(redis: Any, key: str, holder: bytes) -> bool:
+    return (await redis.hget(key, "holder")) not in (holder, b"")

@@ -1,0 +1,300 @@
+"""Batches from end to end: OpenAI's own client, a real gateway, a worker that counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from support.batches import CHAT, answered, chat, files_of, finished, made, rows_counted, rows_of, upload
+from support.commands import invoke
+from support.gateway import Gateway, api_error
+from support.servers.servers import Server
+from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
+from support.workers.hand_worker import HandJob, HandWorker
+
+from millstream import State
+from millstream.gateway.batching.asked_batch import LONGEST_NAME, LONGEST_VALUE, MOST_METADATA
+from millstream.wire.messages.replies import AppendOutcome
+from millstream.wire.tenant_keys import TenantKeys
+
+LINES = [chat(number, "w1", 2) for number in range(1, 4)]
+ROUTES = [("GET", ""), ("POST", "/cancel"), ("GET", "/results")]
+
+
+@pytest.fixture
+async def counting(
+    door: Gateway, valkey: Server, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[None]:
+    """A worker of the queue default, whose checkpoint is `counting`."""
+    tokenizer = write_tokenizer(tmp_path_factory.mktemp("chat"), chat=True)
+    async with serving(valkey, model_name(tokenizer)):
+        await until(lambda: door.shows_ready(True))
+        yield
+
+
+async def add_key(valkey: Server, tenant: str, *options: object) -> str:
+    done = await asyncio.to_thread(invoke, "keys", "add", tenant, *options, "--redis-url", valkey.url)
+    return re.findall(r"ms-[\w-]{43}", done.stdout)[0]  # a worker of this process may write beside it
+
+
+async def test_the_whole_life_of_a_batch(door: Gateway, counting: None) -> None:
+    lines = [chat(number, f"w{number}", 3) for number in range(1, 51)]
+    lines.append(chat(51, "w1", 10**6))  # only the worker can tell
+    lines.append(chat(52, "w9", 2) | {"body": {**chat(52, "w9", 2)["body"], "model": "counting"}})
+    async with door.client() as client:
+        batch = await made(client, lines, metadata={"order": "7"})
+        assert (batch.status, batch.object, batch.metadata) == ("validating", "batch", {"order": "7"})
+        assert batch.expires_at == batch.created_at + 86_400
+        assert (batch.output_file_id, batch.error_file_id, batch.errors) == (None, None, None)
+        assert batch.request_counts is not None
+        assert batch.request_counts.total == 0
+        done = await finished(client, batch.id)
+        assert done.status == "completed"
+        assert done.request_counts is not None
+        counts = done.request_counts
+        assert (counts.total, counts.completed, counts.failed) == (52, 51, 1)
+        usage = done.to_dict()["usage"]
+        assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (51, 152, 203)
+        times = [batch.created_at, done.in_progress_at, done.finalizing_at, done.completed_at]
+        assert times == sorted(times)
+        assert (done.failed_at, done.expired_at, done.cancelled_at) == (None, None, None)
+        output, errors = await files_of(client, done)
+        assert answered(output) == {f"r{number}": counted(number + 1, 3) for number in range(1, 51)} | {
+            "r52": counted(10, 2)
+        }
+        [error] = errors
+        assert (error["custom_id"], error["error"]["param"]) == ("r51", "body.max_tokens")
+        assert error["response"]["status_code"] == 400
+        listed = [one.id async for one in client.batches.list()]
+        assert listed == [batch.id]
+
+
+async def test_an_invalid_input_fails_with_a_reason_for_each_line(door: Gateway, counting: None) -> None:
+    wrong: list[tuple[dict[str, Any] | bytes, str, str | None]] = [
+        (b"{", "invalid_json", None),
+        (chat(1, "w1", 2), "duplicate_custom_id", "custom_id"),
+        (chat(2, "w1", 2) | {"url": "/v1/completions"}, "mismatched_url", "url"),
+        (chat(3, "w1", 2) | {"body": chat(3, "w1", 2)["body"] | {"model": "nobody/has-it"}},
+         "model_not_found", "body.model"),
+        (chat(4, "w1", 2) | {"body": chat(4, "w1", 2)["body"] | {"audio": {"voice": "x"}}},
+         "unsupported_field", "body.audio"),
+        (chat(5, "w1", 2) | {"body": {"model": "default", "messages": []}}, "invalid_field", "body.messages"),
+        (chat(6, "w1", 2) | {"body": {"messages": [{"role": "user", "content": "w1"}]}},
+         "missing_field", "body.model"),
+        ({"url": CHAT, "body": {}}, "missing_custom_id", "custom_id"),
+    ]  # fmt: skip
+    async with door.client() as client:
+        batch = await made(client, [chat(1, "w1", 2), b"", *(line for line, _, _ in wrong)])
+        done = await finished(client, batch.id)
+        assert done.status == "failed"
+        assert done.failed_at is not None
+        assert (done.in_progress_at, done.output_file_id, done.error_file_id) == (None, None, None)
+        assert done.errors is not None
+        told = [(one.line, one.code, one.param) for one in done.errors.data or ()]
+        assert told == [(place, code, param) for place, (_, code, param) in enumerate(wrong, 3)]
+        many = await finished(client, (await made(client, [b"{"] * 150)).id)
+        assert many.errors is not None
+        assert len(many.errors.data or ()) == 100
+        more = [chat(place, "w1", 1) for place in range(201)]
+        bounds = (([], "empty_file"), ([b"x" * 9_000_000], "line_too_long"), (more, "too_many_lines"))
+        for lines, code in bounds:
+            failed = await finished(client, (await made(client, lines)).id)
+            assert failed.errors is not None
+            assert [one.code for one in failed.errors.data or ()] == [code]
+
+
+async def test_a_cancelled_batch_keeps_what_it_has(door: Gateway, worker: HandWorker) -> None:
+    """One job has ended, one runs, one waits."""
+    async with door.client() as client:
+        batch = await made(client, LINES)
+        done, running = await worker.take(), await worker.take()
+        await done.end(last="done")
+        await until(lambda: rows_counted(client, batch.id, 1))
+        cancelled = await client.batches.cancel(batch.id)
+        assert cancelled.status == "cancelling"
+        assert cancelled.cancelling_at is not None
+        assert (await client.batches.cancel(batch.id)).status in ("cancelling", "cancelled")
+        await until(lambda: is_told_to_end(running))
+        await running.end(state=State.CANCELLED)
+        ended = await finished(client, batch.id)
+        assert (ended.status, ended.completed_at) == ("cancelled", None)
+        output, errors = await files_of(client, ended)
+        assert answered(output) == {"r1": "done"}
+        codes = {row["custom_id"]: row["error"]["code"] for row in errors}
+        assert codes == {"r2": "batch_cancelled", "r3": "batch_cancelled"}
+        with pytest.raises(openai.NotFoundError):
+            await client.files.retrieve("file-" + "0" * 32)
+        assert await worker.redis.xlen(worker.keys.lane("batch")) <= 1  # of a job that was cancelled, unread
+        early = await made(client, LINES)
+        assert (await client.batches.cancel(early.id)).status in ("cancelling", "cancelled")
+        assert (await finished(client, early.id)).status == "cancelled"
+
+
+async def is_told_to_end(job: HandJob) -> bool:
+    return (await job.say("x")) == AppendOutcome.CANCELLED
+
+
+async def test_an_expired_batch_keeps_what_it_has(door: Gateway, worker: HandWorker) -> None:
+    async with door.client() as client:
+        batch = await made(client, LINES, completion_window="1m")
+        assert batch.expires_at == batch.created_at + 60
+        await (await worker.take()).end(last="done")
+        await until(lambda: rows_counted(client, batch.id, 1))
+        key = TenantKeys("").batch(batch.id)
+        await worker.redis.hset(key, "expires_s", batch.created_at)  # a minute passes
+        ended = await finished(client, batch.id)
+        assert ended.status == "expired"
+        assert None not in (ended.finalizing_at, ended.expired_at)
+        assert (ended.completed_at, ended.cancelled_at) == (None, None)
+        output, errors = await files_of(client, ended)
+        assert answered(output) == {"r1": "done"}
+        assert {row["error"]["code"] for row in errors} == {"batch_expired"}
+        assert ended.request_counts is not None
+        assert (ended.request_counts.completed, ended.request_counts.failed) == (1, 2)
+        with pytest.raises(openai.ConflictError):
+            await client.batches.cancel(batch.id)
+
+
+async def test_a_batch_whose_input_is_deleted_ends(door: Gateway, worker: HandWorker) -> None:
+    async with door.client() as client:
+        file_id = await upload(client, LINES)
+        batch = await client.batches.create(input_file_id=file_id, endpoint=CHAT, completion_window="24h")
+        await worker.take()
+        await client.files.delete(file_id)
+        await client.batches.cancel(batch.id)
+        ended = await finished(client, batch.id)
+        assert (ended.status, ended.errors is not None) == ("failed", True)
+        assert ended.errors is not None
+        assert [one.code for one in ended.errors.data or ()] == ["input_file_gone"]
+
+
+async def test_pages_of_batches(door: Gateway) -> None:
+    async with door.client() as client:
+        file_id = await upload(client, LINES)
+        make = partial(client.batches.create, input_file_id=file_id, endpoint=CHAT, completion_window="24h")
+        ids = [(await make()).id for _ in range(3)][::-1]
+        assert [one.id async for one in client.batches.list(limit=1)] == ids
+        assert [one.id for one in (await client.batches.list(limit=2)).data] == ids[:2]
+        assert (await client.batches.list(after=ids[-1])).data == []
+        for query in ({"after": "batch_0"}, {"after": "x" * 5000}, {"limit": 0}, {"limit": 101}):
+            with pytest.raises(openai.BadRequestError) as caught:
+                await client.batches.list(**query)
+            assert caught.value.param == next(iter(query))
+
+
+FIELDS: list[tuple[str, Any]] = [
+    ("input_file_id", None), ("input_file_id", 7), ("endpoint", "/v1/embeddings"), ("endpoint", None),
+    ("completion_window", None), ("completion_window", "0h"), ("completion_window", "24"),
+    ("completion_window", "31d"), ("completion_window", 24), ("metadata", []), ("metadata", {"a": 1}),
+    ("metadata", {f"n{place}": "" for place in range(MOST_METADATA + 1)}),
+    ("metadata", {"n" * (LONGEST_NAME + 1): ""}), ("metadata.a", {"a": "x" * (LONGEST_VALUE + 1)}),
+    ("output_expires_after", 7), ("output_expires_after.anchor", {"seconds": 3600}),
+    ("output_expires_after.seconds", {"anchor": "created_at", "seconds": 60}),
+]  # fmt: skip
+
+
+async def test_wrong_fields_are_named(door: Gateway) -> None:
+    async with door.client() as client, httpx2.AsyncClient(base_url=door.url) as http:
+        right = {"input_file_id": await upload(client, LINES), "endpoint": CHAT, "completion_window": "24h"}
+        for param, value in FIELDS:
+            answer = await http.post("/v1/batches", json=right | {param.partition(".")[0]: value})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+        gone = await http.post("/batches", json=right | {"input_file_id": "file-" + "0" * 32})
+        assert (gone.status_code, gone.json()["error"]["param"]) == (404, "input_file_id")
+        other = await client.files.create(file=b"{}", purpose="user_data")
+        refused = await http.post("/batches", json=right | {"input_file_id": other.id})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input_file_id")
+        for method, path in ROUTES:
+            answer = await http.request(method, f"/v1/batches/batch_0{path}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_batches_of_others_are_not_there(door: Gateway, valkey: Server, counting: None) -> None:
+    owner, other = [await add_key(valkey, tenant) for tenant in ("acme", "bolt")]
+    async with door.client(owner) as client, door.client(other) as foreign:
+        batch = await finished(client, (await made(client, LINES)).id)
+        assert batch.status == "completed"
+        async with httpx2.AsyncClient(base_url=door.url, headers=foreign.auth_headers) as http:
+            for method, path in ROUTES:
+                answer = await http.request(method, f"/v1/batches/{batch.id}{path}")
+                assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+            anew = {"input_file_id": batch.input_file_id, "endpoint": CHAT, "completion_window": "24h"}
+            assert (await http.post("/v1/batches", json=anew)).status_code == 404
+        assert (await foreign.batches.list()).data == []
+        for file_id in (batch.input_file_id, batch.output_file_id):
+            assert file_id is not None
+            with pytest.raises(openai.NotFoundError):
+                await foreign.files.content(file_id)
+
+
+async def test_a_key_limits_its_batches(door: Gateway, valkey: Server, worker: HandWorker) -> None:
+    """Enqueued tokens are given back when the batch ends; queues and lanes are those of the key."""
+    size = sum(len(json.dumps(line)) + 1 for line in LINES) // 4
+    key = await add_key(valkey, "acme", "--max-enqueued-tokens", size + 1, "--queue", "default")
+    lane = await add_key(valkey, "acme", "--lane", "interactive")
+    other = await add_key(valkey, "acme", "--queue", "other")
+    async with door.client(key) as client:
+        first = await made(client, LINES)
+        with pytest.raises(openai.RateLimitError) as caught:
+            await made(client, LINES)
+        assert api_error(caught.value)["code"] == "rate_limit_exceeded"
+        await client.batches.cancel(first.id)
+        await finished(client, first.id)
+        again = await made(client, LINES)
+        await client.batches.cancel(again.id)
+        await finished(client, again.id)
+        assert not await worker.redis.zcard(TenantKeys("acme").enqueued)
+    async with door.client(lane) as client:
+        with pytest.raises(openai.PermissionDeniedError):
+            await made(client, LINES)
+    async with door.client(other) as client:
+        refused = await finished(client, (await made(client, LINES)).id)
+        assert refused.errors is not None
+        assert {one.code for one in refused.errors.data or ()} == {"model_not_found"}
+
+
+async def test_a_repeated_post_is_one_batch(door: Gateway) -> None:
+    async with door.client() as client:
+        file_id = await upload(client, LINES)
+        make = partial(client.batches.create, input_file_id=file_id, endpoint=CHAT, completion_window="24h")
+        once = {"extra_headers": {"Idempotency-Key": "order-7"}}
+        assert len({(await make(**once)).id for _ in range(2)}) == 1
+        with pytest.raises(openai.ConflictError):
+            await make(**once, metadata={"a": "b"})
+        assert len({(await make()).id for _ in range(2)}) == 2
+        assert len((await client.batches.list()).data) == 3
+
+
+async def test_results_as_they_finish(door: Gateway, worker: HandWorker) -> None:
+    """As lines and as events, from the beginning and from where the reader was."""
+    async with door.client() as client, httpx2.AsyncClient(base_url=door.url, timeout=30) as http:
+        batch = await made(client, LINES)
+        path = f"/v1/batches/{batch.id}/results"
+        async with http.stream("GET", path, headers={"accept-encoding": "gzip"}) as answer:
+            assert answer.headers["content-type"] == "application/x-ndjson"
+            lines = answer.aiter_lines()
+            for number in range(1, 4):
+                await (await worker.take()).end(last=f"answer {number}")
+                assert json.loads(await anext(lines))["custom_id"] == f"r{number}"
+            assert [line async for line in lines] == []
+        await finished(client, batch.id)
+        for after in range(4):
+            rows = rows_of((await http.get(path, params={"after": after})).content)
+            assert [row["custom_id"] for row in rows] == [f"r{number}" for number in range(after + 1, 4)]
+        events = await http.get(path, headers={"accept": "text/event-stream", "last-event-id": "2"})
+        [event, done, _] = events.text.split("\n\n")
+        assert event.startswith('id: 3\ndata: {"id":"batch_req_')
+        assert done == "data: [DONE]"
+        assert (await http.head(path)).content == b""
+        wrong = await http.get(path, params={"after": "-1"})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "after")
+        metrics = (await http.get("/metrics")).text
+        assert 'millstream_gateway_batch_rows_total{result="completed"}' in metrics
+        assert "millstream_gateway_open_batches" in metrics

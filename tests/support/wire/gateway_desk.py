@@ -1,0 +1,90 @@
+"""All calls of a gateway, one after the other, with what they must come to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from millstream.wire.calls.batch_calls import (
+    LOST,
+    PartCounts,
+    cancel_batch,
+    commit_part,
+    create_batch,
+    hold_batch,
+    move_batch,
+    take_batch,
+)
+from millstream.wire.calls.file_calls import add_file, claim_sweep, know_store, remove_file
+from millstream.wire.calls.gateway_calls import (
+    Limits,
+    PostEnd,
+    attend,
+    charge,
+    claim_once,
+    close_post,
+    open_post,
+    uncharge,
+)
+from millstream.wire.tenant_keys import TenantKeys
+from support.wire.desk import TTL_MS, Desk
+
+
+async def every_post(desk: Desk) -> None:
+    """Requests of a gateway: charged, repeated, ended; and its files."""
+    keys, limits = TenantKeys("acme"), Limits(10, 1000, 100)
+    charged = {"own_id": "a", "tokens": 60}
+    assert not (await desk.run(charge(keys, limits, ttl_ms=1, **charged))).refused_by
+    await asyncio.sleep(0.01)  # it is forgotten
+    assert not (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by
+    assert (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by == "enqueued"
+    await desk.run(uncharge(keys, **charged))
+    one = {"digest": "d", "own_id": "a", "replica": "r"}
+    given = {"queue": "default", "patient": True, "window_ms": TTL_MS, "lease_ms": TTL_MS}
+    replies = [
+        await desk.run(open_post(keys, repeated=repeated, **one, **given)) for repeated in (False, True)
+    ]
+    assert [reply.outcome for reply in replies] == ["new", "wait"]
+    assert await desk.run(close_post(keys, how=PostEnd.LEFT, **one))
+    assert (await desk.run(open_post(keys, repeated=True, **one, **given))).outcome == "joined"
+    await desk.run(attend(keys, replica="r", window_ms=TTL_MS))
+    assert not await desk.run(close_post(keys, how=PostEnd.ABANDONED, **one))
+    assert await desk.run(close_post(keys, how=PostEnd.ANSWERED, **one))
+    for expires_ms in (0, 2**50):
+        await desk.run(add_file(keys, "file-1", {"bytes": "1"}, expires_ms=expires_ms))
+    assert [await desk.run(remove_file(keys, "file-1")) for _ in range(2)] == [True, False]
+    assert [(await desk.run(know_store(id)))[0] for id in (None, "a", "b")] == ["", "a", "a"]
+    assert [await desk.run(claim_sweep(while_ms=TTL_MS)) for _ in range(2)] == [True, False]
+    claim = claim_once(keys, key_digest="k", digest="d", queue="default", ttl_ms=TTL_MS)
+    assert [(await desk.run(claim))[0] for _ in range(2)] == ["new", "same"]
+
+
+async def every_batch(desk: Desk, redis: Any) -> None:
+    """A gateway's batch: charged, taken, taken over, written, cancelled. `redis`: as a gateway."""
+    keys, one = TenantKeys("acme"), "batch_1"
+    charged = {"own_id": one, "tokens": 9}
+    await desk.run(charge(keys, Limits(max_enqueued_tokens=9), ttl_ms=TTL_MS, **charged))
+    new = create_batch(keys, one, {"total": "1"}, window_s=60, charge=f"9 {one}", lasts_ms=TTL_MS)
+    assert [await desk.run(new) for _ in range(2)] == [True, False]
+    assert await redis.zcard(keys.enqueued) == 1
+    takes = [take_batch(keys, one, holder=name, lease_ms=TTL_MS) for name in "ab"]
+    assert [(await desk.run(take)).outcome for take in takes] == ["taken", "held"]
+    assert (await desk.run(hold_batch(keys, one, holder="a", lease_ms=0))).status == "validating"
+    assert (await desk.run(takes[1])).outcome == "taken"
+    assert (await desk.run(hold_batch(keys, one, holder="a", lease_ms=TTL_MS))).status == LOST
+    counts, parts = PartCounts(completed=1, output_tokens=5), [("output x 1 9", "1")]
+    given = {"counts": counts, "parts": parts, "behind": 0}
+    writes = [commit_part(keys, one, holder=name, **given) for name in "abb"]
+    assert [await desk.run(write) for write in writes] == [False, True, True]
+    late = commit_part(keys, one, holder="b", **given | {"parts": [("output y 1 9", "2")]})
+    assert not await desk.run(late)  # it does not know of the first part
+    assert await redis.hget(keys.batch(one), "completed") == b"1"  # a repeated commit counts once
+    moves = [("a", "in_progress"), ("b", "in_progress"), ("b", "in_progress")]
+    for holder, status in moves:
+        move = move_batch(keys, one, {}, holder=holder, change=("validating", status), ttl_ms=TTL_MS)
+        assert await desk.run(move) == (LOST if holder == "a" else status)
+    assert [await desk.run(cancel_batch(keys, id)) for id in (one, "batch_2")] == ["cancelling", None]
+    end = move_batch(keys, one, {"x": "y"}, holder="b", change=("cancelling", "cancelled"), ttl_ms=TTL_MS)
+    assert [await desk.run(end) for _ in range(2)] == ["cancelled", "cancelled"]
+    assert (await desk.run(takes[0])).outcome == "ended"
+    assert [await redis.zcard(keys.enqueued), await redis.lrange(keys.batch_lines(one), 0, -1)] == [0, []]
