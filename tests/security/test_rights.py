@@ -89,7 +89,8 @@ CURIOUS = """
     xgroup|create KEY curious 0; xgroup|createconsumer KEY $GROUP curious
     xgroup|delconsumer KEY $GROUP curious; xinfo|groups KEY; xinfo|consumers KEY
     zadd KEY 1 a; zcard KEY; zrange KEY 0 -1; zrangebyscore KEY -inf +inf; zscore KEY a; zrem KEY a
-    zremrangebyscore KEY -inf 0
+    zremrangebyscore KEY -inf 0; zrevrange KEY 0 -1; zrevrangebyscore KEY +inf -inf
+    llen KEY; lrange KEY 0 -1; lindex KEY 0; rpush KEY a; pttl KEY
     publish CHANNEL x; spublish CHANNEL x; subscribe CHANNEL; ssubscribe CHANNEL; unsubscribe; sunsubscribe
     unlink KEY; del KEY
 """
