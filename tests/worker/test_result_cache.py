@@ -127,6 +127,21 @@ async def test_a_death_is_charged_to_the_leader_alone(client: AsyncClient, work:
         assert [result.text for result in results] == [counted(2, 9)] * 3
 
 
+async def test_what_a_later_attempt_has_finished_is_not_kept(client: AsyncClient, work: Work) -> None:
+    """A part of it may be another worker's, which computes in another format."""
+    work.hold(5)
+    with work.process(**CACHE) as dead:
+        job = await client.submit("w1", max_tokens=9, temperature=0.0, stream=True)
+        await read_to(client.stream(job.id), counted(2, 5))
+        dead.kill()
+    work.go(5)
+    async with work(**CACHE):
+        result = await client.wait(job.id, timeout_s=30)
+        assert (result.attempts, result.text) == (2, counted(2, 9))
+        assert not (await outcome(client, "w1", 9, temperature=0.0)).cached
+        assert (await outcome(client, "w1", 9, temperature=0.0)).cached
+
+
 async def test_results_stay_within_their_bytes(client: AsyncClient, redis_client: Redis, work: Work) -> None:
     """The first ones go; one that expires, or is larger than all may be, is not there."""
     async with work(result_cache=2000, result_ttl_s=1):

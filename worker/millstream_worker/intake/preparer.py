@@ -45,8 +45,9 @@ class JobPreparer:
             fail(job, "log_damaged", str(error))
         else:
             self._capacity.learn(len(job.prompt))
-            job.cache_key = cache_key(job, served)
-            job.looking_up = bool(job.cache_key) and not job.no_cache and not job.output_tokens
+            if not job.output_tokens:  # else a part of it was perhaps computed in another format
+                job.cache_key = cache_key(job, served)
+            job.looking_up = bool(job.cache_key) and not job.no_cache
             if all(row.reason is not None for row in job.rows):
                 job.end(State.COMPLETED)  # only its end was not written
         if not job.rows:  # but the output of earlier attempts is published
