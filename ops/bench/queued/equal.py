@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from ops.bench import machine
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.shapes import SHAPES
@@ -40,6 +41,7 @@ WORKERS = 2
 @dataclass(frozen=True, slots=True)
 class Turn:
     seconds: float
+    cpu_s: float  # of server, workers and their engines
     cached: float  # share of the jobs
 
 
@@ -50,8 +52,8 @@ def main() -> None:
         model = with_tokenizer(checkpoint(options.model, "cpu"), Path(scratch, "model"))
         vocabulary = size_of(model).vocab_size
         work = _requests(options.requests, vocabulary, options)
-        print("| shards | requests | time of those computed each | cached | can be cached |")
-        print("|---|---|---|---|---|")
+        print("| shards | requests | time, of that without | CPU time | cached | can be cached |")
+        print("|---|---|---|---|---|---|")
         for shards in options.shards:
             again = random.Random(shards).sample(work, len(work))
             print(_row(model, shards, [work, again], f"{shards} | each twice", 0.5 / shards, options))
@@ -67,16 +69,24 @@ def _row(
     expected: float,
     options: argparse.Namespace,
 ) -> str:
-    ratios, shares = [], []
+    times, spent, shares = [], [], []
     for _ in range(options.turns):
         without, with_cache = (asyncio.run(_turn(model, shards, work, size)) for size in (0, CACHE))
-        ratios.append(with_cache.seconds / without.seconds)
+        times.append(with_cache.seconds / without.seconds)
+        spent.append(with_cache.cpu_s / without.cpu_s)
         shares.append(with_cache.cached)
-    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
     return (
-        f"| {title} | {statistics.median(ratios):.2f}x ({spread}) | {statistics.median(shares):.0%} "
-        f"| {expected:.0%} |"
+        f"| {title} | {_shown(times)} | {_shown(spent)} | {statistics.median(shares):.0%} | {expected:.0%} |"
     )
+
+
+def _shown(ratios: Sequence[float]) -> str:
+    return f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _cpu_s() -> float:
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(spent.user + spent.system for spent in times)
 
 
 async def _turn(model: Path, shards: int, work: Sequence[Sequence[JobFields]], cache_bytes: int) -> Turn:
@@ -86,11 +96,11 @@ async def _turn(model: Path, shards: int, work: Sequence[Sequence[JobFields]], c
             async with _workers(server.url, model, shards, cache_bytes):
                 for warm in range(4 * WORKERS):
                     await _answers(client, [{"prompt": f"warm {warm}", "max_tokens": 8}])
-                begun = time.perf_counter()
+                begun, used = time.perf_counter(), _cpu_s()
                 results = await asyncio.gather(*(_answers(client, one) for one in work))
-                seconds = time.perf_counter() - begun
+                seconds, used = time.perf_counter() - begun, _cpu_s() - used
     flat = [result for one in results for result in one]
-    return Turn(seconds, sum(result.cached for result in flat) / len(flat))
+    return Turn(seconds, used, sum(result.cached for result in flat) / len(flat))
 
 
 @asynccontextmanager
