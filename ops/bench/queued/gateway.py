@@ -42,13 +42,13 @@ def main() -> None:
     options = _options()
     print(f"{machine.describe()}; load average {os.getloadavg()[0]:.1f}\n")
     for part in options.parts:
-        {"ttft": _print_ttft, "events": _print_events, "idle": _print_idle}[part](options)
+        {"ttft": print_ttft, "events": print_events, "idle": print_idle}[part](options)
 
 
 # --- TTFT
 
 
-def _print_ttft(options: argparse.Namespace) -> None:
+def print_ttft(options: argparse.Namespace) -> None:
     with gateway_stack(TTFT_STEPS_S, TTFT_ROWS) as stack:
         native, gateway = asyncio.run(_ttft(stack, options))
     print(f"{options.rate:g} requests/s in {options.turns} turns of {options.turn_requests} each\n")
@@ -106,7 +106,7 @@ async def _over_http(port: int) -> float:
 # --- events
 
 
-def _print_events(options: argparse.Namespace) -> None:
+def print_events(options: argparse.Namespace) -> None:
     print(f"{EVENT_STEPS_S:g} tokens/s of each stream; shares of one core\n")
     print("| streams | events/s offered | events/s | per CPU second of the gateway | gateway | others |")
     print("|---|---|---|---|---|---|")
@@ -136,7 +136,7 @@ def _events_row(stack: GatewayStack, streams: int, seconds: float) -> str:
 # --- idle streams
 
 
-def _print_idle(options: argparse.Namespace) -> None:
+def print_idle(options: argparse.Namespace) -> None:
     print("| idle streams | gateway MiB before | with them | KiB of a stream | opened in | CPU | one more |")
     print("|---|---|---|---|---|---|---|")
     with gateway_stack(1.0, 1, "--max-requests", str(options.idle)) as stack:

@@ -1,0 +1,48 @@
+"""The gateway's benchmark: its readers count what comes, and its parts run on a real gateway."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+import pytest
+from ops.bench.queued import gateway
+from ops.bench.queued.counted_stream import CountedStream, StreamFailed
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKS = b'20\r\ndata: {"a": 1}\n\ndata: {"b": 2}\n\n\r\n8\r\n: ping\n\n\r\ne\r\ndata: [DONE]\n\n\r\n'
+
+
+async def test_events_are_counted_wherever_the_bytes_are_cut() -> None:
+    whole = HEAD + CHUNKS
+    for cut in range(len("HTTP/1.1 200 "), len(whole)):
+        stream = CountedStream()
+        for part in (whole[:cut], whole[cut:]):
+            stream.data_received(part)
+        assert (stream.events, stream.ended.done()) == (3, True), cut
+        await stream.first
+    one_by_one = CountedStream()
+    one_by_one.data_received(HEAD)
+    for byte in CHUNKS:
+        one_by_one.data_received(bytes([byte]))
+    assert one_by_one.events == 3
+
+
+async def test_a_refused_request_and_an_error_in_a_stream_are_no_events() -> None:
+    for sent in (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", HEAD + b'15\r\ndata: {"error": {}}\n\n\r\n'):
+        stream = CountedStream()
+        stream.data_received(sent)
+        with pytest.raises(StreamFailed):
+            await stream.ended
+
+
+@pytest.mark.slow
+def test_each_part_measures_a_real_gateway(capsys: pytest.CaptureFixture[str]) -> None:
+    options = argparse.Namespace(rate=50.0, turns=1, turn_requests=5, streams=[4], seconds=0.5, idle=5)
+    gateway.print_ttft(options)
+    gateway.print_events(options)
+    gateway.print_idle(options)
+    said = capsys.readouterr().out
+    assert re.search(r"\| added \| -?[\d.]+ \| -?[\d.]+ \|", said)
+    assert re.search(r"\| 4 \| 80 \| \d+ \| [\d,]+ \| \d+% \| front", said)
+    assert "503 `overloaded`" in said
