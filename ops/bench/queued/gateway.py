@@ -50,7 +50,7 @@ def main() -> None:
 
 def print_ttft(options: argparse.Namespace) -> None:
     with gateway_stack(TTFT_STEPS_S, TTFT_ROWS) as stack:
-        native, gateway = asyncio.run(_ttft(stack, options))
+        native, gateway = asyncio.run(ttft(stack, options))
     print(f"{options.rate:g} requests/s in {options.turns} turns of {options.turn_requests} each\n")
     print("| TTFT ms | p50 | p99 |\n|---|---|---|")
     for name, values in (("native client", native), ("HTTP", gateway)):
@@ -59,7 +59,7 @@ def print_ttft(options: argparse.Namespace) -> None:
     print(f"| added | {' | '.join(f'{1000 * (over - alone):.1f}' for alone, over in pairs)} |\n", flush=True)
 
 
-async def _ttft(stack: GatewayStack, options: argparse.Namespace) -> tuple[list[float], list[float]]:
+async def ttft(stack: GatewayStack, options: argparse.Namespace) -> tuple[list[float], list[float]]:
     native: list[float] = []
     gateway: list[float] = []
     async with AsyncClient(stack.redis_url, queue=QUEUE) as client:
@@ -112,11 +112,11 @@ def print_events(options: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|")
     for streams in options.streams:
         with gateway_stack(EVENT_STEPS_S, streams, "--disconnect-grace-s", "0") as stack:
-            print(_events_row(stack, streams, options.seconds), flush=True)
+            print(events_row(stack, streams, options.seconds), flush=True)
     print()
 
 
-def _events_row(stack: GatewayStack, streams: int, seconds: float) -> str:
+def events_row(stack: GatewayStack, streams: int, seconds: float) -> str:
     with Readers(stack.port, streams, LONG, READERS) as readers:
         time.sleep(SETTLE_S)
         begun, before, first = time.perf_counter(), stack.cpu_s(), readers.ask()
@@ -140,10 +140,10 @@ def print_idle(options: argparse.Namespace) -> None:
     print("| idle streams | gateway MiB before | with them | KiB of a stream | opened in | CPU | one more |")
     print("|---|---|---|---|---|---|---|")
     with gateway_stack(1.0, 1, "--max-requests", str(options.idle)) as stack:
-        print(_idle_row(stack, options.idle, options.seconds), "\n", flush=True)
+        print(idle_row(stack, options.idle, options.seconds), "\n", flush=True)
 
 
-def _idle_row(stack: GatewayStack, streams: int, seconds: float) -> str:
+def idle_row(stack: GatewayStack, streams: int, seconds: float) -> str:
     before, start = stack.gateway.memory_info().rss, time.perf_counter()
     with Readers(stack.port, streams, LONG, READERS) as readers:
         opened_s = time.perf_counter() - start

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import re
 
 import pytest
-from ops.bench.queued import gateway
 from ops.bench.queued.counted_stream import CountedStream, StreamFailed
+from ops.bench.queued.gateway import EVENT_STEPS_S, events_row, idle_row, ttft
+from ops.bench.queued.gateway_stack import gateway_stack
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNKS = b'20\r\ndata: {"a": 1}\n\ndata: {"b": 2}\n\n\r\n8\r\n: ping\n\n\r\ne\r\ndata: [DONE]\n\n\r\n'
@@ -37,12 +39,13 @@ async def test_a_refused_request_and_an_error_in_a_stream_are_no_events() -> Non
 
 
 @pytest.mark.slow
-def test_each_part_measures_a_real_gateway(capsys: pytest.CaptureFixture[str]) -> None:
-    options = argparse.Namespace(rate=50.0, turns=1, turn_requests=5, streams=[4], seconds=0.5, idle=5)
-    gateway.print_ttft(options)
-    gateway.print_events(options)
-    gateway.print_idle(options)
-    said = capsys.readouterr().out
-    assert re.search(r"\| added \| -?[\d.]+ \| -?[\d.]+ \|", said)
-    assert re.search(r"\| 4 \| 80 \| \d+ \| [\d,]+ \| \d+% \| front", said)
-    assert "503 `overloaded`" in said
+def test_each_part_measures_a_real_gateway() -> None:
+    options = argparse.Namespace(rate=50.0, turns=1, turn_requests=5)
+    with gateway_stack(EVENT_STEPS_S, 8, "--max-requests", "5", "--disconnect-grace-s", "0") as stack:
+        native, over_http = asyncio.run(ttft(stack, options))
+        events = events_row(stack, 4, seconds=0.5)
+        idle = idle_row(stack, 5, seconds=0.5)
+    assert [len(native), len(over_http)] == [5, 5]
+    assert min(*native, *over_http) > 0
+    assert re.match(r"\| 4 \| 80 \| [1-9]\d* \| [\d,]+ \| \d+% \| front", events)
+    assert idle.endswith("| 503 `overloaded` |")
