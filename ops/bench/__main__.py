@@ -33,6 +33,7 @@ PARTS: dict[str, Part] = {
     "front": Part("pieces.front", "everything around the engine, which is a stand-in"),
     "engine": Part("engines.contest", "the engine beside others on the same workloads"),
     "queued": Part("queued.comparison", "the same work through the queue and without it"),
+    "gateway": Part("queued.gateway", "what the HTTP gateway adds to TTFT, its events/s, its idle streams"),
     "equal": Part("queued.equal", "what equal requests save where results are kept"),
     "prefix": Part("load.prefix", "a shared prefix under rising load, with and without sharing", True),
     "growth": Part(

@@ -1,0 +1,146 @@
+"""A server, a worker with a paced engine, a gateway, and processes that read its streams."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from ops.bench.queued.counted_stream import HOST
+from ops.bench.stand_ins.counting import word_tokenizer
+
+from millstream.cli.embedded.embedded_server import EmbeddedServer
+
+QUEUE = "default"
+START_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStack:
+    redis_url: str
+    port: int
+    processes: dict[str, psutil.Process]
+
+    def cpu_s(self) -> dict[str, float]:
+        """By process, since its start."""
+        times = {name: process.cpu_times() for name, process in self.processes.items()}
+        return {name: spent.user + spent.system for name, spent in times.items()}
+
+    @property
+    def gateway(self) -> psutil.Process:
+        return self.processes["gateway"]
+
+
+@contextlib.contextmanager
+def gateway_stack(steps_s: float, rows: int, *gateway_flags: str) -> Iterator[GatewayStack]:
+    """All of it, ready for work; ended with the block. The engine draws a token for each of so many rows, so
+    often a second.
+    """
+    with contextlib.ExitStack() as ending:
+        folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="millstream-bench-")))
+        server = ending.enter_context(EmbeddedServer(folder / "server"))
+        worker = _start(ending, *_worker_command(server.url, folder, steps_s, rows))
+        gateway = _start(
+            ending, "-m", "millstream", "gateway", "--redis-url", server.url, "--queue", QUEUE, "--port", "0",
+            "--files-url", str(folder / "files"), "--grace-s", "1", *gateway_flags, listens=True,
+        )  # fmt: skip
+        port = _port(gateway)
+        _until_ready(port)
+        processes = {"gateway": psutil.Process(gateway.pid), "front": psutil.Process(worker.pid)}
+        [processes["engine"]] = processes["front"].children()
+        processes["server"] = next(one for one in psutil.Process().children() if "valkey" in one.name())
+        yield GatewayStack(server.url, port, processes)
+
+
+class Readers:
+    """Processes that share so many streams."""
+
+    def __init__(self, port: int, streams: int, max_tokens: int, processes: int) -> None:
+        shares = [streams // processes + (place < streams % processes) for place in range(processes)]
+        self._processes = [_reader(port, share, max_tokens) for share in shares]
+        for process in self._processes:
+            _answer(process)  # all have begun
+
+    def ask(self) -> dict[str, float]:
+        """Events until now, streams that have not ended, CPU seconds: of all."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        answers = [_answer(process) for process in self._processes]
+        return {name: sum(answer[name] for answer in answers) for name in answers[0]}
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.communicate(timeout=60)
+
+
+def _worker_command(url: str, folder: Path, steps_s: float, rows: int) -> list[str]:
+    engine = f"{sys.executable} -m ops.bench.stand_ins.paced --steps-s {steps_s}"
+    command = ["-m", "millstream_worker", "--redis-url", url, "--queue", QUEUE, "--engine-command", engine]
+    command += ["--model", str(word_tokenizer(folder)), "--max-rows", str(rows)]
+    return [*command, "--log-level", "error", "--grace-s", "0"]
+
+
+def _start(ending: contextlib.ExitStack, *arguments: str, listens: bool = False) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stderr=subprocess.PIPE if listens else None,
+        text=True,
+        start_new_session=True,
+    )
+    ending.callback(_end, process)
+    return process
+
+
+def _port(gateway: subprocess.Popen[str]) -> int:
+    assert gateway.stderr is not None
+    said = ""
+    for line in gateway.stderr:
+        said += line
+        if found := re.search(r"listens on http://.*:(\d+)", line):
+            return int(found[1])
+    raise RuntimeError(f"the gateway ended: {said}")
+
+
+def _until_ready(port: int) -> None:
+    until = time.monotonic() + START_S
+    while True:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/v1/models", timeout=10) as answer:
+            if b'"ready":true' in answer.read():
+                return
+        assert time.monotonic() < until, f"no worker serves after {START_S:.0f} s"
+        time.sleep(0.1)
+
+
+def _reader(port: int, streams: int, max_tokens: int) -> subprocess.Popen[str]:
+    command = ["-m", "ops.bench.queued.counted_stream", str(port), str(streams), str(max_tokens)]
+    return subprocess.Popen(
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, "a reader ended"
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.communicate(timeout=60)
