@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from pathlib import Path
@@ -11,7 +12,10 @@ from support.servers.servers import Server
 from support.workers.counting_worker import write_tokenizer
 
 from fuzz.flood import flood
-from fuzz.target import Target, case_of, outcome, read, run, written
+from fuzz.gateway_reply import check_reply
+from fuzz.http_exchange import Reply
+from fuzz.in_process_gateway import in_process_gateway
+from fuzz.target import Refused, Target, case_of, outcome, read, run, written
 from fuzz.targets import ALL, BY_NAME
 
 SEED = "short"
@@ -65,6 +69,25 @@ def test_what_is_neither_result_nor_clear_error_is_told_with_its_input() -> None
     assert {len(read(violation.case)) for violation in tally.violations} == {2, 3}
     hanging = run(Target("spin", target.make, _spin, (ValueError,), hang_s=0.05), SEED, 1)
     assert hanging.violations[0].what.startswith("Hang: ")
+
+
+def test_an_answer_that_the_gateway_may_not_give_is_told() -> None:
+    id = {"x-request-id": "req_1"}
+    good = {"error": {"message": "m", "type": "invalid_request_error", "param": None, "code": "c"}}
+    with pytest.raises(Refused):
+        check_reply(Reply("GET", 400, id, json.dumps(good).encode()))
+    port = in_process_gateway().server.port
+    for status, headers, told in (
+        (400, {}, {}),
+        (500, id, {"code": "internal_error"}),
+        (503, id, {"code": "unavailable"}),
+        (400, id, {"code": None}),
+        (400, id, {"param": ["model"]}),
+        (400, id, {"message": f"127.0.0.1:{port} refused"}),
+    ):
+        body = {"error": good["error"] | told}
+        with pytest.raises(AssertionError):
+            check_reply(Reply("GET", status, headers, json.dumps(body).encode()))
 
 
 async def test_a_queue_full_of_garbage_is_worked_off(valkey: Server, tmp_path: Path) -> None:

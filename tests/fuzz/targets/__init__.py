@@ -10,6 +10,7 @@ from fuzz.targets import (
     commands,
     control,
     engine,
+    gateway,
     jobs,
     names,
     queue,
@@ -31,10 +32,11 @@ MODULES = (
     text,
     sampling,
     engine,
+    gateway,
     scrapes,
     commands,
 )
 _WIRE = (codec, queue, jobs, control, streams, names)
-_PROGRAMS = (client, batch, text, sampling, engine, scrapes, commands)
+_PROGRAMS = (client, batch, text, sampling, engine, scrapes, gateway, commands)
 ALL: tuple[Target, ...] = tuple(one for module in (*_WIRE, *_PROGRAMS) for one in module.TARGETS)
 BY_NAME = {target.name: target for target in ALL}
