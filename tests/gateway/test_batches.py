@@ -19,7 +19,7 @@ from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
 from support.workers.hand_worker import HandJob, HandWorker
 
-from millstream import State
+from millstream import AsyncClient, State
 from millstream.gateway.batching.asked_batch import LONGEST_NAME, LONGEST_VALUE, MOST_METADATA
 from millstream.wire.messages.replies import AppendOutcome
 from millstream.wire.tenant_keys import TenantKeys
@@ -34,8 +34,13 @@ async def counting(
 ) -> AsyncIterator[None]:
     """A worker of the queue default, whose checkpoint is `counting`."""
     tokenizer = write_tokenizer(tmp_path_factory.mktemp("chat"), chat=True)
-    async with serving(valkey, model_name(tokenizer)):
-        await until(lambda: door.shows_ready(True))
+    async with serving(valkey, model_name(tokenizer)), AsyncClient(valkey.url) as client:
+
+        async def serves() -> bool:
+            return [one.model for one in (await client.queue_info()).workers or ()] == ["counting"]
+
+        await until(serves)
+        await until(lambda: b'"root":"counting"' in door.raw(b"GET /v1/models HTTP/1.0\r\n\r\n"))
         yield
 
 
