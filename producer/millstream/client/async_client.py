@@ -136,8 +136,7 @@ class AsyncClient:
         batch, or interactive, which workers serve first. `deadline_s`: from now; a job that has not ended
         then expires. `stream`: publish tokens at once instead of once a second. `wait_s`: how long to wait
         for room in a full queue, or for a server that does not answer. `durability`: "aof" or "replicas"
-        waits until the server's disk, or replicas, have the job; Submitted reports the durability reached in
-        time.
+        waits until the server's disk, or replicas, have the job; Submitted says which was reached in time.
 
         Raises InvalidRequest (names the field), Conflict (the id is taken by another request), QueueFull
         (with `retry_after_s` and `reason`), QueueMismatch. After Unavailable it is unknown whether the job
@@ -259,9 +258,8 @@ class AsyncClient:
         return await queue_status(self._jobs)
 
     async def forget(self, job_id: str, *, keep_cached: bool = False) -> bool:
-        """Delete the job's result and stream from the server before they expire; `keep_cached`: not what is
-        kept of it for equal requests. False: there was nothing (any more). Raises NotReady if the job has not
-        ended: cancel it first.
+        """Delete an ended job's result and stream from the server; `keep_cached`: not what is kept of it for
+        equal requests. False: there was nothing (any more). Raises NotReady: cancel it first.
         """
         return _value((await self.forget_many([job_id], keep_cached=keep_cached))[job_id])
 

@@ -64,9 +64,9 @@ class OutputProcessor:
                 self._admit(self._queue.rows[handle][0], cached_tokens, begun_ms)
         if step.logprobs:
             self._take_logprobs(step)
-        watched = [*self._take_tokens(step, now_ms)]
+        watched = self._take_tokens(step, now_ms)
         for leader in self._queue.leaders:
-            watched = [*self._share(leader, now_ms), *watched]
+            watched[:0] = self._share(leader, now_ms)  # first: the end of a leader sets its followers free
         for handle, drafted, accepted in step.drafts:
             if handle in self._queue.rows:
                 job, _ = self._queue.rows[handle]
@@ -180,7 +180,7 @@ class OutputProcessor:
         return encoding.token_logprob(token, name(token), logprob, top)
 
     def _end_row(self, handle: int, reason: str) -> list[Job]:
-        """Returns the followers before their leader, whose end would else set them free."""
+        """Returns the jobs whose choice it was, the leader last."""
         leader, ended = self._queue.end_row(handle)
         jobs = [*self._queue.followers_of(leader), leader]
         for row in (job.rows[ended.index] for job in jobs):

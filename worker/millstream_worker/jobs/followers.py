@@ -16,9 +16,6 @@ class Followers:
         self._of: dict[Job, dict[Job, None]] = {}  # by leader, which has at least one
         self._leader_of: dict[Job, Job] = {}
 
-    def __len__(self) -> int:
-        return len(self._leader_of)
-
     @property
     def leaders(self) -> list[Job]:
         """Those that have followers."""

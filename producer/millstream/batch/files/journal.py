@@ -179,9 +179,8 @@ class Journal:
             self._notes.ends(own_id)
 
     def write(self, answers: Iterable[Mapping[str, Any]], errors: Iterable[Mapping[str, Any]]) -> int:
-        """Append rows; they survive the end of this process. The place of the first answer, for `answer_at`.
-
-        Raises WriteFailed.
+        """Append rows; they survive the end of this process. Returns the place of the first answer, for
+        `answer_at`. Raises WriteFailed.
         """
         assert self._out is not None, "the journal is open"
         assert self._error is not None, "the journal is open"
@@ -196,10 +195,7 @@ class Journal:
     def answer_at(self, place: int) -> dict[str, Any] | None:
         """The row of OUT that begins there; None if another program has changed OUT. Raises WriteFailed."""
         assert self._out is not None, "the journal is open"
-        try:
-            row = row_at(self._out, place)
-        except OSError as error:
-            raise WriteFailed(f"{self.out} cannot be read: {error.strerror}") from error
+        row = row_at(self._out, place)
         return row if row is not None and is_answer(row) else None
 
     def replay(self) -> None:

@@ -63,11 +63,14 @@ def write_rows(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def row_at(file: FileIO, place: int) -> dict[str, Any] | None:
-    """The row that begins there; None if no whole one does. Raises OSError."""
+    """The row that begins there; None if no whole one does. Raises WriteFailed."""
     data = bytearray()
-    while not data.endswith(b"\n") and (piece := os.pread(file.fileno(), _PIECE_BYTES, place)):
-        place += len(piece)
-        data += piece[: piece.find(b"\n") + 1] or piece
+    try:
+        while not data.endswith(b"\n") and (piece := os.pread(file.fileno(), _PIECE_BYTES, place)):
+            place += len(piece)
+            data += piece[: piece.find(b"\n") + 1] or piece
+    except OSError as error:
+        raise WriteFailed(f"{file.name} cannot be read: {error.strerror}") from error
     try:
         row = json.loads(data)
     except ValueError:
