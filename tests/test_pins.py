@@ -55,3 +55,9 @@ def test_each_supported_python_is_listed() -> None:
     listed = {line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)}
     assert listed == set(PYTHONS)
     assert project["requires-python"] == f">={PYTHONS[0]}"
+
+
+@pytest.mark.xdist_group("pins")
+def test_the_tests_of_a_group_share_a_process(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist writes a group's name into the tests' ids, by a private name of pytest's."""
+    assert "PYTEST_XDIST_WORKER" not in os.environ or request.node.nodeid.endswith("@pins")

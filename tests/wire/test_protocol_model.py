@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from inspect import signature
 from typing import Any, TypeVar
 
-import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -376,9 +375,9 @@ class Protocol:
         assert all(one.payload == PAYLOAD for one in page)
 
 
-@pytest.mark.parametrize("window", [128, 1])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
+    window=st.sampled_from([128, 1]),
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 10**6)), min_size=20, max_size=80),
 )
 def test_server_and_model_stay_alike(server: Server, window: int, steps: list[tuple[str, int]]) -> None:
