@@ -255,6 +255,18 @@ def test_what_an_old_master_still_says_is_compared_before_the_end() -> None:
     assert old.reader.want is Want.NOTHING
 
 
+def test_a_log_that_ends_is_compared_from_its_start_after_a_lost_connection() -> None:
+    """The new master's has the same entry at the reader's place, and another before it."""
+    world = World(State.RUNNING, [marker(1, 0), delta(1, 1, "a"), delta(1, 2, "b")])
+    world.read()
+    world.reader.lost()
+    world.emit(world.reader.tail([delta(1, 2, "b"), end(1, 3)], State.COMPLETED))
+    assert world.reader.want is Want.WHOLE
+    log = [marker(1, 0), delta(1, 1, "x"), delta(1, 2, "b"), end(1, 3)]
+    world.emit(world.reader.whole(log, record(State.COMPLETED)))
+    assert world.seen.text() == "xb"
+
+
 def test_a_connection_that_was_lost_before_the_first_entry_is_doubted_as_well() -> None:
     """It reads the old master's log from the start, and then follows the new one's messages."""
     world = World(State.RUNNING, [])

@@ -12,7 +12,7 @@ from millstream import Choice, ChoiceDelta, FunctionCall, Lane, Request, Samplin
 from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.gateway.generating.asked_generation import AskedGeneration
 from millstream.gateway.generating.chunks import Chunks
-from millstream.gateway.generating.withheld_calls import SpokenText
+from millstream.gateway.generating.spoken_text import SpokenText
 from millstream.wire.messages.messages import ChatMessage
 
 CALL = ToolCall(id="c1", function=FunctionCall(name="get", arguments='{"a": 1}'))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from millstream.batch.bodies.answer_body import chat_logprobs, completion_logprobs, usage_body
 from millstream.batch.bodies.request_body import BatchEndpoint
 from millstream.gateway.generating.asked_generation import AskedGeneration
-from millstream.gateway.generating.withheld_calls import SpokenText
+from millstream.gateway.generating.spoken_text import SpokenText
 from millstream.wire.messages.choices import ChoiceDelta
 from millstream.wire.messages.messages import Usage
 from millstream.wire.messages.tools import ToolCall
