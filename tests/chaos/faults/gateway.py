@@ -1,10 +1,10 @@
-"""What happens to gateways in the middle of batches."""
+"""What happens to gateways in the middle of batches, uploads and answers."""
 
 from __future__ import annotations
 
 from chaos.arena import Arena
+from chaos.door.gateways import LEASE_S
 from chaos.faults import fault
-from chaos.gateways import LEASE_S
 
 
 @fault("kill gateway")
