@@ -64,7 +64,10 @@ SENTINEL: Weights = {topology.kill_master: 2, topology.switch_master: 2, topolog
 ON_REPLICAS = {"durability": "replicas", "durability_replicas": 2, "durability_timeout_s": 0.3}
 CLUSTER: Weights = {topology.move_slot: 3, topology.kill_node: 1}
 BESIDE: Weights = {process.kill_engine: 6, server.cut_pubsub: 4}
-GATEWAYS: Weights = {gateway.kill_gateway: 3, gateway.freeze_gateway: 2, gateway.replace_gateway: 1}
+GATEWAYS: Weights = {
+    gateway.kill_gateway: 3, gateway.kill_claiming_gateway: 2, gateway.freeze_gateway: 2,
+    gateway.replace_gateway: 1,
+}  # fmt: skip
 BESIDE_GATEWAYS: Weights = {
     server.kill_server: 2, server.restart_server: 1, server.cut_commands: 1, server.cut_pubsub: 1,
     process.kill_engine: 2,

@@ -56,6 +56,7 @@ DENSE = {"step_s": 0.06, "rows": 32}
 DOOR: dict[str, Any] = {"crew": 2, "customers": 0, "gateways": 2, "engine": {"step_s": 0.05}, "pause_s": 1.0}
 STOPPED = Scenario("stopped", ({gateway.replace_gateway: 1},), **DOOR)
 UNREACHED = Scenario("unreached", ({server.kill_server: 1},), **DOOR)
+CLAIMING = Scenario("claiming", ({gateway.kill_claiming_gateway: 1},), **DOOR)
 UNHEARD = Scenario("unheard", ({server.cut_pubsub: 1},), **DOOR | {"pause_s": 0.3})
 KILLED = Scenario("killed", ({gateway.kill_gateway: 1},), **DOOR)
 RESUMED = Scenario("resumed", ({process.kill_engine: 1},), crew=1, rate=60.0, engine=DENSE)
@@ -91,12 +92,12 @@ TRIALS = (
     _trial("cut is whole", ALONE, 40, 0, "result"),
     _door_trial("no log repair in gateways", UNHEARD, 20, "answer"),
     _door_trial("part is a file", KILLED, 3, "file"),
-    _door_trial("file unconfirmed", UNREACHED, 6, "file"),
+    _door_trial("file unconfirmed", UNREACHED, 4, "file"),
     _door_trial("key of an upload unread", KILLED, 3, "file"),
     _door_trial("no sweep", KILLED, 3, "orphan"),
     _door_trial("key unread", KILLED, 2, "answer"),
     _door_trial("an end for every stream", STOPPED, 4, "answer"),
-    _door_trial("joined without a job", UNREACHED, 6, "answer"),
+    _door_trial("joined without a job", CLAIMING, 4, "answer"),
 )
 BY_NAME = {trial.mutant.name: trial for trial in TRIALS}
 

@@ -88,6 +88,10 @@ class Gateways:
         await asyncio.to_thread(self._running[place].close)
         self._running[place] = await self._start(self._ports[place])
 
+    def halt(self, place: int) -> None:
+        """Until it is killed."""
+        self._running[place].process.send_signal(signal.SIGSTOP)
+
     async def freeze(self, place: int, seconds: float) -> None:
         """Another takes its batches over, and then it goes on as if nothing had been."""
         process = self._running[place].process
