@@ -27,7 +27,7 @@ from support.workers.word_answers import write_words
 from support.workers.word_engine import COMMAND
 
 from chaos.crew import WORKER, Crew, Member
-from chaos.gateways import Gateways
+from chaos.door.gateways import Gateways
 from chaos.ledger import Ledger
 from chaos.load import Load
 from chaos.mutants import Mutant
@@ -56,7 +56,7 @@ class Setup:
     pubsub: PubSub = PubSub.PLAIN
     crew: int = 2
     customers: int = 32
-    gateways: int = 0  # with batches that go through them
+    gateways: int = 0  # with batches, uploads and answers that go through them
     rate: float = 60.0  # orders a second, about
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -138,8 +138,15 @@ class Arena:
         leases = {"lease_s": LEASE_S, "renew_s": RENEW_S}
         command = {"engine_command": (self.mutant and self.mutant.engine_command) or COMMAND}
         chosen = {"model": model, "queue": self.queue, "redis_url": self.url, **patient, **leases, **command}
-        launcher = WORKER if self.mutant is None else ("chaos.mutants", self.mutant.name)
+        launcher = (
+            WORKER if self.mutant is None or self.mutant.gateways else ("chaos.mutants", self.mutant.name)
+        )
         return Crew(self.folder, chosen | dict(setup.settings), launcher)
+
+    @property
+    def files(self) -> Path:
+        """Where gateways keep their files."""
+        return self.folder / "files"
 
     async def nodes(self) -> list[redis.asyncio.Redis]:
         """A connection to each server that holds keys."""

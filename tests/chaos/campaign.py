@@ -60,7 +60,7 @@ class Outcome:
     cancel_s: list[float] = field(default_factory=list)
     formatted: int = 0  # of the jobs: with a grammar
     cached: int = 0  # of the jobs: with the tokens of an equal one
-    rows: int = 0  # of batches, beside the jobs
+    door: Counter[str] = field(default_factory=Counter)  # what went through gateways
     tokens: Counter[str] = field(default_factory=Counter)  # what engines did, `word_engine.TALLY`
     violations: list[Violation] = field(default_factory=list)
     logs: str = ""  # the last lines of the workers, where there are violations
@@ -177,7 +177,7 @@ async def _close(arena: Arena, outcome: Outcome) -> None:
     await arena.load.aclose()
     if arena.gateways is not None:
         await arena.gateways.drain()
-        outcome.rows = arena.gateways.rows
+        outcome.door = arena.gateways.tally
     if not await _all_ended(arena):  # their workers would wait for them in vain
         arena.crew.end()
     for name, status in (await arena.crew.drain()).items():

@@ -54,7 +54,7 @@ class Found:
 async def judge(arena: Arena) -> list[Violation]:
     """All that is wrong with the jobs. The load has to be over, the server to answer."""
     await arena.watcher.look_at_all()
-    violations = [Violation("note", note) for note in arena.ledger.notes]
+    violations = [Violation(*note) for note in arena.ledger.notes]
     entries = list(arena.ledger)
     for start in range(0, len(entries), PAGE):
         page = entries[start : start + PAGE]

@@ -149,7 +149,7 @@ class Ledger:
     def __init__(self, shards: int) -> None:
         self.entries: dict[str, Entry] = {}  # by job id
         self.strikes: list[Strike] = []
-        self.notes: list[str] = []  # violations that no single job shows
+        self.notes: list[tuple[str, str]] = []  # violations that no single job shows: kind, and what it is
         self._shards = shards
         self._recovering: list[Strike] = []
 
@@ -188,8 +188,8 @@ class Ledger:
                 entry.shaken = True
                 entry.at_risk |= entry.first_submit_s >= since_s and not entry.durable
 
-    def note(self, violation: str) -> None:
-        self.notes.append(violation)
+    def note(self, violation: str, kind: str = "note") -> None:
+        self.notes.append((kind, violation))
 
     def struck(self, name: str, since_s: float, until_s: float) -> bool:
         """Whether a fault whose name begins so was at work in that time."""

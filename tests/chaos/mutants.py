@@ -1,108 +1,22 @@
 """The product with one safety taken out at a time, to see that the suite notices what each of them is for.
 
-A mutant is an exact replacement of source text, in a Lua file or in one Python function; where the text is
-not there any more, it refuses to apply. `python -m chaos.mutants NAME FLAGS…` runs a worker without that
-safety.
+`python -m chaos.mutants NAME FLAGS…` runs a worker without that safety.
 """
 
 from __future__ import annotations
-import __future__
 
 import contextlib
-import importlib
-import inspect
 import shlex
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import FunctionType
-from typing import Any
 
 from support.workers import word_engine
 
-from millstream.wire.calls import scripts
+from chaos.edits import CodeEdit, LuaEdit
+from millstream.__main__ import main as millstream
 
-ENGINE = "--engine"
-
-
-class Stale(Exception):
-    """The product has changed: the mutant's text is not there exactly once. Mend the mutant."""
-
-
-@dataclass(frozen=True, slots=True)
-class LuaEdit:
-    """Of one file of `millstream/wire/lua`, for this process."""
-
-    path: str
-    before: str
-    after: str
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        expand = scripts._expand
-        edits = 0
-
-        def expand_edited(folder: Any, path: str, seen: set[str]) -> str:
-            nonlocal edits
-            source = expand(folder, path, seen)
-            if path == self.path:
-                edits += 1
-                return _replaced(source, self.before, self.after, path)
-            return source
-
-        scripts._expand = expand_edited
-        scripts.script.cache_clear()
-        try:
-            scripts.script(self.user)
-            assert edits, f"{self.user} does not include {self.path}"
-            yield
-        finally:
-            scripts._expand = expand
-            scripts.script.cache_clear()
-
-    @property
-    def user(self) -> str:
-        """A script that has this file in it."""
-        folder, _, name = self.path.rpartition("/")
-        return "finish" if folder else name.removesuffix(".lua")
-
-
-@dataclass(frozen=True, slots=True)
-class CodeEdit:
-    """Of one Python function, named `module:Class.method`. Whoever has imported it gets the edited one."""
-
-    function: str
-    before: str
-    after: str
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        function = self.find()
-        code = function.__code__
-        function.__code__ = self._edited(function)
-        try:
-            yield
-        finally:
-            function.__code__ = code
-
-    def find(self) -> FunctionType:
-        module, _, path = self.function.partition(":")
-        found: Any = importlib.import_module(module)
-        for name in path.split("."):
-            found = inspect.getattr_static(found, name)
-        assert isinstance(found, FunctionType), f"{self.function} is no plain function"
-        return found
-
-    def _edited(self, function: FunctionType) -> Any:
-        source = textwrap.dedent(inspect.getsource(function))
-        edited = _replaced(source, self.before, self.after, self.function)
-        flags = __future__.annotations.compiler_flag
-        code = compile(edited, f"<mutant of {self.function}>", "exec", flags, dont_inherit=True)
-        scope: dict[str, Any] = {}
-        exec(code, function.__globals__, scope)
-        mutated: FunctionType = scope[function.__name__]
-        return mutated.__code__
+ENGINE, GATEWAY = "--engine", "--gateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +28,7 @@ class Mutant:
     edits: tuple[LuaEdit | CodeEdit, ...]
     clients: bool = False  # the safety is one of the clients, not of the workers
     engines: bool = False  # it is one of the engines
+    gateways: bool = False  # it is one of the gateways
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -134,19 +49,17 @@ class Mutant:
             yield
 
 
-def _replaced(source: str, before: str, after: str, place: str) -> str:
-    if source.count(before) != 1:
-        raise Stale(f"{place} has {source.count(before)} times, not once: {before!r}")
-    return source.replace(before, after)
-
-
 def main(arguments: Sequence[str]) -> int:
-    """A worker without the safety that the first argument names, or an engine where the second says so."""
-    from millstream_worker.__main__ import main as work
-
+    """Without the safety that the first argument names: a worker, or the engine or gateway of the second."""
     with MUTANTS[arguments[0]].applied():
         if arguments[1] == ENGINE:
             return word_engine.main(arguments[2:])
+        if arguments[1] == GATEWAY:
+            sys.argv[1:] = arguments[2:]
+            millstream()
+            return 0
+        from millstream_worker.__main__ import main as work
+
         return work(arguments[1:])
 
 
@@ -156,13 +69,18 @@ def _mutant(name: str, without: str, *edits: tuple[str, str, str], **of: bool) -
     return Mutant(name, without, made, **of)
 
 
-WORKER, CLIENT = "millstream_worker.", "millstream.client."
+WORKER, CLIENT, DOOR = "millstream_worker.", "millstream.client.", "millstream.gateway."
 RECLAIMER = f"{WORKER}upkeep.reclaim:Reclaimer."
 READER = f"{CLIENT}streaming.reader:StreamReader."
 BRAIN = f"{WORKER}engine.brain."
 ENGINES = f"{WORKER}engine.engine:Engine."
 ENDING = "parts/ending.lua"
 DROP = "drop(lane, entry)\n"
+LOG_REPAIR = (
+    (f"{READER}lost", "self.silence()", "pass"),
+    (f"{READER}messages",
+     "if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):", "if True:"),
+)  # fmt: skip
 
 _ALL = (
     _mutant(
@@ -204,10 +122,14 @@ _ALL = (
     _mutant(
         "no log repair",
         "the reader's look into the log where messages were lost",
-        (f"{READER}lost", "self.silence()", "pass"),
-        (f"{READER}messages",
-         "if self._joins(entry) and (entry.kind == MARKER or entry.attempt == self._attempt):", "if True:"),
+        *LOG_REPAIR,
         clients=True,
+    ),
+    _mutant(
+        "no log repair in gateways",
+        "the same, of the streams that gateways pass on",
+        *LOG_REPAIR,
+        gateways=True,
     ),
     _mutant(
         "no renewal",
@@ -264,6 +186,56 @@ _ALL = (
         "cut is whole",
         "the word that an answer is not whole",
         (f"{WORKER}jobs.output:ChoiceOutput._conclude", "self.complete = self.fits", "self.complete = True"),
+    ),
+    _mutant(
+        "part is a file",
+        "the difference between a form that ends and a client that goes",
+        (f"{DOOR}filing.multipart_body:multipart_parts",
+         "raise ClientGone from None\n    if not pushed.ended:", "return\n    if False:"),
+        gateways=True,
+    ),
+    _mutant(
+        "file unconfirmed",
+        "the wait until the server has a file's record",
+        (f"{DOOR}filing.file_routes:FileRoutes._add",
+         "outcome, id = await self.services.files.add(record, once)\n    if outcome is OnceOutcome.NEW:",
+         "__import__('asyncio').ensure_future(self.services.files.add(record, once))\n    if True:"),
+        gateways=True,
+    ),
+    _mutant(
+        "key of an upload unread",
+        "the look whether there is a file of an Idempotency-Key",
+        ("add_file.lua", "if known and its_file ~= file_id then", "if false then"),
+        gateways=True,
+    ),
+    _mutant(
+        "no sweep",
+        "the sweep of objects without a file, and of unfinished ones",
+        (f"{DOOR}files.orphans:Orphans.sweep",
+         "await self._delete(batch) + await self._store.delete_unfinished(age_s)", "0"),
+        clients=True,
+    ),
+    _mutant(
+        "key unread",
+        "the look at the Idempotency-Key",
+        (f"{DOOR}identity.posts:Posts.begin", "if own := once_of(tenant, headers):", "if False:"),
+        gateways=True,
+    ),
+    _mutant(
+        "an end for every stream",
+        "the difference between a stream that ends and one that is cut off",
+        (f"{DOOR}generating.answering:StreamedAnswer._tell",
+         "except (MillstreamError, ApiError) as error:",
+         "except BaseException as error:\n        if stream.begun:\n            await stream.write(DONE)\n"
+         "            await stream.end()\n            return"),
+        gateways=True,
+    ),
+    _mutant(
+        "joined without a job",
+        "the submit of a repeated request, whose first gateway may have died before its own",
+        (f"{DOOR}generating.generation:GenerationEndpoint._submit",
+         "client = self", "if post.joined:\n        return f'0-{post.own_id}'\n    client = self"),
+        gateways=True,
     ),
 )  # fmt: skip
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

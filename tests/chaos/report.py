@@ -61,7 +61,7 @@ def _totals(outcomes: Sequence[Outcome]) -> list[str]:
         f"cached   {sum(o.cached for o in outcomes)} jobs, of those whose result somebody read",
         f"drafts   {tokens['drafted_total']} verified, {tokens['accepted_total']} accepted",
         f"streams  {streams.total()} ({_counts(streams)})",
-        f"batches  {sum(o.rows for o in outcomes)} rows",
+        f"gateways {_counts(_sum(outcomes, 'door')) or '–'}",
         *(
             f"seconds from {what + ':':<44} {_spread([s for o in outcomes for s in getattr(o, name)])}"
             for what, name in (

@@ -64,8 +64,14 @@ SENTINEL: Weights = {topology.kill_master: 2, topology.switch_master: 2, topolog
 ON_REPLICAS = {"durability": "replicas", "durability_replicas": 2, "durability_timeout_s": 0.3}
 CLUSTER: Weights = {topology.move_slot: 3, topology.kill_node: 1}
 BESIDE: Weights = {process.kill_engine: 6, server.cut_pubsub: 4}
-GATEWAYS: Weights = {gateway.kill_gateway: 3, gateway.freeze_gateway: 2, gateway.replace_gateway: 1}
-BESIDE_BATCHES: Weights = {server.kill_server: 1, server.cut_commands: 1, process.kill_engine: 2}
+GATEWAYS: Weights = {
+    gateway.kill_gateway: 3, gateway.kill_claiming_gateway: 2, gateway.freeze_gateway: 2,
+    gateway.replace_gateway: 1,
+}  # fmt: skip
+BESIDE_GATEWAYS: Weights = {
+    server.kill_server: 2, server.restart_server: 1, server.cut_commands: 1, server.cut_pubsub: 1,
+    process.kill_engine: 2,
+}  # fmt: skip
 LIGHT: Weights = {
     process.kill_engine: 12, process.freeze_engine: 4, process.freeze_worker: 2, process.kill_worker: 3
 }  # fmt: skip
@@ -92,7 +98,7 @@ ALL = (
     Scenario("cluster", (CLUSTER, BESIDE), place=cluster, shards=4, pubsub=PubSub.SHARDED),
     Scenario("poison", (dict.fromkeys(poison.ALL, 1),), kinds=("redis",), blows=7, **POISONED),
     Scenario("versions", ({versions.deploy: 1}, {process.kill_engine: 4}), kinds=("valkey",), blows=10),
-    Scenario("batches", (GATEWAYS, BESIDE_BATCHES), blows=12, gateways=2, customers=8, rate=15.0),
+    Scenario("gateways", (GATEWAYS, BESIDE_GATEWAYS), blows=12, gateways=2, customers=8, rate=15.0),
     Scenario("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3, settings=CACHING),
 )
 SHORT = Scenario("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2, settings=CACHING)

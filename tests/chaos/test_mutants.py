@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from chaos import campaign, trials
-from chaos.mutants import MUTANTS, CodeEdit, LuaEdit, Mutant, Stale
+from chaos.edits import CodeEdit, LuaEdit, Stale
+from chaos.mutants import MUTANTS, Mutant
 from millstream.client.streaming.reader import StreamReader
 from millstream.wire.calls import scripts
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chaos import campaign
 from chaos.campaign import Outcome, Quota
-from chaos.faults import aimed, poison, process, server
+from chaos.faults import aimed, gateway, poison, process, server
 from chaos.mutants import MUTANTS, Mutant
 from chaos.scenarios import POISONED, Scenario
 
@@ -52,6 +53,16 @@ ASKED = Scenario("asked", ({aimed.look_at_waiting: 1},), crew=1, rate=10.0, engi
 UNSURE = Scenario("unsure", ({aimed.submit_again: 1},), crew=1, rate=30.0)
 DEAF = Scenario("deaf", ({server.cut_pubsub: 1},), crew=1, rate=30.0, engine=SLOW, pause_s=0.2)
 DENSE = {"step_s": 0.06, "rows": 32}
+DOOR: dict[str, Any] = {"crew": 2, "customers": 0, "gateways": 2, "engine": {"step_s": 0.05}, "pause_s": 1.0}
+STOPPED = Scenario("stopped", ({gateway.replace_gateway: 1},), **DOOR)
+UNREACHED = Scenario("unreached", ({server.kill_server: 1},), **DOOR)
+CLAIMING = Scenario("claiming", ({gateway.kill_claiming_gateway: 1},), **DOOR)
+UNHEARD = Scenario("unheard", ({server.cut_pubsub: 1},), **DOOR | {"pause_s": 0.3})
+# An object of which no server hears, or a part of one, needs a moment of luck: many blows.
+ORPHANED = Scenario(
+    "orphaned", ({gateway.kill_gateway: 1}, {server.kill_server: 1}), **DOOR | {"pause_s": 0.3}
+)
+KILLED = Scenario("killed", ({gateway.kill_gateway: 1},), **DOOR)
 RESUMED = Scenario("resumed", ({process.kill_engine: 1},), crew=1, rate=60.0, engine=DENSE)
 
 
@@ -59,6 +70,11 @@ def _trial(
     name: str, scenario: Scenario, jobs: int, faults: int, *shows: str, settle_s: float = SETTLE_S
 ) -> Trial:
     return Trial(MUTANTS[name], scenario, Quota(jobs, faults, 20.0, settle_s), frozenset(shows))
+
+
+def _door_trial(name: str, scenario: Scenario, faults: int, *shows: str) -> Trial:
+    """No jobs but those of gateways."""
+    return _trial(name, scenario, 0, faults, *shows, settle_s=20.0)
 
 
 TRIALS = (
@@ -78,6 +94,14 @@ TRIALS = (
     _trial("no grammar in drafts", ALONE, 100, 0, "result"),
     _trial("refused in silence", ALONE, 200, 0, "unended"),
     _trial("cut is whole", ALONE, 40, 0, "result"),
+    _door_trial("no log repair in gateways", UNHEARD, 20, "answer"),
+    _door_trial("part is a file", KILLED, 3, "file"),
+    _door_trial("file unconfirmed", UNREACHED, 4, "file"),
+    _door_trial("key of an upload unread", KILLED, 3, "file"),
+    _door_trial("no sweep", ORPHANED, 14, "orphan"),
+    _door_trial("key unread", KILLED, 2, "answer"),
+    _door_trial("an end for every stream", STOPPED, 4, "answer"),
+    _door_trial("joined without a job", CLAIMING, 4, "answer"),
 )
 BY_NAME = {trial.mutant.name: trial for trial in TRIALS}
 

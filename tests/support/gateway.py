@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,22 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 class Gateway:
-    """`python -m millstream gateway`, on any free port; its store of files is its own unless one is given."""
+    """`python -m millstream gateway`, on any free port; its store of files is its own unless one is given.
+    `module`: what runs it, and what comes before; `changes`: of its environment.
+    """
 
-    def __init__(self, redis_url: str, *arguments: object) -> None:
+    def __init__(
+        self, redis_url: str, *arguments: object, module: Sequence[str] = ("millstream",), **changes: object
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "millstream", "gateway", "--redis-url", redis_url, "--port", "0"),
+                *(sys.executable, "-m", *module, "gateway", "--redis-url", redis_url, "--port", "0"),
                 *("--files-url", self._folder.name, *map(str, arguments)),
             ],
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env=environment(**changes),
             start_new_session=True,
         )
         assert self.process.stderr is not None

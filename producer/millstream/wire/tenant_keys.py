@@ -55,7 +55,7 @@ class TenantKeys:
         return f"{self.tag}:posts:{digest}"
 
     def once(self, digest: str) -> str:
-        """Hash: digest, queue of the POST with an Idempotency-Key of this SHA-256."""
+        """Hash: digest, queue of the POST with an Idempotency-Key of this SHA-256; file of an upload."""
         return f"{self.tag}:once:{digest}"
 
     @property

@@ -1,10 +1,12 @@
-"""What happens to gateways in the middle of batches."""
+"""What happens to gateways in the middle of batches, uploads and answers."""
 
 from __future__ import annotations
 
+import asyncio
+
 from chaos.arena import Arena
+from chaos.door.gateways import LEASE_S
 from chaos.faults import fault
-from chaos.gateways import LEASE_S
 
 
 @fault("kill gateway")
@@ -12,6 +14,22 @@ async def kill_gateway(arena: Arena) -> None:
     """SIGKILL; another one takes its place, and its port."""
     assert arena.gateways is not None
     await arena.gateways.kill(arena.random.randrange(arena.setup.gateways))
+
+
+@fault("kill claiming gateway")
+async def kill_claiming_gateway(arena: Arena) -> None:
+    """Whatever it sends while the server takes no writes is done in the end, and it does not live to hear so:
+    keys are claimed without a job, files have a record that nobody was told of."""
+    assert arena.gateways is not None
+    place, seconds = arena.random.randrange(arena.setup.gateways), arena.random.uniform(0.2, 0.6) * LEASE_S
+    await arena.admin.execute_command("CLIENT", "PAUSE", 5000, "WRITE")
+    await asyncio.sleep(seconds)
+    try:
+        arena.gateways.halt(place)
+        await arena.admin.execute_command("CLIENT", "UNPAUSE")
+        await asyncio.sleep(0.1)
+    finally:
+        await arena.gateways.kill(place)
 
 
 @fault("freeze gateway")

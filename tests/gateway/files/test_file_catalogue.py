@@ -12,6 +12,7 @@ from millstream.errors import ProtocolError
 from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.files.file_catalogue import FileCatalogue, FilePage
 from millstream.gateway.files.file_record import FileRecord, new_file_id, object_path, owner_of
+from millstream.wire.calls.file_calls import OnceFile
 from millstream.wire.tenant_keys import TenantKeys
 
 
@@ -46,6 +47,25 @@ async def test_a_record_is_found_by_its_tenant_alone(catalogue: FileCatalogue) -
     assert await catalogue.remove("acme", one.id)
     assert await catalogue.find("acme", one.id) is None
     assert await catalogue.page("acme", limit=10) == FilePage((), False)
+
+
+async def test_a_key_is_one_file(catalogue: FileCatalogue) -> None:
+    """Also where the answer to the first was lost; other keys, uploads and tenants are others."""
+    first, second = record(), record()
+    once = OnceFile("k" * 64, "d" * 64, ttl_ms=60_000)
+    for _ in range(2):
+        assert await catalogue.add(first, once) == ("new", first.id)
+    assert await catalogue.add(second, once) == ("same", first.id)
+    assert await catalogue.add(second, replace(once, digest="e" * 64)) == ("conflict", first.id)
+    assert await catalogue.page("acme", limit=10) == FilePage((first,), False)
+    assert await catalogue.add(second, replace(once, key="l" * 64)) == ("new", second.id)
+    other = record("other")
+    assert await catalogue.add(other, once) == ("new", other.id)
+    forgotten = record()
+    await catalogue.add(forgotten, replace(once, key="m" * 64, ttl_ms=1))
+    await asyncio.sleep(0.05)
+    another = record()
+    assert await catalogue.add(another, replace(once, key="m" * 64)) == ("new", another.id)
 
 
 async def test_pages_follow_each_other(catalogue: FileCatalogue) -> None:

@@ -68,6 +68,32 @@ async def test_the_life_of_a_file(door: Gateway, client: openai.AsyncOpenAI) -> 
         assert api_error(error.value)["code"] == "not_found"
 
 
+async def test_a_repeated_upload_is_one_file(door: Gateway, client: openai.AsyncOpenAI) -> None:
+    once = {"extra_headers": {"Idempotency-Key": "upload-1"}}
+    made = await create(client, b"one", **once)
+    assert await create(client, b"one", **once) == made
+    again = await asyncio.gather(*(create(client, b"one", **once) for _ in range(3)))
+    assert again == [made] * 3
+    for change in ({"data": b"two"}, {"purpose": "evals"}, {"file": ("other", b"one")}):
+        with pytest.raises(openai.ConflictError) as error:
+            await create(client, **({"data": b"one"} | change), **once)
+        assert api_error(error.value)["code"] == "idempotency_key_reused"
+        assert error.value.response.headers["x-should-retry"] == "false"
+    with pytest.raises(openai.ConflictError, match="another request"):  # of another kind
+        await client.batches.create(
+            input_file_id=made.id, endpoint="/v1/completions", completion_window="24h", **once
+        )
+    assert [one.id async for one in client.files.list()] == [made.id]
+    assert [file.name for file in stored(door)] == [made.id]
+    assert (await create(client, b"one")).id != made.id
+    await client.files.delete(made.id)
+    with pytest.raises(openai.ConflictError, match="was deleted"):
+        await create(client, b"one", **once)
+    with pytest.raises(openai.BadRequestError) as refused:
+        await create(client, extra_headers={"Idempotency-Key": "k" * 256})
+    assert refused.value.param == "Idempotency-Key"
+
+
 async def test_files_stay_as_long_as_they_are_to(client: openai.AsyncOpenAI) -> None:
     batch, other = await create(client), await create(client, purpose="user_data", file=b"no name")
     assert batch.expires_at == batch.created_at + BATCH_LASTS_S

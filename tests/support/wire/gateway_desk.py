@@ -15,7 +15,7 @@ from millstream.wire.calls.batch_calls import (
     move_batch,
     take_batch,
 )
-from millstream.wire.calls.file_calls import add_file, claim_sweep, know_store, remove_file
+from millstream.wire.calls.file_calls import OnceFile, add_file, claim_sweep, know_store, remove_file
 from millstream.wire.calls.gateway_calls import (
     Limits,
     PostEnd,
@@ -50,8 +50,15 @@ async def every_post(desk: Desk) -> None:
     await desk.run(attend(keys, replica="r", window_ms=TTL_MS))
     assert not await desk.run(close_post(keys, how=PostEnd.ABANDONED, **one))
     assert await desk.run(close_post(keys, how=PostEnd.ANSWERED, **one))
-    for expires_ms in (0, 2**50):
-        await desk.run(add_file(keys, "file-1", {"bytes": "1"}, expires_ms=expires_ms))
+    added = [
+        await desk.run(add_file(keys, id, {"bytes": "1"}, expires_ms=expires_ms, once=once))
+        for id, expires_ms, once in (
+            ("file-1", 0, None),
+            ("file-1", 2**50, OnceFile("f", "d", TTL_MS)),
+            ("file-2", 0, OnceFile("f", "d", TTL_MS)),
+        )
+    ]
+    assert added == [("new", "file-1"), ("new", "file-1"), ("same", "file-1")]
     assert [await desk.run(remove_file(keys, "file-1")) for _ in range(2)] == [True, False]
     assert [(await desk.run(know_store(id)))[0] for id in (None, "a", "b")] == ["", "a", "a"]
     assert [await desk.run(claim_sweep(while_ms=TTL_MS)) for _ in range(2)] == [True, False]

@@ -19,7 +19,9 @@ from support.workers.words import END, VOCAB, next_token, tokenizer, tokens_of, 
 
 def write_words(folder: Path) -> Path:
     """The tokenizer, for workers."""
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer()).save_pretrained(str(folder))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer())
+    fast.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    fast.save_pretrained(str(folder))
     return folder
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from millstream.errors import ProtocolError
 from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.files.file_record import FileRecord
-from millstream.wire.calls.file_calls import add_file, remove_file
+from millstream.wire.calls.file_calls import OnceFile, add_file, remove_file
+from millstream.wire.calls.gateway_calls import OnceOutcome
 from millstream.wire.calls.scripts import texts
 from millstream.wire.tenant_keys import FILE_ID, TenantKeys
 
@@ -30,8 +31,10 @@ class FileCatalogue:
     def __init__(self, access: ServerAccess) -> None:
         self._access = access
 
-    async def add(self, record: FileRecord) -> None:
-        """Its object must be there already. The same record may be added again."""
+    async def add(self, record: FileRecord, once: OnceFile | None = None) -> tuple[OnceOutcome, str]:
+        """Its object must be there already. The same record may be added again. Returns the id of the file
+        that has the Idempotency-Key, too: if that is another one, or another upload's, nothing was added.
+        """
         fields = {
             "filename": record.filename,
             "purpose": record.purpose,
@@ -40,7 +43,8 @@ class FileCatalogue:
             "expires_s": str(record.expires_s or 0),
         }
         expires_ms = (record.expires_s or 0) * 1000
-        await self._access.run(add_file(TenantKeys(record.tenant), record.id, fields, expires_ms=expires_ms))
+        keys = TenantKeys(record.tenant)
+        return await self._access.run(add_file(keys, record.id, fields, expires_ms=expires_ms, once=once))
 
     async def find(self, tenant: str, id: str) -> FileRecord | None:
         if not FILE_ID.fullmatch(id):

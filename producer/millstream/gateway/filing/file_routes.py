@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -10,12 +11,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from millstream.gateway.files.file_record import FileRecord
-from millstream.gateway.filing.upload import Upload
+from millstream.gateway.filing.upload import PATH, Upload
+from millstream.gateway.identity.posts import ONCE_S, key_reused, once_of
 from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import NO_RETRY, ApiError
 from millstream.gateway.web.byte_range import byte_range
 from millstream.gateway.web.exchange import Exchange
 from millstream.gateway.web.paging import Paging, page_body, unknown_after
+from millstream.wire.calls.file_calls import OnceFile
+from millstream.wire.calls.gateway_calls import OnceOutcome
 
 MOST_LISTED = 10_000
 
@@ -25,16 +29,35 @@ class FileRoutes:
     services: Services
 
     async def collection(self, request: Request) -> Response:
-        Exchange.of(request.scope).route = "/v1/files"
+        Exchange.of(request.scope).route = PATH
         return await (self._upload(request) if request.method == "POST" else self._list(request))
 
     async def _upload(self, request: Request) -> Response:
         caller = await self.services.callers.identify(request)
+        key = once_of(caller.tenant, request.headers)
         await self.services.marker.confirm()
-        upload = Upload(self.services.store, caller.tenant, self.services.settings.max_file_bytes)
+        most_bytes = self.services.settings.max_file_bytes
+        upload = Upload(self.services.store, caller.tenant, most_bytes, hashlib.sha256() if key else None)
         record = await upload.receive(request)
-        await self.services.files.add(record)
-        return JSONResponse(record.shown())
+        once = OnceFile(key, upload.digest, round(ONCE_S * 1000)) if key else None
+        return JSONResponse((await self._add(record, once)).shown())
+
+    async def _add(self, record: FileRecord, once: OnceFile | None) -> FileRecord:
+        """Or the one that an earlier upload of the same Idempotency-Key has made. Raises ApiError 409."""
+        outcome, id = await self.services.files.add(record, once)
+        if outcome is OnceOutcome.NEW:
+            return record
+        await self.services.store.delete(record.path)
+        if outcome is OnceOutcome.CONFLICT:
+            raise key_reused()
+        made = await self.services.files.find(record.tenant, id)
+        if made is None:
+            message = (
+                f"the file of this Idempotency-Key, {id}, was deleted or has expired; choose another key"
+            )
+            raise ApiError(409, message, "conflict", "Idempotency-Key", NO_RETRY)
+        self.services.metrics.joined.inc()
+        return made
 
     async def _list(self, request: Request) -> Response:
         caller = await self.services.callers.identify(request)

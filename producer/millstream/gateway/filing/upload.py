@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -13,6 +15,7 @@ from millstream.gateway.files.object_store import ObjectStore
 from millstream.gateway.filing.multipart_body import PartHead, multipart_parts
 from millstream.gateway.web.api_error import ApiError
 
+PATH = "/v1/files"
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 LEAST_LASTS_S, MOST_LASTS_S = 3600, 30 * 86_400
 BATCH_LASTS_S = 30 * 86_400  # of a batch's input, unless it says otherwise
@@ -25,11 +28,14 @@ _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 
 @dataclass(slots=True, eq=False)
 class Upload:
-    """`fields` may come before and behind the file: they are checked as soon as they are there."""
+    """`fields` may come before and behind the file: they are checked as soon as they are there. `content`:
+    SHA-256 of the file, where it is wanted.
+    """
 
     store: ObjectStore
     tenant: str
     most_bytes: int
+    content: hashlib._Hash | None = None
     id: str = field(default_factory=new_file_id)
     filename: str | None = None  # None: no file has come yet
     size: int = 0
@@ -38,6 +44,13 @@ class Upload:
     @property
     def path(self) -> str:
         return object_path(self.tenant, self.id)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that was received: the same for a repeated upload."""
+        assert self.content is not None
+        parts = [PATH, self.filename, sorted(self.fields.items()), self.content.hexdigest()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     async def receive(self, request: Request) -> FileRecord:
         """The record of the file, whose object has been written. Raises InvalidRequest, ApiError 400, 413,
@@ -87,6 +100,8 @@ class Upload:
             self.size += len(one)
             if self.size > self.most_bytes:
                 raise self._too_large()
+            if self.content is not None:
+                self.content.update(one)
             yield one
 
     async def _read(self, head: PartHead, stream: AsyncIterator[PartHead | bytes]) -> PartHead | None:

@@ -39,6 +39,21 @@ ONCE_S = 86_400.0
 _LONGEST_KEY = 255
 
 
+def once_of(tenant: str, headers: Mapping[str, str]) -> str:
+    """SHA-256 of tenant and Idempotency-Key; empty without one. Raises ApiError 400."""
+    if (key := headers.get("idempotency-key")) is None:
+        return ""
+    if not 1 <= len(key) <= _LONGEST_KEY:
+        message = f"Idempotency-Key: give 1 to {_LONGEST_KEY} characters (got {len(key)})"
+        raise ApiError(400, message, "invalid_value", "Idempotency-Key")
+    return hashlib.sha256(f"{tenant}\n{key}".encode()).hexdigest()
+
+
+def key_reused() -> ApiError:
+    message = "this Idempotency-Key was used for another request within 24 h; choose another one"
+    return ApiError(409, message, "idempotency_key_reused", "Idempotency-Key", NO_RETRY)
+
+
 @dataclass(frozen=True, slots=True)
 class Post:
     """One POST under way. `own_id`: its job's. `once`: it has an Idempotency-Key, of this SHA-256."""
@@ -64,8 +79,8 @@ class Posts:
     ) -> Post:
         """Raises ApiError 400, 409; Unavailable."""
         digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
-        if (key := headers.get("idempotency-key")) is not None:
-            return await self._begin_once(tenant, digest, queue, key)
+        if own := once_of(tenant, headers):
+            return await self._begin_once(tenant, digest, queue, own)
         count = headers.get("x-stainless-retry-count", "0")
         repeated = count.isascii() and count.isdecimal() and int(count[:9]) > 0
         give_up_s = asyncio.get_running_loop().time() + LEASE_S + ATTEND_S
@@ -82,18 +97,13 @@ class Posts:
                 return Post(tenant, digest, reply.own_id, reply.queue, joined)
             await asyncio.sleep(LOOK_S)
 
-    async def _begin_once(self, tenant: str, digest: str, queue: str, key: str) -> Post:
-        if not 1 <= len(key) <= _LONGEST_KEY:
-            message = f"give 1 to {_LONGEST_KEY} characters (got {len(key)})"
-            raise ApiError(400, f"Idempotency-Key: {message}", "invalid_value", "Idempotency-Key")
-        own = hashlib.sha256(f"{tenant}\n{key}".encode()).hexdigest()
+    async def _begin_once(self, tenant: str, digest: str, queue: str, own: str) -> Post:
         call = claim_once(
             TenantKeys(tenant), key_digest=own, digest=digest, queue=queue, ttl_ms=round(ONCE_S * 1000)
         )
         outcome, queue = await self._access.run(call)
         if outcome is OnceOutcome.CONFLICT:
-            message = "this Idempotency-Key was used for another request within 24 h; choose another one"
-            raise ApiError(409, message, "idempotency_key_reused", "Idempotency-Key", NO_RETRY)
+            raise key_reused()
         return Post(tenant, digest, f"g{own}", queue, outcome is OnceOutcome.SAME, own)
 
     @contextlib.contextmanager

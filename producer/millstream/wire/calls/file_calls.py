@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from millstream.wire.calls.gateway_calls import OnceOutcome
 from millstream.wire.calls.scripts import ScriptCall, positive, script
 from millstream.wire.tenant_keys import STORE, TenantKeys
 
 
+@dataclass(frozen=True, slots=True)
+class OnceFile:
+    """An upload with an Idempotency-Key. `key`, of the key, and `digest`, of the upload, are SHA-256 in hex;
+    the key is remembered for `ttl_ms`.
+    """
+
+    key: str
+    digest: str
+    ttl_ms: int
+
+
 def add_file(
-    keys: TenantKeys, file_id: str, fields: Mapping[str, str], *, expires_ms: int
-) -> ScriptCall[None]:
-    """`expires_ms`: in Unix milliseconds; 0: never."""
+    keys: TenantKeys,
+    file_id: str,
+    fields: Mapping[str, str],
+    *,
+    expires_ms: int,
+    once: OnceFile | None = None,
+) -> ScriptCall[tuple[OnceOutcome, str]]:
+    """`expires_ms`: in Unix milliseconds; 0: never. Returns the id of the file that has the key, too: only if
+    the outcome is NEW, it is this one.
+    """
     pairs = [text for pair in fields.items() for text in pair]
+    digest, ttl_ms = ("", 0) if once is None else (once.digest, positive("ttl_ms", once.ttl_ms))
     return ScriptCall(
         script("add_file"),
-        (keys.files, keys.file(file_id)),
-        (file_id, expires_ms, *pairs),
-        lambda _: None,
+        (keys.files, keys.file(file_id), *(() if once is None else (keys.once(once.key),))),
+        (file_id, expires_ms, digest, ttl_ms, *pairs),
+        lambda reply: (OnceOutcome(reply[0].decode()), reply[1].decode()),
     )
 
 

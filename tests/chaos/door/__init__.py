@@ -1,0 +1,1 @@
+"""The gateways of an arena, and what goes through them: batches, uploads, answers."""
