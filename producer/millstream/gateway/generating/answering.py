@@ -39,7 +39,7 @@ class Answering(ABC):
 class WholeAnswer(Answering):
     async def give(self, asked: AskedGeneration, queue: str, job_id: str) -> None:
         timeout_s = self._services.settings.timeout_s + LATER_S
-        wait = self._services.client.with_queue(queue).wait(job_id, timeout_s)
+        wait = self._services.clients[queue].wait(job_id, timeout_s)
         result = await while_there(self._receive, wait)
         body = answer_body(asked.endpoint, job_id, result) | {"model": asked.model}
         if asked.service_tier is not None:
@@ -57,7 +57,7 @@ class WholeAnswer(Answering):
 class StreamedAnswer(Answering):
     async def give(self, asked: AskedGeneration, queue: str, job_id: str) -> None:
         stream = EventStream(self._send)
-        client = self._services.client.with_queue(queue)
+        client = self._services.clients[queue]
         with self._services.metrics.streams.track_inprogress():
             work = self._tell(stream, asked, client, job_id)
             await while_there(self._receive, stream.pinged(work))
