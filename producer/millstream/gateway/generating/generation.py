@@ -81,7 +81,7 @@ class GenerationEndpoint:
         job_id = None
         try:
             async with self._charged(caller, asked, post, answering.exchange):
-                job_id = await self._submit(asked, post)
+                job_id = await self._queue(asked, post)
                 await answering.give(asked, post.queue, job_id)
         except ClientGone:
             await self._after_departure(post, job_id)
@@ -101,6 +101,17 @@ class GenerationEndpoint:
         if post.joined:
             return contextlib.nullcontext()
         return self.services.allowances.charged(caller, post.own_id, asked.tokens, exchange.headers)
+
+    async def _queue(self, asked: AskedGeneration, post: Post) -> str:
+        """Enter the POST and submit its job at once. Raises what either does, when both have ended."""
+        steps = self.services.posts.enter(post), self._submit(asked, post)
+        entered, submitted = await asyncio.gather(*steps, return_exceptions=True)
+        if isinstance(submitted, BaseException):
+            raise submitted
+        if isinstance(entered, BaseException):
+            await self._cancel(post, submitted)  # a repeated POST could not join it
+            raise entered
+        return submitted
 
     async def _submit(self, asked: AskedGeneration, post: Post) -> str:
         """Also for a joined POST: the gateway that began it may have died before it had submitted the job."""
