@@ -60,7 +60,7 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
             app,
             log_config=None,
             access_log=False,
-            http="h11",
+            http="h11",  # uvicorn's other parser takes heads of any length
             ws="none",
             lifespan="off",
             server_header=False,
