@@ -56,7 +56,7 @@ async def test_a_job_whose_post_cannot_be_entered_is_cancelled(door: Gateway, wo
     digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
     await worker.redis.set(TenantKeys("").posts(digest), "not a hash")
     async with httpx2.AsyncClient(base_url=door.url) as http:
-        assert (await http.post(path, content=body)).status_code == 500
+        assert (await http.post(path, content=body)).status_code == 503
     assert [await worker.redis.xlen(lane) for lane in worker.keys.lanes] == [0, 0]
 
 
