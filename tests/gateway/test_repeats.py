@@ -57,7 +57,8 @@ async def test_a_job_whose_post_cannot_be_entered_is_cancelled(door: Gateway, wo
     await worker.redis.set(TenantKeys("").posts(digest), "not a hash")
     async with httpx2.AsyncClient(base_url=door.url) as http:
         assert (await http.post(path, content=body)).status_code == 503
-    assert [await worker.redis.xlen(lane) for lane in worker.keys.lanes] == [0, 0]
+    [key] = await worker.redis.keys(worker.keys.job("*"))
+    assert await worker.redis.hget(key, "state") == b"cancelled"
 
 
 async def test_a_client_that_goes_ends_its_job(door: Gateway, worker: HandWorker) -> None:
