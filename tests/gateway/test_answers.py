@@ -159,8 +159,13 @@ async def test_answers_are_compressed_and_forgotten(door: Gateway, worker: HandW
         answer = await waiting
         assert answer.headers["content-encoding"] == "gzip"
         assert answer.json()["choices"][0]["message"]["content"] == "long " * 1000
-    keys = worker.keys
-    await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
+        keys = worker.keys
+        await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
+        waiting = await asked(http.post("/v1/chat/completions", json=CHAT | {"stream": True}))
+        job = await worker.take()
+        await job.end(last="x")
+        assert (await waiting).text.endswith("data: [DONE]\n\n")
+        await until(lambda: gone(worker, keys.job(job.id), keys.tokens(job.id)))
 
 
 async def gone(worker: HandWorker, *keys: str) -> bool:

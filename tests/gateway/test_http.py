@@ -83,45 +83,6 @@ async def test_bodies_that_are_no_objects(door: Gateway, body: bytes, problem: s
     assert problem in error["message"]
 
 
-FIELDS: list[tuple[str, Any]] = [
-    ("model", 7), ("model", ""), ("stream", "yes"), ("stream_options", {"include_usage": True}),
-    ("service_tier", "gold"), ("service_tier", []), ("temperature", -3), ("temperature", "x"), ("top_p", -1),
-    ("n", 0), ("seed", "x"), ("stop", 7), ("max_tokens", -1), ("max_completion_tokens", 1.5),
-    ("presence_penalty", 9), ("frequency_penalty", "none"), ("logprobs", 7), ("top_logprobs", 99),
-    ("logit_bias", []), ("response_format", {"type": "xml"}), ("tools", [{"type": "browser"}]),
-    ("tool_choice", "always"), ("parallel_tool_calls", 7), ("prediction", 7), ("metadata", {"a": 1}),
-    ("messages", []), ("messages", "hello"), ("modalities", ["audio"]), ("audio", {"voice": "x"}),
-    ("reasoning_effort", "high"), ("store", True), ("web_search_options", {}), ("functions", [{"name": "f"}]),
-    ("verbosity", "low"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "value"), FIELDS)
-async def test_each_field_that_is_wrong_is_named(
-    door: Gateway, worker: HandWorker, name: str, value: Any
-) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        answer = await http.post(CHAT, json=BODY | {name: value})
-    error = error_of(answer)
-    assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
-    assert error["param"].partition("[")[0].partition(".")[0] == name
-    assert name in error["message"]
-    assert [await worker.redis.xlen(lane) for lane in worker.keys.lanes] == [0, 0]
-
-
-async def test_what_only_completions_take_is_named_there(door: Gateway, worker: HandWorker) -> None:
-    async with httpx2.AsyncClient(base_url=door.url) as http:
-        for name, value in (
-            ("prompt", ["a", "b"]),
-            ("prompt", None),
-            ("echo", True),
-            ("best_of", 2),
-            ("suffix", "x"),
-        ):
-            answer = await http.post("/v1/completions", json={"model": "default", "prompt": "x", name: value})
-            assert (answer.status_code, error_of(answer)["param"]) == (400, name)
-
-
 def request(headers: str, body: bytes = b"") -> bytes:
     return f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode() + body
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import signal
 from typing import Any
 
@@ -19,6 +21,7 @@ from support.workers.hand_worker import HandJob, HandWorker
 
 from millstream import State
 from millstream.wire.messages.record import read_job
+from millstream.wire.tenant_keys import TenantKeys
 
 CHAT: dict[str, Any] = {"model": "default", "messages": HELLO}
 AGAIN = {"X-Stainless-Retry-Count": "1"}
@@ -45,6 +48,17 @@ async def content(task: asyncio.Task[Any]) -> str:
     answer = await task
     said: str = answer.choices[0].message.content
     return said
+
+
+async def test_a_job_whose_post_cannot_be_entered_is_cancelled(door: Gateway, worker: HandWorker) -> None:
+    """A repeated request would not find it."""
+    path, body = "/v1/chat/completions", json.dumps(CHAT).encode()
+    digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
+    await worker.redis.set(TenantKeys("").posts(digest), "not a hash")
+    async with httpx2.AsyncClient(base_url=door.url) as http:
+        assert (await http.post(path, content=body)).status_code == 503
+    [key] = await worker.redis.keys(worker.keys.job("*"))
+    assert await worker.redis.hget(key, "state") == b"cancelled"
 
 
 async def test_a_client_that_goes_ends_its_job(door: Gateway, worker: HandWorker) -> None:

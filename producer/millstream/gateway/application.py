@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millstream.batch.bodies.request_body import BatchEndpoint
@@ -49,20 +49,23 @@ class Compression(GZipMiddleware):
 
 def application(services: Services, registry: CollectorRegistry, most_requests: int) -> ASGIApp:
     """All of the API, also without `/v1`."""
-    routes = [*_of_operators(OperatorRoutes(services, registry)), *_of_api(services)]
     handlers = dict.fromkeys((ApiError, MillstreamError, ClientGone, HTTPException, Exception), _answer)
     middleware = [Middleware(Compression, minimum_size=COMPRESSED_BYTES, compresslevel=COMPRESSION)]
-    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app = Starlette(routes=routes(services, registry), middleware=middleware, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Outermost(app, services.metrics, most_requests)
 
 
-def _of_operators(routes: OperatorRoutes) -> Iterator[BaseRoute]:
+def routes(services: Services, registry: CollectorRegistry) -> list[Route]:
+    return [*_of_operators(OperatorRoutes(services, registry)), *_of_api(services)]
+
+
+def _of_operators(routes: OperatorRoutes) -> Iterator[Route]:
     for name in ("healthz", "readyz", "metrics", "backlog"):
         yield Route(f"/{name}", getattr(routes, name), methods=["GET"])
 
 
-def _of_api(services: Services) -> Iterator[BaseRoute]:
+def _of_api(services: Services) -> Iterator[Route]:
     models, files = ModelRoutes(services), FileRoutes(services)
     batches = BatchRoutes(services, BatchCatalogue(services.access))
     for prefix in ("/v1", ""):

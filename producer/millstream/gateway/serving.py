@@ -60,7 +60,7 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
             app,
             log_config=None,
             access_log=False,
-            http="h11",
+            http="h11",  # uvicorn's other parser takes heads of any length
             ws="none",
             lifespan="off",
             server_header=False,
@@ -72,7 +72,7 @@ async def serve(settings: GatewaySettings, say: Callable[[str], None]) -> None:
             say(f"the gateway listens on http://{_shown(listener)}, for {', '.join(settings.queues)}")
             runner = BatchRunner(services)
             serving = beside(runner.run(), GatewayServer(config, runner).serve([listener]))
-            await beside(services.posts.attend(), beside(services.orphans.attend(), serving))
+            await beside(services.attend(), serving)
     finally:
         await services.aclose()
 

@@ -49,13 +49,13 @@ _COMMON = {
     *_DIRECT, *_LISTS, "max_tokens", "logprobs", "logit_bias", "metadata", "model", "chat_template_kwargs",
     "prediction", "cache", *FORMAT_FIELDS,
 }  # fmt: skip
-_KNOWN = {
+KNOWN_FIELDS = {
     BatchEndpoint.CHAT: _COMMON | {"messages", "max_completion_tokens", "top_logprobs", *TOOL_FIELDS},
     BatchEndpoint.COMPLETIONS: _COMMON | {"prompt"},
 }
 _WITHOUT_EFFECT = {"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
 # API fields that are not supported; beside each, the values that ask for nothing.
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "tools": ([],),
@@ -83,7 +83,7 @@ def read_body(
     body's model; None: the model names the queue.
     """
     given = {name: value for name, value in body.items() if value is not None}
-    unknown = _check_names(given, _KNOWN[endpoint])
+    unknown = _check_names(given, KNOWN_FIELDS[endpoint])
     if endpoint is BatchEndpoint.CHAT:
         inputs = chat_input(given)
         unknown += unknown_in(given["messages"])
@@ -112,9 +112,11 @@ def _check_names(given: Mapping[str, Any], known: set[str]) -> tuple[str, ...]:
     for name, value in given.items():
         if name in known or name in _WITHOUT_EFFECT:
             continue
-        if name not in _UNSUPPORTED:
+        if name not in UNSUPPORTED_FIELDS:
             unknown.append(name)
-        elif not any(type(value) is type(nothing) and value == nothing for nothing in _UNSUPPORTED[name]):
+        elif not any(
+            type(value) is type(nothing) and value == nothing for nothing in UNSUPPORTED_FIELDS[name]
+        ):
             raise UnsupportedField(name, value)
     return tuple(unknown)
 
@@ -212,6 +214,8 @@ def _named(error: ValidationError, given: Mapping[str, Any]) -> InvalidRequest:
         name = "max_completion_tokens"
     if name == "top_logprobs" and name not in given:
         name = "logprobs"
+    if name == "token_ids":
+        name = "prompt"
     if name == "response_format":
         name = format_field(given)
     return InvalidRequest(f"{name}{dot}{rest}", wrong.value, wrong.problem)

@@ -17,7 +17,7 @@ from millstream.errors import InvalidRequest, MissingExtra
 from millstream.gateway.access.gateway_settings import DEFAULTS, GatewaySettings
 
 _VARIABLE = "MILLSTREAM_GATEWAY_"
-_LIBRARIES = ("starlette", "uvicorn", "prometheus_client", "obstore", "python_multipart")
+_LIBRARIES = ("starlette", "uvicorn", "prometheus_client", "obstore", "python_multipart", "uvloop")
 
 
 def gateway(
@@ -96,6 +96,8 @@ def gateway(
             raise InvalidRequest("--redis-url", redis_url, problem)
         if any(importlib.util.find_spec(name) is None for name in _LIBRARIES):
             raise MissingExtra("gateway", "the HTTP gateway")
+        import uvloop
+
         from millstream.gateway.serving import serve
 
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -117,4 +119,4 @@ def gateway(
                 max_batch_lines=max_batch_lines,
                 batch_lease_s=batch_lease_s,
             )
-            run_async(stack.guard(serve(settings, say)))
+            run_async(stack.guard(serve(settings, say)), loop_factory=uvloop.new_event_loop)

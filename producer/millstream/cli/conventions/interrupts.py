@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -15,11 +15,16 @@ T = TypeVar("T")
 AT_ONCE_S = 1.0  # `timeout -s INT` and others signal the process, and then its group
 
 
-def run_async(work: Coroutine[Any, Any, T], at_once_s: float = AT_ONCE_S) -> T:
+def run_async(
+    work: Coroutine[Any, Any, T],
+    at_once_s: float = AT_ONCE_S,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> T:
     """Like asyncio.run, but a second SIGINT interrupts the clean-up; within `at_once_s` of the first it is
     ignored.
     """
-    return asyncio.run(_ended_in_order(work, at_once_s))
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(_ended_in_order(work, at_once_s))
 
 
 async def _ended_in_order(work: Coroutine[Any, Any, T], at_once_s: float) -> T:

@@ -14,7 +14,6 @@ from millstream.gateway.batch_work.line_closing import LineClosing
 from millstream.gateway.batch_work.line_reader import LineReader
 from millstream.gateway.batch_work.line_run import LineRun
 from millstream.gateway.batch_work.part_writer import PartWriter
-from millstream.gateway.batch_work.queue_clients import QueueClients
 from millstream.gateway.batch_work.result_files import ResultFiles
 from millstream.gateway.batch_work.validation import Verdict, validate
 from millstream.gateway.batches.batch_catalogue import BatchCatalogue
@@ -63,7 +62,7 @@ class BatchExecution:
         if self._batch.status is BatchStatus.VALIDATING:
             await self._validate()
         if self._batch.status is BatchStatus.IN_PROGRESS:
-            reader, clients = self._reader(), QueueClients(self._services.client)
+            reader, clients = self._reader(), self._services.clients
             run = LineRun(self._batch, self._lease, clients, reader, await self._parts())
             await run.run(self._lines())
 
@@ -87,7 +86,7 @@ class BatchExecution:
         if batch.status is BatchStatus.CANCELLING or interrupted:
             closing = Closing.CANCELLED if batch.status is BatchStatus.CANCELLING else Closing.EXPIRED
             if batch.is_validated:
-                clients = QueueClients(self._services.client)
+                clients = self._services.clients
                 rest = LineClosing(batch, clients, self._reader(), await self._parts())
                 await rest.run(self._lines(), closing)
             elif closing is Closing.EXPIRED:

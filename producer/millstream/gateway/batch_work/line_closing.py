@@ -13,8 +13,8 @@ from millstream.gateway.batch_work.finished_rows import Closing, FinishedRow, cl
 from millstream.gateway.batch_work.line_reader import LineReader
 from millstream.gateway.batch_work.line_run import CHUNK_ROWS, unwritten_rows
 from millstream.gateway.batch_work.part_writer import PartWriter
-from millstream.gateway.batch_work.queue_clients import QueueClients
 from millstream.gateway.batches.batch_record import BatchRecord
+from millstream.gateway.services.queue_clients import QueueClients
 from millstream.wire.messages.messages import Result
 
 WAIT_S = 10.0  # for running jobs to be stopped: over all lines

@@ -24,9 +24,9 @@ from millstream.errors import (
 from millstream.gateway.batch_work.finished_rows import ended_row, faulty_row, refused_row
 from millstream.gateway.batch_work.line_reader import LineReader
 from millstream.gateway.batch_work.part_writer import PartWriter
-from millstream.gateway.batch_work.queue_clients import QueueClients
 from millstream.gateway.batches.batch_lease import BatchInterrupted, BatchLease
 from millstream.gateway.batches.batch_record import BatchRecord
+from millstream.gateway.services.queue_clients import QueueClients
 
 WINDOW_JOBS = 2000
 WINDOW_BYTES = 16 * 1024**2  # of input lines under way

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from millstream.gateway.batches.batch_part import BatchPart
 from millstream.gateway.batches.batch_record import BatchRecord, RowKind
 from millstream.gateway.files.file_catalogue import FileCatalogue
-from millstream.gateway.files.file_record import FileRecord
+from millstream.gateway.files.file_record import OUTPUT_PURPOSE, FileRecord
 from millstream.gateway.files.object_store import ObjectStore
-
-PURPOSE = "batch_output"  # of both, as OpenAI has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class ResultFiles:
             batch.tenant,
             id=batch.file_id(kind),
             filename=f"{batch.id}_{kind}.jsonl",
-            purpose=PURPOSE,
+            purpose=OUTPUT_PURPOSE,
             bytes=sum(part.bytes for part in parts),
             lasts_s=batch.output_lasts_s or None,
         )

@@ -115,5 +115,6 @@ class BatchRoutes:
         caller = await self.services.callers.identify(request)
         id = request.path_params["id"]
         if (found := await self.catalogue.find(caller.tenant, id)) is None:
-            raise ApiError(404, f"there is no batch {id[:200]!r}, or it has expired", "not_found")
+            message = f"id: there is no batch {id[:100]!r}, or it has expired"
+            raise ApiError(404, message, "not_found", "id", NO_RETRY)
         return found

@@ -11,6 +11,9 @@ from uuid import uuid4
 from millstream.wire.tenant_keys import FILE_ID
 
 FOLDER = "files"
+UPLOAD_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+OUTPUT_PURPOSE = "batch_output"  # of both files of a batch
+PURPOSES = (*UPLOAD_PURPOSES, OUTPUT_PURPOSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from millstream.gateway.files.file_record import FileRecord
+from millstream.errors import InvalidRequest
+from millstream.gateway.files.file_record import PURPOSES, FileRecord
 from millstream.gateway.filing.upload import PATH, Upload
 from millstream.gateway.identity.posts import ONCE_S, key_reused, once_of
 from millstream.gateway.services.services import Services
@@ -67,7 +68,7 @@ class FileRoutes:
             after=paging.after,
             limit=paging.limit,
             newest_first=paging.newest_first,
-            purpose=request.query_params.get("purpose") or None,
+            purpose=_purpose(request),
         )
         if page is None:
             raise unknown_after(paging.after)
@@ -104,9 +105,17 @@ class FileRoutes:
         id = request.path_params["id"]
         record = await self.services.files.find(caller.tenant, id)
         if record is None:
-            message = f"there is no file {id[:100]!r}, or it has expired"
+            message = f"id: there is no file {id[:100]!r}, or it has expired"
             raise ApiError(404, message, "not_found", "id", NO_RETRY)
         return record
+
+
+def _purpose(request: Request) -> str | None:
+    """Raises InvalidRequest."""
+    purpose = request.query_params.get("purpose") or None
+    if purpose is not None and purpose not in PURPOSES:
+        raise InvalidRequest("purpose", purpose, f"must be one of {', '.join(PURPOSES)}")
+    return purpose
 
 
 async def _begun(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from millstream.errors import InvalidRequest
-from millstream.gateway.files.file_record import FileRecord, new_file_id, object_path
+from millstream.gateway.files.file_record import UPLOAD_PURPOSES, FileRecord, new_file_id, object_path
 from millstream.gateway.files.object_store import ObjectStore
 from millstream.gateway.filing.multipart_body import PartHead, multipart_parts
 from millstream.gateway.web.api_error import ApiError
 
 PATH = "/v1/files"
-PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 LEAST_LASTS_S, MOST_LASTS_S = 3600, 30 * 86_400
 BATCH_LASTS_S = 30 * 86_400  # of a batch's input, unless it says otherwise
 OVERHEAD_BYTES = 64 * 1024  # of a body beside the file
@@ -121,8 +120,8 @@ class Upload:
 
     def _check(self) -> None:
         """What has come so far. Raises InvalidRequest."""
-        if (purpose := self.fields.get("purpose")) is not None and purpose not in PURPOSES:
-            raise InvalidRequest("purpose", purpose, f"must be one of {', '.join(PURPOSES)}")
+        if (purpose := self.fields.get("purpose")) is not None and purpose not in UPLOAD_PURPOSES:
+            raise InvalidRequest("purpose", purpose, f"must be one of {', '.join(UPLOAD_PURPOSES)}")
         if (anchor := self.fields.get(_ANCHOR)) is not None and anchor != "created_at":
             raise InvalidRequest(_dotted(_ANCHOR), anchor, "must be created_at")
         if (seconds := self.fields.get(_SECONDS)) is not None:
@@ -135,7 +134,7 @@ class Upload:
         """Raises ApiError 400 for what has not come."""
         purpose, seconds = self.fields.get("purpose"), self.fields.get(_SECONDS)
         if purpose is None:
-            raise _missing("purpose", f"give one of {', '.join(PURPOSES)}")
+            raise _missing("purpose", f"give one of {', '.join(UPLOAD_PURPOSES)}")
         if self.filename is None:
             raise _missing("file", "send it as a part of the form with this name")
         for name, other in ((_ANCHOR, _SECONDS), (_SECONDS, _ANCHOR)):

@@ -39,7 +39,7 @@ class Answering(ABC):
 class WholeAnswer(Answering):
     async def give(self, asked: AskedGeneration, queue: str, job_id: str) -> None:
         timeout_s = self._services.settings.timeout_s + LATER_S
-        wait = self._services.client.with_queue(queue).wait(job_id, timeout_s)
+        wait = self._services.clients[queue].wait(job_id, timeout_s)
         result = await while_there(self._receive, wait)
         body = answer_body(asked.endpoint, job_id, result) | {"model": asked.model}
         if asked.service_tier is not None:
@@ -57,29 +57,27 @@ class WholeAnswer(Answering):
 class StreamedAnswer(Answering):
     async def give(self, asked: AskedGeneration, queue: str, job_id: str) -> None:
         stream = EventStream(self._send)
-        client = self._services.client.with_queue(queue)
-        with self._services.metrics.streams.track_inprogress():
-            work = self._tell(stream, asked, client, job_id)
-            await while_there(self._receive, stream.pinged(work))
+        client = self._services.clients[queue]
+        try:
+            with self._services.metrics.streams.track_inprogress():
+                work = self._tell(stream, asked, client, job_id)
+                await while_there(self._receive, stream.pinged(work))
+        except (MillstreamError, ApiError) as error:
+            if stream.begun:
+                told = error if isinstance(error, ApiError) else api_error(error)
+                await stream.end(event(told.body()))
+            raise
+        await stream.end(DONE)  # behind the wait: the end of an answer looks like its client's departure
 
     async def _tell(
         self, stream: EventStream, asked: AskedGeneration, client: AsyncClient, job_id: str
     ) -> None:
         chunks = Chunks(asked, answer_id(asked.endpoint, job_id), int(time.time()))
-        try:
-            async with aclosing(client.stream(job_id)) as events:
-                await self._write_all(stream, chunks, events)
-            if asked.include_usage:
-                result = await client.result(job_id)
-                await stream.write(event(chunks.of_usage(result.usage)))
-        except (MillstreamError, ApiError) as error:
-            if stream.begun:
-                told = error if isinstance(error, ApiError) else api_error(error)
-                await stream.write(event(told.body()))
-                await stream.end()
-            raise
-        await stream.write(DONE)
-        await stream.end()
+        async with aclosing(client.stream(job_id)) as events:
+            await self._write_all(stream, chunks, events)
+        if asked.include_usage:
+            result = await client.result(job_id)
+            await stream.write(event(chunks.of_usage(result.usage)))
 
     async def _write_all(self, stream: EventStream, chunks: Chunks, events: AsyncIterator[Event]) -> None:
         first = True

@@ -81,7 +81,7 @@ class GenerationEndpoint:
         job_id = None
         try:
             async with self._charged(caller, asked, post, answering.exchange):
-                job_id = await self._submit(asked, post)
+                job_id = await self._queue(asked, post)
                 await answering.give(asked, post.queue, job_id)
         except ClientGone:
             await self._after_departure(post, job_id)
@@ -102,9 +102,20 @@ class GenerationEndpoint:
             return contextlib.nullcontext()
         return self.services.allowances.charged(caller, post.own_id, asked.tokens, exchange.headers)
 
+    async def _queue(self, asked: AskedGeneration, post: Post) -> str:
+        """Enter the POST and submit its job at once. Raises what either does, when both have ended."""
+        steps = self.services.posts.enter(post), self._submit(asked, post)
+        entered, submitted = await asyncio.gather(*steps, return_exceptions=True)
+        if isinstance(submitted, BaseException):
+            raise submitted
+        if isinstance(entered, BaseException):
+            await self._cancel(post, submitted)  # a repeated POST could not join it
+            raise entered
+        return submitted
+
     async def _submit(self, asked: AskedGeneration, post: Post) -> str:
         """Also for a joined POST: the gateway that began it may have died before it had submitted the job."""
-        client = self.services.client.with_queue(post.queue)
+        client = self.services.clients[post.queue]
         # A job that nobody can ask for again ends with the wait for it, also if this gateway ends before.
         deadline_s = None if asked.streamed or post.once else self.services.settings.timeout_s
         job = {"request": asked.request, "id": post.own_id, "deadline_s": deadline_s}
@@ -148,13 +159,13 @@ class GenerationEndpoint:
 
     async def _cancel(self, post: Post, job_id: str) -> None:
         try:
-            await self.services.client.with_queue(post.queue).cancel(job_id)
+            await self.services.clients[post.queue].cancel(job_id)
         except MillstreamError as error:
             log.warning("a job whose client has gone was not cancelled: %s", error)
 
     async def _forget(self, post: Post, job_id: str) -> None:
         """Nobody can ask for the answer again: its memory is given back."""
         try:
-            await self.services.client.with_queue(post.queue).forget(job_id, keep_cached=True)
+            await self.services.clients[post.queue].forget(job_id, keep_cached=True)
         except MillstreamError as error:  # it expires in time
             log.warning("an answered job was not deleted: %s", error)

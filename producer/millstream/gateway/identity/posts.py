@@ -23,6 +23,7 @@ from millstream.wire.calls.gateway_calls import (
     OnceOutcome,
     PostEnd,
     PostOutcome,
+    PostReply,
     attend,
     claim_once,
     close_post,
@@ -63,6 +64,7 @@ class Post:
     own_id: str
     queue: str
     joined: bool
+    entered: bool = False  # repetitions can find it
     once: str = ""
 
 
@@ -77,25 +79,35 @@ class Posts:
     async def begin(
         self, tenant: str, path: str, body: bytes, queue: str, headers: Mapping[str, str]
     ) -> Post:
-        """Raises ApiError 400, 409; Unavailable."""
+        """A first POST without a key has no entry yet: see `enter`. Raises ApiError 400, 409; Unavailable."""
         digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
         if own := once_of(tenant, headers):
             return await self._begin_once(tenant, digest, queue, own)
         count = headers.get("x-stainless-retry-count", "0")
-        repeated = count.isascii() and count.isdecimal() and int(count[:9]) > 0
+        first = Post(tenant, digest, new_own_id(), queue, joined=False)
+        if not (count.isascii() and count.isdecimal() and int(count[:9]) > 0):
+            return first
         give_up_s = asyncio.get_running_loop().time() + LEASE_S + ATTEND_S
         while True:
             patient = asyncio.get_running_loop().time() < give_up_s
-            call = open_post(
-                TenantKeys(tenant), digest=digest, own_id=new_own_id(), queue=queue, replica=self._replica,
-                repeated=repeated, patient=patient,
-                window_ms=round(WINDOW_S * 1000), lease_ms=round(LEASE_S * 1000),
-            )  # fmt: skip
-            reply = await self._access.run(call)
+            reply = await self._write(first, repeated=True, patient=patient)
             if reply.outcome is not PostOutcome.WAIT:
                 joined = reply.outcome is PostOutcome.JOINED
-                return Post(tenant, digest, reply.own_id, reply.queue, joined)
+                return Post(tenant, digest, reply.own_id, reply.queue, joined, entered=True)
             await asyncio.sleep(LOOK_S)
+
+    async def enter(self, post: Post) -> None:
+        """From now on a repetition may find it. Raises Unavailable."""
+        if not post.entered:
+            await self._write(post, repeated=False, patient=False)
+
+    async def _write(self, post: Post, *, repeated: bool, patient: bool) -> PostReply:
+        call = open_post(
+            TenantKeys(post.tenant), digest=post.digest, own_id=post.own_id, queue=post.queue,
+            replica=self._replica, repeated=repeated, patient=patient,
+            window_ms=round(WINDOW_S * 1000), lease_ms=round(LEASE_S * 1000),
+        )  # fmt: skip
+        return await self._access.run(call)
 
     async def _begin_once(self, tenant: str, digest: str, queue: str, own: str) -> Post:
         call = claim_once(
@@ -104,7 +116,7 @@ class Posts:
         outcome, queue = await self._access.run(call)
         if outcome is OnceOutcome.CONFLICT:
             raise key_reused()
-        return Post(tenant, digest, f"g{own}", queue, outcome is OnceOutcome.SAME, own)
+        return Post(tenant, digest, f"g{own}", queue, outcome is OnceOutcome.SAME, entered=True, once=own)
 
     @contextlib.contextmanager
     def attended(self, post: Post) -> Iterator[None]:
@@ -122,6 +134,7 @@ class Posts:
         """
         with self.attended(post):
             try:
+                await self.enter(post)
                 yield
             except asyncio.CancelledError:  # the gateway is stopped
                 await self.end(post, PostEnd.LEFT)

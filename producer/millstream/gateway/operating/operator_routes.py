@@ -50,7 +50,7 @@ class OperatorRoutes:
         return JSONResponse({"queues": queues, "waiting": sum(count or 0 for count in waiting)})
 
     async def _backlog(self, queue: str) -> dict[str, Any]:
-        return _shown(await self.services.client.with_queue(queue).queue_info())
+        return _shown(await self.services.clients[queue].queue_info())
 
 
 def _shown(status: QueueStatus) -> dict[str, Any]:

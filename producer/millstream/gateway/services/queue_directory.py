@@ -1,14 +1,15 @@
-"""The queues that the gateway serves, and the workers that serve them: looked up at most once a second."""
+"""The queues that the gateway serves, and their workers: looked up once a second, beside requests."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millstream.errors import ProtocolError
+from millstream.errors import MillstreamError, ProtocolError
 from millstream.gateway.access.server_access import ServerAccess
 from millstream.gateway.identity.keyring import ApiKey
 from millstream.gateway.web.api_error import NO_RETRY, ApiError
@@ -16,6 +17,7 @@ from millstream.wire.state.heartbeat import SERVING, Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo, read_queue
 
 FRESH_S = 1.0
+_STALE_S = 2 * FRESH_S  # the server did not answer: whoever asks now is told so
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +49,8 @@ class ServedQueue:
 
 
 class QueueDirectory:
+    """`attend` runs as long as the gateway does; without it, requests look themselves."""
+
     def __init__(self, access: ServerAccess, queues: Sequence[str]) -> None:
         self.queues = tuple(dict.fromkeys(queues))
         self._access = access
@@ -56,12 +60,15 @@ class QueueDirectory:
 
     async def seen_by(self, caller: ApiKey) -> list[ServedQueue]:
         """Those that the caller may use. Raises Unavailable."""
-        async with self._lock:
-            if time.monotonic() - self._found_s > FRESH_S:
-                with self._access.reach():
-                    self._found = tuple([await self._look(queue) for queue in self.queues])
-                self._found_s = time.monotonic()
+        await self._look_if_older(_STALE_S)
         return [one for one in self._found if caller.may_use(one.queue)]
+
+    async def attend(self) -> None:
+        """Look again and again, for ever."""
+        while True:
+            with contextlib.suppress(MillstreamError):  # again in a second
+                await self._look_if_older(0.0)
+            await asyncio.sleep(FRESH_S)
 
     async def find(self, model: str, caller: ApiKey) -> ServedQueue:
         """The queue of this name, or the one whose workers have this checkpoint. Raises ApiError 404,
@@ -75,6 +82,15 @@ class QueueDirectory:
         known = ", ".join(one.queue for one in seen) or "none"
         message = f"model: there is no {model[:200]!r}, or this key may not use it; there are {known}"
         raise ApiError(404, message, "model_not_found", "model")
+
+    async def _look_if_older(self, seconds: float) -> None:
+        if time.monotonic() - self._found_s <= seconds:
+            return
+        async with self._lock:
+            if time.monotonic() - self._found_s > seconds:
+                with self._access.reach():
+                    self._found = tuple([await self._look(queue) for queue in self.queues])
+                self._found_s = time.monotonic()
 
     async def _look(self, queue: str) -> ServedQueue:
         """One whose settings are damaged takes no requests, and keeps none from the others."""

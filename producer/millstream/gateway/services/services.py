@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from millstream.client.async_client import AsyncClient
@@ -15,6 +16,7 @@ from millstream.gateway.files.store_marker import StoreMarker
 from millstream.gateway.identity.allowances import Allowances
 from millstream.gateway.identity.callers import Callers
 from millstream.gateway.identity.posts import Posts
+from millstream.gateway.services.queue_clients import QueueClients
 from millstream.gateway.services.queue_directory import QueueDirectory
 from millstream.gateway.web.gateway_metrics import GatewayMetrics
 
@@ -23,7 +25,7 @@ from millstream.gateway.web.gateway_metrics import GatewayMetrics
 class Services:
     settings: GatewaySettings
     access: ServerAccess
-    client: AsyncClient
+    clients: QueueClients
     callers: Callers
     allowances: Allowances
     posts: Posts
@@ -43,7 +45,7 @@ class Services:
         return cls(
             settings,
             access,
-            AsyncClient(settings.redis_url, queue=settings.queues[0], options=ClientOptions(name=NAME)),
+            QueueClients(AsyncClient(settings.redis_url, options=ClientOptions(name=NAME))),
             Callers(access, open_door=settings.on_loopback),
             Allowances(access, settings.timeout_s),
             Posts(access),
@@ -55,6 +57,12 @@ class Services:
             metrics,
         )
 
+    async def attend(self) -> None:
+        """What goes on beside requests, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for one in (self.posts, self.directory, self.orphans):
+                group.create_task(one.attend())
+
     async def aclose(self) -> None:
-        await self.client.aclose()
+        await self.clients.aclose()
         await self.access.aclose()

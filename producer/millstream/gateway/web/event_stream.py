@@ -32,7 +32,6 @@ class EventStream:
         self.begun = False
         self._send = send
         self._beginning = asyncio.Lock()
-        self._ended = False
 
     async def pinged(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work, which writes, and ping beside it."""
@@ -42,10 +41,9 @@ class EventStream:
         await self._begin()
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end(self) -> None:
+    async def end(self, data: bytes) -> None:
         await self._begin()
-        self._ended = True
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def _begin(self) -> None:
         if self.begun:
@@ -57,7 +55,7 @@ class EventStream:
 
     async def _ping(self) -> None:
         await asyncio.sleep(FIRST_PING_S)
-        while not self._ended:
+        while True:
             await self.write(_PING)
             await asyncio.sleep(PING_S)
 

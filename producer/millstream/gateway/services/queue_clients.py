@@ -1,4 +1,4 @@
-"""A client for each queue of a batch, which knows the queue's shape and how fast it empties."""
+"""A client for each queue, which knows the queue's shape, what its workers take and how fast it empties."""
 
 from __future__ import annotations
 
@@ -14,3 +14,6 @@ class QueueClients(dict[str, AsyncClient]):
 
     def __missing__(self, queue: str) -> AsyncClient:
         return self.setdefault(queue, self._client.with_queue(queue))
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
