@@ -9,9 +9,11 @@ import pytest
 from redis.asyncio import Redis
 from support.servers.servers import BOTH
 from support.workers.counting_worker import Worker, assert_nothing_left, counted, until
+from support.workers.held_reading import HeldReading
 from support.workers.work import SHARD, Work, outcome, read_to, rest_of
 
 from millstream import AsyncClient, JobCancelled, JobFailed, Result
+from millstream_worker.jobs.job import Phase
 
 CACHE: dict[str, Any] = {"result_cache": 2**20}
 EXACT: dict[str, Any] = {"temperature": 0.0, "n": 2, "logprobs": True, "stop": "w9 w10"}
@@ -90,6 +92,53 @@ async def test_equal_requests_in_flight_are_computed_once(client: AsyncClient, w
         assert sorted(result.cached for result in results) == [False, True, True]
         assert computed(worker) == 9
         assert worker.metric("result_cache_followers_total") == 2
+
+
+async def test_an_answer_counts_before_it_is_written(
+    client: AsyncClient, redis_client: Redis, work: Work, reading: HeldReading
+) -> None:
+    """The equal job comes when the first one has ended, and the server takes no writes yet."""
+    long: dict[str, Any] = {"prompt": "w1" + " " * 8000, "max_tokens": 9, "temperature": 0.0, "logprobs": True}
+    reading.go_on.set()
+    work.hold(5)
+    async with work(**CACHE, lease_s=10.0) as worker:
+        first = await client.submit(**long, stream=True)
+        await read_to(client.stream(first.id), counted(2, 5))
+        reading.go_on.clear()
+        second = await client.submit(**long)
+        await until(lambda: len(reading.jobs) == 2)
+        await redis_client.client_pause(20_000, all=False)
+        work.go(5)
+        await until(lambda: reading.jobs[0].phase is Phase.ENDED)
+        reading.go_on.set()
+        await until(lambda: reading.jobs[1].phase is Phase.ENDED)
+        assert worker.components.table.holds(reading.jobs[0])
+        await redis_client.client_unpause()
+        results = [await client.wait(job.id, timeout_s=30) for job in (first, second)]
+        assert results[0].choices == results[1].choices
+        assert [result.cached for result in results] == [False, True]
+        assert (computed(worker), worker.metric("result_cache_hits_total")) == (9, 1)
+        await until(lambda: not worker.components.table.answer_to(reading.jobs[1]))
+
+
+async def test_a_job_that_waits_for_the_batch_takes_what_another_worker_has_kept(
+    client: AsyncClient, work: Work
+) -> None:
+    """And so do those that follow it."""
+    work.hold(7)
+    async with work(rows=1, lookahead=2, **CACHE) as full:
+        running = await client.submit("w100", max_tokens=9, stream=True)
+        await read_to(client.stream(running.id), counted(101, 7))
+        waiting = [await client.submit("w1", max_tokens=5, temperature=0.0) for _ in range(2)]
+        await until(lambda: len(full.components.queue.leaders) == 1)
+        async with work(**CACHE) as other:
+            assert not (await outcome(client, "w1", 5, temperature=0.0, cache="no-cache")).cached
+            assert computed(other) == 5
+            results = [await client.wait(job.id, timeout_s=30) for job in waiting]
+        assert [(result.cached, result.text) for result in results] == [(True, counted(2, 5))] * 2
+        assert (computed(full), full.metric("result_cache_misses_total")) == (7, 1)
+        work.go(7)
+        assert (await client.wait(running.id, timeout_s=30)).text == counted(101, 9)
 
 
 async def test_an_interactive_follower_raises_its_leader(client: AsyncClient, work: Work) -> None:
