@@ -1,5 +1,5 @@
-"""Looks for kept results of jobs that have just been prepared, and once more of those that wait for their place
-in the batch. One that is found is the job's own result; the other jobs go to the engine.
+"""Looks for kept results of jobs that have just been prepared, and once more of those that wait for their
+place in the batch. One that is found is the job's own result; the other jobs go to the engine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.wire.messages.messages import Result, State
 from millstream.wire.timing import ServerClock, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch

@@ -28,7 +28,6 @@ from millstream.wire.calls.gateway_calls import (
     close_post,
     open_post,
 )
-from millstream.wire.keys import new_own_id
 from millstream.wire.tenant_keys import TenantKeys
 
 WINDOW_S = 600.0
@@ -60,9 +59,11 @@ class Posts:
         self._open: Counter[str] = Counter()  # by tenant
 
     async def begin(
-        self, tenant: str, path: str, body: bytes, queue: str, headers: Mapping[str, str]
+        self, tenant: str, path: str, body: bytes, queue: str, headers: Mapping[str, str], own_id: str
     ) -> Post:
-        """Raises ApiError 400, 409; Unavailable."""
+        """`own_id`: its job's, unless it joins another POST or has a key. Raises ApiError 400, 409;
+        Unavailable.
+        """
         digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
         if (key := headers.get("idempotency-key")) is not None:
             return await self._begin_once(tenant, digest, queue, key)
@@ -72,7 +73,7 @@ class Posts:
         while True:
             patient = asyncio.get_running_loop().time() < give_up_s
             call = open_post(
-                TenantKeys(tenant), digest=digest, own_id=new_own_id(), queue=queue, replica=self._replica,
+                TenantKeys(tenant), digest=digest, own_id=own_id, queue=queue, replica=self._replica,
                 repeated=repeated, patient=patient,
                 window_ms=round(WINDOW_S * 1000), lease_ms=round(LEASE_S * 1000),
             )  # fmt: skip
