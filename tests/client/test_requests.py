@@ -10,6 +10,7 @@ import pytest
 from millstream.client.queue.options import ClientOptions
 from millstream.client.submitting.requests import USUAL_OUTPUT, JobFields, SamplingFields, draft
 from millstream.errors import InvalidRequest
+from millstream.wire.keys import job_id_of, shard_of
 from millstream.wire.messages import codec
 from millstream.wire.messages.messages import ChatMessage, Request
 from millstream.wire.messages.sampling import SamplingParams
@@ -238,3 +239,22 @@ def test_an_item_that_is_no_mapping() -> None:
 def test_options_that_cannot_work(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field}: "):
         ClientOptions(**{field: value})
+
+
+def test_the_id_of_a_request_that_may_be_kept_follows_its_content() -> None:
+    """In a queue of several shards that keeps results. A name stays what it is."""
+
+    def shards(**fields: Any) -> set[int]:
+        ids = [draft({"prompt": "a", **fields}, NOW_MS, 1000, 64).own_id for _ in range(20)]
+        assert len(set(ids)) == 20
+        return {shard_of(job_id_of(own_id, 64)) for own_id in ids}
+
+    exact = shards(temperature=0)
+    assert len(exact) == 1
+    assert shards(temperature=0, tenant="acme", metadata={"row": "7"}, cache="no-cache") == exact
+    assert len(shards(seed=1)) == 1
+    assert shards(seed=1) != shards(seed=2)
+    for sampled in ({}, {"temperature": 0.5}, {"temperature": 0, "cache": "no-store"}):
+        assert len(shards(**sampled)) > 1
+    named = {"prompt": "a", "temperature": 0, "id": "mine"}
+    assert draft(named, NOW_MS, 1000, 64).own_id == "mine"

@@ -14,12 +14,14 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from redis import Redis
 from support.gateway import HELLO, Gateway, gateway
 from support.servers.servers import Server
 from support.workers.counting_worker import until
-from support.workers.hand_worker import HandJob, HandWorker
+from support.workers.hand_worker import HandJob, HandWorker, register
 
-from millstream import State
+from millstream import AsyncClient, ClientOptions, State
+from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.record import read_job
 from millstream.wire.tenant_keys import TenantKeys
 
@@ -172,3 +174,24 @@ async def test_another_replica_answers_what_a_killed_one_began(
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in again])
             assert text == "one two"
             assert await content(joined) == "three"
+
+
+async def test_equal_requests_get_jobs_of_one_shard_where_results_are_kept(valkey: Server) -> None:
+    async with AsyncClient(valkey.url, options=ClientOptions(shards=64)) as producer:
+        await producer.submit("the queue is there")
+    register(valkey.port, QueueKeys("default").shard(5), keeps_results="1")
+
+    async def shards(client: openai.AsyncOpenAI, **changes: Any) -> set[bytes]:
+        """Of six jobs."""
+        before = set(redis.scan_iter("*:job:*"))
+        tasks = [ask(client, **changes) for _ in range(6)]
+        await until(lambda: len(set(redis.scan_iter("*:job:*")) - before) == 6)
+        found = set(redis.scan_iter("*:job:*")) - before
+        for task in tasks:
+            await leave(task)
+        return {key.partition(b"}")[0] for key in found}
+
+    with Redis(port=valkey.port) as redis, gateway(valkey.url) as door:
+        async with door.client() as client:
+            assert len(await shards(client, temperature=0)) == 1
+            assert len(await shards(client)) > 1

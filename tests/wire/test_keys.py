@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -68,3 +69,17 @@ def test_a_job_is_found_by_its_full_id_and_by_its_own(name: str, found: str | No
 def test_new_ids_are_valid_and_new() -> None:
     ids = {check_own_id(new_own_id()) for _ in range(100)}
     assert len(ids) == 100
+
+
+@given(st.text(min_size=1), st.integers(1, 1024))
+def test_ids_drawn_for_one_content_differ_and_share_a_shard(content: str, shards: int) -> None:
+    ids = [check_own_id(new_own_id(content, shards)) for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert len({shard_of(job_id_of(own_id, shards)) for own_id in ids}) == 1
+
+
+def test_ids_drawn_for_many_contents_are_spread_evenly() -> None:
+    drawn = [new_own_id(f"{number:032x}", 8) for number in range(4000)]
+    spread = Counter(shard_of(job_id_of(own_id, 8)) for own_id in drawn)
+    assert set(spread) == set(range(8))
+    assert all(400 < jobs < 600 for jobs in spread.values()), spread

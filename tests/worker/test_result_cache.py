@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from support.servers.servers import BOTH
+from support.servers.servers import BOTH, Server
 from support.workers.counting_worker import Worker, assert_nothing_left, counted, until
+from support.workers.held_reading import HeldReading
 from support.workers.work import SHARD, Work, outcome, read_to, rest_of
 
-from millstream import AsyncClient, JobCancelled, JobFailed, Result
+from millstream import AsyncClient, ClientOptions, JobCancelled, JobFailed, JobFields, Result
+from millstream.wire.keys import shard_of
+from millstream_worker.jobs.job import Phase
 
 CACHE: dict[str, Any] = {"result_cache": 2**20}
 EXACT: dict[str, Any] = {"temperature": 0.0, "n": 2, "logprobs": True, "stop": "w9 w10"}
@@ -92,6 +95,53 @@ async def test_equal_requests_in_flight_are_computed_once(client: AsyncClient, w
         assert worker.metric("result_cache_followers_total") == 2
 
 
+async def test_an_answer_counts_before_it_is_written(
+    client: AsyncClient, redis_client: Redis, work: Work, reading: HeldReading
+) -> None:
+    """The equal job comes when the first one has ended, and the server takes no writes yet."""
+    long: dict[str, Any] = {"prompt": "w1" + " " * 8000, "max_tokens": 9, "temperature": 0.0}
+    reading.go_on.set()
+    work.hold(5)
+    async with work(**CACHE, lease_s=10.0) as worker:
+        first = await client.submit(**long, stream=True)
+        await read_to(client.stream(first.id), counted(2, 5))
+        reading.go_on.clear()
+        second = await client.submit(**long)
+        await until(lambda: len(reading.jobs) == 2)
+        await redis_client.client_pause(20_000, all=False)
+        work.go(5)
+        await until(lambda: reading.jobs[0].phase is Phase.ENDED)
+        reading.go_on.set()
+        await until(lambda: reading.jobs[1].phase is Phase.ENDED)
+        assert worker.components.table.holds(reading.jobs[0])
+        await redis_client.client_unpause()
+        results = [await client.wait(job.id, timeout_s=30) for job in (first, second)]
+        assert results[0].choices == results[1].choices
+        assert [result.cached for result in results] == [False, True]
+        assert (computed(worker), worker.metric("result_cache_hits_total")) == (9, 1)
+        await until(lambda: not worker.components.table.answer_to(reading.jobs[1]))
+
+
+async def test_a_job_that_waits_for_the_batch_takes_what_another_worker_has_kept(
+    client: AsyncClient, work: Work
+) -> None:
+    """And so do those that follow it."""
+    work.hold(7)
+    async with work(rows=1, lookahead=2, **CACHE) as full:
+        running = await client.submit("w100", max_tokens=9, stream=True)
+        await read_to(client.stream(running.id), counted(101, 7))
+        waiting = [await client.submit("w1", max_tokens=5, temperature=0.0) for _ in range(2)]
+        await until(lambda: len(full.components.queue.leaders) == 1)
+        async with work(**CACHE) as other:
+            assert not (await outcome(client, "w1", 5, temperature=0.0, cache="no-cache")).cached
+            assert computed(other) == 5
+            results = [await client.wait(job.id, timeout_s=30) for job in waiting]
+        assert [(result.cached, result.text) for result in results] == [(True, counted(2, 5))] * 2
+        assert (computed(full), full.metric("result_cache_misses_total")) == (7, 1)
+        work.go(7)
+        assert (await client.wait(running.id, timeout_s=30)).text == counted(101, 9)
+
+
 async def test_an_interactive_follower_raises_its_leader(client: AsyncClient, work: Work) -> None:
     work.hold(2)
     async with work(rows=1, **CACHE) as worker:
@@ -140,6 +190,40 @@ async def test_what_a_later_attempt_has_finished_is_not_kept(client: AsyncClient
         assert (result.attempts, result.text) == (2, counted(2, 9))
         assert not (await outcome(client, "w1", 9, temperature=0.0)).cached
         assert (await outcome(client, "w1", 9, temperature=0.0)).cached
+
+
+async def test_equal_requests_of_two_producers_meet_in_one_shard(server: Server, work: Work) -> None:
+    """Only where results are kept: otherwise each job has a shard at random."""
+    shards = 4
+    asked: list[JobFields] = [{"prompt": f"w{n + 1}", "max_tokens": 5, "temperature": 0.0} for n in range(8)]
+
+    async def both(queue: str, **setting: Any) -> tuple[list[int], list[int], int]:
+        """The shards of two producers' jobs, and how many were not computed."""
+        options = ClientOptions(shards=shards)
+        async with (
+            work(queue=queue, shards=shards, **setting),
+            AsyncClient(server.url, queue=queue, options=options) as one,
+            AsyncClient(server.url, queue=queue, options=options) as other,
+        ):
+            await until_served(one)
+            sent = [[job.id for job in await client.submit_many(asked)] for client in (one, other)]
+            results = await one.wait_many([*sent[0], *sent[1]], timeout_s=30)
+            cached = sum(isinstance(end, Result) and end.cached for end in results.values())
+            first, second = ([shard_of(job_id) for job_id in its] for its in sent)
+            return first, second, cached
+
+    async def until_served(client: AsyncClient) -> None:
+        async def served() -> bool:
+            return bool((await client.queue_info()).workers)
+
+        await until(served)
+
+    first, second, cached = await both("kept", **CACHE)
+    assert first == second
+    assert (len(set(first)) > 1, cached) == (True, len(asked))
+    first, second, cached = await both("plain")
+    assert first != second
+    assert cached == 0
 
 
 async def test_results_stay_within_their_bytes(client: AsyncClient, redis_client: Redis, work: Work) -> None:

@@ -8,6 +8,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from uuid import uuid4
 
 from millstream.errors import InvalidRequest
@@ -128,8 +129,16 @@ class ShardKeys:
         return f"{self.tag}:worker:{name}"
 
 
-def new_own_id() -> str:
-    return uuid4().hex
+def new_own_id(content: str = "", shards: int = 1) -> str:
+    """A random one. With a digest of some content, one whose shard follows from that: jobs of equal content
+    meet.
+    """
+    begun = uuid4().hex
+    if not content:
+        return begun
+    wanted, so_far = zlib.crc32(content.encode()) % shards, zlib.crc32(begun.encode())
+    ends = (f"{number:x}" for number in count())
+    return begun + next(end for end in ends if zlib.crc32(end.encode(), so_far) % shards == wanted)
 
 
 def check_own_id(own_id: str) -> str:

@@ -1,11 +1,10 @@
-"""Looks for kept results of jobs that have just been prepared. One that is found is the job's own result; the
-other jobs go to the engine.
+"""Looks for kept results of jobs that have just been prepared, and once more of those that wait for their
+place in the batch. One that is found is the job's own result; the other jobs go to the engine.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
 
 from redis.exceptions import RedisError
@@ -17,7 +16,7 @@ from millstream.wire.messages.messages import Result, State
 from millstream.wire.timing import ServerClock, within
 from millstream_worker.jobs.consumer import Consumer
 from millstream_worker.jobs.engine_queue import EngineQueue
-from millstream_worker.jobs.job import Job, Phase
+from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.table import JobTable
 from millstream_worker.observe.metrics import Metrics
 from millstream_worker.observe.watchdog import LoopWatch
@@ -63,34 +62,57 @@ class Lookup:
                 await within(self._came, _IDLE_S)
                 self._came.clear()
                 jobs, self._jobs = self._jobs, []
-                by_shard: defaultdict[ShardKeys, list[Job]] = defaultdict(list)
-                for job in jobs:
-                    by_shard[job.shard].append(job)
-                for shard, its in by_shard.items():
-                    await self._look(shard, its)
+                for shard in dict.fromkeys(job.shard for job in (*jobs, *self._queue.not_begun())):
+                    await self._look(shard, [job for job in jobs if job.shard == shard])
 
     async def _look(self, shard: ShardKeys, jobs: Sequence[Job]) -> None:
+        asked = [job for job in jobs if not self._is_answered_here(job)]
+        self._queue.hand_over()
+        # Another worker may have kept an answer to these since they came.
+        waiting = [job for job in self._queue.not_begun() if job.shard == shard]
+        if await self._ask(shard, asked, waiting):
+            await self._ask(shard, waiting)
+
+    def _is_answered_here(self, job: Job) -> bool:
+        """By a job that has ended and is not written yet, or by one in the engine, which it will follow. Only
+        the others have to be looked for: what has left the worker is written.
+        """
+        answer = self._table.answer_to(job)
+        if not answer and not self._queue.has_leader_for(job):
+            return False
+        self._settle(job, answer)
+        return True
+
+    async def _ask(self, shard: ShardKeys, jobs: Sequence[Job], waiting: Sequence[Job] = ()) -> bool:
+        """Settle these jobs. Whether there is an answer to one of those that wait."""
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for job in jobs:
                     pipeline.hget(shard.cached(job.cache_key.hex()), "result")
+                if waiting:
+                    pipeline.exists(*(shard.cached(job.cache_key.hex()) for job in waiting))
                 found = await pipeline.execute()
         except (RedisError, OSError):
-            found = [None] * len(jobs)  # they are computed
-        for job, data in zip(jobs, found, strict=True):
-            job.looking_up = False
-            if job.phase is not Phase.ENDED and self._table.holds(job):
-                self._settle(job, data)
+            found = [None] * (len(jobs) + 1)  # they are computed
+        for job, data in zip(jobs, found[: len(jobs)], strict=True):
+            self._settle(job, data)
         self._queue.hand_over()
+        return bool(waiting and found[-1])
 
     def _settle(self, job: Job, data: bytes | None) -> None:
-        result = None if data is None else _read(data)
-        if result is None or not job.adopt(result.choices):
-            self._metrics.cache_misses.inc()
+        """Its followers get the answer, too, before it sets them free."""
+        is_new, job.looking_up = job.looking_up, False
+        if not job.takes_answer or not self._table.holds(job):
             return
-        self._metrics.cache_hits.inc()
-        job.set_last_token(self._clock.now_ms())
-        self._table.conclude(job, State.COMPLETED)
+        result = _read(data) if data else None
+        equal = (*self._queue.followers_of(job), job)
+        answered = [one for one in equal if result is not None and one.adopt(result.choices)]
+        if is_new and data is None:
+            self._metrics.cache_misses.inc()
+        for one in answered:
+            self._metrics.cache_hits.inc()
+            one.set_last_token(self._clock.now_ms())
+            self._table.conclude(one, State.COMPLETED)
 
 
 def _read(data: bytes) -> Result | None:

@@ -6,7 +6,6 @@ import hashlib
 from array import array
 from dataclasses import replace
 
-from millstream.wire.messages.messages import ResultCache
 from millstream_worker.jobs.engine_request import sampling_of
 from millstream_worker.jobs.job import Job
 from millstream_worker.jobs.served_model import ServedModel
@@ -18,10 +17,9 @@ def cache_key(job: Job, served: ServedModel) -> bytes:
     """SHA-256 of everything that its answer depends on; empty where answers differ (a temperature without a
     seed), are not kept, or may not be.
     """
-    asked = job.request.sampling
-    exact = asked.temperature == 0 or asked.seed is not None
-    if not served.digest or not exact or job.alone or job.request.cache is ResultCache.NO_STORE:
+    if not served.digest or not job.request.may_be_kept or job.alone:
         return b""
+    asked = job.request.sampling
     sampling = sampling_of(job) if asked.temperature else replace(sampling_of(job), seed=0)
     calling = job.rows[0].calling
     parts = (

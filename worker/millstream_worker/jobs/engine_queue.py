@@ -100,6 +100,14 @@ class EngineQueue:
     def followers_of(self, leader: Job) -> list[Job]:
         return self._followers.of(leader)
 
+    def has_leader_for(self, job: Job) -> bool:
+        """Whether an equal job is in the engine, whose tokens this one gets when it is handed over."""
+        return self._followers.leader_for(job) not in (None, job)
+
+    def not_begun(self) -> list[Job]:
+        """Jobs in the engine that wait for their place in the batch, and may take another worker's answer."""
+        return self._followers.not_begun()
+
     def engine_ready(self) -> None:
         """A new engine, which has no jobs."""
         assert not self.rows, "the loss of the engine before it was not reported"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from millstream.wire.keys import LANES, Lane
 from millstream_worker.jobs.job import Job, Phase
 
 MOST_FOLLOWERS = 1024  # of all leaders: each is held, and its lease is renewed
+_MOST_LOOKED_FOR = 32  # leaders that wait, the longest first: their keys go into one command
 
 
 class Followers:
@@ -20,6 +23,10 @@ class Followers:
     def leaders(self) -> list[Job]:
         """Those that have followers."""
         return list(self._of)
+
+    def not_begun(self) -> list[Job]:
+        """Leaders that wait for their place in the batch, and may still take another worker's answer."""
+        return list(islice((job for job in self._leaders.values() if job.takes_answer), _MOST_LOOKED_FOR))
 
     def of(self, leader: Job) -> list[Job]:
         return list(self._of.get(leader, ()))

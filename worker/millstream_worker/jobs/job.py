@@ -153,10 +153,20 @@ class Job:
         return self.alone or self.request.cache is not ResultCache.USE
 
     @property
+    def takes_answer(self) -> bool:
+        """An equal job's answer may still be its own: it has nothing of its own yet."""
+        return self.phase is Phase.WAITING and not self.no_cache and not self.output_tokens
+
+    @property
     def kept_under(self) -> bytes:
         """The key under which its answer is kept; empty: it is not."""
         whole = self.state is State.COMPLETED and all(row.complete is not False for row in self.rows)
         return self.cache_key if whole and not self.cached else b""
+
+    def answer(self) -> bytes:
+        """Of an ended job: the choices of its result, as one, for equal jobs; empty where it is not kept."""
+        self.take_delta()  # which may find that it is not complete
+        return encoding.delta([row.choice() for row in self.rows]) if self.kept_under else b""
 
     def adopt(self, choices: Sequence[Choice]) -> bool:
         """Take the answer of an equal job. False if it is none."""

@@ -32,18 +32,18 @@ class ServedModel:
 
 class ModelSlot:
     """Filled each time an engine is ready, before it gets any job. After an engine's death its model stays
-    until the next one is published.
+    until the next one is published. `digested`: as answers are kept for equal requests.
     """
 
     def __init__(self, *, digested: bool = False) -> None:
         self.current: ServedModel | None = None
-        self._digested = digested
+        self.digested = digested
 
     async def load(self, info: EngineInfo) -> ServedModel:
         """Read the files that an engine names. Raises TokenizerUnusable."""
         text = await asyncio.to_thread(TextModel.load, info.tokenizer, info.vocab_size)
         folders = (info.folder, info.tokenizer)
-        return ServedModel(text, info, await asyncio.to_thread(_digest, *folders) if self._digested else b"")
+        return ServedModel(text, info, await asyncio.to_thread(_digest, *folders) if self.digested else b"")
 
     def publish(self, served: ServedModel) -> None:
         self.current = served

@@ -31,6 +31,7 @@ class JobTable:
         self._jobs: dict[str, Job] = {}
         self._coming: dict[Entry, str] = {}  # job ids by entry: delivered, not jobs yet
         self._cancelled: set[str] = set()  # ids of those: they end as soon as they are jobs
+        self._answers: dict[bytes, Job] = {}  # by cache_key: completed, but their results not kept yet
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -43,6 +44,11 @@ class JobTable:
 
     def holds(self, job: Job) -> bool:
         return self._jobs.get(job.id) is job
+
+    def answer_to(self, job: Job) -> bytes:
+        """The answer of an equal job that has ended here and is not written yet; empty without one."""
+        ended = self._answers.get(job.cache_key)
+        return b"" if ended is None else ended.answer()
 
     def entries(self) -> dict[Entry, str]:
         """What this worker has a lease on, with its job ids: held jobs, and entries that become jobs."""
@@ -129,6 +135,8 @@ class JobTable:
     ) -> None:
         """Decide how a job ends; its rows are aborted, and its end is written next."""
         job.end(state, error, letter)
+        if job.kept_under:
+            self._answers.setdefault(job.kept_under, job)
         self._queue.withdraw(job)
         self.to_write.set()
         self.changed.notify()  # it takes no room any more
@@ -137,5 +145,7 @@ class JobTable:
         """Forget a job whose end is written, or that is not ours any more."""
         if self.holds(job):
             del self._jobs[job.id]
+        if self._answers.get(job.cache_key) is job:
+            del self._answers[job.cache_key]
         self._queue.withdraw(job)
         self.changed.notify()

@@ -93,6 +93,7 @@ class Report:
             self_check=info.self_check if info else "",
             fallbacks="; ".join(info.fallbacks) if info else "",
             package=self._package,
+            keeps_results=int(self._model.digested),
         )
 
     def log_line(self) -> None:

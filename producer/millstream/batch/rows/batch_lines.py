@@ -96,8 +96,7 @@ def read_row(
 
 def _answer_key(queue: str, endpoint: BatchEndpoint, request: Request) -> bytes | None:
     """16 bytes over all that an answer depends on, and the guess of it; not over metadata."""
-    sampled = request.sampling.temperature > 0 and request.sampling.seed is None
-    if sampled or request.cache is not ResultCache.USE:
+    if not request.has_one_answer or request.cache is not ResultCache.USE:
         return None
     asked = json.dumps([queue, endpoint, request.digest(), request.prediction])
     return hashlib.blake2b(asked.encode(), digest_size=16).digest()

@@ -107,8 +107,10 @@ class EncodedRequest:
     cost: int = 1  # estimated tokens
 
 
-def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> EncodedRequest:
-    """Check and encode the arguments of `submit`. Raises InvalidRequest for the first wrong one."""
+def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int, shards: int = 1) -> EncodedRequest:
+    """Check and encode the arguments of `submit`. `shards`: see own_id_of. Raises InvalidRequest for the
+    first wrong one.
+    """
     if not isinstance(fields, Mapping):
         raise InvalidRequest("request", fields, "give the arguments of submit as a mapping")
     given = {name: value for name, value in fields.items() if value is not None}
@@ -125,7 +127,7 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Enc
         problem = f"the request takes {len(payload)} bytes and may take {max_payload_bytes}; shorten it"
         raise InvalidRequest(name, getattr(request, name), problem)
     return EncodedRequest(
-        own_id,
+        own_id_of(request, shards) if own_id is None else own_id,
         request.lane,
         payload,
         request.digest(),
@@ -135,6 +137,13 @@ def draft(fields: Mapping[str, Any], now_ms: int, max_payload_bytes: int) -> Enc
         tenant=request.tenant,
         cost=cost_of(request),
     )
+
+
+def own_id_of(request: Request, shards: int) -> str:
+    """A new one. `shards`: of a queue that keeps results for equal requests, which meet only in one shard;
+    1 for other queues.
+    """
+    return new_own_id(request.digest() if shards > 1 and request.may_be_kept else "", shards)
 
 
 def cost_of(request: Request) -> int:
@@ -177,12 +186,10 @@ def _request(given: dict[str, Any]) -> Request:
         raise
 
 
-def _own_id(own_id: Any) -> str:
-    if own_id is None:
-        return new_own_id()
-    if not isinstance(own_id, str):
+def _own_id(own_id: Any) -> str | None:
+    if own_id is not None and not isinstance(own_id, str):
         raise InvalidRequest("id", own_id, "must be a string")
-    return check_own_id(own_id)
+    return None if own_id is None else check_own_id(own_id)
 
 
 def _one_of(kind: type[E], field: str, given: Any) -> E:

@@ -106,7 +106,8 @@ class Submission:
         await self._session.outlast(server.check, give_up_s)
         now_ms = await self._session.outlast(self._session.now_ms, give_up_s)
         outcomes: list[Outcome] = []
-        for batch in _batches(self._drafts(items, now_ms)):
+        shards = info.shards if self._worker_versions.keep_results else 1
+        for batch in _batches(self._drafts(items, now_ms, shards)):
             outcomes += await self._patiently(server, info, batch, give_up_s)
         return outcomes
 
@@ -121,14 +122,16 @@ class Submission:
         [outcome] = await self._patiently(server, info, [item], give_up_s)
         return _accepted(outcome)
 
-    def _drafts(self, items: Iterable[Mapping[str, Any]], now_ms: int) -> Iterator[EncodedRequest | Refusal]:
+    def _drafts(
+        self, items: Iterable[Mapping[str, Any]], now_ms: int, shards: int
+    ) -> Iterator[EncodedRequest | Refusal]:
         ahead_ms = now_ms - time.monotonic() * 1000  # the items may come slowly
         options = self._session.options
         max_bytes = min(options.max_payload_bytes, options.max_bytes)  # more would not fit an empty queue
         for item in items:
             try:
                 now_ms = round(ahead_ms + time.monotonic() * 1000)
-                made = draft(item, now_ms, max_bytes)
+                made = draft(item, now_ms, max_bytes, shards)
                 yield self._worker_versions.refusal(made.version) or made
             except InvalidRequest as error:
                 yield error

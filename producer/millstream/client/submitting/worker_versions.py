@@ -1,5 +1,5 @@
 """Checks, at most every few seconds before a submit, whether any worker reads the message versions that a
-client writes.
+client writes, and whether they keep results for equal requests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError
 from millstream.client.queue.queue_jobs import QueueJobs
 from millstream.client.queue.session import NEVER
 from millstream.errors import ProtocolError, QueueMismatch, Unavailable
-from millstream.wire.state.heartbeat import read_workers
+from millstream.wire.state.heartbeat import Heartbeat, read_workers
 from millstream.wire.state.queue_info import QueueInfo
 from millstream.wire.versions import FIRST_VERSION, TAKEN, Versions
 
@@ -20,13 +20,14 @@ LOOK_S = 5.0
 
 class WorkerVersions:
     """The versions that one queue's workers read. Living workers decide. Without any, the window in the
-    queue's metadata does, to which every worker adds its own.
+    queue's metadata does, to which every worker adds its own. `keep_results`: one of the living does.
     """
 
     def __init__(self, jobs: QueueJobs, look_s: float = LOOK_S) -> None:
         self._jobs = jobs
         self._look_s = look_s
         self._next_look_s = NEVER  # of the monotonic clock
+        self.keep_results = False
         self._living: list[Versions] = []  # the window of each living worker
         self._window = TAKEN  # of all workers, past ones included
 
@@ -39,7 +40,7 @@ class WorkerVersions:
             self._next_look_s = time.monotonic() + self._look_s  # for submits that come during this check
         try:
             info = await self._jobs.reopen()
-            self._living, self._window = await self._look(info), info.versions
+            workers, self._window = await self._look(info), info.versions
         except QueueMismatch:
             self._next_look_s = NEVER
             raise
@@ -47,6 +48,8 @@ class WorkerVersions:
             if first:
                 raise
             return await self._jobs.open()  # the submit itself reports it, or outlasts it
+        self._living = [worker.versions for worker in workers]
+        self.keep_results = any(worker.keeps_results for worker in workers)
         self._next_look_s = time.monotonic() + self._look_s
         if not any(self._taken(version) for version in range(TAKEN.low, TAKEN.high + 1)):
             self._next_look_s = NEVER
@@ -63,13 +66,13 @@ class WorkerVersions:
     def _taken(self, version: int) -> bool:
         return any(version in window for window in self._living or [self._window])
 
-    async def _look(self, info: QueueInfo) -> list[Versions]:
-        """The window of each living worker; none also if that is unknown."""
+    async def _look(self, info: QueueInfo) -> list[Heartbeat]:
+        """The living workers; none also if that is unknown."""
         keys = info.keys(self._jobs.queue)
         shards = [keys.shard(shard) for shard in range(info.shards)]
         with self._jobs.session.reach():
             try:
-                return [worker.versions for worker in await read_workers(self._jobs.session.redis, *shards)]
+                return await read_workers(self._jobs.session.redis, *shards)
             except (NoPermissionError, ProtocolError):  # not readable by us, or written by a foreign program
                 return []
 

@@ -20,7 +20,7 @@ from millstream.gateway.web.api_error import NO_RETRY, ApiError
 from millstream.gateway.web.exchange import Exchange
 from millstream.gateway.web.json_body import body_of, json_object
 from millstream.gateway.web.paging import Paging, page_body, unknown_after
-from millstream.wire.keys import Lane
+from millstream.wire.keys import Lane, new_own_id
 
 PATH = "/v1/batches"
 CREATING_S = 60  # for which a charged batch may be without its record
@@ -44,7 +44,7 @@ class BatchRoutes:
         asked = asked_batch(json_object(raw))
         file = await self._input(caller, asked)
         posts = self.services.posts
-        post = await posts.begin(caller.tenant, PATH, raw, "", request.headers)
+        post = await posts.begin(caller.tenant, PATH, raw, "", request.headers, new_own_id())
         if post.joined:
             self.services.metrics.joined.inc()
         async with posts.concluded(post, request.is_disconnected):

@@ -11,6 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
 
 from millstream.batch.bodies.request_body import BatchEndpoint
+from millstream.client.submitting.requests import own_id_of
 from millstream.errors import JobExpired, MillstreamError, NotReady
 from millstream.gateway.generating.answering import Answering, StreamedAnswer, WholeAnswer
 from millstream.gateway.generating.asked_generation import AskedGeneration, asked_generation, model_in
@@ -44,7 +45,8 @@ class GenerationEndpoint:
             raw = await body_of(http, self.services.settings.max_body_bytes)
             asked, served = await self._read(raw, caller)
             posts = self.services.posts
-            post = await posts.begin(caller.tenant, self.endpoint, raw, served.queue, http.headers)
+            own_id = own_id_of(asked.request, served.shards)
+            post = await posts.begin(caller.tenant, self.endpoint, raw, served.queue, http.headers, own_id)
             if post.joined:
                 self.services.metrics.joined.inc()
             with posts.attended(post):

@@ -29,7 +29,6 @@ from millstream.wire.calls.gateway_calls import (
     close_post,
     open_post,
 )
-from millstream.wire.keys import new_own_id
 from millstream.wire.tenant_keys import TenantKeys
 
 WINDOW_S = 600.0
@@ -77,14 +76,16 @@ class Posts:
         self._open: Counter[str] = Counter()  # by tenant
 
     async def begin(
-        self, tenant: str, path: str, body: bytes, queue: str, headers: Mapping[str, str]
+        self, tenant: str, path: str, body: bytes, queue: str, headers: Mapping[str, str], own_id: str
     ) -> Post:
-        """A first POST without a key has no entry yet: see `enter`. Raises ApiError 400, 409; Unavailable."""
+        """`own_id`: its job's, unless it joins another POST or has a key. A first POST without a key has no
+        entry yet: see `enter`. Raises ApiError 400, 409; Unavailable.
+        """
         digest = hashlib.sha256(path.encode() + b"\n" + body).hexdigest()
         if own := once_of(tenant, headers):
             return await self._begin_once(tenant, digest, queue, own)
         count = headers.get("x-stainless-retry-count", "0")
-        first = Post(tenant, digest, new_own_id(), queue, joined=False)
+        first = Post(tenant, digest, own_id, queue, joined=False)
         if not (count.isascii() and count.isdecimal() and int(count[:9]) > 0):
             return first
         give_up_s = asyncio.get_running_loop().time() + LEASE_S + ATTEND_S

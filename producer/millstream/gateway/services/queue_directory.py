@@ -23,11 +23,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedQueue:
-    """One queue, as a model. `checkpoint`: the workers' model; empty without one."""
+    """One queue, as a model. `checkpoint`: the workers' model; empty without one. `shards`: as `own_id_of`
+    takes them.
+    """
 
     queue: str
     workers: tuple[Heartbeat, ...] = ()
     readable: bool = True  # its settings on the server
+    shards: int = 1
 
     @property
     def context_length(self) -> int:
@@ -102,7 +105,8 @@ class QueueDirectory:
             return ServedQueue(queue, readable=False)
         keys = info.keys(queue)
         workers = await read_workers(redis, *(keys.shard(shard) for shard in range(info.shards)))
-        return ServedQueue(queue, tuple(workers))
+        kept = any(worker.keeps_results for worker in workers)
+        return ServedQueue(queue, tuple(workers), shards=info.shards if kept else 1)
 
 
 def _readable(served: ServedQueue) -> ServedQueue:

@@ -134,6 +134,16 @@ class Request(Message):
     def may_call(self) -> bool:
         return self.calling != "none"
 
+    @property
+    def has_one_answer(self) -> bool:
+        """Equal requests get equal answers."""
+        return self.sampling.temperature == 0 or self.sampling.seed is not None
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Its result may be kept for equal requests."""
+        return self.has_one_answer and self.cache is not ResultCache.NO_STORE
+
     def lowest_version(self) -> int:
         """The lowest version of a message that has all of its fields."""
         fields = type(self).model_fields

@@ -49,6 +49,7 @@ class Heartbeat:
     self_check: str = ""  # what was checked on the device when its engine started, and how far it was off
     fallbacks: str = ""  # what is slower than it could be, with the reasons
     package: str = ""  # its version
+    keeps_results: int = 0  # 1: for equal requests
     oldest_interactive_ms: int = 0  # submission time of the lane's oldest waiting job; 0: none waits
     oldest_batch_ms: int = 0
 
