@@ -224,10 +224,9 @@ _ALL = (
     _mutant(
         "an end for every stream",
         "the difference between a stream that ends and one that is cut off",
-        (f"{DOOR}generating.answering:StreamedAnswer._tell",
+        (f"{DOOR}generating.answering:StreamedAnswer.give",
          "except (MillstreamError, ApiError) as error:",
-         "except BaseException as error:\n        if stream.begun:\n            await stream.write(DONE)\n"
-         "            await stream.end()\n            return"),
+         "except BaseException as error:\n        if stream.begun:\n            return await stream.end(DONE)"),
         gateways=True,
     ),
     _mutant(
