@@ -19,10 +19,12 @@ from support.gateway import HELLO, Gateway, api_error
 from support.servers.servers import Server
 from support.workers.counting_worker import counted, model_name, serving, until, write_tokenizer
 from support.workers.fake_engine import COMMAND
-from support.workers.hand_worker import HandWorker
+from support.workers.hand_worker import HandWorker, hand_worker
 
 from millstream import ErrorInfo, State
 from millstream.wire.keys import QueueKeys
+from millstream.wire.state.queue_info import open_queue
+from millstream.wire.versions import TAKEN
 
 CHAT: dict[str, Any] = {"model": "default", "messages": HELLO}
 
@@ -196,6 +198,17 @@ async def test_without_a_worker_only_flex_requests_wait(door: Gateway, valkey: S
             **CHAT, service_tier="flex", stream=True
         )  # it has begun
         await stream.close()
+
+
+async def test_a_checkpoint_is_known_while_no_worker_lives(door: Gateway, valkey: Server) -> None:
+    async with door.client() as client, hand_worker(valkey.url) as worker:
+        await open_queue(worker.redis, "default", takes=TAKEN, model="org/model")
+        await until(lambda: found(client, "org/model"))
+        waiting = await asked(
+            client.chat.completions.create(**CHAT | {"model": "org/model"}, service_tier="flex")
+        )
+        await (await worker.take()).end(last="late")
+        assert (await waiting).choices[0].message.content == "late"
 
 
 async def test_models_by_queue_and_by_checkpoint(door: Gateway, worker: HandWorker, valkey: Server) -> None:

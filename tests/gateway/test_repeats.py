@@ -17,10 +17,12 @@ import pytest
 from redis import Redis
 from support.gateway import HELLO, Gateway, gateway
 from support.servers.servers import Server
+from support.wire.desk import Desk
 from support.workers.counting_worker import until
 from support.workers.hand_worker import HandJob, HandWorker, register
 
 from millstream import AsyncClient, ClientOptions, State
+from millstream.wire.calls.gateway_calls import open_post
 from millstream.wire.keys import QueueKeys
 from millstream.wire.messages.record import read_job
 from millstream.wire.tenant_keys import TenantKeys
@@ -101,6 +103,26 @@ async def test_two_honest_requests_are_two(door: Gateway, worker: HandWorker) ->
         for job, text in zip(jobs, "ab", strict=True):
             await job.end(last=text)
         assert sorted([await content(task) for task in tasks]) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("state", "seen_s", "outcome"),
+    [("open", 0, "wait"), ("open", 5, "joined"), ("open", 601, "new"), ("left", 0, "new")],
+)
+async def test_what_a_retry_finds_of_a_request_that_is_older_than_the_window(
+    desk: Desk, state: str, seen_s: int, outcome: str
+) -> None:
+    """`seen_s`: how long ago its gateway said that it lives."""
+    keys = TenantKeys("acme")
+    posts = {"digest": "d", "queue": "q", "patient": True, "keep_ms": 86_400_000}
+    posts |= {"window_ms": 600_000, "lease_ms": 3_000}
+    await desk.run(open_post(keys, own_id="long", replica="r", repeated=False, **posts))
+    assert await desk.redis.pttl(keys.posts("d")) > 600_000
+    now_s = int((await desk.redis.time())[0])
+    await desk.redis.hset(keys.posts("d"), "long", f"{state} r {(now_s - 4_000) * 1000} q")
+    await desk.redis.zadd(keys.replicas, {"r": (now_s - seen_s) * 1000})
+    again = open_post(keys, own_id="other", replica="s", repeated=True, **posts)
+    assert (await desk.run(again)).outcome == outcome
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ from millstream.wire.keys import GROUP, LANES, Lane, QueueKeys
 from millstream.wire.state.dead import list_dead
 from millstream.wire.state.heartbeat import Heartbeat, beat, read_workers
 from millstream.wire.state.numbers import first_unread
-from millstream.wire.state.queue_info import PubSub, open_queue, widen_versions
+from millstream.wire.state.queue_info import PubSub, open_queue, record_worker
 from millstream.wire.tenant_keys import TenantKeys
 from millstream.wire.versions import TAKEN
 
@@ -316,7 +316,7 @@ async def test_every_script_of_the_protocol_runs_as_its_role(secured: SecuredSer
     ):
         desk = RolesDesk(producer, worker, operator, gateway)
         await open_queue(worker, "default")
-        await desk.run(widen_versions(QueueKeys("default"), TAKEN))
+        await desk.run(record_worker(QueueKeys("default"), TAKEN))
         await desk.run(calls.join(SHARD, owner="A"))
         await desk.run(beat(SHARD, Heartbeat("A", "m"), ttl_ms=TTL_MS))
         await every_end(desk)

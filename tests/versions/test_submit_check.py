@@ -21,7 +21,7 @@ from millstream.wire.calls import run
 from millstream.wire.keys import GROUP, QueueKeys
 from millstream.wire.messages.record import read_job
 from millstream.wire.state.heartbeat import Heartbeat, beat
-from millstream.wire.state.queue_info import QueueInfo, create_or_read, open_queue, read_queue, widen_versions
+from millstream.wire.state.queue_info import QueueInfo, create_or_read, open_queue, read_queue, record_worker
 from millstream.wire.versions import FIRST_VERSION, TAKEN, WIRE_VERSION, Versions
 
 QUEUE = QueueKeys("default")
@@ -38,7 +38,7 @@ class Crew:
         await run(self.redis, create_or_read(QUEUE, info))
 
     async def join(self, name: str, low: int, high: int, shard: int = 0) -> None:
-        await run(self.redis, widen_versions(QUEUE, Versions(low, high)))
+        await run(self.redis, record_worker(QUEUE, Versions(low, high)))
         keys = QUEUE.shard(shard)
         for lane in keys.lanes:
             with contextlib.suppress(redis.ResponseError):  # others have joined before

@@ -23,6 +23,7 @@ from support.workers.work import Work, outcome
 from millstream import AsyncClient, JobFailed, State
 from millstream.wire.keys import QueueKeys
 from millstream.wire.state.heartbeat import Heartbeat, read_workers
+from millstream.wire.state.queue_info import read_queue
 from millstream_worker.observe.health import Health, HealthServer
 from millstream_worker.observe.server_check import ServerUnfit, advice, check_server, warnings
 from millstream_worker.observe.watchdog import Watchdog
@@ -66,6 +67,12 @@ async def test_a_worker_reports_its_load_and_the_queue_s(redis_client: Redis, wo
         assert beat.kv_used + beat.kv_cached + beat.kv_free == beat.token_capacity
         assert (beat.package, beat.oldest_ms("interactive")) == (importlib.metadata.version("millstream"), 0)
         assert abs(beat.started_ms - oldest_ms) < 60_000
+
+        async def recorded() -> bool:
+            info = await read_queue(redis_client, "docs")
+            return info is not None and info.model == "counting"
+
+        await until(recorded)
 
         async def draining() -> bool:
             return [one.state for one in await read_workers(redis_client, shard)] == ["draining"]

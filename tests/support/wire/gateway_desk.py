@@ -40,7 +40,7 @@ async def every_post(desk: Desk) -> None:
     assert (await desk.run(charge(keys, limits, ttl_ms=TTL_MS, **charged))).refused_by == "enqueued"
     await desk.run(uncharge(keys, **charged))
     one = {"digest": "d", "own_id": "a", "replica": "r"}
-    given = {"queue": "default", "patient": True, "window_ms": TTL_MS, "lease_ms": TTL_MS}
+    given = {"queue": "default", "patient": True, "window_ms": TTL_MS, "lease_ms": TTL_MS, "keep_ms": TTL_MS}
     replies = [
         await desk.run(open_post(keys, repeated=repeated, **one, **given)) for repeated in (False, True)
     ]

@@ -135,7 +135,7 @@ def assemble(resources: Resources, info: QueueInfo, on_engine_ready: Callable[[]
     heartbeats = Heartbeats(consumer.redis, shards, report.heartbeat, figures, settings.renew_s)
     tasks = [
         PeriodicTask("heartbeat", settings.renew_s, heartbeats.send),
-        *_maintenance(resources, info, shards),
+        *_maintenance(resources, info, shards, model),
         PeriodicTask("lost entries", min(1.0, settings.renew_s), lost.look),
         PeriodicTask("scan", settings.renew_s, lambda: on_all(shards, reclaimer.scan)),
         PeriodicTask("queue", min(5.0, settings.renew_s), figures.measure),
@@ -194,10 +194,12 @@ def _lane_reader(resources: Resources, table: JobTable, reader: Redis, shard: Sh
     return LaneReader(consumer, shard, table.entries, times, settings.max_dead)
 
 
-def _maintenance(resources: Resources, info: QueueInfo, shards: Sequence[ShardKeys]) -> list[PeriodicTask]:
+def _maintenance(
+    resources: Resources, info: QueueInfo, shards: Sequence[ShardKeys], slot: ModelSlot
+) -> list[PeriodicTask]:
     settings, redis = resources.settings, resources.consumer.redis
     maintenance = Maintenance(redis, shards, result_ttl_ms=_result_ttl_ms(settings))
-    keep_metadata = partial(_keep_metadata, redis, settings.queue, info)
+    keep_metadata = partial(_keep_metadata, redis, settings.queue, info, slot)
     return [
         PeriodicTask("metadata", settings.renew_s, keep_metadata),
         PeriodicTask("promote", min(0.5, settings.renew_s), maintenance.promote),
@@ -206,8 +208,11 @@ def _maintenance(resources: Resources, info: QueueInfo, shards: Sequence[ShardKe
     ]
 
 
-async def _keep_metadata(redis: Any, queue: str, info: QueueInfo) -> None:
+async def _keep_metadata(redis: Any, queue: str, info: QueueInfo, slot: ModelSlot) -> None:
     """Write the metadata again if the server was flushed: a client that finds none would create another
     queue. Raises QueueMismatch if one did.
     """
-    await open_queue(redis, queue, shards=info.shards, pubsub=info.pubsub, takes=TAKEN, known=info)
+    model = slot.current.info.model if slot.current is not None else ""
+    await open_queue(
+        redis, queue, shards=info.shards, pubsub=info.pubsub, takes=TAKEN, model=model, known=info
+    )

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from millstream.errors import InvalidRequest
 from millstream.gateway.files.file_record import PURPOSES, FileRecord
 from millstream.gateway.filing.upload import PATH, Upload
-from millstream.gateway.identity.posts import ONCE_S, key_reused, once_of
+from millstream.gateway.identity.posts import KEEP_S, key_reused, once_of
 from millstream.gateway.services.services import Services
 from millstream.gateway.web.api_error import NO_RETRY, ApiError
 from millstream.gateway.web.byte_range import byte_range
@@ -40,7 +40,7 @@ class FileRoutes:
         most_bytes = self.services.settings.max_file_bytes
         upload = Upload(self.services.store, caller.tenant, most_bytes, hashlib.sha256() if key else None)
         record = await upload.receive(request)
-        once = OnceFile(key, upload.digest, round(ONCE_S * 1000)) if key else None
+        once = OnceFile(key, upload.digest, round(KEEP_S * 1000)) if key else None
         return JSONResponse((await self._add(record, once)).shown())
 
     async def _add(self, record: FileRecord, once: OnceFile | None) -> FileRecord:

@@ -1,8 +1,9 @@
 """Which POST is a repetition of which: by its Idempotency-Key, or, as OpenAI's clients send none, by their
 count of retries.
 
-A POST without a key has an entry in Redis while it is under way. When its client goes, or it is answered
-with 500 or above, it is `left` for ten minutes of a window, and one repetition may take its job over. A
+A POST without a key has an entry in Redis while it is under way, for a day at most. When its client goes,
+or it is answered with 500 or above, it is `left` for ten minutes of a window, and one repetition may take
+its job over. A
 gateway that was killed can say nothing: its entries count as left once it has not been seen for a lease.
 """
 
@@ -35,7 +36,7 @@ WINDOW_S = 600.0
 LEASE_S = 3.0
 ATTEND_S = 1.0  # between two signs of life
 LOOK_S = 0.2  # of a repetition that waits for the end of a lease
-ONCE_S = 86_400.0
+KEEP_S = 86_400.0
 _LONGEST_KEY = 255
 
 
@@ -107,12 +108,13 @@ class Posts:
             TenantKeys(post.tenant), digest=post.digest, own_id=post.own_id, queue=post.queue,
             replica=self._replica, repeated=repeated, patient=patient,
             window_ms=round(WINDOW_S * 1000), lease_ms=round(LEASE_S * 1000),
+            keep_ms=round(KEEP_S * 1000),
         )  # fmt: skip
         return await self._access.run(call)
 
     async def _begin_once(self, tenant: str, digest: str, queue: str, own: str) -> Post:
         call = claim_once(
-            TenantKeys(tenant), key_digest=own, digest=digest, queue=queue, ttl_ms=round(ONCE_S * 1000)
+            TenantKeys(tenant), key_digest=own, digest=digest, queue=queue, ttl_ms=round(KEEP_S * 1000)
         )
         outcome, queue = await self._access.run(call)
         if outcome is OnceOutcome.CONFLICT:

@@ -23,12 +23,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedQueue:
-    """One queue, as a model. `checkpoint`: the workers' model; empty without one. `shards`: as `own_id_of`
-    takes them.
+    """One queue, as a model. `checkpoint`: the workers' model, or that of the last one that lived; empty
+    where none did. `shards`: as `own_id_of` takes them.
     """
 
     queue: str
     workers: tuple[Heartbeat, ...] = ()
+    last_model: str = ""
     readable: bool = True  # its settings on the server
     shards: int = 1
 
@@ -39,7 +40,7 @@ class ServedQueue:
 
     @property
     def checkpoint(self) -> str:
-        return self.workers[0].model if self.workers else ""
+        return next((one.model for one in self.workers if one.model), self.last_model)
 
     @property
     def ready(self) -> bool:
@@ -106,7 +107,7 @@ class QueueDirectory:
         keys = info.keys(queue)
         workers = await read_workers(redis, *(keys.shard(shard) for shard in range(info.shards)))
         kept = any(worker.keeps_results for worker in workers)
-        return ServedQueue(queue, tuple(workers), shards=info.shards if kept else 1)
+        return ServedQueue(queue, tuple(workers), info.model, shards=info.shards if kept else 1)
 
 
 def _readable(served: ServedQueue) -> ServedQueue:

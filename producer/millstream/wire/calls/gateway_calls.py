@@ -99,9 +99,11 @@ def open_post(
     patient: bool,
     window_ms: int,
     lease_ms: int,
+    keep_ms: int,
 ) -> ScriptCall[PostReply]:
-    """Begin a POST. `repeated`: its client says so; it takes over one that was left within `window_ms`.
-    `patient`: if there are open ones only, the reply is WAIT and nothing has begun.
+    """Begin a POST, of which something is known for `keep_ms`. `repeated`: its client says so; it takes over
+    one that was left within `window_ms`. `patient`: if there are open ones only, the reply is WAIT and
+    nothing has begun.
     """
     return ScriptCall(
         script("open_post"),
@@ -114,6 +116,7 @@ def open_post(
             "1" if patient else "",
             positive("window_ms", window_ms),
             positive("lease_ms", lease_ms),
+            positive("keep_ms", keep_ms),
         ),
         _opened,
     )

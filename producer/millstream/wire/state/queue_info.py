@@ -31,12 +31,15 @@ class PubSub(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """`version_min` to `version_max` are the message versions that its workers take or took."""
+    """`version_min` to `version_max` are the message versions that its workers take or took; `model` is the
+    checkpoint of the worker that loaded one last, empty before.
+    """
 
     shards: int = 1
     pubsub: PubSub = PubSub.PLAIN
     version_min: int = TAKEN.low
     version_max: int = TAKEN.high
+    model: str = ""
 
     @property
     def versions(self) -> Versions:
@@ -53,11 +56,13 @@ async def open_queue(
     shards: int | None = None,
     pubsub: PubSub | None = None,
     takes: Versions | None = None,
+    model: str = "",
     known: QueueInfo | None = None,
 ) -> QueueInfo:
     """Read the queue's metadata; write it on the queue's first use. None uses the existing value (new queues:
     one shard; plain pub/sub, in a Cluster sharded). `takes`: the versions of a worker, which widen the
-    window. `known`: the metadata read before; it is written again if the server has lost it.
+    window; `model`: what it serves, once it does. `known`: the metadata read before; it is written again if
+    the server has lost it.
 
     Raises QueueMismatch if the queue was created with other settings, and InvalidRequest for an invalid
     number of shards, and for plain pub/sub in a Cluster, where every node would carry every message.
@@ -74,9 +79,9 @@ async def open_queue(
         raise QueueMismatch(_unlike(queue, "shards", stored.shards, shards))
     if pubsub is not None and stored.pubsub is not pubsub:
         raise QueueMismatch(_unlike(queue, "pubsub", stored.pubsub, pubsub))
-    if takes is not None and not stored.versions.covers(takes):
-        return await run(redis, widen_versions(QueueKeys(queue), takes))
-    return stored
+    if takes is None or (stored.versions.covers(takes) and model in ("", stored.model)):
+        return stored
+    return await run(redis, record_worker(QueueKeys(queue), takes, model))
 
 
 def _unlike(queue: str, field: str, stored: object, wanted: object) -> str:
@@ -92,9 +97,11 @@ def create_or_read(keys: QueueKeys, info: QueueInfo) -> ScriptCall[QueueInfo]:
     return ScriptCall(script("open_queue"), (keys.meta,), args, _info)
 
 
-def widen_versions(keys: QueueKeys, takes: Versions) -> ScriptCall[QueueInfo]:
-    """Add these versions to the queue's window. Passes at maxmemory."""
-    return ScriptCall(script("widen_versions"), (keys.meta,), (takes.low, takes.high), _info)
+def record_worker(keys: QueueKeys, takes: Versions, model: str = "") -> ScriptCall[QueueInfo]:
+    """Add these versions to the queue's window, and keep the model's name if there is one. Passes at
+    maxmemory.
+    """
+    return ScriptCall(script("record_worker"), (keys.meta,), (takes.low, takes.high, model), _info)
 
 
 async def read_queue(redis: Any, queue: str) -> QueueInfo | None:
@@ -125,6 +132,7 @@ def _info(reply: Any) -> QueueInfo:
             PubSub(fields["pubsub"]),
             int(fields["version_min"]),
             int(fields["version_max"]),
+            fields.get("model", ""),
         )
         if not 1 <= info.shards <= MOST_SHARDS:
             raise ValueError(f"{info.shards} shards")
