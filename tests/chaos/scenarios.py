@@ -85,21 +85,23 @@ sentinels = partial(Sentinels, **LASTING)
 # A master that has no replica any more takes no writes: most that a failover would lose.
 guarded = partial(sentinels, min_replicas_to_write="1", min_replicas_max_lag="1")
 cluster = partial(Cluster, **LASTING)
-POISONED = {"engine": poison.ENGINE, "settings": poison.SETTINGS}
 CACHING = {"result_cache": 2**20}
+POISONED = {"engine": poison.ENGINE, "settings": poison.SETTINGS | CACHING}
+
+_caching = partial(Scenario, settings=CACHING)
 
 ALL = (
-    Scenario("processes", (WORKERS, ENGINES), weight=3, blows=21, crew=3, settings=CACHING),
-    Scenario("server", (SERVER,), weight=3, blows=23),
-    Scenario("forgetful", (FORGETFUL,), kinds=("valkey",), blows=15),
-    Scenario("network", (NETWORK,), route=network.proxied, weight=3, blows=24),
-    Scenario("sentinel", (SENTINEL, BESIDE), place=sentinels, kinds=("redis",)),
-    Scenario("replicas", (SENTINEL, BESIDE), place=guarded, kinds=("valkey",), options=ON_REPLICAS),
-    Scenario("cluster", (CLUSTER, BESIDE), place=cluster, shards=4, pubsub=PubSub.SHARDED),
+    _caching("processes", (WORKERS, ENGINES), weight=3, blows=21, crew=3),
+    _caching("server", (SERVER,), weight=3, blows=23),
+    _caching("forgetful", (FORGETFUL,), kinds=("valkey",), blows=15),
+    _caching("network", (NETWORK,), route=network.proxied, weight=3, blows=24),
+    _caching("sentinel", (SENTINEL, BESIDE), place=sentinels, kinds=("redis",)),
+    _caching("replicas", (SENTINEL, BESIDE), place=guarded, kinds=("valkey",), options=ON_REPLICAS),
+    _caching("cluster", (CLUSTER, BESIDE), place=cluster, shards=4, pubsub=PubSub.SHARDED),
     Scenario("poison", (dict.fromkeys(poison.ALL, 1),), kinds=("redis",), blows=7, **POISONED),
     Scenario("versions", ({versions.deploy: 1}, {process.kill_engine: 4}), kinds=("valkey",), blows=10),
     Scenario("gateways", (GATEWAYS, BESIDE_GATEWAYS), blows=12, gateways=2, customers=8, rate=15.0),
-    Scenario("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3, settings=CACHING),
+    _caching("mix", (LIGHT, SERVER), shards=2, weight=4, blows=46, crew=3),
 )
-SHORT = Scenario("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2, settings=CACHING)
+SHORT = _caching("short", (SHORT_WORKERS, SHORT_SERVER), shards=2, pause_s=0.2)
 BY_NAME = {scenario.name: scenario for scenario in (*ALL, SHORT)}
