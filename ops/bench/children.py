@@ -26,7 +26,7 @@ def ask(child: subprocess.Popen[str], line: str) -> None:
 def answer_of(child: subprocess.Popen[str]) -> dict[str, Any]:
     assert child.stdout is not None
     line = child.stdout.readline()
-    assert line, f"{child.args!r} has ended"
+    assert line, "the child has ended"
     answer: dict[str, Any] = json.loads(line)
     return answer
 

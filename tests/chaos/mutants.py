@@ -226,7 +226,8 @@ _ALL = (
         "the difference between a stream that ends and one that is cut off",
         (f"{DOOR}generating.answering:StreamedAnswer.give",
          "except (MillstreamError, ApiError) as error:",
-         "except BaseException as error:\n        if stream.begun:\n            return await stream.end(DONE)"),
+         "except BaseException as error:\n        if stream.begun:\n"
+         "            return await stream.end(DONE)"),
         gateways=True,
     ),
     _mutant(
