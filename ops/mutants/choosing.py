@@ -32,7 +32,7 @@ AREAS = {
     ),
     "lua": Area(
         ("producer/millstream/wire/lua/**/*.lua",),
-        ("tests/wire", "tests/gateway", "tests/worker/test_result_cache.py"),
+        ("tests/wire", "tests/gateway", "tests/security/test_roles.py", "tests/worker/test_result_cache.py"),
     ),
 }  # fmt: skip
 
