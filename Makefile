@@ -23,9 +23,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Run the main job: documents in, streamed tokens and a results file out
 	@$(BIN)/python ops/demo/run.py
 
+# Tests start hundreds of processes: each would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The tests kill real processes on machines that others use, too: one that fails is run once more, and reported.
-# Three processes for two cores, as the tests of workers mostly wait.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --reruns 1 -r R
+# Four processes for two cores, as the tests of workers mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup --reruns 1 -r R
 
 test: $(STAMP) ## Run the fast tests, on Valkey
 	@echo "running the fast tests"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -16,11 +17,11 @@ CACHE = Path(__file__).parents[3] / ".pytest_cache" / "libraries"
 
 
 def built(flags: tuple[str, ...] = FLAGS) -> Library:
-    """One process builds, the others wait for it."""
+    """One process builds it; others that need the same wait for that."""
     if shutil.which("g++") is None:
         pytest.skip("needs a C++ compiler")
     CACHE.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
+    with (CACHE / f"lock-{crc32(repr(flags).encode())}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return build(CACHE, flags)
 
