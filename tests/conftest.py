@@ -29,11 +29,18 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fast tier runs on Valkey; what runs on Redis as well does so in the slow one."""
+    """The fast tier runs on Valkey; what runs on Redis as well does so in the slow one. What may take longest
+    begins first, lest it end alone."""
     for item in items:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if "redis" in parameters:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=_rank, reverse=True)
+
+
+def _rank(item: pytest.Item) -> tuple[float, bool]:
+    limit, slow = item.get_closest_marker("timeout"), item.get_closest_marker("slow")
+    return limit.args[0] if limit else 0.0, slow is not None
 
 
 def pytest_report_header() -> str:

@@ -30,7 +30,10 @@ AREAS = {
         ("producer/millstream/batch/**/journal.py", "producer/millstream/batch/**/run*file.py"),
         ("tests/batch", "tests/cli/test_batch_rerun.py", "tests/cli/test_batch_cancel.py"),
     ),
-    "lua": Area(("producer/millstream/wire/lua/**/*.lua",), ("tests/wire",)),
+    "lua": Area(
+        ("producer/millstream/wire/lua/**/*.lua",),
+        ("tests/wire", "tests/gateway", "tests/security/test_roles.py", "tests/worker/test_result_cache.py"),
+    ),
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from ops.mutants.choosing import AREAS, SEED, Mutant, functions_of, sources
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 240.0  # for the tests of one mutant
+FAST = ("-q", "-n", "0", "-m", "not slow and not alone")  # tests, in one process
 MOST_TESTS = 60  # of one mutant: the more a line is run, the sooner one of them fails
 
 
@@ -63,7 +64,8 @@ def apply(place: Position, mutant: Mutant) -> str:
 
 
 def covering(root: Path, areas: Iterable[str]) -> Mapping[tuple[str, int], list[str]]:
-    """Tests by file and line (from 0), from a run of all fast tests of the areas."""
+    """Tests by file and line (from 0), from a run of all fast tests of the areas, which must pass. Of Lua
+    scripts no line is seen."""
     tests: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
     for name in areas:
         data = root / f".coverage-{name}"
@@ -79,7 +81,7 @@ def covering(root: Path, areas: Iterable[str]) -> Mapping[tuple[str, int], list[
             "-p",
             "ops.mutants.contexts",
         ]
-        if _python(root, [*command, *AREAS[name].tests, "-q", "-p", "no:xdist"], None) != pytest.ExitCode.OK:
+        if _python(root, [*command, *AREAS[name].tests, *FAST], None) != pytest.ExitCode.OK:
             raise SystemExit(f"{name}: its tests fail without a mutant")
         seen = coverage.CoverageData(str(data))
         seen.read()
@@ -101,9 +103,7 @@ def verdict(root: Path, mutant: Mutant, tests: Mapping[tuple[str, int], list[str
     chosen = random.Random(SEED).sample(chosen, min(MOST_TESTS, len(chosen)))
     before = apply(place, mutant)
     try:
-        status = _python(
-            root, ["-m", "pytest", "-x", "-q", "-p", "no:randomly", "-p", "no:xdist", *chosen], LIMIT_S
-        )
+        status = _python(root, ["-m", "pytest", "-x", "-p", "no:randomly", *FAST, *chosen], LIMIT_S)
     finally:
         place.path.write_text(before)
     return "survived" if status == pytest.ExitCode.OK else "killed"
@@ -139,7 +139,7 @@ def run(mutants: Sequence[Mutant], workers: int) -> dict[Mutant, str]:
             shutil.copytree(
                 ROOT, copy, ignore=shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache")
             )
-        tests = covering(copies[0], {mutant.area for mutant in mutants} - {"lua"})
+        tests = covering(copies[0], {mutant.area for mutant in mutants})
 
         def work(copy: Path) -> None:
             while (mutant := _next(waiting)) is not None:

@@ -254,6 +254,17 @@ def test_a_retry_takes_up_nothing_that_has_its_answer(out: Path) -> None:
         assert journal.has_id("a")
 
 
+def test_that_a_line_is_tried_anew_is_on_disk_before_its_row_is_gone(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal(out) as journal:
+        journal.write((), [failure("b", 2) | {"id": row_id("b" * 32)}])
+        synced: list[str] = []
+        monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+        journal.retry(journal.failures(failed=True, incomplete=False))
+    assert synced[0] == str(journal._notes.path)
+
+
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
 def test_a_file_system_that_syncs_files_and_no_folders_will_do(
     out: Path, monkeypatch: pytest.MonkeyPatch, number: int

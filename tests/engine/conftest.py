@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.engine.libraries import put_into
 from support.models import checkpoints
 from torch._dynamo.utils import counters
 from torch._inductor.utils import clear_inductor_caches
@@ -36,6 +37,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     """The folder of a case's checkpoint, written once, when first asked for."""
     folder = tmp_path_factory.mktemp("checkpoints")
     return cache(lambda case: checkpoints.build(case, folder))
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path) -> str:
+    """`tmp_path` as an engine's cache folder, that has nothing but its library: to compile one takes long."""
+    return str(put_into(tmp_path))
 
 
 @pytest.fixture

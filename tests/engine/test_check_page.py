@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 
-def check(model: Path | str, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def check(model: Path | str, cache: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "millstream_worker", "--check", "--model", str(model)]
     command += ["--kv-memory", "1MiB", "--cache-dir", str(cache)]
     return subprocess.run(
@@ -21,8 +21,8 @@ def check(model: Path | str, cache: Path, **environment: str) -> subprocess.Comp
 
 
 @pytest.mark.slow
-def test_what_is_checked_chosen_and_how_fast_it_is(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    found = check(checkpoint("gemma2"), tmp_path)
+def test_what_is_checked_chosen_and_how_fast_it_is(checkpoint: Callable[[str], Path], own_cache: str) -> None:
+    found = check(checkpoint("gemma2"), own_cache)
     assert found.returncode == 0, found.stderr
     assert re.search(r"^Python 3\S+, millstream \S+, torch \S+, ", found.stdout)
     assert re.search(r"^  checked     attention off by at most \de-\d\d$", found.stdout, re.MULTILINE)

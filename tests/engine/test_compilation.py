@@ -228,10 +228,10 @@ def run(engine: Engine[Any], *, due_after: int | None = None) -> list[int]:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.slow
-def test_in_the_middle_of_a_row(folder: str, tmp_path: Path) -> None:
+def test_in_the_middle_of_a_row(folder: str, tmp_path: Path, own_cache: str) -> None:
     said: list[str] = []
     config = EngineConfig(
-        folder, device="cpu", threads=1, kv_memory="1MiB", cache_dir=str(tmp_path), compile_model="auto"
+        folder, device="cpu", threads=1, kv_memory="1MiB", cache_dir=own_cache, compile_model="auto"
     )
     plain, _ = assembly.build(replace(config, compile_model="off"), lambda message: None)
     assert plain.take_due() is None

@@ -26,11 +26,11 @@ BFLOAT16 = computed_in(torch.bfloat16, None) == torch.bfloat16
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.timeout(600)
-def test_draws_what_it_draws_without(tmp_path: Path) -> None:
+def test_draws_what_it_draws_without(tmp_path: Path, own_cache: str) -> None:
     folder, said = checkpoints.build("llama", tmp_path), list[str]()
     config = EngineConfig(
         str(folder), dtype="bfloat16" if BFLOAT16 else "float32", device="cpu", threads=1, kv_memory="1MiB",
-        block_size=4, max_rows=4, compile_model="on", cache_dir=str(tmp_path / "cache"),
+        block_size=4, max_rows=4, compile_model="on", cache_dir=own_cache,
     )  # fmt: skip
     engine, _ = build(config, said.append)
     sampling = SamplingSpec(temperature=1.2, top_p=0.9, repetition_penalty=1.1, seed=3)

@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture
 async def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EngineLink]:
-    """An engine that builds the library of its kernels and compiles its model."""
+    """An engine that builds the library of its kernels, if it is not there, and compiles its model."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     model = checkpoints.build("llama", tmp_path)
@@ -66,6 +66,7 @@ async def assert_nothing_left(tmp_path: Path) -> None:
     assert (others(tmp_path), files(tmp_path)) == ([], [])
 
 
+@pytest.mark.usefixtures("own_cache")
 async def test_an_engine_that_has_compiled_and_is_stopped(link: EngineLink, tmp_path: Path) -> None:
     said = []
     async for frame in link.frames():

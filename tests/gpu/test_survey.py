@@ -140,12 +140,9 @@ def test_tiny_parts_on_the_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "tests/gpu/survey.py", "--device", "cpu", "--out", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": "worker:producer:tests:."}
     finished = subprocess.run(
-        [*command, "--parts", "machine,attention,narrow,steps,variants,sampler,engine"],
+        [*command, "--parts", "machine,narrow,steps,variants,sampler,engine"],
         cwd=root, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout
-    ends = {
-        part["name"]: part["end"] for part in json.loads((tmp_path / "summary.json").read_text())["parts"]
-    }
-    assert ends.pop("attention") == "needs CUDA"
-    assert set(ends.values()) == {"done"}
+    parts = json.loads((tmp_path / "summary.json").read_text())["parts"]
+    assert {part["end"] for part in parts} == {"done"}

@@ -28,7 +28,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import psutil
-from ops.bench import machine
+from ops.bench import children, machine
 from ops.bench.models.tokenizer import bench_tokenizer
 
 from millstream import AsyncClient, JobError, JobFields, NotFound, Result, TokenEvent
@@ -50,8 +50,7 @@ class Stack:
     processes: dict[str, psutil.Process]
 
     def cpu_s(self) -> dict[str, float]:
-        times = {name: process.cpu_times() for name, process in self.processes.items()}
-        return {name: spent.user + spent.system for name, spent in times.items()}
+        return children.cpu_s(self.processes)
 
 
 Measure = Callable[[AsyncClient, Stack, argparse.Namespace], Awaitable[None]]
@@ -251,7 +250,7 @@ def _processes(worker: int) -> dict[str, psutil.Process]:
     return {
         "front": front,
         "engine stand-in": front.children()[0],
-        "server": next(child for child in psutil.Process().children() if "valkey" in child.name()),
+        "server": children.embedded_server(),
         "producer": psutil.Process(),
     }
 

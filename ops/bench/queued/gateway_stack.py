@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import subprocess
 import sys
@@ -13,9 +12,9 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
+from ops.bench import children
 from ops.bench.queued.counted_stream import HOST
 from ops.bench.stand_ins.counting import word_tokenizer
 
@@ -32,9 +31,7 @@ class GatewayStack:
     processes: dict[str, psutil.Process]
 
     def cpu_s(self) -> dict[str, float]:
-        """By process, since its start."""
-        times = {name: process.cpu_times() for name, process in self.processes.items()}
-        return {name: spent.user + spent.system for name, spent in times.items()}
+        return children.cpu_s(self.processes)
 
     @property
     def gateway(self) -> psutil.Process:
@@ -58,7 +55,7 @@ def gateway_stack(steps_s: float, rows: int, *gateway_flags: str) -> Iterator[Ga
         _until_ready(port)
         processes = {"gateway": psutil.Process(gateway.pid), "front": psutil.Process(worker.pid)}
         [processes["engine"]] = processes["front"].children()
-        processes["server"] = next(one for one in psutil.Process().children() if "valkey" in one.name())
+        processes["server"] = children.embedded_server()
         yield GatewayStack(server.url, port, processes)
 
 
@@ -67,17 +64,16 @@ class Readers:
 
     def __init__(self, port: int, streams: int, max_tokens: int, processes: int) -> None:
         shares = [streams // processes + (place < streams % processes) for place in range(processes)]
-        self._processes = [_reader(port, share, max_tokens) for share in shares]
+        command = ("ops.bench.queued.counted_stream", str(port))
+        self._processes = [children.start(*command, str(share), str(max_tokens)) for share in shares]
         for process in self._processes:
-            _answer(process)  # all have begun
+            children.answer_of(process)  # all have begun
 
     def ask(self) -> dict[str, float]:
         """Events until now, streams that have not ended, CPU seconds: of all."""
         for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        answers = [_answer(process) for process in self._processes]
+            children.ask(process, "")
+        answers = [children.answer_of(process) for process in self._processes]
         return {name: sum(answer[name] for answer in answers) for name in answers[0]}
 
     def __enter__(self) -> Readers:
@@ -85,7 +81,7 @@ class Readers:
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            process.communicate(timeout=60)
+            children.dismiss(process)
 
 
 def _worker_command(url: str, folder: Path, steps_s: float, rows: int) -> list[str]:
@@ -102,7 +98,7 @@ def _start(ending: contextlib.ExitStack, *arguments: str, listens: bool = False)
         text=True,
         start_new_session=True,
     )
-    ending.callback(_end, process)
+    ending.callback(children.end, process)
     return process
 
 
@@ -124,23 +120,3 @@ def _until_ready(port: int) -> None:
                 return
         assert time.monotonic() < until, f"no worker serves after {START_S:.0f} s"
         time.sleep(0.1)
-
-
-def _reader(port: int, streams: int, max_tokens: int) -> subprocess.Popen[str]:
-    command = ["-m", "ops.bench.queued.counted_stream", str(port), str(streams), str(max_tokens)]
-    return subprocess.Popen(
-        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, "a reader ended"
-    answer: dict[str, Any] = json.loads(line)
-    return answer
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    process.communicate(timeout=60)

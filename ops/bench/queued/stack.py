@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
+from ops.bench import children
 from ops.bench.engines.adapters import Setup
 from ops.bench.engines.adapters.millstream import chosen
 from ops.bench.measures import Run
@@ -34,32 +34,21 @@ class Stack:
     clients: list[subprocess.Popen[str]]
 
     def cpu_s(self) -> dict[str, float]:
-        """By process, since its start, without the clients, which report it themselves."""
-        times = {name: process.cpu_times() for name, process in self.processes.items()}
-        return {name: spent.user + spent.system for name, spent in times.items()}
+        """Without the clients, which report it themselves."""
+        return children.cpu_s(self.processes)
 
     def run(self, workload: Workload) -> tuple[Run, float]:
         """The workload dealt out among the clients; also the CPU seconds that these took."""
         for place, client in enumerate(self.clients):
-            assert client.stdin is not None
             share = slice(place, None, len(self.clients))
             work = {"prompts": workload.prompts[share], "lengths": workload.output_lengths[share]}
-            client.stdin.write(json.dumps(work) + "\n")
-            client.stdin.flush()
-        answers = [self._answer(client) for client in self.clients]
+            children.ask(client, json.dumps(work))
+        answers = [children.answer_of(client) for client in self.clients]
         begun = min(answer["begun"] for answer in answers)
         runs = [Run.from_json(answer["run"]) for answer in answers]
         ends = [answer["begun"] - begun + run.seconds for answer, run in zip(answers, runs, strict=True)]
         timings = tuple(timing for run in runs for timing in run.timings)
         return Run(max(ends), timings), sum(float(answer["cpu_s"]) for answer in answers)
-
-    @staticmethod
-    def _answer(client: subprocess.Popen[str]) -> dict[str, Any]:
-        assert client.stdout is not None
-        line = client.stdout.readline()
-        assert line, "a client ended"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
 
 @contextlib.contextmanager
@@ -70,12 +59,12 @@ def stack(setup: Setup, clients: int) -> Iterator[Stack]:
         server = ending.enter_context(EmbeddedServer(folder / "server"))
         flags = worker_flags(setup, server.url, with_tokenizer(Path(setup.folder), folder / "model"))
         worker = subprocess.Popen([sys.executable, "-m", "millstream_worker", *flags], start_new_session=True)
-        ending.callback(_end, worker)
-        waiting = [_client(server.url) for _ in range(clients)]
+        ending.callback(children.end, worker)
+        waiting = [children.start("ops.bench.queued.client", server.url, QUEUE) for _ in range(clients)]
         for client in waiting:
-            ending.callback(_dismiss, client)
+            ending.callback(children.dismiss, client)
         processes = {"front": psutil.Process(worker.pid), "engine": _engine(worker)}
-        processes["server"] = next(one for one in psutil.Process().children() if "valkey" in one.name())
+        processes["server"] = children.embedded_server()
         yield Stack(processes, waiting)
 
 
@@ -92,25 +81,10 @@ def worker_flags(setup: Setup, url: str, model: Path) -> list[str]:
     return flags
 
 
-def _client(url: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ops.bench.queued.client", url, QUEUE]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
 def _engine(worker: subprocess.Popen[bytes]) -> psutil.Process:
     until = time.monotonic() + START_S
-    while not (children := psutil.Process(worker.pid).children()):
+    while not (found := psutil.Process(worker.pid).children()):
         assert worker.poll() is None, "the worker ended"
         assert time.monotonic() < until, f"the worker started no engine within {START_S:.0f} s"
         time.sleep(0.05)
-    return children[0]
-
-
-def _dismiss(client: subprocess.Popen[str]) -> None:
-    """It ends with its input."""
-    client.communicate(timeout=60)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    process.wait(timeout=60)
+    return found[0]

@@ -142,14 +142,12 @@ def test_bfloat16_rows_are_multiplied_with_codes_too(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore:bf16 and fp16 are mixed")  # scales, and what they become
-def test_compiled_steps_of_4_bits_are_replayed(tmp_path: Path) -> None:
+def test_compiled_steps_of_4_bits_are_replayed(tmp_path: Path, own_cache: str) -> None:
     """Their embedding, too, in which torch's compiler could call what is not recorded."""
     file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), Type.Q4_1)
     folder = GGUFCache(tmp_path / "cache").folder_of(file, lambda _: None)
     said: list[str] = []
-    tokens_of(
-        engine_on("cpu", folder, said.append, dtype="auto", compile_model="on", cache_dir=str(tmp_path))
-    )
+    tokens_of(engine_on("cpu", folder, said.append, dtype="auto", compile_model="on", cache_dir=own_cache))
     assert any(line.startswith("weights: Q4_1, ") for line in said)
     assert "short steps are recorded and replayed" in said
     assert not [line for line in said if "replay is off" in line]

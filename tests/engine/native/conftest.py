@@ -1,20 +1,19 @@
-"""The compiled libraries: each is made once, for all test processes and all runs in this checkout."""
+"""The compiled libraries."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from support.engine.libraries import built, put_into
 
 from millstream_worker.engine.runner.attention.native.native_backend import NativeAttention
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.native import build as building
-from millstream_worker.engine.runner.native.build import FLAGS, build, processor
+from millstream_worker.engine.runner.native.build import FLAGS, processor
 from millstream_worker.engine.runner.native.library import Library
 
 Backend = Callable[[KVStorage], NativeAttention]
@@ -27,32 +26,15 @@ AVX2 = ("-mavx2", "-mfma", "-mf16c")
 PLAIN = tuple(flag for flag in FLAGS if flag != "-march=native")
 
 
-CACHE = Path(__file__).parents[3] / ".pytest_cache" / "libraries"
-
-
-def built(flags: tuple[str, ...] = FLAGS) -> Library:
-    """One process builds, the others wait for it."""
-    if shutil.which("g++") is None:
-        pytest.skip("needs a C++ compiler")
-    CACHE.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return build(CACHE, flags)
-
-
 @pytest.fixture(scope="session")
 def library() -> Library:
     return built()
 
 
 @pytest.fixture(scope="session")
-def cache(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder that holds this library and nothing else."""
-    folder = tmp_path_factory.mktemp("cache")
-    name = f"kernels-{building._digest(*building._compiler(), FLAGS)}.so"
-    (folder / "native").mkdir(mode=0o700)
-    shutil.copy(CACHE / "native" / name, folder / "native" / name)
-    return folder
+    return put_into(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture

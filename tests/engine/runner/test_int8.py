@@ -125,11 +125,11 @@ def test_a_gpu_is_refused(checkpoint: Callable[[str], Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_and_replayed_steps_give_the_same_tokens(
-    checkpoint: Callable[[str], Path], tmp_path: Path, one_thread: None
+    checkpoint: Callable[[str], Path], own_cache: str, one_thread: None
 ) -> None:
     said: list[str] = []
     folder = checkpoint("llama-llama3")
-    options = {"weights": "int8", "cache_dir": str(tmp_path)}
+    options = {"weights": "int8", "cache_dir": own_cache}
     compiled = engine_on("cpu", folder, said.append, compile_model="on", **options)
     assert "short steps are recorded and replayed" in said
     assert tokens_of(compiled) == tokens_of(engine_on("cpu", folder, **options))

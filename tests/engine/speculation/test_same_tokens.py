@@ -96,10 +96,11 @@ def test_rows_with_a_grammar_have_the_same_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_thousand_rows_have_the_same_tokens(folder: Path) -> None:
     asked = requests(1000)
-    plain, _ = outputs(engine_on("cpu", folder, speculate="off", max_rows=16), asked)
-    for mode in ("auto", "always"):
-        drafted, stats = outputs(engine_on("cpu", folder, speculate=mode, max_rows=64), asked)
+    for mode, half in (("auto", asked[::2]), ("always", asked[1::2])):
+        plain, _ = outputs(engine_on("cpu", folder, speculate="off", max_rows=16), half)
+        drafted, stats = outputs(engine_on("cpu", folder, speculate=mode, max_rows=64), half)
         assert drafted == plain
         assert stats.accepted_total > 0

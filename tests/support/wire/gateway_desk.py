@@ -47,6 +47,8 @@ async def every_post(desk: Desk) -> None:
     assert [reply.outcome for reply in replies] == ["new", "wait"]
     assert await desk.run(close_post(keys, how=PostEnd.LEFT, **one))
     assert (await desk.run(open_post(keys, repeated=True, **one, **given))).outcome == "joined"
+    other = open_post(keys, repeated=True, **one | {"digest": "e"}, **given)
+    assert (await desk.run(other)).outcome == "new"  # it waits for nobody
     await desk.run(attend(keys, replica="r", window_ms=TTL_MS))
     assert not await desk.run(close_post(keys, how=PostEnd.ABANDONED, **one))
     assert await desk.run(close_post(keys, how=PostEnd.ANSWERED, **one))
@@ -95,3 +97,10 @@ async def every_batch(desk: Desk, redis: Any) -> None:
     assert [await desk.run(end) for _ in range(2)] == ["cancelled", "cancelled"]
     assert (await desk.run(takes[0])).outcome == "ended"
     assert [await redis.zcard(keys.enqueued), await redis.lrange(keys.batch_lines(one), 0, -1)] == [0, []]
+    for status in ("failed", "completed", "expired"):
+        await desk.run(create_batch(keys, status, {"total": "1"}, window_s=60, charge="", lasts_ms=TTL_MS))
+        take = take_batch(keys, status, holder="a", lease_ms=TTL_MS)
+        assert (await desk.run(take)).outcome == "taken"
+        end = move_batch(keys, status, {}, holder="a", change=("validating", status), ttl_ms=TTL_MS)
+        assert await desk.run(end) == status
+        assert (await desk.run(take)).outcome == "ended"

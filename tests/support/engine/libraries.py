@@ -1,0 +1,35 @@
+"""The compiled libraries: each is made once, for all test processes and all runs in this checkout."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from millstream_worker.engine.runner.native import build as building
+from millstream_worker.engine.runner.native.build import FLAGS, build
+from millstream_worker.engine.runner.native.library import Library
+
+CACHE = Path(__file__).parents[3] / ".pytest_cache" / "libraries"
+
+
+def built(flags: tuple[str, ...] = FLAGS) -> Library:
+    """One process builds it; others that need the same wait for that."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs a C++ compiler")
+    CACHE.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (CACHE / f"lock-{crc32(repr(flags).encode())}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build(CACHE, flags)
+
+
+def put_into(cache: Path) -> Path:
+    """The library that an engine would compile into this folder; without a compiler the test is skipped."""
+    built()
+    name = f"kernels-{building._digest(*building._compiler(), FLAGS)}.so"
+    (cache / "native").mkdir(mode=0o700)
+    shutil.copy(CACHE / "native" / name, cache / "native" / name)
+    return cache

@@ -1,0 +1,1 @@
+"""What each role of `ops/users.acl` does in its work."""
