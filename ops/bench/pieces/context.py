@@ -57,7 +57,6 @@ def measure(
     size = size_of(folder)
     steps = (options.steps + 2) * TURN
     config = compiled_config(folder, size, options.rows, options.tokens + steps, options.threads)
-    config = replace(config, max_context=options.tokens + steps)
     seconds: dict[str, list[float]] = {kv_dtype: [] for kv_dtype in FORMATS}
     about: dict[str, Row] = {}
     for _ in range(options.turns):
@@ -66,12 +65,13 @@ def measure(
             built = replace(config, kv_dtype=kv_dtype, kv_memory=kv_memory)
             engine, info = build(built, lambda message: None)
             about[kv_dtype] = {"model": model, "keys and values": info.kv_format}
-            _fill(engine, size.vocab_size, options.rows, options.tokens, steps)
+            tokens = min(options.tokens, info.context_length - steps)
+            about[kv_dtype]["rows x tokens"] = f"{options.rows} x {tokens:,}"
+            _fill(engine, size.vocab_size, options.rows, tokens, steps)
             taken += list(_steps(engine, options.steps * TURN))
     medians = {kv_dtype: statistics.median(taken) for kv_dtype, taken in seconds.items()}
-    column = f"{options.rows} rows x {options.tokens:,} tokens, ms"
     return [
-        about[kv_dtype] | {column: f"{1e3 * median:,.1f} ({medians['auto'] / median:.2f}x)"}
+        about[kv_dtype] | {"step ms": f"{1e3 * median:,.1f} ({medians['auto'] / median:.2f}x)"}
         for kv_dtype, median in medians.items()
     ]
 
@@ -111,7 +111,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--models", nargs="+", default=["tiny14m", "smol135m"])
     parser.add_argument("--rows", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=4000, help="of a row's context")
+    parser.add_argument("--tokens", type=int, default=4000, help="of a row, at most the model's context")
     parser.add_argument("--steps", type=int, default=4, help=f"of a turn, in units of {TURN}")
     parser.add_argument("--turns", type=int, default=3, help="of each format")
     parser.add_argument("--threads", type=int, default=0, help="of an engine; 0: one for each core")
