@@ -2,6 +2,7 @@
 // AVX-512, AVX2, NEON and anything else.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -75,28 +76,42 @@ inline IntVector widened_integers(const uint16_t* from) {
 #endif
 }
 
+inline IntVector truncated(Vector x) { return __builtin_convertvector(x, IntVector); }
+inline Vector floats_of(IntVector whole) { return __builtin_convertvector(whole, Vector); }
+
 inline Vector widened_codes(const int8_t* codes) {
-    return __builtin_convertvector(widened_integers(codes), Vector);
+    return floats_of(widened_integers(codes));
 }
 
 // Of words of four codes, as floats.
 inline Vector widened_code(IntVector words, int which) {
-    return __builtin_convertvector(words << (24 - 8 * which) >> 24, Vector);
+    return floats_of(words << (24 - 8 * which) >> 24);
 }
 
-inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
-inline Vector absolute(Vector x) { return (Vector)((IntVector)x & 0x7fffffff); }
 
-#if defined(__AVX2__)
 // Ties to even.
 inline IntVector nearest_integers(Vector x) {
 #if defined(__AVX512F__)
     return (IntVector)_mm512_cvtps_epi32((__m512)x);
-#else
+#elif defined(__AVX__)
     return (IntVector)_mm256_cvtps_epi32((__m256)x);
+#else
+    IntVector whole;
+    for (int lane = 0; lane < LANES; ++lane) whole[lane] = int32_t(std::rint(x[lane]));
+    return whole;
 #endif
 }
 
+// Of numbers that fit into 8 bits.
+inline void store_bytes(int8_t* to, IntVector numbers) {
+#if defined(__AVX512F__)
+    store(to, _mm512_cvtepi32_epi8((__m512i)numbers));
+#else
+    for (int lane = 0; lane < LANES; ++lane) to[lane] = int8_t(numbers[lane]);
+#endif
+}
+
+#if defined(__AVX2__)
 // Of numbers that fit into 16 bits.
 inline void store_shorts(void* to, IntVector numbers) {
 #if defined(__AVX512F__)
@@ -122,10 +137,12 @@ inline IntVector counting() {
 
 #if defined(__AVX512F__)
 inline float largest(Vector vector) { return _mm512_reduce_max_ps((__m512)vector); }
+inline int32_t largest(IntVector vector) { return _mm512_reduce_max_epi32((__m512i)vector); }
 inline float sum(Vector vector) { return _mm512_reduce_add_ps((__m512)vector); }
 #else
-inline float largest(Vector vector) {
-    float most = vector[0];
+template <class V>
+inline auto largest(V vector) {
+    auto most = vector[0];
     for (int lane = 1; lane < LANES; ++lane) most = vector[lane] > most ? vector[lane] : most;
     return most;
 }
@@ -139,20 +156,36 @@ inline float sum(Vector vector) {
 
 constexpr float LOG2_E = 1.44269504088896341f;
 
-// 2^x to about two units in the last place for x < 127; 0 below -126; what is no number stays so.
+// 2^x to about two units in the last place for x < 127, or to 1e-4; 0 below -126; what is no number stays so.
+template <bool Coarse = false>
 inline Vector power_of_two(Vector x) {
     constexpr float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
     const Vector shifted = x + shift;
     const Vector rest = x - (shifted - shift);
-    Vector series = broadcast(1.535336188319500e-4f);  // Cephes' exp2f
-    series = series * rest + 1.339887440266574e-3f;
-    series = series * rest + 9.618437357674640e-3f;
-    series = series * rest + 5.550332471162809e-2f;
-    series = series * rest + 2.402264791363012e-1f;
-    series = series * rest + 6.931472028550421e-1f;
-    series = series * rest + 1.0f;
+    Vector series;
+    if constexpr (Coarse) {
+        series = rest * 5.517167e-2f + 2.4261112e-1f;
+        series = series * rest + 6.9326099e-1f;
+        series = series * rest + 9.9992807e-1f;
+    } else {
+        series = rest * 1.535336188319500e-4f + 1.339887440266574e-3f;  // Cephes' exp2f
+        series = series * rest + 9.618437357674640e-3f;
+        series = series * rest + 5.550332471162809e-2f;
+        series = series * rest + 2.402264791363012e-1f;
+        series = series * rest + 6.931472028550421e-1f;
+        series = series * rest + 1.0f;
+    }
     const IntVector power = ((IntVector)shifted << 23) + 0x3f800000;
     return x < -126.0f ? Vector{} : series * (Vector)power;
+}
+
+// Of normal numbers above 0, to 2e-6.
+inline Vector logarithm_of_two(Vector x) {
+    constexpr float ROOT = 1.41421356f, FIRST = 2 * LOG2_E;
+    const Vector number = (Vector)(((IntVector)x & 0x7fffff) | 0x3f800000);
+    const Vector power = floats_of(((IntVector)x >> 23) - 127);
+    const Vector ratio = (number - ROOT) / (number + ROOT), square = ratio * ratio;
+    return ((square * (FIRST / 5) + FIRST / 3) * square + FIRST) * ratio + (power + 0.5f);
 }
 
 // cap * tanh(x / cap)
@@ -162,12 +195,13 @@ inline Vector capped(Vector x, float cap) {
     return cap - 2.0f * cap / (power_of_two(twice) + 1.0f);
 }
 
-inline float widened(uint16_t bfloat16) {
-    const uint32_t bits = uint32_t(bfloat16) << 16;
+inline float of_bits(uint32_t bits) {
     float value;
     std::memcpy(&value, &bits, sizeof value);
     return value;
 }
+
+inline float widened(uint16_t bfloat16) { return of_bits(uint32_t(bfloat16) << 16); }
 
 inline float widened(float value) { return value; }
 
@@ -175,6 +209,35 @@ inline Vector widened_numbers(const float* from) { return load<Vector>(from); }
 
 inline Vector widened_numbers(const uint16_t* from) {
     return (Vector)(widened_integers(from) << 16);
+}
+
+// The magnitude of the largest number; no finite one if one is not: as bits it is larger than those that are.
+inline float largest_size(const float* numbers, int dim) {
+    IntVector sizes{};
+    int d = 0, most = 0;
+    for (; d + LANES <= dim; d += LANES) {
+        const IntVector some = load<IntVector>(numbers + d) & 0x7fffffff;
+        sizes = some > sizes ? some : sizes;
+    }
+    for (; d < dim; ++d) {
+        int32_t bits;
+        std::memcpy(&bits, numbers + d, sizeof bits);
+        most = std::max(most, bits & 0x7fffffff);
+    }
+    return of_bits(std::max(most, largest(sizes)));
+}
+
+inline float largest_size(const uint16_t* numbers, int dim) {
+    typedef int16_t Shorts __attribute__((vector_size(LANES * 4)));
+    Shorts sizes{};
+    int d = 0, most = 0;
+    for (; d + 2 * LANES <= dim; d += 2 * LANES) {
+        const Shorts some = load<Shorts>(numbers + d) & int16_t(0x7fff);
+        sizes = some > sizes ? some : sizes;
+    }
+    for (; d < dim; ++d) most = std::max(most, numbers[d] & 0x7fff);
+    const IntVector even = (IntVector)sizes & 0xffff, odd = (IntVector)sizes >> 16;
+    return of_bits(uint32_t(std::max(most, largest(even > odd ? even : odd))) << 16);
 }
 
 // To the next bfloat16 that is not less.
