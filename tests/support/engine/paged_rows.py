@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
-from millstream_worker.engine.runner.kv.kv_format import KVFormat, dequantize, quantize
+from millstream_worker.engine.runner.kv.kv_format import KEY_SCALES, VALUE_SCALES, KVFormat, dequantize, quantize
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from support.engine.planning import Segment, pack, sharing
@@ -99,7 +99,7 @@ class PagedRows:
             self.qkv[row] = [torch.cat(pair) for pair in zip(self.qkv[row], fresh, strict=True)]
             packed.append(fresh)
             query, *others = self.qkv[row]
-            others = [self.stored(part) for part in others]
+            others = [self.stored(*pair) for pair in zip(others, (KEY_SCALES, VALUE_SCALES), strict=True)]
             expected.append(definition(self.layer, query[start:], *others, self.sinks))
         members = [[segments.index(s) for s in segments if s.slot in rows] for _, rows in prefix_groups]
         tokens = [blocks * self.block_size for blocks, _ in prefix_groups]
@@ -112,11 +112,11 @@ class PagedRows:
         )
         return self.attention.attend(0, query, key, value, self.sinks), torch.cat(expected)
 
-    def stored(self, numbers: torch.Tensor) -> torch.Tensor:
+    def stored(self, numbers: torch.Tensor, scales: int) -> torch.Tensor:
         """What the layer's format keeps of them."""
         if self.layer.kv_format is KVFormat.AS_COMPUTED:
             return numbers
-        return dequantize(*quantize(numbers), torch.float32)
+        return dequantize(*quantize(numbers, scales), torch.float32)
 
     def check(self, *steps: Sequence[int]) -> None:
         """Take these steps, each of which must come to the definition."""

@@ -38,7 +38,7 @@ class _Cache:
     """A layer's keys or values in the storage."""
 
     codes: Tensor  # [blocks, kv_heads, block_size, dim]; without scales the numbers themselves
-    scales: Tensor | None  # [blocks, kv_heads, block_size, 2]
+    scales: Tensor | None  # [blocks, kv_heads, block_size, 2 or 1]
     dtype: torch.dtype  # of the numbers
 
     def clear(self, blocks: Tensor) -> None:
@@ -49,7 +49,7 @@ class _Cache:
         """Store [T, kv_heads, dim]; tokens without a place are left out."""
         new = new[: len(blocks)].to(self.dtype)
         if self.scales is not None:
-            new, self.scales[blocks, :, offsets] = quantize(new)
+            new, self.scales[blocks, :, offsets] = quantize(new, self.scales.shape[-1])
         self.codes[blocks, :, offsets] = new
 
     def gathered(self, part: Slice) -> Tensor:

@@ -33,8 +33,7 @@ class LayerSpec:
 
     def token_bytes(self, dtype: torch.dtype) -> int:
         """Of one token's key and value, which are computed in `dtype`, with their scales."""
-        sizes = (self.kv_format.head_bytes(dim, dtype) for dim in (self.key_dim, self.value_dim))
-        return self.kv_heads * sum(sizes)
+        return self.kv_heads * self.kv_format.token_bytes(self.key_dim, self.value_dim, dtype)
 
 
 def kv_name(layers: Iterable[LayerSpec], dtype: torch.dtype) -> str:

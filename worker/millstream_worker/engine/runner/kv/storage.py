@@ -3,7 +3,8 @@ block tables or hashes: whoever asks names blocks and slots.
 
     keys[layer]    [blocks, kv_heads, block_size, key_dim]
     values[layer]  [blocks, kv_heads, block_size, value_dim]
-    key_scales[layer], value_scales[layer]  [blocks, kv_heads, block_size, 2] bfloat16, of layers in INT8
+    key_scales[layer]    [blocks, kv_heads, block_size, 2] bfloat16, of layers in INT8
+    value_scales[layer]  [blocks, kv_heads, block_size, 1] bfloat16
 
 Heads come before tokens, so that one head's keys of a block are one contiguous piece: gathered per (row,
 head) they are the operand of a plain matrix product without another copy.
@@ -15,13 +16,13 @@ from collections.abc import Sequence
 
 import torch
 
-from millstream_worker.engine.runner.kv.kv_format import SCALES, KVFormat
+from millstream_worker.engine.runner.kv.kv_format import KEY_SCALES, VALUE_SCALES, KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 
 def bytes_per_block(layers: Sequence[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
     """A block over all layers: 2 (keys, values) x layers x kv_heads x head_dim x tokens x dtype bytes; in
-    INT8 a byte a number, and four for each head's scales."""
+    INT8 a byte a number, and six for each head's scales."""
     return sum(layer.token_bytes(dtype) for layer in layers) * block_size
 
 
@@ -43,8 +44,8 @@ class KVStorage:
         self.device = device
         self.keys = [self._zeros(layer, layer.key_dim) for layer in layers]
         self.values = [self._zeros(layer, layer.value_dim) for layer in layers]
-        self.key_scales = [self._scales(layer) for layer in layers]
-        self.value_scales = [self._scales(layer) for layer in layers]
+        self.key_scales = [self._scales(layer, KEY_SCALES) for layer in layers]
+        self.value_scales = [self._scales(layer, VALUE_SCALES) for layer in layers]
 
     @property
     def bytes_per_block(self) -> int:
@@ -75,8 +76,8 @@ class KVStorage:
         shape = (self.blocks, layer.kv_heads, self.block_size, dim)
         return torch.zeros(shape, dtype=layer.kv_format.code_dtype(self.dtype), device=self.device)
 
-    def _scales(self, layer: LayerSpec) -> torch.Tensor | None:
+    def _scales(self, layer: LayerSpec, count: int) -> torch.Tensor | None:
         if layer.kv_format is KVFormat.AS_COMPUTED:
             return None
-        shape = (self.blocks, layer.kv_heads, self.block_size, SCALES)
+        shape = (self.blocks, layer.kv_heads, self.block_size, count)
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.device)

@@ -1,4 +1,5 @@
-// Keys and values as codes of 8 bits: number = code * scale + middle, of a token and head.
+// Keys and values as codes of 8 bits, of a token and head. Keys: number = code * scale + middle. Values: number =
+// code * scale.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +7,8 @@
 #include "vectors.h"
 
 // Scale and middle, a pair of bfloat16.
-using Scales = uint32_t;
+using KeyScales = uint32_t;
+using ValueScale = uint16_t;  // bfloat16
 
 inline Vector scale_of(IntVector pairs) { return widened_half(pairs, 0); }
 inline Vector middle_of(IntVector pairs) { return widened_half(pairs, 1); }
@@ -37,20 +39,43 @@ struct Extent {
     }
 };
 
-// kv_format.py's `quantize`, to the last bit.
+// kv_format.py's `quantize_keys` and `quantize_values`, to the last bit.
+constexpr float MOST_CODE = 127, LEAST_HALF = 1e-18f;  // kv_format.py's MOST and LEAST_HALF
+constexpr uint16_t NO_NUMBER = 0x7fc0;
+
+// Codes of numbers from -half to half around the middle; returns their scale.
 template <class T>
-inline Scales quantize(const T* numbers, int dim, int8_t* codes) {
-    constexpr float MOST = 127, LEAST_HALF = 1e-30f;
+inline uint16_t put_codes(const T* numbers, int dim, float middle, float half, int8_t* codes) {
+    const uint16_t up = half > LEAST_HALF ? rounded_up(half * (1 / MOST_CODE)) : 0;
+    const float inverse = up ? 1 / widened(up) : 0;
+    int d = 0;
+    for (; d + LANES <= dim; d += LANES)
+        store_bytes(codes + d, nearest_integers((widened_numbers(numbers + d) - middle) * inverse));
+    for (; d < dim; ++d) codes[d] = int8_t(std::rint((widened(numbers[d]) - middle) * inverse));
+    return up;
+}
+
+template <class T>
+inline void quantize(const T* numbers, int dim, int8_t* codes, KeyScales& scales) {
     const Extent extent(numbers, dim);
     if (extent.finite != 0) {  // what is no number
         std::fill_n(codes, dim, int8_t(0));
-        return 0x7fc07fc0;
+        scales = NO_NUMBER | KeyScales(NO_NUMBER) << 16;
+        return;
     }
     const uint32_t bits = narrowed((extent.least + extent.largest) * 0.5f);
     const float middle = widened(uint16_t(bits));
     const float half = std::max(extent.largest - middle, middle - extent.least);
-    const uint16_t up = half > LEAST_HALF ? rounded_up(half * (1 / MOST)) : 0;
-    const float inverse = up ? 1 / widened(up) : 0;
-    for (int d = 0; d < dim; ++d) codes[d] = int8_t(std::rint((widened(numbers[d]) - middle) * inverse));
-    return up | bits << 16;
+    scales = put_codes(numbers, dim, middle, half, codes) | bits << 16;
+}
+
+template <class T>
+inline void quantize(const T* numbers, int dim, int8_t* codes, ValueScale& scale) {
+    const Extent extent(numbers, dim);
+    if (extent.finite != 0) {
+        std::fill_n(codes, dim, int8_t(0));
+        scale = NO_NUMBER;
+        return;
+    }
+    scale = put_codes(numbers, dim, 0, std::max(extent.largest, -extent.least), codes);
 }

@@ -58,11 +58,11 @@ inline void add_to_columns(Lanes<P> (&sums)[Rows][Vectors], const typename P::Ro
 // Ahead: what comes so many elements after what is read is asked for, where B comes from memory.
 template <class P, int Ahead, int Rows, int Vectors>
 inline void multiply_block(const typename P::Row* a, int a_stride, const typename P::Packed* b,
-                           int b_stride, float* c, int c_stride, int depth, bool add) {
+                           int b_stride, float* c, int c_stride, int depth, typename P::Add add) {
     Lanes<P> sums[Rows][Vectors];
     for (int r = 0; r < Rows; ++r)
         for (int v = 0; v < Vectors; ++v)
-            sums[r][v] = add ? load<Lanes<P>>(c + r * c_stride + v * LANES) : Lanes<P>{};
+            sums[r][v] = !P::WHOLE && add ? load<Lanes<P>>(c + r * c_stride + v * LANES) : Lanes<P>{};
     for (int k = 0; k < depth; ++k, a += P::PARTS, b += b_stride) {
         if constexpr (Ahead > 0)
             for (int v = 0; v < Vectors; ++v) __builtin_prefetch(b + v * LANES + Ahead, 0, 2);
@@ -74,12 +74,20 @@ inline void multiply_block(const typename P::Row* a, int a_stride, const typenam
                 add_to_columns<P>(sums, a, a_stride, b, part);
     }
     for (int r = 0; r < Rows; ++r)
-        for (int v = 0; v < Vectors; ++v) store(c + r * c_stride + v * LANES, sums[r][v]);
+        for (int v = 0; v < Vectors; ++v) {
+            float* to = c + r * c_stride + v * LANES;
+            if constexpr (P::WHOLE)
+                if (add) {
+                    store(to, fused(floats_of(sums[r][v]), broadcast(add[r]), load<Vector>(to)));
+                    continue;
+                }
+            store(to, sums[r][v]);
+        }
 }
 
 template <class P, int Ahead, int Rows>
 inline void multiply_rows(int columns, const typename P::Row* a, int a_stride, const typename P::Packed* b,
-                          int b_stride, float* c, int c_stride, int depth, bool add) {
+                          int b_stride, float* c, int c_stride, int depth, typename P::Add add) {
     constexpr int vectors = vectors_of(Rows);
     int done = 0;
     for (; done + vectors * LANES <= columns; done += vectors * LANES)
@@ -93,7 +101,7 @@ inline void multiply_rows(int columns, const typename P::Row* a, int a_stride, c
 // `columns` is a multiple of 16; `depth` counts elements of B.
 template <class P, int Ahead = 0>
 void multiply_vectors(int rows, int columns, int depth, const typename P::Row* a, int a_stride,
-                      const typename P::Packed* b, int b_stride, float* c, int c_stride, bool add) {
+                      const typename P::Packed* b, int b_stride, float* c, int c_stride, typename P::Add add) {
     const auto go = [&](auto multiply) {
         multiply(columns, a, a_stride, b, b_stride, c, c_stride, depth, add);
     };
@@ -111,6 +119,8 @@ void multiply_vectors(int rows, int columns, int depth, const typename P::Row* a
             case 1: go(multiply_rows<P, Ahead, 1>); break;
         }
         rows -= taken;
+        if constexpr (P::WHOLE)
+            if (add) add += taken;
         a += taken * a_stride;
         c += taken * c_stride;
     }
@@ -118,6 +128,6 @@ void multiply_vectors(int rows, int columns, int depth, const typename P::Row* a
 
 template <class P>
 inline void multiply(int rows, int columns, int depth, const typename P::Row* a, int a_stride,
-                     const typename P::Packed* b, int b_stride, float* c, int c_stride, bool add) {
+                     const typename P::Packed* b, int b_stride, float* c, int c_stride, typename P::Add add) {
     multiply_vectors<P>(rows, columns, depth, a, a_stride, b, b_stride, c, c_stride, add);
 }

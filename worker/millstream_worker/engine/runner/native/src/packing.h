@@ -103,6 +103,7 @@ struct Float32 {
     static constexpr int PARTS = 1;
     static constexpr bool AS_STORED = true;
     static constexpr bool WHOLE = false;
+    using Add = bool;  // whether products are added to what is there
 
     static Vector repeated(float element) { return broadcast(element); }
     static Vector column(const float* elements, int) { return load<Vector>(elements); }
@@ -159,6 +160,7 @@ struct BFloat16 {
     static constexpr int PER = 2;
     static constexpr bool AS_STORED = false;
     static constexpr bool WHOLE = false;
+    using Add = bool;
 
     static void pack_keys(const uint16_t* const* rows, int dim, uint32_t* to) {
         turn(reinterpret_cast<const void* const*>(rows), dim / 2, to);

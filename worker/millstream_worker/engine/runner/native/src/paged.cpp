@@ -15,7 +15,8 @@ struct Layer {
     int32_t window;  // newest tokens that a token sees; 0: all
     float scale, softcap;
     void *keys, *values;  // [blocks, kv_heads, block_size, dim]
-    Scales *key_scales, *value_scales;  // [blocks, kv_heads, block_size], where those are codes
+    KeyScales* key_scales;  // [blocks, kv_heads, block_size], where those are codes
+    ValueScale* value_scales;
 };
 
 // New tokens of one segment, or of several that begin alike, and keys that all of them attend to.
@@ -58,8 +59,8 @@ thread_local Scratch scratch;
 const float zeros[MOST_DIM] = {};
 const void* const ZEROS = zeros;
 
-template <class C, class T>
-void put(const Strided<T>& from, void* cache, Scales* scales, int dim, const Layer& layer, int64_t slot,
+template <class C, class T, class S>
+void put(const Strided<T>& from, void* cache, S* scales, int dim, const Layer& layer, int64_t slot,
          int token) {
     const int64_t block = slot / layer.block_size, offset = slot % layer.block_size;
     for (int head = 0; head < layer.kv_heads; ++head) {
@@ -68,7 +69,7 @@ void put(const Strided<T>& from, void* cache, Scales* scales, int dim, const Lay
         if constexpr (std::is_same_v<C, T>)
             std::memcpy(to, from.at(token, head), dim * sizeof(T));
         else
-            scales[place] = quantize(from.at(token, head), dim, to);
+            quantize(from.at(token, head), dim, to, scales[place]);
     }
 }
 
@@ -86,8 +87,10 @@ struct Reader {
             const int key = start + k;
             if (key < first || key >= end) {
                 to.keys[k] = to.values[k] = static_cast<const T*>(ZEROS);
-                if constexpr (std::is_same_v<T, int8_t>)
-                    to.key_scales[k] = to.value_scales[k] = static_cast<const Scales*>(ZEROS);
+                if constexpr (std::is_same_v<T, int8_t>) {
+                    to.key_scales[k] = static_cast<const KeyScales*>(ZEROS);
+                    to.value_scales[k] = static_cast<const ValueScale*>(ZEROS);
+                }
                 ++k;
                 continue;
             }
@@ -122,7 +125,7 @@ void leave(Tile<P, C>& tile, const Layer& layer, const Step& step, const Piece& 
     for (int row = 0; row < piece.tokens * group; ++row) {
         const int64_t token = step.members[piece.first_member + row / group];
         const int head = first_head + row % group;
-        const float* sums = tile.finished(row);
+        const float* sums = tile.sums + row * tile.width;
         if (piece.part < 0) {
             const Answer answer(tile.highest[row], tile.total(row), sinks ? sinks + head : nullptr);
             narrow(sums, answer.factor, dim, out + (token * layer.heads + head) * dim);

@@ -29,26 +29,44 @@ struct Addresses {
 template <>
 struct Addresses<int8_t> {
     const int8_t *keys[KEYS], *values[KEYS];
-    const Scales *key_scales[KEYS], *value_scales[KEYS];
+    const KeyScales* key_scales[KEYS];
+    const ValueScale* value_scales[KEYS];
 };
 
-// Of 64 keys or values, one behind the other.
+// Of 64 keys and values, one behind the other.
 struct TileScales {
-    alignas(LINE) float scales[KEYS], middles[KEYS];
+    alignas(LINE) float keys[KEYS], middles[KEYS], values[KEYS];
+    alignas(LINE) float logarithms[KEYS], inverses[KEYS];  // of values' scales
 
-    void take(const Scales* const* from, int count) {
-        alignas(LINE) Scales pairs[KEYS];
-        for (int k = 0; k < count; ++k) pairs[k] = *from[k];
+    void take(const Addresses<int8_t>& from, int count) {
+        alignas(LINE) KeyScales pairs[KEYS];
+        alignas(LINE) ValueScale singles[KEYS];
+        for (int k = 0; k < count; ++k) {
+            pairs[k] = *from.key_scales[k];
+            singles[k] = *from.value_scales[k];
+        }
         for (int k = 0; k < count; k += LANES) {
             const auto some = load<IntVector>(pairs + k);
-            store(scales + k, scale_of(some));
+            store(keys + k, scale_of(some));
             store(middles + k, middle_of(some));
+            store(values + k, widened_numbers(singles + k));
+        }
+    }
+
+    // Of codes that are all 0, any scale will do.
+    void take_logarithms(int count) {
+        for (int k = 0; k < count; k += LANES) {
+            const auto scale = load<Vector>(values + k);
+            const Vector some = scale == 0.0f ? broadcast(1) : scale;
+            store(logarithms + k, logarithm_of_two(some));
+            store(inverses + k, 1.0f / some);
         }
     }
 };
 
-// Codes are multiplied as they are: scales go into scores and weights, and the middles of keys and of values
-// count for all numbers of a query, and of an answer, at once.
+// Codes are multiplied as they are: scales go into scores and weights, and the middles of keys count for all
+// numbers of a query at once. Where weights become whole numbers, too, the scales of values go into them by
+// their logarithms: what is highest is then the largest of weights times scales, and `totals` take them out.
 template <class P, class C>
 class Tile {
     static constexpr bool CODES = std::is_same_v<C, int8_t>;
@@ -65,19 +83,17 @@ public:
         : width(rounded_up(shape.value_dim, 16)), shape_(shape),
           depth_(rounded_up(shape.key_dim, P::WHOLE ? 4 : P::PER) / P::PER), tiles_(shape.rows) {
         const int rows = shape.rows;
-        scratch.reserve(Scratch::bytes<float>(rows * (width + 4)) + 2 * Scratch::bytes<float>(rows * LANES) +
+        scratch.reserve(Scratch::bytes<float>(rows * (width + 5)) + Scratch::bytes<float>(rows * LANES) +
                         Scratch::bytes<Row>(rows * depth_ * P::PARTS) + Scratch::bytes<Packed>(depth_ * KEYS) +
                         Scratch::bytes<Packed>(KEYS / P::PER * width) +
-                        2 * Scratch::bytes<float>(rows * KEYS) +
-                        (P::WHOLE ? Scratch::bytes<float>(rows * width) : 0) + 4 * LINE);
+                        2 * Scratch::bytes<float>(rows * KEYS) + 5 * LINE);
         sums = scratch.take<float>(rows * width);
         highest = scratch.take<float>(rows);
         totals = scratch.take<float>(rows * LANES);
-        middles_ = scratch.take<float>(rows * LANES);
         query_sums_ = scratch.take<float>(rows);
         query_factors_ = scratch.take<float>(rows);
         weight_factors_ = scratch.take<float>(rows);
-        if constexpr (P::WHOLE) products_ = scratch.take<float>(rows * width);
+        found_ = scratch.take<float>(rows);
         queries = scratch.take<Row>(rows * depth_ * P::PARTS);
         keys_ = scratch.take<Packed>(depth_ * KEYS);
         values_ = scratch.take<Packed>(KEYS / P::PER * width);
@@ -86,15 +102,17 @@ public:
         std::fill_n(sums, rows * width, 0.0f);
         std::fill_n(highest, rows, -INFINITY);
         std::fill_n(totals, rows * LANES, 0.0f);
-        if constexpr (CODES) std::fill_n(middles_, rows * LANES, 0.0f);
     }
 
     void put_query(int row, const Stored* query) {
         Row* to = queries + row * depth_ * P::PARTS;
-        if constexpr (P::WHOLE)
-            query_factors_[row] = P::pack_query(query, shape_.key_dim, to);
-        else
-            P::pack_query(query, shape_.key_dim, to);
+        if constexpr (P::WHOLE) {
+            const auto packed = P::pack_query(query, shape_.key_dim, to);
+            query_factors_[row] = packed.factor;
+            query_sums_[row] = packed.sum;
+            return;
+        }
+        P::pack_query(query, shape_.key_dim, to);
         if constexpr (CODES) query_sums_[row] = sum_of(query, shape_.key_dim);
     }
 
@@ -105,15 +123,17 @@ public:
     void attend(const Addresses<C>& now, const Addresses<C>& next, int count, S sight) {
         const int padded = rounded_up(count, Tiles<P>::keys());
         if constexpr (CODES) {
-            key_scales_.take(now.key_scales, padded);
-            value_scales_.take(now.value_scales, padded);
+            scales_.take(now, padded);
+            if constexpr (P::WHOLE) scales_.take_logarithms(padded);
         }
         for (int k = 0; k < padded; k += GROUP) {
             P::pack_keys(now.keys + k, shape_.key_dim, keys_ + k);
             for (int near = k; near < k + GROUP; ++near) fetch(next.keys[near], shape_.key_dim);
         }
-        multiply<P>(shape_.rows, padded, depth_, queries, depth_ * P::PARTS, keys_, KEYS, scores_, KEYS, false);
-        for (int row = 0; row < shape_.rows; ++row) soften(row, padded, sight(row));
+        multiply<P>(shape_.rows, padded, depth_, queries, depth_ * P::PARTS, keys_, KEYS, scores_, KEYS, {});
+        // Each loop by itself: what follows a row's highest score would wait for it.
+        for (int row = 0; row < shape_.rows; ++row) find_highest(row, padded, sight(row));
+        for (int row = 0; row < shape_.rows; ++row) weigh(row, padded);
         for (const C* value : next.values) fetch(value, shape_.value_dim);
         if constexpr (P::AS_STORED && !CODES)
             add_as_stored(now, count);
@@ -123,55 +143,29 @@ public:
 
     float total(int row) const { return sum(load<Vector>(totals + row * LANES)); }
 
-    // A row's sums, once all its keys and values are taken in.
-    const float* finished(int row) {
-        float* row_sums = sums + row * width;
-        if constexpr (CODES) {
-            const float middle = sum(load<Vector>(middles_ + row * LANES));
-            for (int d = 0; d < width; ++d) row_sums[d] += middle;
-        }
-        return row_sums;
-    }
-
 private:
     static constexpr int WEIGHTS = KEYS / P::PER * P::PARTS;  // elements of a row of them
 
     const Shape shape_;
     const int depth_;
-    TileScales key_scales_, value_scales_;
+    TileScales scales_;
     const Tiles<P> tiles_;
     Packed *keys_, *values_;
     Row* weights_;
     float* scores_;
-    float *middles_, *query_sums_;  // [rows, LANES], [rows]
+    float *query_sums_, *found_;              // [rows] ; of the last keys, the highest score
     float *query_factors_, *weight_factors_;  // [rows] what whole numbers are multiples of
-    float* products_;                         // [rows, width] sums of whole numbers
 
     void add_packed(const Addresses<C>& now, int count) {
         for (int k = 0; k < count; k += GROUP)
             P::pack_values(now.values + k, GROUP, shape_.value_dim, width, values_ + k / P::PER * width);
-        if constexpr (P::WHOLE) {
-            add_whole(count);
-        } else {
-            const Row* weights = P::pack_floats(scores_, shape_.rows * KEYS, weights_);
-            multiply<P>(shape_.rows, width, count / P::PER, weights, WEIGHTS, values_, width, sums, width,
-                        true);
-        }
+        if constexpr (P::WHOLE)
+            multiply<P>(shape_.rows, width, count / P::PER, weights_, WEIGHTS, values_, width, sums, width,
+                        weight_factors_);
+        else
+            multiply<P>(shape_.rows, width, count / P::PER, P::pack_floats(scores_, shape_.rows * KEYS, weights_),
+                        WEIGHTS, values_, width, sums, width, true);
     }
-
-    void add_whole(int count) {
-        for (int row = 0; row < shape_.rows; ++row)
-            weight_factors_[row] = P::pack_weights(scores_ + row * KEYS, count, weights_ + row * WEIGHTS);
-        multiply<P>(shape_.rows, width, count / P::PER, weights_, WEIGHTS, values_, width, products_, width,
-                    false);
-        for (int row = 0; row < shape_.rows; ++row) {
-            const Vector factor = broadcast(weight_factors_[row]);
-            for (int d = row * width; d < (row + 1) * width; d += LANES)
-                store(sums + d, fused(floats_of(products_ + d), factor, load<Vector>(sums + d)));
-        }
-    }
-
-    static Vector floats_of(const float* sums) { return __builtin_convertvector(load<IntVector>(sums), Vector); }
 
     // The same sums, of values that are multiplied where they are, if they lie one behind the other.
     void add_as_stored(const Addresses<C>& now, int count) {
@@ -202,55 +196,71 @@ private:
         for (int d = 0; d < dim; d += LINE / int(sizeof *row)) __builtin_prefetch(row + d, 0, 2);
     }
 
+    void find_highest(int row, int count, Sight sight) {
+        const float found = scale_and_hide(row, count, sight);
+        if (found > highest[row]) {
+            if (highest[row] != -INFINITY) shrink(row, power_of_two(broadcast(highest[row] - found)));
+            highest[row] = found;
+        }
+        if constexpr (P::WHOLE) found_[row] = found;
+    }
+
     // A row's scores become weights relative to its highest score so far.
-    void soften(int row, int count, Sight sight) {
+    void weigh(int row, int count) {
+        const float reference = highest[row] == -INFINITY ? 0.0f : highest[row];
+        if constexpr (P::WHOLE) return weigh_whole(row, count, reference);
         float* scores = scores_ + row * KEYS;
-        if (sight.low >= count || sight.high <= 0) {
-            std::fill_n(scores, count, 0.0f);
-            return;
-        }
-        const float most = std::max(highest[row], scale_and_hide(row, count, sight));
-        if (most > highest[row]) {
-            if (highest[row] != -INFINITY) shrink(row, power_of_two(broadcast(highest[row] - most)));
-            highest[row] = most;
-        }
-        const float reference = most == -INFINITY ? 0.0f : most;
         Vector total = load<Vector>(totals + row * LANES);
-        [[maybe_unused]] Vector middle = load<Vector>(middles_ + row * LANES);
         for (int k = 0; k < count; k += LANES) {
             Vector weights = power_of_two(load<Vector>(scores + k) - reference);
             total += weights;
-            if constexpr (CODES) {
-                middle = fused(weights, load<Vector>(value_scales_.middles + k), middle);
-                weights *= load<Vector>(value_scales_.scales + k);
-            }
+            if constexpr (CODES) weights *= load<Vector>(scales_.values + k);
             store(scores + k, weights);
         }
         store(totals + row * LANES, total);
-        if constexpr (CODES) store(middles_ + row * LANES, middle);
+    }
+
+    // As multiples of the power of two that makes the largest of them a number of 15 bits.
+    void weigh_whole(int row, int count, float reference) {
+        const int power = 14 + int(std::min(112.0f, reference - found_[row]));
+        const Vector factor = (Vector)(IntVector{} + (127 - power << 23));
+        const Vector lowest = broadcast(reference - power);
+        Vector total{};
+        for (int k = 0; k < count; k += LANES) {
+            const Vector weights = power_of_two<true>(load<Vector>(scores_ + row * KEYS + k) - lowest);
+            total = fused(weights, load<Vector>(scales_.inverses + k), total);
+            store_shorts(weights_ + row * WEIGHTS + k / P::PER, nearest_integers(weights));
+        }
+        store(totals + row * LANES, fused(total, factor, load<Vector>(totals + row * LANES)));
+        weight_factors_[row] = factor[0];
     }
 
     // What a row has come to, relative to a score that is higher.
     void shrink(int row, Vector by) {
         for (int d = row * width; d < (row + 1) * width; d += LANES) store(sums + d, load<Vector>(sums + d) * by);
         store(totals + row * LANES, load<Vector>(totals + row * LANES) * by);
-        if constexpr (CODES) store(middles_ + row * LANES, load<Vector>(middles_ + row * LANES) * by);
     }
 
     // The highest of the scores that are seen; the others become -inf, whatever they were.
     float scale_and_hide(int row, int count, Sight sight) {
         float* scores = scores_ + row * KEYS;
+        if (sight.low >= count || sight.high <= 0) {
+            std::fill_n(scores, count, -INFINITY);
+            return -INFINITY;
+        }
         const bool whole = sight.low <= 0 && sight.high >= count;
         const float scale = shape_.softcap != 0 ? shape_.scale : shape_.scale * LOG2_E;
-        const float factor = P::WHOLE ? scale * query_factors_[row] : scale;
-        [[maybe_unused]] const float middle = CODES ? scale * query_sums_[row] : 0;
+        const Vector factor = broadcast(P::WHOLE ? scale * query_factors_[row] : scale);
         Vector most = broadcast(-INFINITY);
         for (int k = 0; k < count; k += LANES) {
-            Vector score = (P::WHOLE ? floats_of(scores + k) : load<Vector>(scores + k)) * factor;
+            Vector score = P::WHOLE ? floats_of(load<IntVector>(scores + k)) : load<Vector>(scores + k);
             if constexpr (CODES)
-                score = fused(score, load<Vector>(key_scales_.scales + k),
-                              load<Vector>(key_scales_.middles + k) * middle);
-            if (shape_.softcap != 0) score = capped(score, shape_.softcap) * LOG2_E;
+                score = fused(score, load<Vector>(scales_.keys + k),
+                              load<Vector>(scales_.middles + k) * query_sums_[row]);
+            const Vector shift = P::WHOLE ? load<Vector>(scales_.logarithms + k) : Vector{};
+            score = shape_.softcap != 0 ? capped(score * factor, shape_.softcap) * LOG2_E + shift
+                    : P::WHOLE          ? fused(score, factor, shift)
+                                        : score * factor;
             if (!whole) {
                 const IntVector key = counting() + k;
                 score = (key >= sight.low) & (key < sight.high) ? score : broadcast(-INFINITY);

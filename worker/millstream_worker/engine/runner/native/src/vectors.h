@@ -75,28 +75,43 @@ inline IntVector widened_integers(const uint16_t* from) {
 #endif
 }
 
+inline Vector floats_of(IntVector whole) { return __builtin_convertvector(whole, Vector); }
+
 inline Vector widened_codes(const int8_t* codes) {
-    return __builtin_convertvector(widened_integers(codes), Vector);
+    return floats_of(widened_integers(codes));
 }
 
 // Of words of four codes, as floats.
 inline Vector widened_code(IntVector words, int which) {
-    return __builtin_convertvector(words << (24 - 8 * which) >> 24, Vector);
+    return floats_of(words << (24 - 8 * which) >> 24);
 }
 
 inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 inline Vector absolute(Vector x) { return (Vector)((IntVector)x & 0x7fffffff); }
 
-#if defined(__AVX2__)
 // Ties to even.
 inline IntVector nearest_integers(Vector x) {
 #if defined(__AVX512F__)
     return (IntVector)_mm512_cvtps_epi32((__m512)x);
-#else
+#elif defined(__AVX__)
     return (IntVector)_mm256_cvtps_epi32((__m256)x);
+#else
+    IntVector whole;
+    for (int lane = 0; lane < LANES; ++lane) whole[lane] = int32_t(std::rint(x[lane]));
+    return whole;
 #endif
 }
 
+// Of numbers that fit into 8 bits.
+inline void store_bytes(int8_t* to, IntVector numbers) {
+#if defined(__AVX512F__)
+    store(to, _mm512_cvtepi32_epi8((__m512i)numbers));
+#else
+    for (int lane = 0; lane < LANES; ++lane) to[lane] = int8_t(numbers[lane]);
+#endif
+}
+
+#if defined(__AVX2__)
 // Of numbers that fit into 16 bits.
 inline void store_shorts(void* to, IntVector numbers) {
 #if defined(__AVX512F__)
@@ -139,20 +154,36 @@ inline float sum(Vector vector) {
 
 constexpr float LOG2_E = 1.44269504088896341f;
 
-// 2^x to about two units in the last place for x < 127; 0 below -126; what is no number stays so.
+// 2^x to about two units in the last place for x < 127, or to 1e-4; 0 below -126; what is no number stays so.
+template <bool Coarse = false>
 inline Vector power_of_two(Vector x) {
     constexpr float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
     const Vector shifted = x + shift;
     const Vector rest = x - (shifted - shift);
-    Vector series = broadcast(1.535336188319500e-4f);  // Cephes' exp2f
-    series = series * rest + 1.339887440266574e-3f;
-    series = series * rest + 9.618437357674640e-3f;
-    series = series * rest + 5.550332471162809e-2f;
-    series = series * rest + 2.402264791363012e-1f;
-    series = series * rest + 6.931472028550421e-1f;
-    series = series * rest + 1.0f;
+    Vector series;
+    if constexpr (Coarse) {
+        series = rest * 5.517167e-2f + 2.4261112e-1f;
+        series = series * rest + 6.9326099e-1f;
+        series = series * rest + 9.9992807e-1f;
+    } else {
+        series = rest * 1.535336188319500e-4f + 1.339887440266574e-3f;  // Cephes' exp2f
+        series = series * rest + 9.618437357674640e-3f;
+        series = series * rest + 5.550332471162809e-2f;
+        series = series * rest + 2.402264791363012e-1f;
+        series = series * rest + 6.931472028550421e-1f;
+        series = series * rest + 1.0f;
+    }
     const IntVector power = ((IntVector)shifted << 23) + 0x3f800000;
     return x < -126.0f ? Vector{} : series * (Vector)power;
+}
+
+// Of normal numbers above 0, to 2e-6.
+inline Vector logarithm_of_two(Vector x) {
+    constexpr float ROOT = 1.41421356f, FIRST = 2 * LOG2_E;
+    const Vector number = (Vector)(((IntVector)x & 0x7fffff) | 0x3f800000);
+    const Vector power = floats_of(((IntVector)x >> 23) - 127);
+    const Vector ratio = (number - ROOT) / (number + ROOT), square = ratio * ratio;
+    return ((square * (FIRST / 5) + FIRST / 3) * square + FIRST) * ratio + (power + 0.5f);
 }
 
 // cap * tanh(x / cap)

@@ -16,6 +16,7 @@ struct WholePairs {
     static constexpr int PARTS = 1;
     static constexpr bool AS_STORED = false;
     static constexpr bool WHOLE = true;
+    using Add = const float*;  // what a row's products are multiples of, added to the floats that are there; or null
     typedef int16_t Shorts __attribute__((vector_size(LANES * 4)));
 
     static IntVector repeated(uint32_t element) { return IntVector{} + int32_t(element); }
@@ -33,35 +34,36 @@ struct WholePairs {
 #endif
     }
 
-    // What the numbers are multiples of. Pairs are as `pack_keys` finds them: 0 and 2, 1 and 3 of each four.
-    static float pack_query(const uint16_t* row, int dim, uint32_t* to) {
+    // What whole numbers are multiples of, and the sum of the numbers as such; no number where one is none.
+    struct Query {
+        float factor, sum;
+    };
+
+    // Pairs are as `pack_keys` finds them: 0 and 2, 1 and 3 of each four.
+    static Query pack_query(const uint16_t* row, int dim, uint32_t* to) {
         const int whole = dim / LANES * LANES;
         Vector sizes{};
         for (int d = 0; d < whole; d += LANES) sizes = larger(sizes, absolute(widened_numbers(row + d)));
-        float highest = largest(sizes);
+        float highest = largest(sizes), sum = 0;
         for (int d = whole; d < dim; ++d) highest = std::max(highest, std::abs(widened(row[d])));
         const float most = std::min(32767, INT32_MAX / 127 / dim);
         const float inverse = highest > 0 ? most / highest : 0;
-        for (int d = 0; d < whole; d += LANES)
-            store_shorts(to + d / 2, in_pairs(nearest_integers(widened_numbers(row + d) * inverse)));
+        Vector sums{};
+        for (int d = 0; d < whole; d += LANES) {
+            const Vector numbers = widened_numbers(row + d) * inverse;
+            store_shorts(to + d / 2, in_pairs(nearest_integers(numbers)));
+            sums += numbers;
+        }
         const auto rounded = [&](int d) {
-            return d < dim ? uint16_t(int16_t(std::rint(widened(row[d]) * inverse))) : uint16_t(0);
+            const float number = d < dim ? widened(row[d]) * inverse : 0;
+            sum += number;
+            return uint16_t(int16_t(std::rint(number)));
         };
         for (int pair = whole / 2; pair < rounded_up(dim, 4) / 2; ++pair) {
             const int first = pair / 2 * 4 + pair % 2;
             to[pair] = rounded(first) | uint32_t(rounded(first + 2)) << 16;
         }
-        return highest / most;
-    }
-
-    // The same of the weights of a row's keys, which are not negative.
-    static float pack_weights(const float* weights, int count, uint32_t* to) {
-        Vector most = load<Vector>(weights);
-        for (int k = LANES; k < count; k += LANES) most = larger(most, load<Vector>(weights + k));
-        const float highest = largest(most), inverse = highest > 0 ? 32767 / highest : 0;
-        for (int k = 0; k < count; k += LANES)
-            store_shorts(to + k / 2, nearest_integers(load<Vector>(weights + k) * inverse));
-        return highest / 32767;
+        return {highest / most, sum + ::sum(sums)};
     }
 
     // 0, 2, 1 and 3 of each four.
