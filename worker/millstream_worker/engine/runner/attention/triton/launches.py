@@ -22,24 +22,39 @@ from millstream_worker.engine.runner.attention.triton.tile_sizes import (
     tile_rows,
     tile_tokens,
 )
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerLaunch:
     """One layer's attention in a step, as its kernels want it."""
 
-    spec: LayerSpec
+    storage: KVStorage
+    layer: int
     step: DeviceStep
-    query: Tensor
-    keys: Tensor
-    values: Tensor
+    query: Tensor  # of the storage's dtype
     sinks: Tensor | None
     out: Tensor
 
     @property
+    def spec(self) -> LayerSpec:
+        return self.storage.layers[self.layer]
+
+    @property
+    def cache(self) -> tuple[Tensor, ...]:
+        """Keys, values, and their scales, which the kernels take as whole numbers: a scale and a middle as
+        one. Any tensors do for scales that there are none of."""
+        keys, values = self.storage.keys[self.layer], self.storage.values[self.layer]
+        scales = self.storage.key_scales[self.layer], self.storage.value_scales[self.layer]
+        if scales[0] is None or scales[1] is None:
+            return keys, values, keys, values
+        return keys, values, scales[0].view(torch.int32), scales[1].view(torch.int16)
+
+    @property
     def inputs(self) -> tuple[Tensor, ...]:
-        return self.query, self.keys, self.values, self.step.tables
+        return self.query, *self.cache, self.step.tables
 
     @property
     def learned_sinks(self) -> Tensor:
@@ -54,14 +69,15 @@ class LayerLaunch:
         return self.spec.heads // self.spec.kv_heads
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         spec = self.spec
         return {
             "KEY_DIM": spec.key_dim,
             "VALUE_DIM": spec.value_dim,
             "PAD_KEY": padded(spec.key_dim, LEAST_DOT),
             "PAD_VALUE": padded(spec.value_dim, LEAST_DOT),
-            "BLOCK_SIZE": self.keys.shape[2],
+            "BLOCK_SIZE": self.storage.block_size,
+            "INT8": spec.kv_format is KVFormat.INT8,
         }
 
     @property
@@ -110,8 +126,7 @@ def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
     store_kernel[len(key), launch.spec.kv_heads](
         key,
         value,
-        launch.keys,
-        launch.values,
+        *launch.cache,
         launch.step.slots,
         launch.out,
         len(launch.step.slots),
@@ -120,6 +135,7 @@ def store(launch: LayerLaunch, key: Tensor, value: Tensor) -> None:
         KV_HEADS=launch.spec.kv_heads,
         GROUP=launch.group,
         **launch.sizes,
+        enable_fp_fusion=False,  # else codes are not those of PyTorch, to the last bit
     )
 
 
