@@ -77,7 +77,7 @@ class LayerLaunch:
             "PAD_KEY": padded(spec.key_dim, LEAST_DOT),
             "PAD_VALUE": padded(spec.value_dim, LEAST_DOT),
             "BLOCK_SIZE": self.storage.block_size,
-            "INT8": spec.kv_format is KVFormat.INT8,
+            "INT8": self._int8,
         }
 
     @property
@@ -97,8 +97,19 @@ class LayerLaunch:
 
     @property
     def _keys_at_once(self) -> int:
-        """As many as a processor's shared memory holds several times over, queries beside them."""
-        return 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= 512 else 16
+        """As many as a processor's shared memory holds several times over, queries beside them. Of codes half
+        as many: they are widened in registers, of which twice as many were too many for a tile."""
+        keys = 64 if self._head_bytes <= NARROW_HEAD else 32 if self._head_bytes <= 512 else 16
+        return max(LEAST_DOT, keys // 2) if self._int8 else keys
+
+    @property
+    def stages(self) -> int:
+        """Of turns of keys that are loaded ahead, where there is room: turns of few codes are short."""
+        return 4 if self._int8 else 3
+
+    @property
+    def _int8(self) -> bool:
+        return self.spec.kv_format is KVFormat.INT8
 
     def tile(self, members: int) -> dict[str, int]:
         """Of a kernel whose programs compute so many rows or tokens. In float32 four warps had too few
@@ -108,7 +119,7 @@ class LayerLaunch:
         return {
             "ROWS": rows,
             "num_warps": 8 if float32 or rows > 64 else 4,
-            "num_stages": 3 if float32 or self._head_bytes <= NARROW_HEAD else 2,
+            "num_stages": self.stages if float32 or self._int8 or self._head_bytes <= NARROW_HEAD else 2,
         }
 
     def partials(self, count: int) -> tuple[Tensor, Tensor]:
@@ -153,6 +164,7 @@ def decode(launch: LayerLaunch) -> None:
         spec.scale,
         *launch.strides,
         ROWS=padded(launch.group, LEAST_DOT),
+        num_stages=launch.stages,
         **launch.shape,
         SINKS=launch.sinks is not None,
     )

@@ -200,13 +200,16 @@ def _turn(
     weights = tl.exp2(scores * factor - base[:, None])
     fade = tl.exp2(highest - base)
     value = tl.load(values + (row * VALUE_DIM)[:, None] + value_place[None, :], mask=value_mask, other=0)
-    total = total * fade + tl.sum(weights, 1)
+    shares = weights
     if INT8:
-        half = _load_scales(value_scales, row, place < end, MASKED).to(tl.int32)
-        weights *= ((half << 16).to(tl.float32, bitcast=True) * _LIFT)[None, :]
-    weights, value = weights.to(queries.dtype), value.to(queries.dtype)
-    seen = seen * fade[:, None] + tl.dot(weights, value, input_precision="ieee")
-    return seen, higher, total
+        # The four bytes that a scale is in: loads of two would not be made ahead.
+        words = value_scales.to(tl.pointer_type(tl.int32), bitcast=True)
+        word = _load_scales(words, row >> 1, place < end, MASKED)
+        value_scale = ((word << (16 - (row & 1).to(tl.int32) * 16)) & -65536).to(tl.float32, bitcast=True)
+        shares = weights * (value_scale * _LIFT)[None, :]
+    value = value.to(queries.dtype)
+    seen = seen * fade[:, None] + tl.dot(shares.to(value.dtype), value, input_precision="ieee")
+    return seen, higher, total * fade + tl.sum(weights, 1)
 
 
 @triton.jit
