@@ -9,6 +9,7 @@ import torch
 from support.engine.attention_step import DEVICE
 
 from millstream_worker.engine.runner.attention.triton.triton_backend import TritonAttention
+from millstream_worker.engine.runner.kv.kv_format import KVFormat
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.self_check.attention_check import check_attention
@@ -17,6 +18,7 @@ from millstream_worker.engine.runner.self_check.deviation import Mismatch
 LAYERS = (
     LayerSpec(4, 2, 32, 32, scale=0.2),
     LayerSpec(2, 1, 64, 32, scale=0.2, window=20, softcap=4.0, sinks=True),
+    LayerSpec(2, 1, 32, 16, scale=0.2, kv_format=KVFormat.INT8),
 )
 
 
