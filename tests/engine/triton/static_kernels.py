@@ -124,7 +124,7 @@ def test_steps_with_prompts(lens: Lens, programs: int) -> None:
     [
         spec(dim=16, window=9),
         spec(6, 2, 80, window=300, softcap=20.0, sinks=True),
-        spec(dim=16, **INT8),
+        spec(2, 1, 16, **INT8),
     ],
 )
 def test_every_kind_of_layer_beside_prompts_and_prefix_groups(layer: LayerSpec) -> None:

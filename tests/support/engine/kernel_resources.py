@@ -60,6 +60,7 @@ class Resources:
     spills: int  # instructions of the loops that move such numbers
     shared: int  # bytes of a program
     waits: tuple[int, ...]  # for copies to shared memory: as many may still be under way
+    fused: int  # products and sums of float32 that are, or may be, rounded once
 
 
 def launches_of(step: Step, programs: int) -> list[Launch]:
@@ -127,7 +128,8 @@ def compiled(launch: Launch, capability: int) -> Resources:
     source = ASTSource(launch.kernel, signature, constants, aligned)
     made = triton.compile(source, target=GPUTarget("cuda", capability, warp_size=32), options=launch.options)
     waits = re.findall(r"async_wait.*?num = (\d+)", made.asm["ttgir"])
-    return Resources(*_usage(made.asm["cubin"]), made.metadata.shared, tuple(map(int, waits)))
+    fused = re.findall(r"\bfma\.|\b(?:add|sub|mul)\.f32\b", made.asm["ptx"])
+    return Resources(*_usage(made.asm["cubin"]), made.metadata.shared, tuple(map(int, waits)), len(fused))
 
 
 def _specialized(kernel: Any) -> Iterator[int]:
