@@ -27,7 +27,9 @@ LAYER = LayerSpec(8, 8, 128, 128, 1.0)
 def test_blocks_come_back_as_they_were_while_others_write_where_they_stood() -> None:
     """Each step sends half of the blocks out, overwrites them at once, and brings the last step's back."""
     device = torch.device("cuda")
-    storage = KVStorage([LAYER, replace(LAYER, kv_format=KVFormat.INT8)] * 2, BLOCKS, 16, torch.bfloat16, device)
+    storage = KVStorage(
+        [LAYER, replace(LAYER, kv_format=KVFormat.INT8)] * 2, BLOCKS, 16, torch.bfloat16, device
+    )
     swap = HostSwap(storage, 2 * PAGES)
     numbers = np.arange(PAGES)
     for step in range(20):

@@ -105,9 +105,9 @@ class Step:
         """Row by row, by the definition."""
         queries = [self.query[a:b] for a, b in pairwise(self.plan.query_starts)]
         rows = zip(queries, self.keys, self.values, strict=True)
-        return torch.cat([
-            definition(self.layer, query, *stored(self.layer, *own), self.sinks) for query, *own in rows
-        ])
+        return torch.cat(
+            [definition(self.layer, query, *stored(self.layer, *own), self.sinks) for query, *own in rows]
+        )
 
     def check(self, backend: AttentionBackend | None = None, error: float | None = None) -> None:
         backend = backend or TritonAttention(self.storage)

@@ -68,7 +68,8 @@ def decode_kernel(
     highest, total = empty_sums(sinks, head, mine & (partial < 0), ROWS, SINKS)
     answer, log_sum = attend_range(
         asked, tl.zeros([ROWS], tl.int32) + end, start, end, start, start,
-        keys, values, key_scales, value_scales, kv_head, tables + row * table_stride, scale, highest, total,
+        keys, values, key_scales, value_scales, kv_head, tables + row * table_stride, scale,
+        highest, total,
         ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
         False, 0, SOFTCAP, INT8,
     )  # fmt: skip
@@ -126,7 +127,8 @@ def shared_kernel(
     highest, total = empty_sums(query, head, mine, ROWS, False)
     answer, log_sum = attend_range(
         asked, tl.zeros([ROWS], tl.int32) + end, start, end, start, start + (end - start) // KEYS * KEYS,
-        keys, values, key_scales, value_scales, kv_head, tables + leader * table_stride, scale, highest, total,
+        keys, values, key_scales, value_scales, kv_head, tables + leader * table_stride, scale,
+        highest, total,
         ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
         True, 0, SOFTCAP, INT8,
     )  # fmt: skip

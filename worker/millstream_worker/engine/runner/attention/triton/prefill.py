@@ -86,7 +86,8 @@ def prefill_kernel(
     highest, total = empty_sums(sinks, head, mine & (partial < 0), ROWS, SINKS)
     answer, log_sum = attend_range(
         asked, cached + token, start, end, clear_start, clear_end,
-        keys, values, key_scales, value_scales, kv_head, tables + segment * table_stride, scale, highest, total,
+        keys, values, key_scales, value_scales, kv_head, tables + segment * table_stride, scale,
+        highest, total,
         ROWS, HEADS, GROUP, KEY_DIM, VALUE_DIM, PAD_KEY, PAD_VALUE, BLOCK_SIZE, KEYS,
         True, WINDOW, SOFTCAP, INT8,
     )  # fmt: skip
