@@ -83,10 +83,10 @@ public:
         : width(rounded_up(shape.value_dim, 16)), shape_(shape),
           depth_(rounded_up(shape.key_dim, P::WHOLE ? 4 : P::PER) / P::PER), tiles_(shape.rows) {
         const int rows = shape.rows;
-        scratch.reserve(Scratch::bytes<float>(rows * (width + 5)) + Scratch::bytes<float>(rows * LANES) +
+        scratch.reserve(Scratch::bytes<float>(rows * (width + 6)) + Scratch::bytes<float>(rows * LANES) +
                         Scratch::bytes<Row>(rows * depth_ * P::PARTS) + Scratch::bytes<Packed>(depth_ * KEYS) +
                         Scratch::bytes<Packed>(KEYS / P::PER * width) +
-                        2 * Scratch::bytes<float>(rows * KEYS) + 5 * LINE);
+                        2 * Scratch::bytes<float>(rows * KEYS) + 6 * LINE);
         sums = scratch.take<float>(rows * width);
         highest = scratch.take<float>(rows);
         totals = scratch.take<float>(rows * LANES);
@@ -94,6 +94,7 @@ public:
         query_factors_ = scratch.take<float>(rows);
         weight_factors_ = scratch.take<float>(rows);
         found_ = scratch.take<float>(rows);
+        lowest_ = scratch.take<float>(rows);
         queries = scratch.take<Row>(rows * depth_ * P::PARTS);
         keys_ = scratch.take<Packed>(depth_ * KEYS);
         values_ = scratch.take<Packed>(KEYS / P::PER * width);
@@ -133,6 +134,7 @@ public:
         multiply<P>(shape_.rows, padded, depth_, queries, depth_ * P::PARTS, keys_, KEYS, scores_, KEYS, {});
         // Each loop by itself: what follows a row's highest score would wait for it.
         for (int row = 0; row < shape_.rows; ++row) find_highest(row, padded, sight(row));
+        if constexpr (P::WHOLE) find_powers();
         for (int row = 0; row < shape_.rows; ++row) weigh(row, padded);
         for (const C* value : next.values) fetch(value, shape_.value_dim);
         if constexpr (P::AS_STORED && !CODES)
@@ -153,7 +155,8 @@ private:
     Packed *keys_, *values_;
     Row* weights_;
     float* scores_;
-    float *query_sums_, *found_;              // [rows] ; of the last keys, the highest score
+    float* query_sums_;                       // [rows]
+    float *found_, *lowest_;                  // [rows] of the last keys, the highest score and that of weight 1
     float *query_factors_, *weight_factors_;  // [rows] what whole numbers are multiples of
 
     void add_packed(const Addresses<C>& now, int count) {
@@ -196,43 +199,49 @@ private:
         for (int d = 0; d < dim; d += LINE / int(sizeof *row)) __builtin_prefetch(row + d, 0, 2);
     }
 
+    // Sums are relative to a score that need not be the highest: one that is little higher changes nothing.
     void find_highest(int row, int count, Sight sight) {
+        constexpr float LITTLE = 8;
         const float found = scale_and_hide(row, count, sight);
-        if (found > highest[row]) {
+        if (found > highest[row] + LITTLE) {
             if (highest[row] != -INFINITY) shrink(row, power_of_two(broadcast(highest[row] - found)));
             highest[row] = found;
         }
         if constexpr (P::WHOLE) found_[row] = found;
     }
 
+    // Weights become multiples of a power of two that makes a row's largest a number of 15 bits.
+    void find_powers() {
+        constexpr int BITS = 14;
+        for (int row = 0; row < shape_.rows; row += LANES) {
+            const auto most = load<Vector>(highest + row);
+            const Vector reference = most == -INFINITY ? Vector{} : most;
+            const Vector below = reference - load<Vector>(found_ + row) + 16.0f;
+            const IntVector power = truncated(below < 126.0f ? below : broadcast(126)) + (BITS - 16);
+            store(lowest_ + row, reference - floats_of(power));
+            store(weight_factors_ + row, (Vector)((127 - power) << 23));
+        }
+    }
+
     // A row's scores become weights relative to its highest score so far.
     void weigh(int row, int count) {
-        const float reference = highest[row] == -INFINITY ? 0.0f : highest[row];
-        if constexpr (P::WHOLE) return weigh_whole(row, count, reference);
         float* scores = scores_ + row * KEYS;
-        Vector total = load<Vector>(totals + row * LANES);
+        const float reference = P::WHOLE ? lowest_[row] : highest[row] == -INFINITY ? 0.0f : highest[row];
+        Vector total = P::WHOLE ? Vector{} : load<Vector>(totals + row * LANES);
         for (int k = 0; k < count; k += LANES) {
-            Vector weights = power_of_two(load<Vector>(scores + k) - reference);
+            Vector weights = power_of_two<P::WHOLE>(load<Vector>(scores + k) - reference);
+            if constexpr (P::WHOLE) {
+                total = fused(weights, load<Vector>(scales_.inverses + k), total);
+                store_shorts(weights_ + row * WEIGHTS + k / P::PER, nearest_integers(weights));
+                continue;
+            }
             total += weights;
             if constexpr (CODES) weights *= load<Vector>(scales_.values + k);
             store(scores + k, weights);
         }
+        if constexpr (P::WHOLE)
+            total = fused(total, broadcast(weight_factors_[row]), load<Vector>(totals + row * LANES));
         store(totals + row * LANES, total);
-    }
-
-    // As multiples of the power of two that makes the largest of them a number of 15 bits.
-    void weigh_whole(int row, int count, float reference) {
-        const int power = 14 + int(std::min(112.0f, reference - found_[row]));
-        const Vector factor = (Vector)(IntVector{} + (127 - power << 23));
-        const Vector lowest = broadcast(reference - power);
-        Vector total{};
-        for (int k = 0; k < count; k += LANES) {
-            const Vector weights = power_of_two<true>(load<Vector>(scores_ + row * KEYS + k) - lowest);
-            total = fused(weights, load<Vector>(scales_.inverses + k), total);
-            store_shorts(weights_ + row * WEIGHTS + k / P::PER, nearest_integers(weights));
-        }
-        store(totals + row * LANES, fused(total, factor, load<Vector>(totals + row * LANES)));
-        weight_factors_[row] = factor[0];
     }
 
     // What a row has come to, relative to a score that is higher.
@@ -243,25 +252,32 @@ private:
 
     // The highest of the scores that are seen; the others become -inf, whatever they were.
     float scale_and_hide(int row, int count, Sight sight) {
-        float* scores = scores_ + row * KEYS;
         if (sight.low >= count || sight.high <= 0) {
-            std::fill_n(scores, count, -INFINITY);
+            std::fill_n(scores_ + row * KEYS, count, -INFINITY);
             return -INFINITY;
         }
-        const bool whole = sight.low <= 0 && sight.high >= count;
-        const float scale = shape_.softcap != 0 ? shape_.scale : shape_.scale * LOG2_E;
+        if (shape_.softcap != 0) return scaled<true, true>(row, count, sight);
+        if (sight.low > 0 || sight.high < count) return scaled<false, true>(row, count, sight);
+        return scaled<false, false>(row, count, sight);
+    }
+
+    template <bool CAPPED, bool HIDDEN>
+    float scaled(int row, int count, Sight sight) {
+        float* scores = scores_ + row * KEYS;
+        const float scale = CAPPED ? shape_.scale : shape_.scale * LOG2_E;
         const Vector factor = broadcast(P::WHOLE ? scale * query_factors_[row] : scale);
+        [[maybe_unused]] const Vector query_sum = broadcast(CODES ? query_sums_[row] : 0);
         Vector most = broadcast(-INFINITY);
         for (int k = 0; k < count; k += LANES) {
             Vector score = P::WHOLE ? floats_of(load<IntVector>(scores + k)) : load<Vector>(scores + k);
             if constexpr (CODES)
-                score = fused(score, load<Vector>(scales_.keys + k),
-                              load<Vector>(scales_.middles + k) * query_sums_[row]);
+                score = fused(score, load<Vector>(scales_.keys + k), load<Vector>(scales_.middles + k) * query_sum);
             const Vector shift = P::WHOLE ? load<Vector>(scales_.logarithms + k) : Vector{};
-            score = shape_.softcap != 0 ? capped(score * factor, shape_.softcap) * LOG2_E + shift
-                    : P::WHOLE          ? fused(score, factor, shift)
-                                        : score * factor;
-            if (!whole) {
+            if constexpr (CAPPED)
+                score = capped(score * factor, shape_.softcap) * LOG2_E + shift;
+            else
+                score = P::WHOLE ? fused(score, factor, shift) : score * factor;
+            if constexpr (HIDDEN) {
                 const IntVector key = counting() + k;
                 score = (key >= sight.low) & (key < sight.high) ? score : broadcast(-INFINITY);
             }

@@ -75,6 +75,7 @@ inline IntVector widened_integers(const uint16_t* from) {
 #endif
 }
 
+inline IntVector truncated(Vector x) { return __builtin_convertvector(x, IntVector); }
 inline Vector floats_of(IntVector whole) { return __builtin_convertvector(whole, Vector); }
 
 inline Vector widened_codes(const int8_t* codes) {
