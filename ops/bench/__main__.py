@@ -47,13 +47,18 @@ PARTS: dict[str, Part] = {
     "attention": Part("pieces.attention", "attention over the paged cache on the CPU, native beside plain"),
     "layers": Part("pieces.layers", "a model's forward without its attention: plain, as loaded, compiled"),
     "replay": Part("pieces.replay", "steps whose calls are made by Python, and replayed", True),
+    "context": Part(
+        "pieces.context", "steps of rows with long contexts, keys and values in INT8 or not", True
+    ),
     "weights": Part("pieces.weights", "steps by the format of the weights", True),
     "grammars": Part("grammars.part", "what grammars cost a step, of one schema and of many", True),
     "beside": Part("grammars.beside", "answers by a schema, here and in vLLM"),
     "speculation": Part("speculation.part", "what draft tokens gain on text", True),
     "schemas": Part("schemas.part", "schemas that are accepted, and answers that validate", True),
     "shared": Part("pieces.shared", "attention that reads a common beginning once, on a GPU"),
-    "quality": Part("pieces.quality", "what quantised weights cost on text"),
+    "quality": Part(
+        "quality.part", "what quantised weights, keys and values cost on text, and needles found"
+    ),
     "startup": Part("pieces.startup", "from the start of a process to ready"),
     "soak": Part("soak.run", "everything for hours, with kills: nothing lost, nothing growing"),
 }

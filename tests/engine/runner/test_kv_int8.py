@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,14 @@ from support.engine.whole_engine import engine_on, run, tokens_of
 
 from millstream_worker.engine.process import CannotLoad
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.kv.kv_format import KVFormat, dequantize, quantize
+from millstream_worker.engine.runner.kv.kv_format import (
+    KEY_SCALES,
+    LAYOUT,
+    VALUE_SCALES,
+    KVFormat,
+    dequantize,
+    quantize,
+)
 from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
 from millstream_worker.engine.runner.model.load import load_model
 
@@ -29,30 +37,46 @@ CPU = torch.device("cpu")
     size=st.floats(1e-4, 1e4),
     shift=st.floats(-100, 100),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    kind=st.sampled_from([KEY_SCALES, VALUE_SCALES]),
 )
-def test_a_code_is_half_a_step_off_at_most(dim: int, size: float, shift: float, dtype: torch.dtype) -> None:
+def test_a_code_is_half_a_step_off_at_most(
+    dim: int, size: float, shift: float, dtype: torch.dtype, kind: int
+) -> None:
     numbers = ((torch.randn(7, 3, dim) + shift) * size).to(dtype)
-    codes, scales = quantize(numbers)
+    codes, scales = quantize(numbers, kind)
+    assert scales.shape == (7, 3, kind)
     found = dequantize(codes, scales, torch.float64)
     step = scales[..., :1].double()
     assert codes.dtype == torch.int8
     assert codes.abs().max() <= 127
     assert ((found - numbers.double()).abs() <= step * 0.5001 + numbers.abs().double() * 1e-6).all()
+    largest = numbers.abs().amax(-1).double()
     spread = (numbers.amax(-1) - numbers.amin(-1)).double()
-    most = (spread / 2 + numbers.abs().amax(-1).double() / 256) / 127 * 1.01
-    assert (step[..., 0] <= most).all(), "no wider than the numbers, but for the rounding of the middle"
+    most = spread / 2 + largest / 256 if kind == KEY_SCALES else largest
+    assert (step[..., 0] <= most / 127 * 1.01).all(), "no wider than the numbers, but for the rounding"
 
 
-def test_equal_numbers_are_kept_and_others_stay_as_they_came() -> None:
+def test_equal_keys_are_kept_and_what_is_no_number_stays_so() -> None:
     same = torch.tensor([[3.0] * 8, [0.0] * 8, [-1e-38] * 8])
-    assert torch.equal(dequantize(*quantize(same), torch.float32), same.bfloat16().float())
+    assert torch.equal(dequantize(*quantize(same, KEY_SCALES), torch.float32), same.bfloat16().float())
     broken = torch.tensor([[1.0, torch.nan, 2.0], [1.0, torch.inf, 2.0], [-torch.inf, 0.0, 2.0]])
-    assert not dequantize(*quantize(broken), torch.float32).isfinite().any()
+    for kind in (KEY_SCALES, VALUE_SCALES):
+        assert not dequantize(*quantize(broken, kind), torch.float32).isfinite().any()
+
+
+def test_other_bits_have_another_name() -> None:
+    """Blocks are found by it: bits that mean other numbers must not be."""
+    numbers = torch.linspace(-3, 5, 64).view(4, 16).bfloat16()
+    digest = hashlib.sha256()
+    for kind in (KEY_SCALES, VALUE_SCALES):
+        for part in quantize(numbers, kind):
+            digest.update(part.view(torch.uint8).numpy().tobytes())
+    assert (LAYOUT, digest.hexdigest()[:8]) == ("int8, keys with a middle", "f376484f")
 
 
 def test_blocks_count_their_scales_and_travel_with_them() -> None:
     layers = (LAYERS["80 int8"], LAYERS["window"])
-    assert bytes_per_block(layers, 16, torch.bfloat16) == 16 * (2 * 2 * (80 + 4) + 2 * 2 * 8 * 2)
+    assert bytes_per_block(layers, 16, torch.bfloat16) == 16 * (2 * (2 * 80 + 4 + 2) + 2 * 2 * 8 * 2)
     source, target = (KVStorage(layers, blocks, 4, torch.bfloat16, CPU) for blocks in (6, 9))
     assert sum(part.nbytes for part in source.parts()) == 6 * source.bytes_per_block
     for part in source.parts():

@@ -10,7 +10,13 @@ from dataclasses import replace
 import torch
 
 from millstream_worker.engine.runner.attention.interface import AttentionBackend
-from millstream_worker.engine.runner.kv.kv_format import KEY_SCALES, VALUE_SCALES, KVFormat, dequantize, quantize
+from millstream_worker.engine.runner.kv.kv_format import (
+    KEY_SCALES,
+    VALUE_SCALES,
+    KVFormat,
+    dequantize,
+    quantize,
+)
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 from millstream_worker.engine.runner.kv.storage import KVStorage
 from support.engine.planning import Segment, pack, sharing

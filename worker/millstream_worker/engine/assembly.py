@@ -32,6 +32,7 @@ from millstream_worker.engine.runner.device.cpu_threads import use_threads
 from millstream_worker.engine.runner.device.gpu import Gpu, gpu_of
 from millstream_worker.engine.runner.forward import Eager, Forward
 from millstream_worker.engine.runner.kv.host_swap import HostSwap, copied_blocks, copy_bytes, open_swap
+from millstream_worker.engine.runner.kv.kv_format import LAYOUT
 from millstream_worker.engine.runner.kv.pool_size import capacity_line, free_bytes, pool_blocks
 from millstream_worker.engine.runner.kv.storage import KVStorage, bytes_per_block
 from millstream_worker.engine.runner.model.checked_attention import checked_attention
@@ -279,7 +280,7 @@ def _scheduler(config: EngineConfig, info: EngineInfo, depth: int, swap: HostSwa
             sharing=_SHARING.get(info.attention) if config.shared_attention else None,
             salted=config.prefix_scope == "tenant",
             hash_seed=hashlib.sha256(
-                f"{info.model} {info.dtype} {info.weights} {info.kv_format}".encode()
+                f"{info.model} {info.dtype} {info.weights} {info.kv_format} {LAYOUT}".encode()
             ).digest(),
             pipeline_depth=depth,
             step_time_target_s=config.step_time_target_ms / 1000,

@@ -1,9 +1,9 @@
 """How keys and values lie in the storage: as they are computed, or as codes of 8 bits.
 
-INT8 has a scale for each token and head. Keys are asymmetric: number = code · scale + middle, where `middle` lies
-between the least and the largest number; for values, which lie around 0, number = code · scale. A token's codes
-depend on nothing but its own numbers: chunks, shared prefixes and copies of blocks hold the same bits whoever
-wrote them.
+INT8 has a scale for each token and head. Keys are asymmetric: number = code · scale + middle, where `middle`
+lies between the least and the largest number; for values, which lie around 0, number = code · scale. A
+token's codes depend on nothing but its own numbers: chunks, shared prefixes and copies of blocks hold the same bits
+whoever wrote them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-LAYOUT = "int8, keys with a middle"  # other bits of the same numbers need another name: blocks are found by it
+LAYOUT = (
+    "int8, keys with a middle"  # other bits of the same numbers need another name: blocks are found by it
+)
 MOST = 127  # of a code's magnitude
 KEY_SCALES, VALUE_SCALES = 2, 1  # of a token and head: scale and middle, or scale
 LEAST_HALF = 1e-18  # of the distance from middle to end: numbers closer together are stored as their middle
@@ -35,12 +37,13 @@ class KVFormat(Enum):
 
 
 def quantize(numbers: Tensor, scales: int) -> tuple[Tensor, Tensor]:
-    """[..., dim] as codes int8 [..., dim] and scales bfloat16 [..., scales]: `KEY_SCALES` or `VALUE_SCALES`.
-    Every backend's store computes this, to the last bit. What holds a number that is not finite has scales that
-    are none."""
+    """[..., dim] as codes int8 [..., dim] and scales bfloat16 [..., scales], `KEY_SCALES` or `VALUE_SCALES`. Every backend's store computes this, to the last bit. What holds a number that is not finite has
+    scales that are none."""
     numbers = numbers.float()
     least, largest = numbers.aminmax(dim=-1, keepdim=True)
-    middle = ((least + largest) * 0.5).bfloat16() if scales == KEY_SCALES else torch.zeros_like(least).bfloat16()
+    middle = (
+        ((least + largest) * 0.5).bfloat16() if scales == KEY_SCALES else torch.zeros_like(least).bfloat16()
+    )
     half = torch.maximum(largest - middle.float(), middle.float() - least)
     scale = torch.where(half > LEAST_HALF, _rounded_up(half * (1 / MOST)), 0.0)
     scale = torch.where(half.isfinite(), scale, torch.nan)

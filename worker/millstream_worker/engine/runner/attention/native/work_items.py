@@ -18,7 +18,7 @@ from millstream_worker.engine.runner.attention.tiles import tiles
 from millstream_worker.engine.runner.kv.layer_spec import LayerSpec
 
 PART_KEYS = 512  # of a piece of decoding rows; a multiple of the kernel's 64
-_ROWS = 48  # query rows of a piece: tokens x query heads of a key head
+_ROWS = 96  # query rows of a piece: tokens x query heads of a key head
 _KEY_COST = 8  # reading and packing a key, in units of one query row's work on it
 _THREAD_COST = 8192  # of one thread's share, in those units: less is done before others wake up
 _PIECES_A_THREAD = 4  # with fewer of them the heads of a piece go to different threads

@@ -13,33 +13,30 @@ using ValueScale = uint16_t;  // bfloat16
 inline Vector scale_of(IntVector pairs) { return widened_half(pairs, 0); }
 inline Vector middle_of(IntVector pairs) { return widened_half(pairs, 1); }
 
-// Least and largest number, and 0, or what is no number if one of them is not finite.
+// Least and largest number.
 struct Extent {
-    float least = INFINITY, largest = -INFINITY, finite = 0;
+    float least = INFINITY, largest = -INFINITY;
 
     template <class T>
     Extent(const T* numbers, int dim) {
-        Vector low = broadcast(least), high = broadcast(largest), rest = Vector{};
+        Vector low = broadcast(least), high = broadcast(largest);
         int d = 0;
         for (; d + LANES <= dim; d += LANES) {
             const Vector some = widened_numbers(numbers + d);
             low = some < low ? some : low;
             high = some > high ? some : high;
-            rest += some * 0.0f;
         }
         least = -::largest(-low);
         largest = ::largest(high);
-        finite = sum(rest);
         for (; d < dim; ++d) {
             const float number = widened(numbers[d]);
             least = std::min(least, number);
             largest = std::max(largest, number);
-            finite += number * 0.0f;
         }
     }
 };
 
-// kv_format.py's `quantize_keys` and `quantize_values`, to the last bit.
+// kv_format.py's `quantize`, to the last bit.
 constexpr float MOST_CODE = 127, LEAST_HALF = 1e-18f;  // kv_format.py's MOST and LEAST_HALF
 constexpr uint16_t NO_NUMBER = 0x7fc0;
 
@@ -57,12 +54,12 @@ inline uint16_t put_codes(const T* numbers, int dim, float middle, float half, i
 
 template <class T>
 inline void quantize(const T* numbers, int dim, int8_t* codes, KeyScales& scales) {
-    const Extent extent(numbers, dim);
-    if (extent.finite != 0) {  // what is no number
+    if (!std::isfinite(largest_size(numbers, dim))) {
         std::fill_n(codes, dim, int8_t(0));
         scales = NO_NUMBER | KeyScales(NO_NUMBER) << 16;
         return;
     }
+    const Extent extent(numbers, dim);
     const uint32_t bits = narrowed((extent.least + extent.largest) * 0.5f);
     const float middle = widened(uint16_t(bits));
     const float half = std::max(extent.largest - middle, middle - extent.least);
@@ -71,11 +68,7 @@ inline void quantize(const T* numbers, int dim, int8_t* codes, KeyScales& scales
 
 template <class T>
 inline void quantize(const T* numbers, int dim, int8_t* codes, ValueScale& scale) {
-    const Extent extent(numbers, dim);
-    if (extent.finite != 0) {
-        std::fill_n(codes, dim, int8_t(0));
-        scale = NO_NUMBER;
-        return;
-    }
-    scale = put_codes(numbers, dim, 0, std::max(extent.largest, -extent.least), codes);
+    const float size = largest_size(numbers, dim);
+    scale = std::isfinite(size) ? put_codes(numbers, dim, 0, size, codes) : NO_NUMBER;
+    if (scale == NO_NUMBER) std::fill_n(codes, dim, int8_t(0));
 }

@@ -6,8 +6,7 @@
 #include <type_traits>
 
 #include "amx.h"
-#include "codes.h"
-#include "scratch.h"
+#include "tile_scales.h"
 #include "whole_pairs.h"
 
 struct Shape {
@@ -18,50 +17,6 @@ struct Shape {
 // Which keys of a tile a query row sees: [low, high), counted from the tile's first key.
 struct Sight {
     int low, high;
-};
-
-// Where the keys and values of a tile are, as they are computed or as codes.
-template <class T>
-struct Addresses {
-    const T *keys[KEYS], *values[KEYS];
-};
-
-template <>
-struct Addresses<int8_t> {
-    const int8_t *keys[KEYS], *values[KEYS];
-    const KeyScales* key_scales[KEYS];
-    const ValueScale* value_scales[KEYS];
-};
-
-// Of 64 keys and values, one behind the other.
-struct TileScales {
-    alignas(LINE) float keys[KEYS], middles[KEYS], values[KEYS];
-    alignas(LINE) float logarithms[KEYS], inverses[KEYS];  // of values' scales
-
-    void take(const Addresses<int8_t>& from, int count) {
-        alignas(LINE) KeyScales pairs[KEYS];
-        alignas(LINE) ValueScale singles[KEYS];
-        for (int k = 0; k < count; ++k) {
-            pairs[k] = *from.key_scales[k];
-            singles[k] = *from.value_scales[k];
-        }
-        for (int k = 0; k < count; k += LANES) {
-            const auto some = load<IntVector>(pairs + k);
-            store(keys + k, scale_of(some));
-            store(middles + k, middle_of(some));
-            store(values + k, widened_numbers(singles + k));
-        }
-    }
-
-    // Of codes that are all 0, any scale will do.
-    void take_logarithms(int count) {
-        for (int k = 0; k < count; k += LANES) {
-            const auto scale = load<Vector>(values + k);
-            const Vector some = scale == 0.0f ? broadcast(1) : scale;
-            store(logarithms + k, logarithm_of_two(some));
-            store(inverses + k, 1.0f / some);
-        }
-    }
 };
 
 // Codes are multiplied as they are: scales go into scores and weights, and the middles of keys count for all

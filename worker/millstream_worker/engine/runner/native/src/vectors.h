@@ -2,6 +2,7 @@
 // AVX-512, AVX2, NEON and anything else.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -87,8 +88,6 @@ inline Vector widened_code(IntVector words, int which) {
     return floats_of(words << (24 - 8 * which) >> 24);
 }
 
-inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
-inline Vector absolute(Vector x) { return (Vector)((IntVector)x & 0x7fffffff); }
 
 // Ties to even.
 inline IntVector nearest_integers(Vector x) {
@@ -138,10 +137,12 @@ inline IntVector counting() {
 
 #if defined(__AVX512F__)
 inline float largest(Vector vector) { return _mm512_reduce_max_ps((__m512)vector); }
+inline int32_t largest(IntVector vector) { return _mm512_reduce_max_epi32((__m512i)vector); }
 inline float sum(Vector vector) { return _mm512_reduce_add_ps((__m512)vector); }
 #else
-inline float largest(Vector vector) {
-    float most = vector[0];
+template <class V>
+inline auto largest(V vector) {
+    auto most = vector[0];
     for (int lane = 1; lane < LANES; ++lane) most = vector[lane] > most ? vector[lane] : most;
     return most;
 }
@@ -194,12 +195,13 @@ inline Vector capped(Vector x, float cap) {
     return cap - 2.0f * cap / (power_of_two(twice) + 1.0f);
 }
 
-inline float widened(uint16_t bfloat16) {
-    const uint32_t bits = uint32_t(bfloat16) << 16;
+inline float of_bits(uint32_t bits) {
     float value;
     std::memcpy(&value, &bits, sizeof value);
     return value;
 }
+
+inline float widened(uint16_t bfloat16) { return of_bits(uint32_t(bfloat16) << 16); }
 
 inline float widened(float value) { return value; }
 
@@ -207,6 +209,35 @@ inline Vector widened_numbers(const float* from) { return load<Vector>(from); }
 
 inline Vector widened_numbers(const uint16_t* from) {
     return (Vector)(widened_integers(from) << 16);
+}
+
+// The magnitude of the largest number; no finite one if one is not: as bits it is larger than those that are.
+inline float largest_size(const float* numbers, int dim) {
+    IntVector sizes{};
+    int d = 0, most = 0;
+    for (; d + LANES <= dim; d += LANES) {
+        const IntVector some = load<IntVector>(numbers + d) & 0x7fffffff;
+        sizes = some > sizes ? some : sizes;
+    }
+    for (; d < dim; ++d) {
+        int32_t bits;
+        std::memcpy(&bits, numbers + d, sizeof bits);
+        most = std::max(most, bits & 0x7fffffff);
+    }
+    return of_bits(std::max(most, largest(sizes)));
+}
+
+inline float largest_size(const uint16_t* numbers, int dim) {
+    typedef int16_t Shorts __attribute__((vector_size(LANES * 4)));
+    Shorts sizes{};
+    int d = 0, most = 0;
+    for (; d + 2 * LANES <= dim; d += 2 * LANES) {
+        const Shorts some = load<Shorts>(numbers + d) & int16_t(0x7fff);
+        sizes = some > sizes ? some : sizes;
+    }
+    for (; d < dim; ++d) most = std::max(most, numbers[d] & 0x7fff);
+    const IntVector even = (IntVector)sizes & 0xffff, odd = (IntVector)sizes >> 16;
+    return of_bits(uint32_t(std::max(most, largest(even > odd ? even : odd))) << 16);
 }
 
 // To the next bfloat16 that is not less.

@@ -34,7 +34,6 @@ inline Floats halves(const uint16_t* from) {
 inline Ints dots(Ints sums, Ints weights, Ints rows) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, (__m512i)rows);
 }
-inline int32_t largest(Ints x) { return _mm512_reduce_max_epi32((__m512i)x); }
 inline int32_t sum(Ints x) { return _mm512_reduce_add_epi32((__m512i)x); }
 #else
 inline Ints repeated(int32_t value) { return (Ints)_mm256_set1_epi32(value); }

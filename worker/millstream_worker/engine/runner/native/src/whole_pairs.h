@@ -42,11 +42,8 @@ struct WholePairs {
     // Pairs are as `pack_keys` finds them: 0 and 2, 1 and 3 of each four.
     static Query pack_query(const uint16_t* row, int dim, uint32_t* to) {
         const int whole = dim / LANES * LANES;
-        Vector sizes{};
-        for (int d = 0; d < whole; d += LANES) sizes = larger(sizes, absolute(widened_numbers(row + d)));
-        float highest = largest(sizes), sum = 0;
-        for (int d = whole; d < dim; ++d) highest = std::max(highest, std::abs(widened(row[d])));
-        const float most = std::min(32767, INT32_MAX / 127 / dim);
+        float sum = 0;
+        const float highest = largest_size(row, dim), most = std::min(32767.0f, float(INT32_MAX / 127) / dim);
         const float inverse = highest > 0 ? most / highest : 0;
         Vector sums{};
         for (int d = 0; d < whole; d += LANES) {

@@ -1,0 +1,138 @@
+"""Steps of rows with long contexts, by the format of their keys and values.
+
+    python -m ops.bench context [--models tiny14m smol135m] [--rows 32] [--tokens 4000]
+
+Milliseconds of a whole step of decoding rows, replayed; in brackets how many times as fast as the first
+format. Prompts are not computed, as that would take minutes: their keys and values are random numbers. The
+formats take turns, each in an engine of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from ops.bench import plots
+from ops.bench.models.checkpoints import checkpoint
+from ops.bench.models.compiled_config import compiled_config
+from ops.bench.models.size import size_of
+from ops.bench.pieces.replay import TURN, step_s
+from ops.bench.plots import Row
+from ops.bench.workloads import make
+
+from millstream_worker.engine.assembly import build
+from millstream_worker.engine.brain.batch.plan import Plan
+from millstream_worker.engine.engine import Engine
+from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
+from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
+from millstream_worker.engine.runner.kv.storage import KVStorage
+from millstream_worker.engine_link.link import engine_environment
+
+FORMATS = {"auto": 1.0, "int8": 0.6}  # and the share of memory that a head of 64 or more needs
+_SIZE = 0.02  # of a scale: keys and values are a few units large
+_DIFFERENT = 64  # blocks; more of them would take minutes to draw
+
+
+@dataclass(slots=True, eq=False)
+class _Uncomputed:
+    """Steps whose logits are zeros."""
+
+    eager: Any
+    vocab: int
+
+    def run(self, plan: Plan) -> torch.Tensor:
+        return torch.zeros(len(plan.logit_indices), self.vocab)
+
+
+def measure(
+    model: str,
+    options: argparse.Namespace,
+    build: Callable[[EngineConfig, Callable[[str], None]], tuple[Any, EngineInfo]] = build,
+) -> list[Row]:
+    """A row for each format."""
+    folder = checkpoint(model, "cpu")
+    size = size_of(folder)
+    steps = (options.steps + 2) * TURN
+    config = compiled_config(folder, size, options.rows, options.tokens + steps, options.threads)
+    config = replace(config, max_context=options.tokens + steps)
+    seconds: dict[str, list[float]] = {kv_dtype: [] for kv_dtype in FORMATS}
+    about: dict[str, Row] = {}
+    for _ in range(options.turns):
+        for kv_dtype, taken in seconds.items():
+            kv_memory = str(int(int(config.kv_memory) * FORMATS[kv_dtype]))
+            built = replace(config, kv_dtype=kv_dtype, kv_memory=kv_memory)
+            engine, info = build(built, lambda message: None)
+            about[kv_dtype] = {"model": model, "keys and values": info.kv_format}
+            _fill(engine, size.vocab_size, options.rows, options.tokens, steps)
+            taken += list(_steps(engine, options.steps * TURN))
+    medians = {kv_dtype: statistics.median(taken) for kv_dtype, taken in seconds.items()}
+    column = f"{options.rows} rows x {options.tokens:,} tokens, ms"
+    return [
+        about[kv_dtype] | {column: f"{1e3 * median:,.1f} ({medians['auto'] / median:.2f}x)"}
+        for kv_dtype, median in medians.items()
+    ]
+
+
+def _fill(engine: Engine[Any], vocab: int, rows: int, tokens: int, steps: int) -> None:
+    """Up to the step in which all rows decode, with random keys and values."""
+    computed = engine.runner.model  # type: ignore[attr-defined]
+    _randomize(computed.eager.storage)
+    engine.runner.model = _Uncomputed(computed.eager, vocab)  # type: ignore[attr-defined]
+    prompt = make("shareddoc", vocab, 1.0).prompts[0]
+    for handle in range(rows):
+        whole = (handle, *(prompt * (tokens // len(prompt) + 1))[1:tokens])  # none begins like another
+        refused = engine.add(EngineRequest(handle, whole, steps, SamplingSpec(temperature=0.0)))
+        assert refused is None, refused
+    while (step := engine.step()) is None or len(step.tokens) < rows:
+        pass
+    engine.runner.model = computed  # type: ignore[attr-defined]
+
+
+def _randomize(storage: KVStorage) -> None:
+    scales = {id(part) for part in (*storage.key_scales, *storage.value_scales)}
+    for part in storage.parts():
+        drawn = part[:_DIFFERENT].clone()
+        if id(part) in scales:
+            drawn.uniform_(_SIZE / 2, _SIZE)
+        elif part.dtype == torch.int8:
+            drawn.random_(-127, 128)
+        else:
+            drawn.normal_()
+        for first in range(0, len(part), _DIFFERENT):
+            part[first : first + _DIFFERENT] = drawn[: len(part) - first]
+
+
+def _steps(engine: Engine[Any], count: int) -> Iterator[float]:
+    for _ in range(TURN):  # a size is recorded when it comes for the third time
+        engine.step()
+    for _ in range(count):
+        yield step_s(engine)
+
+
+def main() -> None:
+    options = _options()
+    os.environ.update(engine_environment(os.environ, options.threads))  # before torch is imported
+    print("\n".join(plots.caption("context")), end="\n\n")
+    print(plots.markdown([row for model in options.models for row in measure(model, options)]))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m ops.bench context", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["tiny14m", "smol135m"])
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=4000, help="of a row's context")
+    parser.add_argument("--steps", type=int, default=4, help=f"of a turn, in units of {TURN}")
+    parser.add_argument("--turns", type=int, default=3, help="of each format")
+    parser.add_argument("--threads", type=int, default=0, help="of an engine; 0: one for each core")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What quantised weights, or keys and values in INT8, cost a model's answers."""
