@@ -2,8 +2,8 @@
 
 INT8 has a scale for each token and head. Keys are asymmetric: number = code · scale + middle, where `middle`
 lies between the least and the largest number; for values, which lie around 0, number = code · scale. A
-token's codes depend on nothing but its own numbers: chunks, shared prefixes and copies of blocks hold the same bits
-whoever wrote them.
+token's codes depend on nothing but its own numbers: chunks, shared prefixes and copies of blocks hold the
+same bits whoever wrote them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class KVFormat(Enum):
 
 
 def quantize(numbers: Tensor, scales: int) -> tuple[Tensor, Tensor]:
-    """[..., dim] as codes int8 [..., dim] and scales bfloat16 [..., scales], `KEY_SCALES` or `VALUE_SCALES`. Every backend's store computes this, to the last bit. What holds a number that is not finite has
-    scales that are none."""
+    """[..., dim] as codes int8 [..., dim] and scales bfloat16 [..., scales], of keys or of values. Every
+    backend's store computes this, to the last bit. What holds a number that is not finite has scales that are
+    none."""
     numbers = numbers.float()
     least, largest = numbers.aminmax(dim=-1, keepdim=True)
     middle = (
