@@ -31,6 +31,8 @@ from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine.runner.model.attention_choice import choose
 
 BLOCK = 16
+_SCALE = 0.02  # of codes, at most: numbers are a few units large
+_DIFFERENT = 64  # blocks
 CACHES_BYTES = 128 << 20  # of all layers: more than the processor's own
 SHAPES = {"9/3 x 64": (9, 3, 64), "16/8 x 128": (16, 8, 128), "4/2 x 64": (4, 2, 64)}  # heads/KV heads x dim
 
@@ -117,12 +119,23 @@ def _measure(
 def _backend(name: str, layers: Sequence[LayerSpec], blocks: int, dtype: torch.dtype) -> AttentionBackend:
     """Over a storage that is full of random numbers."""
     storage = KVStorage(layers, blocks, BLOCK, dtype, torch.device("cpu"))
-    for part in storage.parts():
-        if part.is_floating_point():
-            part.normal_()
-        else:
-            part.random_(-127, 128)
+    randomize(storage)
     return choose(name, storage.device, dtype).build(storage)
+
+
+def randomize(storage: KVStorage) -> None:
+    """Keys and values of a few units, the same ones every so many blocks: to draw all would take minutes."""
+    scales = {id(part) for part in (*storage.key_scales, *storage.value_scales)}
+    for part in storage.parts():
+        drawn = part[:_DIFFERENT].clone()
+        if id(part) in scales:
+            drawn.uniform_(_SCALE / 2, _SCALE)
+        elif part.dtype == torch.int8:
+            drawn.random_(-127, 128)
+        else:
+            drawn.normal_()
+        for first in range(0, len(part), _DIFFERENT):
+            part[first : first + _DIFFERENT] = drawn[: len(part) - first]
 
 
 def _layer_s(

@@ -21,6 +21,7 @@ from ops.bench import plots
 from ops.bench.models.checkpoints import checkpoint
 from ops.bench.models.compiled_config import compiled_config
 from ops.bench.models.size import size_of
+from ops.bench.pieces.attention import randomize
 from ops.bench.pieces.replay import TURN, step_s
 from ops.bench.plots import Row
 from ops.bench.workloads import make
@@ -30,12 +31,9 @@ from millstream_worker.engine.brain.batch.plan import Plan
 from millstream_worker.engine.engine import Engine
 from millstream_worker.engine.protocol.config import EngineConfig, EngineInfo
 from millstream_worker.engine.protocol.request import EngineRequest, SamplingSpec
-from millstream_worker.engine.runner.kv.storage import KVStorage
 from millstream_worker.engine_link.link import engine_environment
 
 FORMATS = {"auto": 1.0, "int8": 0.6}  # and the share of memory that a head of 64 or more needs
-_SIZE = 0.02  # of a scale: keys and values are a few units large
-_DIFFERENT = 64  # blocks; more of them would take minutes to draw
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +79,7 @@ def measure(
 def _fill(engine: Engine[Any], vocab: int, rows: int, tokens: int, steps: int) -> None:
     """Up to the step in which all rows decode, with random keys and values."""
     computed = engine.runner.model  # type: ignore[attr-defined]
-    _randomize(computed.eager.storage)
+    randomize(computed.eager.storage)
     engine.runner.model = _Uncomputed(computed.eager, vocab)  # type: ignore[attr-defined]
     prompt = make("shareddoc", vocab, 1.0).prompts[0]
     for handle in range(rows):
@@ -91,20 +89,6 @@ def _fill(engine: Engine[Any], vocab: int, rows: int, tokens: int, steps: int) -
     while (step := engine.step()) is None or len(step.tokens) < rows:
         pass
     engine.runner.model = computed  # type: ignore[attr-defined]
-
-
-def _randomize(storage: KVStorage) -> None:
-    scales = {id(part) for part in (*storage.key_scales, *storage.value_scales)}
-    for part in storage.parts():
-        drawn = part[:_DIFFERENT].clone()
-        if id(part) in scales:
-            drawn.uniform_(_SIZE / 2, _SIZE)
-        elif part.dtype == torch.int8:
-            drawn.random_(-127, 128)
-        else:
-            drawn.normal_()
-        for first in range(0, len(part), _DIFFERENT):
-            part[first : first + _DIFFERENT] = drawn[: len(part) - first]
 
 
 def _steps(engine: Engine[Any], count: int) -> Iterator[float]:
