@@ -28,7 +28,7 @@ def test_the_gpu_gives_the_tokens_of_the_cpu(case: str, cuda_graphs: str, tmp_pa
 
 
 @pytest.mark.parametrize("changes", [{}, {"kv_memory": "10KiB", "host_swap": "1MiB"}], ids=str)
-@pytest.mark.parametrize("cuda_graphs", ["off", "on"])
+@pytest.mark.parametrize("cuda_graphs", ["off", "auto"])
 def test_in_int8_too(cuda_graphs: str, changes: dict[str, str], tmp_path: Path) -> None:
     folder = checkpoints.build("llama", tmp_path)
     told: list[str] = []

@@ -23,7 +23,6 @@ LAYERS = {
     "gpt-oss": spec(64, 8, 64, window=128, sinks=True),
     "phi": spec(32, 32, 80),
     "llama int8": spec(32, 8, 128, **INT8),
-    "gemma int8": spec(16, 8, 256, softcap=50.0, **INT8),
 }
 STACK = {torch.float32: 448, torch.bfloat16: 288}  # bytes of a thread that have no register
 SPILLS = {torch.float32: 320, torch.bfloat16: 64}  # instructions that move these, in loops of 400 to 900
@@ -79,8 +78,7 @@ def check_draws(vocab_size: int, dtype: torch.dtype, capability: int) -> None:
         ("gpt-oss", torch.bfloat16, 100),
         ("phi", torch.bfloat16, 89),
         ("llama", torch.float32, 80),
-        ("llama int8", torch.bfloat16, 90),
-        ("gemma int8", torch.bfloat16, 100),
+        ("llama int8", torch.bfloat16, 100),
         ("gemma", torch.float32, 86),  # eight warps for a tile, and half as many queries where heads are wide
     ],
 )

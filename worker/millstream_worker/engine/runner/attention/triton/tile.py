@@ -202,7 +202,8 @@ def _turn(
     value = tl.load(values + (row * VALUE_DIM)[:, None] + value_place[None, :], mask=value_mask, other=0)
     shares = weights
     if INT8:
-        # The four bytes that a scale is in: loads of two would not be made ahead.
+        # The four bytes that a scale is in: loads of two would not be made ahead. Where a storage has an odd
+        # number of scales, that reads two bytes more, which no allocator gives to anybody else.
         words = value_scales.to(tl.pointer_type(tl.int32), bitcast=True)
         word = _load_scales(words, row >> 1, place < end, MASKED)
         value_scale = ((word << (16 - (row & 1).to(tl.int32) * 16)) & -65536).to(tl.float32, bitcast=True)
